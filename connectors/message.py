@@ -304,6 +304,8 @@ class InboundMessage:
     """The external id of the place that a thread belongs to, where the same people read both; empty: its own."""
     addressed: bool = True
     """Whether the message is meant for the bot: direct, mentioned, or a reply to it."""
+    by_thread_only: bool = False
+    """Whether it is ``addressed`` only because the bot takes part in the thread in which it was said."""
     relayed: bool = False
     """Whether the text is what somebody else wrote, and its author only forwards it."""
     quote: Quote | None = None

@@ -1,8 +1,9 @@
 """Who may talk to the bot, and as what: people's roles.
 
 Keys (owner ``access``): ``roles`` under a workspace's tag, a hash of person to role; under ``{access}`` ``asked``, how
-often somebody was told that they may not talk, and ``direct``, a hash of admin to the conversation in which they are
-told of strangers who ask to be let in.
+often somebody was told that they may not talk, ``told``, by which message a stranger began to wait in a place where
+others read along, and ``direct``, a hash of admin to the conversation in which they are told of strangers who ask to be
+let in.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config.settings import Settings
-from connectors.message import CALLER_PREFIX, ConversationKey, InboundMessage, Role, Scope, redis_key
+from connectors.message import (
+    CALLER_PREFIX,
+    ConversationKey,
+    InboundKind,
+    InboundMessage,
+    Role,
+    Scope,
+    encode_id,
+    redis_key,
+)
 from runtime.in_memory import InMemory
 from runtime.pairing import CODE_SECONDS, Pairing, Request, count_within, person_field
 from runtime.stored import pack, unpack
@@ -27,6 +37,10 @@ if TYPE_CHECKING:
 MAX_NOTICES = 8
 """How often one person is told within `NOTICE_SECONDS` that they may not talk."""
 NOTICE_SECONDS = 600
+WAIT_HERE = "I have asked an admin to let you in. An admin sees what you wrote and decides."
+"""What a stranger is told where others read along: never the code."""
+ASK_HERE = "Ask whoever runs me to run `./agent-runtime access list`. An admin sees what you wrote and decides."
+"""Likewise where no admin can be told."""
 
 _FORMAT = 1
 
@@ -95,9 +109,11 @@ class Access:
             return Decision(True, role)
         why = "unpaired" if self._policy == "pairing" else "not_on_allowlist"
         request = None
-        if self._policy == "pairing" and message.direct:
+        if self._policy == "pairing" and _says_it_to_us(message):
             request = await self._pairing.ask(user, message.author.name, workspace_id, message)
-        notice = await self._notice(user, request) if message.direct else ""
+        notice = (
+            await self._notice(user, request) if message.direct else await self._notice_here(user, request, message)
+        )
         log.info(
             "access.refused",
             why=why,
@@ -155,22 +171,42 @@ class Access:
             else "Whoever runs this bot has to let you in"
         )
         return (
-            f"We have not met yet. {asked}; then I will answer what you wrote. Your pairing code is {request.code}. "
+            f"We have not met yet (you are `{user}`). {asked}. An admin sees what you wrote and decides; then I will "
+            f"answer it. Your pairing code is {request.code}. "
             f"If you know an admin, give it to them: they can tell me `/pair approve {request.code}`, or run "
             f"`./agent-runtime access approve {request.code}`. It is valid for {CODE_SECONDS // 3600} hours."
         )
 
-    async def approve(self, code: str, workspace_id: str | None = None, *, by: str = "", by_name: str = "") -> Person:
-        """Make the person who was given *code* a member. With *workspace_id*, only a code for that workspace counts.
+    async def _notice_here(self, user: str, request: Request | None, message: InboundMessage) -> str:
+        """What others may read: once for a request in each place, for the message that it was said to first."""
+        if request is None or request.state != "waiting" or message.kind is InboundKind.EDIT:
+            return ""
+        told, said = _told_key(request, message), encode_id(f"{message.external_id} {message.message_id}")
+        if not await self._redis.set(told, said, nx=True, ex=CODE_SECONDS) and await self._redis.get(told) != said:
+            return ""
+        if await count_within(self._redis, _asked_key(user), NOTICE_SECONDS) > MAX_NOTICES:
+            return ""
+        return WAIT_HERE if await self.admins_to_tell(request.workspace_id) else ASK_HERE
+
+    async def approve(
+        self,
+        code: str,
+        workspace_id: str | None = None,
+        role: Role = Role.MEMBER,
+        *,
+        by: str = "",
+        by_name: str = "",
+    ) -> Person:
+        """Give the person who was given *code* a *role*. With *workspace_id*, only a code for that workspace counts.
 
         *by* is who says so, for the event ``access.changed``, and *by_name* how people know them; likewise below. What
         follows is the gateway's: see `unsettled`. Raises `UnknownCode`, `AlreadyDecided` and `TooManyAttempts`.
         """
-        request = await self._pairing.decide(code, workspace_id, "approved", by_name or by)
-        person = Person(request.user, request.name, Role.MEMBER, request.workspace_id)
+        request = await self._pairing.decide(code, workspace_id, "approved", by_name or by, role)
+        person = Person(request.user, request.name, role, request.workspace_id)
         await self._store_role(person)
         self.decided.set()
-        _tell_changed("approved", request.workspace_id, user=request.user, role=Role.MEMBER.value, by=by)
+        _tell_changed("approved", request.workspace_id, user=request.user, role=role.value, by=by)
         return person
 
     async def deny(self, code: str, workspace_id: str | None = None, *, by: str = "", by_name: str = "") -> Request:
@@ -185,12 +221,12 @@ class Access:
         return await self._pairing.pending()
 
     async def unsettled(self) -> list[Request]:
-        """Requests that were decided, of which people are to be told; who was let in is a member, whatever became of
-        the process that was told so."""
+        """Requests that were decided, of which people are to be told; who was let in has their role, whatever became
+        of the process that was told so."""
         found = await self._pairing.unsettled()
         for one in found:
             if one.state == "approved" and await self.role_of(one.user, one.workspace_id) is None:
-                await self._store_role(Person(one.user, one.name, Role.MEMBER, one.workspace_id))
+                await self._store_role(Person(one.user, one.name, one.role, one.workspace_id))
         return found
 
     async def settled(self, request: Request) -> None:
@@ -198,10 +234,9 @@ class Access:
         await self._pairing.settled(request)
 
     async def withdraw(self, message: InboundMessage, workspace_id: str) -> None:
-        """A message was deleted by its author: where a stranger waits with it, it is kept no longer."""
-        if message.author.id and self._policy == "pairing":
-            user = message.author.user(message.connector)
-            await self._pairing.withdraw(user, workspace_id, message.message_id)
+        """A message was deleted: where a stranger waits with it, it is kept no longer."""
+        if self._policy == "pairing":
+            await self._pairing.withdraw(workspace_id, message)
 
     async def note_direct(self, message: InboundMessage, key: ConversationKey) -> bool:
         """Remember where the author of *message*, an admin who speaks directly, is told of strangers. True the first
@@ -275,3 +310,14 @@ def _roles_key(workspace_id: str) -> str:
 
 def _asked_key(user: str) -> str:
     return redis_key("access", "{access}", "asked", person_field(user))
+
+
+def _told_key(request: Request, message: InboundMessage) -> str:
+    place = encode_id(message.place or message.external_id)
+    return redis_key("access", "{access}", "told", request.id, place)
+
+
+def _says_it_to_us(message: InboundMessage) -> bool:
+    """Whether *message* was said to the bot, and not only where it answers everything."""
+    called = message.addressed and not message.by_thread_only
+    return message.direct or called or message.kind is InboundKind.COMMAND

@@ -164,7 +164,7 @@ class Gateway:
             decision = await self._access.authorise(message, key.workspace_id)  # strangers are told, so only now
         if not decision.allowed:
             if decision.notice and not is_edit:
-                await self._notice(key, decision.notice, message)
+                await self._notice(key, _to_whom(message, decision), message, _notice_id(message, decision))
             if decision.request is not None:
                 await self._ask_admins(decision.request)
             return Accepted("refused", decision.why, key=key)
@@ -265,11 +265,11 @@ class Gateway:
         connector = self._connectors.get(key.connector)
         return address_of(connector, self._hub.name) if connector else key.connector
 
-    async def _notice(self, key: ConversationKey, text: str, message: InboundMessage) -> None:
-        """Tell whoever wrote *message*; in a group it hangs there."""
+    async def _notice(self, key: ConversationKey, text: str, message: InboundMessage, turn_id: str = "") -> None:
+        """Tell whoever wrote *message*; in a group it hangs there. Once for one *turn_id*, if given."""
         text = self._commands.as_written(text, message.command_mark)
         hangs_at = None if message.direct else message.message_id
-        await self._outbox.notice(key, self._address(key), text, (message.message_id,), reply_to=hangs_at)
+        await self._outbox.notice(key, self._address(key), text, (message.message_id,), turn_id, hangs_at)
 
     async def _refuse(
         self, key: ConversationKey, message: InboundMessage, why: str, seconds: int, *, first: bool
@@ -348,9 +348,10 @@ class Gateway:
         if request.state != "waiting" or not request.messages:
             return
         approve, deny = f"pair approve {request.code}", f"pair deny {request.code}"
+        places = " and ".join(code(place) if place else "a direct message" for place in request.asked_in)
         text = (
             f"{plain(request.name) or 'Somebody'} ({code(request.user)}) asks to talk to me in the workspace "
-            f"{code(request.workspace_id)}, and wrote:\n\n> {code(beginning(request.messages[0]))}\n\n"
+            f"{code(request.workspace_id)}, and wrote in {places}:\n\n> {code(beginning(request.messages[0]))}\n\n"
             f"{code('/' + approve)} lets them in, {code('/' + deny)} rejects the request."
         )
         buttons = (Button("Approve", approve), Button("Deny", deny))
@@ -377,12 +378,15 @@ class Gateway:
 
     async def _settle(self, request: Request) -> None:
         """Each step may be done again: a notice is said once for its id, and a message that is known is a duplicate."""
-        if request.messages:
-            first = request.messages[0]
+        is_in = request.state == "approved"
+        # Nobody else is to read that somebody was turned away.
+        first = next((one for one in request.messages if one.direct or is_in), None)
+        if first is not None:
             key = ConversationKey(request.workspace_id, first.connector, first.external_id)
-            text = self._commands.as_written(LET_IN if request.state == "approved" else TURNED_AWAY, first.command_mark)
-            await self._outbox.notice(key, self._address(key), text, turn_id=f"pairing-{request.id}")
-        if request.state == "approved":
+            text = self._commands.as_written(LET_IN if is_in else TURNED_AWAY, first.command_mark)
+            hangs_at = None if first.direct else first.message_id
+            await self._outbox.notice(key, self._address(key), text, turn_id=f"pairing-{request.id}", reply_to=hangs_at)
+        if is_in:
             for message in request.messages:
                 await self.accept(message)
         await self._access.settled(request)
@@ -400,6 +404,19 @@ class Gateway:
 def _is_meant_for_us_anywhere(message: InboundMessage) -> bool:
     """Whether *message* is meant for the bot whatever was settled for its place."""
     return message.direct or (message.caller_role is not None and message.addressed)
+
+
+def _to_whom(message: InboundMessage, decision: Decision) -> str:
+    """What whoever may not talk is told; where others read along it begins with who is meant."""
+    if message.direct:
+        return decision.notice
+    name = f", {plain(message.author.name)}" if message.author.name else ""
+    return f"I do not know you yet{name}. {decision.notice}"
+
+
+def _notice_id(message: InboundMessage, decision: Decision) -> str:
+    """In a group they are told once, however often the message is delivered."""
+    return "" if message.direct or decision.request is None else f"asked-{decision.request.id}"
 
 
 def _ignored(message: InboundMessage, why: str) -> Accepted:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import TypeAdapter
 
-from connectors.message import AgentRuntimeError, InboundKind, InboundMessage, encode_id, redis_key
+from connectors.message import AgentRuntimeError, InboundKind, InboundMessage, Role, encode_id, redis_key
 from runtime.stored import NewerFormat
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class TooManyAttempts(AgentRuntimeError):
 @dataclass(frozen=True, slots=True)
 class Request:
     """A stranger asks to talk to the bot. ``messages`` are what they said so far, to be answered once they are let
-    in; ``by`` is who decided."""
+    in, as ``role``; ``by`` is who decided."""
 
     user: str
     name: str
@@ -89,6 +89,7 @@ class Request:
     messages: tuple[InboundMessage, ...] = ()
     state: Literal["waiting", "approved", "denied"] = "waiting"
     by: str = ""
+    role: Role = Role.MEMBER
     expires_in_seconds: int = 0
     v: int = _VERSION
 
@@ -96,6 +97,12 @@ class Request:
     def id(self) -> str:
         """Names the request where its code must not be seen, as in events."""
         return sha256(self.code.encode()).hexdigest()[:16]
+
+    @property
+    def asked_in(self) -> tuple[str, ...]:
+        """Where they asked: context ids, of direct messages empty."""
+        places = ("" if one.direct else f"{one.connector}:{one.place or one.external_id}" for one in self.messages)
+        return tuple(dict.fromkeys(places))
 
 
 _REQUEST = TypeAdapter(Request)
@@ -130,14 +137,18 @@ class Pairing:
             if (stored and wanted == request) or await self._swap(end, stored, wanted):
                 return self._aged(wanted)
 
-    async def withdraw(self, user: str, workspace_id: str, message_id: str) -> None:
-        """Keep a message no longer that its author has deleted."""
-        end = _end(workspace_id, user)
+    async def withdraw(self, workspace_id: str, message: InboundMessage) -> None:
+        """Keep a message no longer that was deleted. Not every platform says whose it was."""
+        for request in await self._all():
+            if request.workspace_id == workspace_id and any(_is_same(one, message) for one in request.messages):
+                await self._withdraw(_end(workspace_id, request.user), message)
+
+    async def _withdraw(self, end: str, message: InboundMessage) -> None:
         while True:
             stored, request = await self._load(end)
             if request is None:
                 return
-            kept = tuple(one for one in request.messages if one.message_id != message_id)
+            kept = tuple(one for one in request.messages if not _is_same(one, message))
             if kept == request.messages or await self._swap(end, stored, replace(request, messages=kept)):
                 return
 
@@ -147,10 +158,15 @@ class Pairing:
         return sorted(waiting, key=lambda one: one.expires_at)
 
     async def decide(
-        self, code: str, workspace_id: str | None, state: Literal["approved", "denied"], by: str
+        self,
+        code: str,
+        workspace_id: str | None,
+        state: Literal["approved", "denied"],
+        by: str,
+        role: Role = Role.MEMBER,
     ) -> Request:
-        """Approve or deny the request with *code*. With *workspace_id*, a code for another workspace counts as wrong.
-        Raises `UnknownCode`, `AlreadyDecided` and `TooManyAttempts`."""
+        """Approve, as *role*, or deny the request with *code*. With *workspace_id*, a code for another workspace counts
+        as wrong. Raises `UnknownCode`, `AlreadyDecided` and `TooManyAttempts`."""
         tried = await self._redis.get(_ATTEMPTS)
         if tried is not None and int(tried) >= MAX_WRONG_CODES:
             raise TooManyAttempts(
@@ -164,7 +180,7 @@ class Pairing:
         if found is None:
             await count_within(self._redis, _ATTEMPTS, ATTEMPT_SECONDS)
             raise UnknownCode("there is no such pairing code; it may have expired")
-        return await self._decide(_end(found.workspace_id, found.user), found.code, state, by)
+        return await self._decide(_end(found.workspace_id, found.user), found.code, state, by, role)
 
     async def decide_for(self, user: str, workspace_id: str, state: Literal["approved", "denied"], by: str) -> None:
         """Likewise for the request of *user*, if one waits."""
@@ -172,14 +188,16 @@ class Pairing:
         if request is not None and request.state == "waiting":
             await self._decide(end, request.code, state, by)
 
-    async def _decide(self, end: str, code: str, state: Literal["approved", "denied"], by: str) -> Request:
+    async def _decide(
+        self, end: str, code: str, state: Literal["approved", "denied"], by: str, role: Role = Role.MEMBER
+    ) -> Request:
         while True:
             stored, request = await self._load(end)
             if request is None or request.code != code:
                 raise UnknownCode("there is no such pairing code; it may have expired")
             if request.state != "waiting":
                 raise AlreadyDecided(request)
-            decided = replace(request, state=state, by=by, expires_at=self._clock() + CODE_SECONDS)
+            decided = replace(request, state=state, by=by, role=role, expires_at=self._clock() + CODE_SECONDS)
             if await self._swap(end, stored, decided, unsettled=True):
                 return decided
 
@@ -252,18 +270,22 @@ class Pairing:
 
 def _with(request: Request, message: InboundMessage) -> Request:
     """*request* with *message* kept in it, as far as there is room."""
-    ids = [one.message_id for one in request.messages]
-    if message.message_id in ids:
+    if any(_is_same(one, message) for one in request.messages):
         same = replace(message, kind=InboundKind.MESSAGE)
-        kept = tuple(same if one.message_id == same.message_id else one for one in request.messages)
+        kept = tuple(same if _is_same(one, message) else one for one in request.messages)
         if message.kind is not InboundKind.EDIT:
             return request
-    elif message.kind is InboundKind.EDIT or len(ids) >= MAX_MESSAGES:
+    elif message.kind is InboundKind.EDIT or len(request.messages) >= MAX_MESSAGES:
         return request
     else:
         kept = (*request.messages, message)
     wanted = replace(request, messages=kept)
     return wanted if len(_REQUEST.dump_json(wanted)) <= MAX_BYTES else request
+
+
+def _is_same(one: InboundMessage, other: InboundMessage) -> bool:
+    """Platforms number messages anew in each place."""
+    return (one.connector, one.external_id, one.message_id) == (other.connector, other.external_id, other.message_id)
 
 
 async def count_within(redis: Redis, key: str, seconds: int) -> int:

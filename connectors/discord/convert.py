@@ -51,6 +51,7 @@ def from_message(message: discord.Message, me: int, kind: InboundKind = InboundK
     text, mentioned = without_own_mentions(message.content, _identity(message, me))
     said = [with_names(text, _names(message))] if text else []
     direct = isinstance(message.channel, discord.DMChannel)
+    called, in_our_thread = direct or mentioned or _calls(message, me), _takes_part(message.channel)
     return InboundMessage(
         connector=CONNECTOR,
         external_id=str(message.channel.id),
@@ -62,7 +63,8 @@ def from_message(message: discord.Message, me: int, kind: InboundKind = InboundK
         direct=direct,
         public=is_public(message.channel),
         place=parent_of(message.channel),
-        addressed=direct or mentioned or _calls(message, me) or _takes_part(message.channel),
+        addressed=called or in_our_thread,
+        by_thread_only=in_our_thread and not called,
         quote=quote,
         attachments=attachments,
         looks_unfinished=_is_forwarded(message) or utf16_units(message.content) >= UNFINISHED_UNITS,

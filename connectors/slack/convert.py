@@ -178,7 +178,7 @@ def _from_spoken(spoken: _Spoken, me: Identity, known: Known) -> InboundMessage 
     attachments, quote = attachments_of(said), _quote(said, known)
     if not spoken.text and not attachments and quote is None and spoken.kind is not InboundKind.DELETE:
         return None
-    called = _calls(spoken, me)
+    called, in_our_thread = _calls(spoken, me), spoken.thread is not None and known.takes_part
     return InboundMessage(
         connector=CONNECTOR,
         external_id=_external_id(spoken, called),
@@ -190,7 +190,8 @@ def _from_spoken(spoken: _Spoken, me: Identity, known: Known) -> InboundMessage 
         direct=spoken.direct,
         public=known.public if spoken.public is None else spoken.public,
         place=spoken.channel,
-        addressed=spoken.direct or called or (spoken.thread is not None and known.takes_part),
+        addressed=spoken.direct or called or in_our_thread,
+        by_thread_only=in_our_thread and not (spoken.direct or called),
         quote=quote,
         attachments=attachments,
         looks_unfinished=spoken.kind is InboundKind.MESSAGE and _is_cut(spoken.text),

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 
 class Judge(Body):
-    """Let in, or turn away, whoever was given a pairing code."""
+    """Let in, as ``role``, or turn away whoever was given a pairing code."""
 
     action: Literal["approve", "deny"]
     code: str
+    role: Role = Role.MEMBER
 
 
 class GiveRole(Body):
@@ -97,6 +98,7 @@ class AccessRoutes(Routes):
                         "user": one.user,
                         "name": one.name,
                         "workspace": one.workspace_id,
+                        "asked_in": list(one.asked_in),
                         "code": one.code,
                         "expires_in_seconds": one.expires_in_seconds,
                     }
@@ -137,7 +139,7 @@ class AccessRoutes(Routes):
         # Whose code it is shows only when it is taken, and then it is used up.
         require_everywhere(caller)
         if wanted.action == "approve":
-            person = await self._runtime.access.approve(wanted.code, by=caller.signature)
+            person = await self._runtime.access.approve(wanted.code, role=wanted.role, by=caller.signature)
             return reply({"approved": _person(person)})
         denied = await self._runtime.access.deny(wanted.code, by=caller.signature)
         return reply({"denied": {"user": denied.user, "name": denied.name, "workspace": denied.workspace_id}})

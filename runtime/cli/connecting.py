@@ -55,7 +55,8 @@ def connect_platforms(values: Mapping[str, Any], given: Mapping[str, str], *, ye
         elif not yes:
             changes |= _connect_asked(guide, values)
     if changes:
-        line("People who write to the bot get a pairing code. `agent-runtime access approve CODE` lets them in.")
+        line("Send the bot a direct message: it answers with a code.")
+        line("`agent-runtime access approve CODE --role admin` makes you its admin. It then tells you who else asks.")
     return changes
 
 

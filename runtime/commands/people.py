@@ -124,4 +124,5 @@ def _speaker(invocation: Invocation) -> str:
 
 def _waits(one: Request, here: str) -> str:
     where = "" if one.workspace_id == here else f" to {code(one.workspace_id)}"
-    return f"{plain(one.name) or 'somebody'} ({code(one.user)}){where}: {code('/pair approve ' + one.code)}"
+    places = "".join(f", in {code(place)}" for place in one.asked_in if place)
+    return f"{plain(one.name) or 'somebody'} ({code(one.user)}){where}{places}: {code('/pair approve ' + one.code)}"

@@ -221,6 +221,37 @@ async def test_an_admin_lets_a_stranger_in_by_a_button_and_their_question_is_ans
         assert await bot.runtime.access.role_of("discord:501", "default") is Role.MEMBER
 
 
+async def test_a_stranger_who_mentions_the_bot_in_a_channel_is_let_in_and_answered_there(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    boss = Person(id=500, name="Boss")
+    settings = model_settings(access_admins=("discord:500",))
+    async with running_bot(settings, openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: discord.identifies == 1)
+        chat = Chat(bot, discord)
+        await chat.hears("!help", by=boss)
+        assert "I do not know you yet, Lena." in await chat.hears(f"{chat.at_bot} what does it cost?", to=TEAM)
+        await discord.until(lambda seen: bool(seen.shown(boss)[-1].buttons))
+        await discord.press(discord.shown(boss)[-1], "Approve", by=boss)
+        await discord.until(lambda seen: len(seen.shown(TEAM)) == 3)
+        await bot.settle()
+        assert discord.shown(TEAM)[1].text.startswith("Welcome! An admin has let you in.")
+        assert "what does it cost?" in bot.sent["user"]
+
+
+async def test_a_stranger_who_gives_a_command_in_a_channel_reads_no_code(
+    discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(model_settings(), openai_server, [discord_connector(discord)]) as bot:
+        await discord.until(lambda discord: discord.identifies == 1)
+        given = await discord.command("status", by=BO, to=TEAM)
+        await discord.until(lambda _: bool(given.shown))
+        (waiting,) = await bot.runtime.access.pending()
+
+        assert "I do not know you yet, Bo." in given.texts[0]
+        assert waiting.code not in given.texts[0]
+
+
 async def test_with_a_workspace_per_place_each_place_that_nothing_routes_gets_its_own(
     discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:

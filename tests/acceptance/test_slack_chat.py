@@ -243,6 +243,48 @@ async def test_an_admin_lets_a_stranger_in_by_a_button_and_their_question_is_ans
         assert await bot.runtime.access.role_of("slack:U501", "default") is Role.MEMBER
 
 
+async def test_a_stranger_who_mentions_the_bot_in_a_channel_is_let_in_and_answered_there(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """Each mention begins a thread of its own; one line is said for all of them."""
+    boss = Person("U500", "Boss")
+    settings = model_settings(access_admins=("slack:U500",))
+    async with running_bot(settings, openai_server, [slack_connector(slack)]) as bot:
+        chat = Chat(bot, slack)
+        await chat.hears("!help", by=boss)
+        assert "I do not know you yet, Lena" in await chat.hears(f"{chat.at_bot} what does the plan cost?", to=TEAM)
+        slack.say(f"{chat.at_bot} and the harbour?", by=LENA, to=TEAM)
+        await slack.until(lambda _: len(bot.told("access.refused")) == 2)
+        (waiting,) = await bot.runtime.access.pending()
+        assert waiting.asked_in == (f"slack:{TEAM.id}",)
+
+        await slack.until(lambda seen: bool(seen.shown(boss)[-1].buttons))
+        slack.press(slack.shown(boss)[-1], "Approve", by=boss)
+        await slack.until(lambda seen: len(seen.shown(TEAM)) == 4)  # the line, the welcome, and two answers
+        await bot.settle()
+        said = [one.text for one in slack.shown(TEAM)]
+        assert said[1].startswith("Welcome! An admin has let you in.")
+        assert [line for line in said if "I do not know you" in line] == said[:1]
+        assert not any(waiting.code in line for line in said)
+        assert len(bot.replies_asked) == 2
+
+
+async def test_a_stranger_who_chats_in_a_thread_of_the_bot_is_no_stranger_to_it_until_they_mention_it(
+    slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_allowlist=("slack:U501",))
+    async with running_bot(settings, openai_server, [slack_connector(slack)]) as bot:
+        chat = Chat(bot, slack)
+        thread = slack.say(f"{chat.at_bot} what does the plan cost?", by=LENA, to=TEAM)
+        await slack.until(lambda seen: len(seen.shown(TEAM)) == 1)
+        await bot.settle()
+        slack.say("I wonder, too", by=BO, to=TEAM, thread=thread)
+        await slack.until(lambda _: len(bot.told("access.refused")) == 1)
+        assert await bot.runtime.access.pending() == []
+        assert "I do not know you yet, Bo." in await chat.hears(f"{chat.at_bot} why?", by=BO, to=TEAM, thread=thread)
+        assert len(slack.shown(TEAM)) == 2
+
+
 async def test_a_channel_may_be_routed_and_with_a_workspace_per_place_all_else_goes_to_the_teams_own(
     slack: SlackEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:

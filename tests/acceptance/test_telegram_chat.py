@@ -165,6 +165,8 @@ async def test_a_stranger_pairs_with_a_code_that_an_admin_approves(
     async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
         chat = Chat(bot, telegram)
         notice = await chat.hears("hello?")
+        assert "(you are telegram:501)" in notice
+        assert "An admin sees what you wrote and decides" in notice
         assert openai_server.requests == []
 
         waiting = await bot.runtime.access.pending()
@@ -233,6 +235,71 @@ async def test_a_new_admin_is_told_of_those_who_wait(
         await telegram.until(lambda seen: len(seen.said(LENA)) == 3)
 
         assert "I have asked the admins" in await chat.hears("hello?", by=Person(id=598, name="Kim"))
+
+
+async def test_a_stranger_who_mentions_the_bot_in_a_group_is_let_in_and_answered_there(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """Others read no code, and one line however often the stranger asks; who only chats is no stranger to anybody."""
+    boss = Person(id=500, name="Boss")
+    settings = model_settings(access_admins=("telegram:500",), answer_in_groups="all")
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        await chat.hears("/help", by=boss)
+        await telegram.say("nobody asks the bot", by=BO, to=TEAM)
+        line = await chat.hears(f"{chat.at_bot} what does the harbour plan cost?", to=TEAM)
+        assert line == (
+            "I do not know you yet, Lena. I have asked an admin to let you in. "
+            "An admin sees what you wrote and decides."
+        )
+        (waiting,) = await bot.runtime.access.pending()
+        assert (waiting.user, waiting.asked_in) == ("telegram:501", (f"telegram:{TEAM.id}",))
+        await telegram.until(lambda seen: bool(seen.said(boss)[-1].buttons))
+        asked = telegram.said(boss)[-1]
+        assert f"telegram:{TEAM.id}" in asked.text
+        assert "what does the harbour plan cost?" in asked.text
+
+        await telegram.say(f"{chat.at_bot} anybody?", to=TEAM)
+        await telegram.press(asked, "Approve", by=boss)
+        await telegram.until(lambda seen: len(seen.said(TEAM)) >= 3)
+        await bot.settle()
+        said = [one.text for one in telegram.said(TEAM)]
+        assert said[1].startswith("Welcome! An admin has let you in.")
+        assert [line for line in said if "I do not know you" in line] == said[:1]
+        assert any("what does the harbour plan cost?" in prompt for prompt in openai_server.prompts)
+        assert not any(waiting.code in line for line in said)
+        assert not any("nobody asks the bot" in prompt for prompt in openai_server.prompts)
+
+
+async def test_a_stranger_in_a_group_who_is_turned_away_hears_nothing_more(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    """Where no admin can be told, they read who can let them in."""
+    async with running_bot(model_settings(), openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        line = await chat.hears(f"{chat.at_bot} hello?", to=TEAM)
+        assert "Ask whoever runs me to run ./agent-runtime access list." in line
+        (waiting,) = await bot.runtime.access.pending()
+        await bot.runtime.access.deny(waiting.code)
+        await telegram.say(f"{chat.at_bot} please?", to=TEAM)
+        await telegram.until(lambda _: len(bot.told("access.refused")) == 2)
+        await bot.runtime.access.set_role(f"telegram:{BO.id}", Role.MEMBER, "default")
+        await chat.hears(f"{chat.at_bot} hello?", by=BO, to=TEAM)
+        assert len(telegram.said(TEAM)) == 2
+        assert telegram.said(LENA) == []
+
+
+async def test_in_a_group_an_allowlist_stays_silent(
+    telegram: TelegramEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    settings = model_settings(access_policy="allowlist", access_allowlist=("telegram:502",))
+    async with running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot:
+        chat = Chat(bot, telegram)
+        await telegram.say(f"{chat.at_bot} hello?", to=TEAM)
+        await telegram.until(lambda _: len(bot.told("access.refused")) == 1)
+        await chat.hears(f"{chat.at_bot} hello?", by=BO, to=TEAM)
+        assert len(telegram.said(TEAM)) == 1
+        assert await bot.runtime.access.pending() == []
 
 
 async def test_a_stranger_who_is_turned_away_is_told_once(

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import CALLER_PREFIX, Author, InboundKind, InboundMessage, Role
-from runtime.access import MAX_NOTICES, Access, Decision, Person
+from runtime.access import ASK_HERE, MAX_NOTICES, WAIT_HERE, Access, Decision, Person
 from runtime.pairing import (
     ATTEMPT_SECONDS,
     CODE_ALPHABET,
@@ -117,17 +117,80 @@ async def test_pairing_from_stranger_to_member(redis: Redis) -> None:
     ]
     assert await people.approve(f" {code.lower()} ") == Person("telegram:42", "Ann", Role.MEMBER, "acme")
     assert await people.authorise(GROUP, "acme") == Decision(True, Role.MEMBER)
-    assert not (await people.authorise(GROUP, "other")).allowed
     assert await people.pending() == []
+    assert not (await people.authorise(GROUP, "other")).allowed
     with pytest.raises(UnknownCode):
         await people.approve(code)
 
 
-async def test_in_a_group_nothing_is_said_to_a_stranger(redis: Redis) -> None:
-    """A stranger in a group is refused silently, and no code is made."""
+async def test_a_stranger_who_speaks_to_the_bot_in_a_group_waits_and_is_told_so_there_once(redis: Redis) -> None:
+    """Without the code, which others could read; in each place once, and again where the platform brings it again."""
     people = access(redis)
-    assert (await people.authorise(GROUP, "acme")).notice == ""
+    asked = [
+        replace(GROUP, message_id="1"),
+        replace(GROUP, message_id="2"),
+        replace(GROUP, message_id="1"),
+        replace(GROUP, external_id="-200", message_id="1"),
+    ]
+    assert [(await people.authorise(one, "acme")).notice for one in asked] == [ASK_HERE, "", ASK_HERE, ASK_HERE]
+    (waits,) = await people.pending()
+    assert waits.asked_in == ("telegram:-100", "telegram:-200")
+    assert len(waits.messages) == 3
+    assert waits.code not in ASK_HERE + WAIT_HERE
+    assert waits.code in (await people.authorise(DIRECT, "acme")).notice
+
+
+async def test_threads_of_a_place_are_one_place(redis: Redis) -> None:
+    people = access(redis)
+    threads = [replace(GROUP, external_id=f"C1/{n}", message_id=str(n), place="C1") for n in range(3)]
+    assert [(await people.authorise(one, "acme")).notice for one in threads] == [ASK_HERE, "", ""]
+
+
+async def test_a_stranger_who_asks_in_many_places_is_told_a_bounded_number_of_times(redis: Redis) -> None:
+    people = access(redis)
+    places = [replace(GROUP, external_id=str(-n)) for n in range(MAX_NOTICES + 3)]
+    notices = [(await people.authorise(one, "acme")).notice for one in places]
+    assert [bool(notice) for notice in notices] == [True] * MAX_NOTICES + [False] * 3
+
+
+async def test_what_the_bot_overhears_is_no_request(redis: Redis) -> None:
+    """Where it answers everything, strangers' chatter is not kept, nor are admins told of it; a command is meant."""
+    people = access(redis)
+    chatter = replace(GROUP, addressed=False)
+    assert (await people.authorise(chatter, "acme")).notice == ""
     assert await people.pending() == []
+    assert (await people.authorise(replace(chatter, kind=InboundKind.COMMAND, text="help"), "acme")).notice == ASK_HERE
+
+
+async def test_who_was_turned_away_hears_nothing_in_a_group(redis: Redis) -> None:
+    people = access(redis)
+    await people.authorise(GROUP, "acme")
+    (waits,) = await people.pending()
+    await people.deny(waits.code)
+    for place in ("-100", "-200"):
+        assert (await people.authorise(replace(GROUP, external_id=place, message_id="2"), "acme")).notice == ""
+
+
+async def test_messages_of_two_places_that_have_the_same_number_are_two(redis: Redis) -> None:
+    """One that is deleted is kept no longer, though the platform does not say who wrote it."""
+    people = access(redis)
+    for message in (DIRECT, GROUP):
+        await people.authorise(message, "acme")
+    deleted = replace(GROUP, author=Author(""), kind=InboundKind.DELETE)
+    assert [one.asked_in for one in await people.pending()] == [("", "telegram:-100")]
+    await people.withdraw(deleted, "acme")
+    assert [one.asked_in for one in await people.pending()] == [("",)]
+
+
+async def test_a_person_is_let_in_with_the_role_that_was_said_whatever_became_of_the_process(redis: Redis) -> None:
+    clock = Clock()
+    people = access(redis, clock)
+    code = code_in((await people.authorise(DIRECT, "acme")).notice)
+    await Pairing(redis, clock=clock).decide(code, None, "approved", "Bo", Role.ADMIN)
+    await people.unsettled()
+    assert await people.role_of("telegram:42", "acme") is Role.ADMIN
+    other = code_in((await people.authorise(replace(DIRECT, author=Author("43", "Kai")), "acme")).notice)
+    assert await people.approve(other, role=Role.VIEWER) == Person("telegram:43", "Kai", Role.VIEWER, "acme")
 
 
 async def test_who_writes_again_has_the_same_code_until_it_is_used(redis: Redis) -> None:

@@ -206,8 +206,8 @@ async def test_a_stranger_is_paired_and_given_a_role(face: Face) -> None:
     notice = (await face.runtime.access.authorise(stranger, "club")).notice
     waiting = (await face.client.get("/v1/access", params={"workspace": "club"})).json()
     assert waiting["policy"] == "pairing"
-    assert [(one["user"], one["name"], one["workspace"]) for one in waiting["pending"]] == [
-        ("telegram:7", "Sam", "club")
+    assert [(one["user"], one["name"], one["workspace"], one["asked_in"]) for one in waiting["pending"]] == [
+        ("telegram:7", "Sam", "club", [""])
     ]
     code = notice.partition("code is ")[2][:8]
     wrong = await face.client.post("/v1/access", json={"action": "approve", "code": "WRONG"})

@@ -496,6 +496,9 @@ async def test_who_lets_somebody_in_or_turns_them_away_is_told_who_it_is_and_whe
 
     let_in = await command("access", "approve", await code_of(Author("7", "Ann")))
     assert let_in.out == "Ann (telegram:7) may now talk to the bot in workspace sample.\n"
+    admin = await command("access", "approve", await code_of(Author("9", "Zoe")), "--role", "admin")
+    assert admin.out == "Zoe (telegram:9) may now talk to the bot in workspace sample, as admin.\n"
+    assert await running.access.role_of("telegram:9", "sample") is Role.ADMIN
     turned_away = await command("access", "deny", await code_of(Author("8", "")))
     assert turned_away.out == "telegram:8 was not let into workspace sample.\n"
 
@@ -1080,6 +1083,24 @@ async def test_the_global_context_is_shown_and_edited(running: None, command: Co
     assert (await command("global-context", "approve", "1")).code == 1
     own = await command("global-context", "append", "Likes tea", "--user", "slack:U1", "--json")
     assert (own.json["line"], own.json["owner"]) == (1, "user")
+
+
+async def test_the_lines_of_places_are_found_shown_and_shared(running: None, command: Command) -> None:
+    of_place = ("--context", "slack:C1")
+    assert (await command("global-context", "append", "Stand-up at nine", *of_place)).out == "0-- Stand-up at nine\n"
+    await command("global-context", "append", "Door code 1234", *of_place)
+    shown = (await command("global-context", "show")).out
+    assert "no lines for the whole workspace yet" in shown
+    assert "2 lines belong to places and people:" in shown
+    assert "--context slack:C1" in shown
+
+    assert "Stand-up at nine" in (await command("global-context", "show", *of_place)).out
+    shared = await command("global-context", "share", "0", *of_place)
+    assert shared.out == "The whole workspace can see this line now: Stand-up at nine\n"
+    shown = (await command("global-context", "show")).out
+    assert "Stand-up at nine" in shown
+    assert "1 line belongs to places and people:" in shown
+    assert (await command("global-context", "show", *of_place, "--user", "slack:U1")).code == 2
 
 
 async def test_a_reply_is_marked_listed_and_its_marks_removed(

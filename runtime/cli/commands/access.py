@@ -47,9 +47,9 @@ async def _list(settings: Settings, workspace: str | None, as_json: bool) -> Non
     if found["pending"]:
         line()
         table(
-            ["waits for approval", "name", "workspace", "code", "hours left"],
+            ["waits for approval", "name", "workspace", "asked in", "code", "hours left"],
             [
-                [p["user"], p["name"], p["workspace"], p["code"], -(-p["expires_in_seconds"] // 3600)]
+                [p["user"], p["name"], p["workspace"], _where(p), p["code"], -(-p["expires_in_seconds"] // 3600)]
                 for p in found["pending"]
             ],
             right=["hours left"],
@@ -74,13 +74,16 @@ async def _list(settings: Settings, workspace: str | None, as_json: bool) -> Non
 
 @command.command()
 @click.argument("code")
+@click.option("--role", type=click.Choice(ROLES), default="member", show_default=True, help="What the person may do.")
 @json_option
 @click.pass_obj
-def approve(invocation: Invocation, code: str, as_json: bool) -> None:
+def approve(invocation: Invocation, code: str, role: str, as_json: bool) -> None:
     """Approve a pairing code: let the person who has CODE in."""
-    person = run(_act(invocation.settings(), {"action": "approve", "code": code}, as_json))["approved"]
+    body = {"action": "approve", "code": code, "role": role}
+    person = run(_act(invocation.settings(), body, as_json))["approved"]
     if not as_json:
-        line(f"{_who(person)} may now talk to the bot in workspace {person['workspace']}.")
+        as_role = "" if role == "member" else f", as {role}"
+        line(f"{_who(person)} may now talk to the bot in workspace {person['workspace']}{as_role}.")
 
 
 @command.command()
@@ -169,6 +172,10 @@ async def _act(settings: Settings, body: dict[str, Any], as_json: bool) -> dict[
 def _who(person: dict[str, Any]) -> str:
     name, user = person["name"], person["user"]
     return f"{name} ({user})" if name else str(user)
+
+
+def _where(request: dict[str, Any]) -> str:
+    return ", ".join(place or "direct message" for place in request["asked_in"]) or "–"
 
 
 def _since(time: str | None) -> str:
