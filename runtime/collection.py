@@ -16,7 +16,6 @@ from grounding.documents.chunking import CountTokens
 from grounding.documents.context_field import ContextField
 from grounding.documents.deeper import Deeper
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.documents.gone import GoneVectors
 from grounding.documents.index import Kind, PassageIndex
 from grounding.documents.indexer import Exclusive, Indexer
 from grounding.documents.rerank import Reranker
@@ -91,7 +90,6 @@ class Maker:
         index = adapter(self.settings, identity, deep.dimensions if deep else None, self.engine)
         undeepened = Undeepened(self.redis, identity.name)
         backlog = None if is_former else self.backlog
-        is_far = not is_former and self.settings.bundled_embedding_model is None
         return Collection(
             identity,
             index,
@@ -120,7 +118,6 @@ class Maker:
                 backlog=backlog,
                 exclusive=self.exclusive,
                 leaves=is_former,
-                gone=GoneVectors(self.settings.data_dir / "gone", identity.name) if is_far else None,
             ),
             undeepened,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import struct
 from pathlib import Path
@@ -36,6 +37,7 @@ def _prepare(path: Path) -> None:
         raise _unusable(path, f"cannot be made a folder ({error.strerror})") from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise _unusable(path, "this user may not write there")
+    shutil.rmtree(path / "gone", ignore_errors=True)  # vectors of deleted documents, which earlier versions kept
 
 
 def _unusable(path: Path, why: str) -> DataDirUnusable:

@@ -21,14 +21,13 @@ from grounding.documents.at_hand import AtHand, Hand
 from grounding.documents.backlog import Backlog
 from grounding.documents.chunking import CHUNKER_VERSION, CountTokens, Sizes, chunk_document
 from grounding.documents.embedding import Embedder
-from grounding.documents.gone import GoneVectors
 from grounding.documents.index import Kind, PassageIndex, Source
 from grounding.documents.indexed import Indexed
 from grounding.documents.ledger import Ledger
 from grounding.documents.library import Document, Found, Skipped, is_document_path
-from grounding.documents.moved import formerly, moved_last, take_along
 from grounding.documents.registry import Registered
 from grounding.documents.runs import (
+    PORTION_BYTES,
     Batch,
     Prepared,
     Progress,
@@ -80,9 +79,8 @@ class Indexer(Indexed):
         backlog: Backlog | None = None,
         exclusive: Exclusive = lambda _: nullcontext(),
         leaves: bool = False,
-        gone: GoneVectors | None = None,
     ) -> None:
-        """*gone* keeps vectors of what went, in case it comes back. *leaves* is for an index that only answers until
+        """*leaves* is for an index that only answers until
         another takes its place: documents that were cut otherwise than they would be now stay as they are, and nothing
         is announced, because the other one announces it."""
         sizes = sizes or Sizes()
@@ -96,7 +94,6 @@ class Indexer(Indexed):
         self._backlog = backlog
         self._exclusive = exclusive
         self._leaves = leaves
-        self._gone = gone
         self._at_hand: WeakValueDictionary[str, AtHand] = WeakValueDictionary()
         """Of each workspace in which something is at hand: whoever has something keeps it from being forgotten."""
 
@@ -137,18 +134,10 @@ class Indexer(Indexed):
             )
         return result
 
-    async def pending(self, scope: Scope) -> set[str]:
-        if self._gone is not None:
-            await self._gone.expire()
-        return await super().pending(scope)
-
     async def _wanted(self, run: Run, paths: Collection[str] | None) -> list[str]:
         if paths is not None and all(is_document_path(path) for path in paths):
             run.only_named = True
-            if len(paths) <= READ_DOCUMENTS or not (registered := await self._ledger.paths(run.scope) & set(paths)):
-                return sorted(set(paths))  # a few are read together, so that what is moved is seen there
-            there, _ = await self._shelf.look_through(run.scope)
-            return await moved_last(self._ledger, run, set(paths), registered, there)
+            return sorted(set(paths))
         scope = run.scope
         there, unfit = await self._shelf.look_through(scope)
         registered, named = await self._ledger.paths(scope), await self._ledger.skipped(scope)
@@ -171,7 +160,8 @@ class Indexer(Indexed):
         if self._backlog is not None:
             await self._backlog.done(scope, waiting)
         wanted = (known | {item.path for item in unfit}) - {item.path for item in links}
-        return await moved_last(self._ledger, run, wanted, registered, there)
+        sizes = {item.path: item.size_bytes for item in there}
+        return sorted(wanted, key=lambda path: (sizes.get(path, 0) > PORTION_BYTES, path))  # long ones come last
 
     async def _in_folders(self, run: Run) -> list[str]:
         """What lies, or lay, in folders that are named like documents: whoever asked for them could not know."""
@@ -250,7 +240,6 @@ class Indexer(Indexed):
             else:
                 changed.append(item)
         self._name(run, batch.skipped, named)
-        run.moved |= {batch.known[path].sha256: path for path in batch.gone if path in batch.known}
         return Step(batch, list(read), registered), changed
 
     async def _prepare(self, batch: Batch, documents: Sequence[Document]) -> list[Prepared]:
@@ -279,14 +268,7 @@ class Indexer(Indexed):
         known = [] if run.fresh else [chunk.id for chunk in chunks]
         vectors = await self._index.vectors(scope, Kind.DOCUMENT, known)
         deep = await self._index.vectors(scope, Kind.DOCUMENT, [*vectors], deep=True)
-        if run.moved and len(vectors) < len(chunks):
-            former = await asyncio.to_thread(formerly, group, run.moved, self._count, self._sizes)
-            await take_along(self._index, scope, former, vectors, deep)
         missing = [chunk for chunk in chunks if chunk.id not in vectors]
-        if self._gone is not None and missing and not run.fresh:
-            kept = await self._gone.find(scope, [chunk.id for chunk in missing])
-            vectors |= kept
-            missing = [chunk for chunk in missing if chunk.id not in kept]
         texts = await asyncio.to_thread(texts_of, missing) if missing else []  # as many as a document has chunks
         embedded = await self._embedder.embed_documents(texts) if texts else []
         vectors |= {chunk.id: vector for chunk, vector in zip(missing, embedded, strict=True)}
@@ -327,9 +309,6 @@ class Indexer(Indexed):
                 for path in {*batch.gone, *(item.path for item in batch.skipped)} - set(absent):
                     batch.since.pop(path, None)  # it is there again, and whoever put it there goes on with it
                 skipped = [item for item in batch.skipped if item.path in absent]
-                if self._gone is not None:
-                    known = {path: batch.known[path].chunks for path in absent if path in batch.known}
-                    await self._gone.take(self._index, scope, known)
                 await self._index.replace([Source(scope, Kind.DOCUMENT, path, ()) for path in absent])
                 await self._ledger.record(scope, {}, skipped, [path for path in batch.gone if path in absent])
             went = step.registered & set(absent)
@@ -387,5 +366,3 @@ class Indexer(Indexed):
             await self._undeepened.forget(scope)
             if self._backlog is not None:
                 await self._backlog.forget(scope)
-            if self._gone is not None:
-                await self._gone.forget(scope)

@@ -81,8 +81,6 @@ class Run:
     """Those of them that are none, because folders may be named like that, too; and whether they were known."""
     since: dict[str, float] = field(default_factory=dict)
     """When changes of the folders that it was asked for were told."""
-    moved: dict[str, str] = field(default_factory=dict)
-    """Where texts lay that lie there no more, by their SHA-256."""
     documents: int = 0
     chunks: int = 0
     embedded: int = 0

@@ -426,39 +426,6 @@ async def test_a_store_that_was_interrupted_is_looked_at_and_one_in_which_somebo
     assert await noted.look([ACME], 0.0) == [None]
 
 
-@pytest.mark.parametrize("named", [False, True])
-async def test_what_was_moved_is_embedded_anew_by_neither_model(house: House, *, named: bool) -> None:
-    """Also where it was moved while no process ran, in a folder of many, or under a name that titles it."""
-    knowledge, deepening = await house.process()
-    many = {f"old/{number}.md": sections(f"word{number}") for number in range(80)} | {"one.md": sections("one")}
-    async with beside(knowledge.open(), "open"):
-        await knowledge.opened()
-        for path, text in (many | {"titled.txt": "Plain words."}).items():
-            await knowledge.shelf.put(ACME, path, text)
-        await knowledge.index(ACME)
-        await deepening.look()
-    await knowledge.close()
-
-    house.deep.embedded.clear()
-    again, deepening = await house.process()
-    async with beside(again.open(), "open"):
-        await again.opened()
-        moved = {"old": "a", "one.md": "another.md", "titled.txt": "otherwise.txt"}
-        for before, after in moved.items():
-            docs = again.library.root(ACME)
-            await asyncio.to_thread((docs / before).rename, docs / after)
-        told = [path for pair in moved.items() for path in pair]
-        if named:
-            told = [path.replace("old/", f"{folder}/") for path in many for folder in ("old", "a")] + told[2:]
-        done = await again.index(ACME, told if named else None)
-        assert (done.documents, done.deleted, done.chunks_embedded) == (82, 82, 1)
-        await deepening.look()
-        assert (await again.status(ACME)).shallow == 0
-        assert len(house.deep.embedded) == 1
-        assert {hit.passage.source for hit in await again.finding.search(ACME, "word7", 1)} == {"a/7.md"}
-    await again.close()
-
-
 async def test_a_source_that_is_stored_again_while_it_is_looked_at_is_looked_at_again(
     house: House, opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,12 +28,11 @@ from structlog.testing import capture_logs
 from watchfiles import Change
 
 from connectors.message import Scope, redis_key
-from grounding.documents import indexer, moved, runs
+from grounding.documents import indexer, runs
 from grounding.documents.backlog import Backlog
 from grounding.documents.catalogue import Catalogue
 from grounding.documents.chunking import Chunk, Sizes, chunk_document
 from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.gone import KEPT_SECONDS, WORTH_CHUNKS, GoneVectors
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
 from grounding.documents.indexer import Indexer
 from grounding.documents.library import Library
@@ -249,7 +248,7 @@ async def test_a_folder_that_is_named_like_a_document_is_followed_where_it_is_mo
 async def test_a_document_that_takes_long_comes_after_the_others_where_all_are_looked_through(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moved, "PORTION_BYTES", 100)
+    monkeypatch.setattr(indexer, "PORTION_BYTES", 100)
     for path, text in (("a.md", "Refunds. " * 20), ("b.md", "Refunds"), ("c.md", "Parcels")):
         await asyncio.to_thread(house.write, path, text)
     seen: list[str] = []
@@ -328,53 +327,6 @@ async def test_of_many_workspaces_some_are_asked_about_at_once(redis: Redis, mon
     there = {number: (looked[number], current[number]) for number in (0, 1, AT_ONCE, 2 * AT_ONCE)}
     assert there == {number: (1 + number, f"c{number}") for number in (0, AT_ONCE, 2 * AT_ONCE)} | {1: (None, "")}
     assert (len(looked), len(current), max(sizes)) == (len(scopes), len(scopes), 2 * AT_ONCE)
-
-
-async def test_a_folder_that_was_away_for_a_while_is_not_embedded_again(house: House) -> None:
-    """Meanwhile nothing of it is found, and after an hour nothing of it is kept."""
-    now, docs, away = time.time(), house.library.root(ACME), house.folder / "away"
-    kept = GoneVectors(house.folder / "gone", "c", now=lambda: now)
-
-    def opened() -> Indexer:
-        shelf = FileShelf(house.library)
-        return Indexer(shelf, house.index, house.embedder, house.redis, words, sizes=Sizes(30, 0), gone=kept)
-
-    for n in range(WORTH_CHUNKS):
-        await asyncio.to_thread(house.write, f"{n}.md", f"Refunds in case {n}")
-    await opened().sync(ACME)
-    for seconds, embedded in ((0.0, 0), (KEPT_SECONDS + 10, WORTH_CHUNKS)):
-        house.embedder.embedded.clear()
-        await asyncio.to_thread(os.rename, docs, away)
-        assert (await opened().sync(ACME)).deleted == WORTH_CHUNKS
-        assert await house.sources("refunds") == []
-        now += seconds
-        await opened().pending(ACME)
-        await asyncio.to_thread(os.rename, away, docs)
-        assert (await opened().sync(ACME)).chunks_embedded == embedded == len(house.embedder.embedded)
-        assert len(await house.sources("refunds")) == 10
-    assert await asyncio.to_thread(lambda: [*kept._folder.rglob("*.sqlite")]) == []
-
-
-async def test_of_single_documents_and_of_a_deleted_workspace_no_vectors_are_kept(house: House) -> None:
-    kept = GoneVectors(house.folder / "gone", "c")
-    indexer = Indexer(FileShelf(house.library), house.index, house.embedder, house.redis, words, gone=kept)
-    for n in range(WORTH_CHUNKS + 1):
-        await asyncio.to_thread(house.write, f"{n}.md", f"Refunds in case {n}")
-    await indexer.sync(ACME)
-    await asyncio.to_thread(house.library.delete, ACME, "0.md")
-    await indexer.sync(ACME, ["0.md"])
-    assert not await asyncio.to_thread(kept._folder.exists)
-    await asyncio.to_thread(shutil.rmtree, house.library.root(ACME))
-    await indexer.sync(ACME)
-    (file,) = await asyncio.to_thread(lambda: [*kept._folder.rglob("*.sqlite")])
-    await asyncio.to_thread(house.write, "1.md", "Refunds in case 1")
-    await asyncio.to_thread(file.write_bytes, b"broken " * 1000)
-    assert (await indexer.sync(ACME)).chunks_embedded == 1
-    assert not await asyncio.to_thread(file.exists)
-    await kept.keep(ACME, {"00": [1.0]})
-    await GoneVectors(house.folder / "gone", "former").keep(ACME, {"00": [1.0]})
-    await indexer.forget_workspace(ACME)
-    assert await asyncio.to_thread(lambda: [*kept._folder.rglob("*.sqlite")]) == []
 
 
 async def test_the_lag_of_a_file_that_was_moved_there_counts_from_then_on(house: House) -> None:
