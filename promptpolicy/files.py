@@ -7,8 +7,10 @@ use a plain `Publisher`, and what they publish is copied by the next import here
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum, auto
 
 import structlog
@@ -17,9 +19,12 @@ from connectors.message import Scope
 from promptpolicy.directives import Directives
 from promptpolicy.policy import CountTokens, PolicyTooLarge
 from promptpolicy.publishing import Check, Publisher
-from promptpolicy.slot import EVERYWHERE, InvalidDirective, Kind, Place, Slot, digest
+from promptpolicy.slot import EVERYWHERE, InvalidDirective, Kind, Level, Place, Slot, digest
 from promptpolicy.tree import RECORD, Copied, DirectiveTree, Found, Note, Refusal, UnreadableRecord
 from promptpolicy.versions import Draft, Version
+
+CLOCK_TOLERANCE = timedelta(seconds=1)
+"""File systems and the store do not tell the time to the same fraction of a second."""
 
 log = structlog.get_logger()
 
@@ -33,15 +38,15 @@ class Step(Enum):
     CLEAR = auto()  # a person deleted it
     COPY = auto()  # the slot was published (or cleared) since the file was written
     REJECT = auto()  # the file cannot be a directive
-    CONFLICT = auto()  # a person wrote the file, and somebody published since it was last read
+    CONFLICT = auto()  # a person wrote the file, and somebody published since it was written or last read
 
 
 def decide(found: Found | None, last: Copied | None, newest: Version | None) -> Step:
     """What to do about a slot: its file *found*, the copy *last* in step, its *newest* version.
 
-    A file that a person changed becomes the next version, unless somebody published in between: then the newer version
-    stays. A file that is behind is written anew; one that is missing is a deletion only where it was in step before, so
-    that an empty disk clears nothing, and a store that was lost is filled again from the files. Pure.
+    A file that a person changed becomes the next version, unless somebody published since it was read or written: then
+    the newer version stays. A file that is behind is written anew; one that is missing is a deletion only where it was
+    in step before, so that an empty disk clears nothing; a store that was lost is filled again from the files. Pure.
     """
     version = newest.version if newest else 0
     text = newest.text if newest else None
@@ -57,8 +62,26 @@ def decide(found: Found | None, last: Copied | None, newest: Version | None) -> 
     if last is not None and last.version < version:
         return Step.CONFLICT if is_edited else Step.COPY
     if text is None or (last is not None and last.version == version and is_edited):
-        return Step.IMPORT
+        return Step.CONFLICT if newest is not None and _is_older(found, newest) else Step.IMPORT
     return Step.CONFLICT  # nobody knows that the file is newer
+
+
+def _is_older(found: Found, newest: Version) -> bool:
+    """Whether the file was changed last before *newest* was published. One that was deleted may come back as it was."""
+    if found.changed_at is None or (newest.text is None and newest.origin == "file"):
+        return False
+    return found.changed_at < newest.at - CLOCK_TOLERANCE
+
+
+def undone_by(text: str, history: Sequence[Version]) -> Version | None:
+    """The earlier version that says *text*, if to publish *text* again would undo what was published otherwise than by
+    the file; *history* is the newest first. What only the file said may be taken back in the file."""
+    elsewhere = False
+    for version in history:
+        if version.sha256 == digest(text):
+            return version if elsewhere else None
+        elsewhere = elsewhere or version.origin != "file"
+    return None
 
 
 @dataclass
@@ -190,12 +213,12 @@ class FilingPublisher(Publisher):
         if one.step is Step.REJECT and found is not None:
             await self._reject(Refusal(slot.place, found.path, found.problem), done)
             return
-        if one.step is Step.CONFLICT and found is not None and newest is not None:
-            what = f"version {newest.version}" if newest.text is not None else "a clearing"
-            why = f"{what} was published by {newest.author} at {newest.at:%Y-%m-%d %H:%M} UTC, after the file was read"
-            await self._copy(newest, record)
-            await self._reject(Refusal(slot.place, found.path, why), done)
-            return
+        if one.step in (Step.CONFLICT, Step.IMPORT) and found is not None and newest is not None:
+            conflict = await self._conflict(found, newest, is_known=one.step is Step.CONFLICT)
+            if conflict is not None:
+                await self._copy(newest, record)
+                await self._reject(conflict, done)
+                return
         if one.step is Step.IMPORT and found is not None:
             version = await super()._put(slot, Draft(found.text, "file", "file"))
             record[slot.encoded] = Copied(found.sha256, version.version)
@@ -213,6 +236,26 @@ class FilingPublisher(Publisher):
             record.pop(slot.encoded, None)
         if found is not None:
             self._told.pop(found.path, None)
+
+    async def _conflict(self, found: Found, newest: Version, *, is_known: bool) -> Refusal | None:
+        """Why the file must not replace *newest*, and what to do; None where it may."""
+        slot = found.slot
+        what = f"version {newest.version}" if newest.text is not None else "a clearing"
+        why = f"{what} was published by {newest.author} at {newest.at:%Y-%m-%d %H:%M} UTC"
+        history = await self.directives.history(slot, newest.version)
+        undone = undone_by(found.text or "", history)
+        if undone is not None:
+            why = f"the file says what version {undone.version} said, and {why}"
+            return Refusal(slot.place, found.path, why, f"if you want it back, run `{_rollback(slot, undone.version)}`")
+        if not is_known:
+            return None
+        if _is_older(found, newest):
+            return Refusal(
+                slot.place,
+                found.path,
+                f"{why}, after the file was changed last ({found.changed_at:%Y-%m-%d %H:%M} UTC)",
+            )
+        return Refusal(slot.place, found.path, f"{why}, after the file was read")
 
     async def _copy(self, version: Version, record: dict[str, Copied]) -> None:
         slot = version.slot
@@ -245,7 +288,7 @@ class FilingPublisher(Publisher):
 
     async def _note(self, refusal: Refusal) -> None:
         try:
-            await asyncio.to_thread(self._tree.write_note, refusal.path, refusal.why)
+            await asyncio.to_thread(self._tree.write_note, refusal.path, refusal.why, refusal.advice)
         except OSError as error:
             log.warning("directive.copy_failed", path=refusal.path, why=error.strerror, **refusal.place.ids)
 
@@ -263,3 +306,14 @@ class _Pending:
     found: Found | None
     newest: Version | None
     step: Step
+
+
+def _rollback(slot: Slot, version: int) -> str:
+    """The command that publishes *version* of *slot* again."""
+    place = slot.place
+    where = {Level.GLOBAL: " --scope global", Level.CONTEXT: " --scope context"}.get(place.level, "")
+    if place.scope is not None:
+        where += f" --workspace {place.scope.workspace_id}"
+        where += f" --context {shlex.quote(place.scope.context_id)}" if place.scope.context_id else ""
+    name = f" {slot.name}" if slot.name else ""
+    return f"./agent-runtime prompt rollback{where} {slot.kind.value}{name} {version}"

@@ -21,6 +21,7 @@ import stat
 import tempfile
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A slot's file: its path under DATA_DIR, the digest of its bytes, and its text as it would be kept.
+    """A slot's file: its path under DATA_DIR, the digest of its bytes, its text as it would be kept, and when it was
+    changed last.
 
     Where it cannot be a directive ``text`` is None and ``problem`` says why.
     """
@@ -64,15 +66,17 @@ class Found:
     sha256: str
     text: str | None
     problem: str = ""
+    changed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A file or folder that fills no slot, and why."""
+    """A file or folder that fills no slot, and why. ``advice`` is what to do, where that is not the usual."""
 
     place: Place
     path: str
     why: str
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +141,14 @@ class DirectiveTree:
         relative = self._relative(path)
         try:
             self._check_folders(path.parent)
-            raw = _read(path)
+            raw, changed_at = _read_dated(path)
         except FileNotFoundError:
             return None
         except _Refused as error:
             return Found(slot, relative, "", None, str(error))
         sha256 = hashlib.sha256(raw).hexdigest()
         try:
-            return Found(slot, relative, sha256, canonical(raw.decode("utf-8")))
+            return Found(slot, relative, sha256, canonical(raw.decode("utf-8")), changed_at=changed_at)
         except UnicodeDecodeError:
             return Found(slot, relative, sha256, None, "the file is not UTF-8 text")
         except InvalidDirective as error:
@@ -200,15 +204,19 @@ class DirectiveTree:
         """The notes of *home*, by path."""
         return [_read_note(self._relative(path), path) for path in self._note_paths(home)]
 
-    def write_note(self, path: str, why: str) -> None:
-        """Say beside the file at *path* (under DATA_DIR) *why* its text was not published, and what to do."""
+    def write_note(self, path: str, why: str, advice: str = "") -> None:
+        """Say beside the file at *path* (under DATA_DIR) *why* its text was not published, and what to do: *advice*, or
+        else what is usual."""
         file = self._root / path
-        advice = "correct or remove it; when it is read again, this note goes away"
-        if kept := sorted(one.name for one in file.parent.glob(f"{glob.escape(file.name)}{KEPT}*")):
+        kept = sorted(one.name for one in file.parent.glob(f"{glob.escape(file.name)}{KEPT}*"))
+        if advice and kept:
+            advice = f"{advice}; then delete {', '.join(kept)}, where the file's text is kept"
+        elif kept:
             advice = (
                 f"its text is kept in {kept[-1]}; put what you want of it into {file.name}, save that, and delete "
                 f"{', '.join(kept)}"
             )
+        advice = advice or "correct or remove it; when it is read again, this note goes away"
         text = f"The text of {file.name} was not published.\n\nWhy: {why}\nWhat to do: {advice}.\n"
         note = file.with_name(file.name + NOTE)
         try:
@@ -330,6 +338,11 @@ class DirectiveTree:
 
 def _read(path: Path, limit: int | None = DIRECTIVE_MAX_BYTES) -> bytes:
     """The bytes of a plain file. Raises `_Refused` for anything else and FileNotFoundError."""
+    return _read_dated(path, limit)[0]
+
+
+def _read_dated(path: Path, limit: int | None = DIRECTIVE_MAX_BYTES) -> tuple[bytes, datetime]:
+    """As `_read`, and when the file was changed last."""
     try:
         # Without O_NONBLOCK the opening of a named pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -340,7 +353,8 @@ def _read(path: Path, limit: int | None = DIRECTIVE_MAX_BYTES) -> bytes:
             raise _Refused("the file is a link, and links are not followed") from error
         raise _Refused(f"the file cannot be read: {os.strerror(error.errno or 0)}") from error
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise _Refused("it is no plain file")
         with open(descriptor, "rb", closefd=False) as file:
             raw = file.read() if limit is None else file.read(limit + 1)
@@ -350,7 +364,7 @@ def _read(path: Path, limit: int | None = DIRECTIVE_MAX_BYTES) -> bytes:
         os.close(descriptor)
     if limit is not None and len(raw) > limit:
         raise _Refused(f"the file has more than {limit} bytes")
-    return raw
+    return raw, datetime.fromtimestamp(status.st_mtime, UTC)
 
 
 def _unused(path: Path) -> Path:

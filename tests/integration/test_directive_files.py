@@ -295,6 +295,72 @@ async def test_a_stale_file_does_not_overwrite_what_was_published_since(
     assert await publisher.refused(Place(ACME)) == []
 
 
+async def test_a_file_that_is_older_than_the_version_does_not_replace_it(
+    publisher: FilingPublisher, context: Path
+) -> None:
+    """A file from a backup or an archive comes with the time at which it was written."""
+    for text in ("one", "two"):
+        await publisher.publish(SYSTEM, text, author=LENA, origin="command")
+    path = put(context / "SYSTEM_PROMPT.md", "from a backup\n")
+    os.utime(path, (1577836800, 1577836800))
+    done = await publisher.import_all()
+    assert done.published == []
+    assert [one.text for one in await publisher.directives.history(SYSTEM)] == ["two", "one"]
+    assert path.read_text() == "two\n"
+    assert (context / "SYSTEM_PROMPT.md.rejected").read_text() == "from a backup\n"
+    [note] = await publisher.refused(Place(ACME))
+    assert note.why.startswith(f"version 2 was published by {LENA} at ")
+    assert note.why.endswith("after the file was changed last (2020-01-01 00:00 UTC)")
+    assert "put what you want of it into SYSTEM_PROMPT.md" in note.advice
+
+    path.write_text("from a backup\n")  # as the note says
+    assert (await publisher.import_all()).published == [SYSTEM]
+
+
+async def test_the_first_file_may_be_of_any_age(publisher: FilingPublisher, context: Path) -> None:
+    path = put(context / "SYSTEM_PROMPT.md", "from an archive\n")
+    os.utime(path, (1577836800, 1577836800))
+    assert (await publisher.import_all()).published == [SYSTEM]
+
+
+@pytest.mark.parametrize("slot", [SYSTEM, REFUNDS, Slot(EVERYWHERE, Kind.SOUL)], ids=lambda slot: slot.encoded)
+async def test_an_editor_that_still_has_an_earlier_version_does_not_undo_a_later_one(
+    publisher: FilingPublisher, tmp_path: Path, slot: Slot
+) -> None:
+    for text in ("one", "two", "three"):
+        await publisher.publish(slot, text, author=LENA, origin="command")
+    [path] = [one for one in tmp_path.rglob("*.md") if one.is_file()]
+    path.write_text("two\n")
+    await publisher.import_all()
+    assert path.read_text() == "three\n"
+    assert path.with_name(f"{path.name}.rejected").read_text() == "two\n"
+    [note] = await publisher.refused(slot.place.home)
+    assert note.why.startswith(f"the file says what version 2 said, and version 3 was published by {LENA} at ")
+    command = {
+        SYSTEM: "rollback --workspace acme system 2",
+        REFUNDS: "rollback --scope context --workspace acme --context telegram:-10001/7 skill refunds 2",
+    }.get(slot, "rollback --scope global soul 2")
+    assert note.advice.startswith(f"if you want it back, run `./agent-runtime prompt {command}`; then delete ")
+
+
+async def test_what_the_file_said_may_be_taken_back_in_the_file(publisher: FilingPublisher, context: Path) -> None:
+    """Who edits a file and undoes it, or moves it away and back, is understood."""
+    path = put(context / "SYSTEM_PROMPT.md", "one\n")
+    await publisher.import_all()
+    path.write_text("two\n")
+    await publisher.import_all()
+    path.write_text("one\n")
+    await publisher.import_all()
+    aside = path.rename(context.parent / "aside")
+    os.utime(aside, (1577836800, 1577836800))
+    await publisher.import_all()
+    aside.rename(path)
+    await publisher.import_all()
+    history = await publisher.directives.history(SYSTEM)
+    assert [one.text for one in history] == ["one", None, "one", "two", "one"]
+    assert await publisher.refused(Place(ACME)) == []
+
+
 async def test_a_second_conflict_keeps_both_texts(publisher: FilingPublisher, redis: Redis, context: Path) -> None:
     path = put(context / "SYSTEM_PROMPT.md", "one")
     await publisher.import_all()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from promptpolicy.files import Step, decide
+from promptpolicy.files import Step, decide, undone_by
 from promptpolicy.slot import Kind, Place, Slot, digest
 from promptpolicy.tree import Copied, Found
 from promptpolicy.versions import Version
@@ -19,13 +19,15 @@ SLOT = Slot(Place(Scope("acme")), Kind.SYSTEM)
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def file(text: str, ending: str = "\n") -> Found:
-    return Found(SLOT, "SYSTEM_PROMPT.md", hashlib.sha256(f"{text}{ending}".encode()).hexdigest(), text)
+def file(text: str, ending: str = "\n", seconds: float = 0) -> Found:
+    """A file that was changed *seconds* after `NOW`, when versions are published here."""
+    sha256 = hashlib.sha256(f"{text}{ending}".encode()).hexdigest()
+    return Found(SLOT, "SYSTEM_PROMPT.md", sha256, text, changed_at=NOW + timedelta(seconds=seconds))
 
 
-def stored(number: int, text: str | None) -> Version:
+def stored(number: int, text: str | None, origin: str = "command") -> Version:
     sha256 = "-" if text is None else digest(text)
-    return Version(SLOT, number, text, "telegram:7", NOW, "command", sha256, len(text or ""))
+    return Version(SLOT, number, text, "telegram:7", NOW, origin, sha256, len(text or ""))
 
 
 def copied(text: str, version: int) -> Copied:
@@ -39,6 +41,13 @@ def copied(text: str, version: int) -> Copied:
         (file("a"), None, None, Step.IMPORT),
         (file("a"), copied("a", 1), stored(1, "a"), Step.NOTHING),
         (file("b"), copied("a", 1), stored(1, "a"), Step.IMPORT),
+        (file("b", seconds=-0.9), copied("a", 1), stored(1, "a"), Step.IMPORT),
+        (file("b", seconds=-1.1), copied("a", 1), stored(1, "a"), Step.CONFLICT),
+        (file("b", seconds=-1.1), copied("a", 1), stored(1, "a", "file"), Step.CONFLICT),
+        (file("a", seconds=-1.1), copied("a", 5), None, Step.IMPORT),
+        (file("a", seconds=-1.1), None, stored(2, None), Step.CONFLICT),
+        (file("a", seconds=-1.1), None, stored(2, None, "file"), Step.IMPORT),
+        (file("a", "", seconds=-1.1), copied("a", 1), stored(1, "a"), Step.NOTE),
         (file("a", ending=""), copied("a", 1), stored(1, "a"), Step.NOTE),
         (None, copied("a", 1), stored(1, "a"), Step.CLEAR),
         (None, copied("a", 1), stored(2, "b"), Step.COPY),
@@ -62,10 +71,26 @@ def test_each_difference_has_its_step(
     assert decide(found, last, newest) is step
 
 
+@pytest.mark.parametrize(
+    ("origins", "undone"),
+    [
+        (["command", "command"], 1),  # an editor that was opened at version 1 and saved after version 2
+        (["file", "api"], 1),
+        (["command", "file"], None),  # who wrote the file takes it back
+        (["command", "command", "file"], 1),
+    ],
+)
+def test_a_file_does_not_undo_what_was_published_elsewhere(origins: list[str], undone: int | None) -> None:
+    history = [stored(number, f"text {number}", origin) for number, origin in enumerate(origins, 1)][::-1]
+    found = undone_by("text 1", history)
+    assert (found.version if found else None) == undone
+    assert undone_by("something else", history) is None
+
+
 texts = st.sampled_from(["a", "b", "c"])
-files = st.none() | st.builds(file, texts, st.sampled_from(["\n", ""]))
+files = st.none() | st.builds(file, texts, st.sampled_from(["\n", ""]), st.sampled_from([-60, 0, 60]))
 records = st.none() | st.builds(copied, texts, st.integers(1, 4))
-versions = st.none() | st.builds(stored, st.integers(1, 4), st.none() | texts)
+versions = st.none() | st.builds(stored, st.integers(1, 4), st.none() | texts, st.sampled_from(["command", "file"]))
 
 
 @given(files, records, versions)
