@@ -417,6 +417,8 @@ class OutboundMessage:
     text, too, for the others."""
     silent: bool = False
     """Whether people were told by other words: only who waits for this very answer is to have it."""
+    stopped: bool = False
+    """Whether people stopped the answer before its end."""
 
 
 @dataclass(frozen=True, slots=True)

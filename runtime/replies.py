@@ -55,7 +55,7 @@ def cut_short(text: str, model: str, *, asked: bool = True) -> Completion:
 def stopped(reply: OutboundMessage) -> OutboundMessage:
     """*reply*, which was stopped. Before its first word there is nothing to show: who said ``/stop`` is told by its own
     answer, and twice the same would be once too often."""
-    return replace(reply, silent=reply.text == NOTHING_SAID)
+    return replace(reply, silent=reply.text == NOTHING_SAID, stopped=True)
 
 
 def answer(

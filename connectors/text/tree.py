@@ -35,7 +35,8 @@ from connectors.text.layout import goes_to, with_address
 Node = str | list[Any]
 
 _SCHEMES = frozenset({"http", "https", "mailto"})
-_ADDRESS = re.compile(r"\bhttps?://[^\s<>\"`]+", re.IGNORECASE)
+_WWW = r"(?<![\w@./-])www(?:\.[a-z0-9-]+){2,}(?:[:/?#][^\s<>\"`]*)?"
+_ADDRESS = re.compile(rf"\bhttps?://[^\s<>\"`]+|{_WWW}", re.IGNORECASE)
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
 _TAGS = {Style.CODE: "code", Style.STRIKE: "s", Style.ITALIC: "em", Style.BOLD: "strong"}
 
@@ -58,10 +59,11 @@ def with_links(text: str) -> list[Node]:
     nodes: list[Node] = []
     end = 0
     for found in _ADDRESS.finditer(text):
-        url = _without_punctuation(found[0])
+        shown = _without_punctuation(found[0])
+        url = shown if "://" in shown else f"https://{shown}"
         if goes_to(url, _SCHEMES):
-            nodes += [text[end : found.start()], ["a", {"href": url}, [url]]]
-            end = found.start() + len(url)
+            nodes += [text[end : found.start()], ["a", {"href": url}, [shown]]]
+            end = found.start() + len(shown)
     return [node for node in (*nodes, text[end:]) if node]
 
 

@@ -267,6 +267,7 @@ def reply_item(
         "mark": mark,
         "sources": [{"source": source.source, "heading": source.heading} for source in shown],
         "degraded": [{"block": part.block, "why": part.why} for part in message.degraded],
+        "stopped": message.stopped,
     }
 
 

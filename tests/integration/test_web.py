@@ -559,8 +559,8 @@ async def test_stop_is_no_message(face: Face, provider: FakeOpenAI) -> None:
             assert stopped.json() == {"stopped": True}
             item = (await page.until(answered))[-1][1]
         provider.chunk_delay_seconds = 0.0
-        assert item["text"].endswith(" …")
-        assert [one["by"] for one in await page.messages()] == ["you", "bot"]
+        assert (item["text"].endswith(" …"), item["stopped"]) == (True, True)
+        assert [(one["by"], one.get("stopped")) for one in await page.messages()] == [("you", None), ("bot", True)]
         again = await page.client.post("/chat/stop", json={"conversation": "main"})
         assert again.json() == {"stopped": False}
         said = await face.runtime.transcript.newest(key_of(await page.person()), 9)

@@ -66,6 +66,8 @@ def test_prose_is_shown_whole(text: str) -> None:
         ("```\nhttps://a.example\n```", []),
         ("javascript://a.example/%0Aalert(1) file:///etc/passwd ftp://a.example", []),
         ("https:// and https://.", []),
+        ("Visit www.test.org, or (WWW.a.example/b_c).", ["https://www.test.org", "https://WWW.a.example/b_c"]),
+        ("www. www.. www.x me@www.a.example `www.a.example` xwww.a.example", []),
         ("[x](https://a.example) https://b.example", ["https://a.example", "https://b.example"]),
     ],
 )

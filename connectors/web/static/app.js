@@ -186,7 +186,8 @@ class Chat {
 
   async stop() {
     if (!this.waits.get(this.current)?.size && !this.log.draft) return;
-    await this.act("POST", "stop", {}, "The answer could not be stopped.");
+    const done = await this.act("POST", "stop", {}, "The answer could not be stopped.");
+    if (done?.stopped) notify("Stopped.");
   }
 
   async mark(item, mark) {
@@ -439,6 +440,10 @@ function wearTheme(theme) {
 
 function listen() {
   $("sign-in-form").addEventListener("submit", (event) => (event.preventDefault(), signIn(tokenIn($("token").value))));
+  window.addEventListener("hashchange", () => {
+    const invited = takeInvite();
+    if (invited) signIn(invited);
+  });
   $("sign-out").addEventListener("click", signOut);
   $("workspace").addEventListener("change", changeWorkspace);
   $("new").addEventListener("click", () => chat.open(newId()));
@@ -493,15 +498,20 @@ function listen() {
   });
 }
 
+/** The token of an invite link that was followed, also in a tab that shows the page already; empty where none was. */
+function takeInvite() {
+  if (!location.hash.startsWith("#token=")) return "";
+  const token = tokenIn(location.hash);
+  history.replaceState(null, "", location.pathname); // so that nobody reads it in the address bar
+  return token;
+}
+
 async function begin() {
   const theme = localStorage.getItem("agent-runtime.theme");
   wearTheme(THEMES.includes(theme) ? theme : "auto");
   listen();
-  if (location.hash.startsWith("#token=")) {
-    const token = tokenIn(location.hash);
-    history.replaceState(null, "", location.pathname); // so that nobody reads it in the address bar
-    return signIn(token);
-  }
+  const invited = takeInvite();
+  if (invited) return signIn(invited);
   try {
     enter(await call("GET", "session"));
   } catch (error) {

@@ -232,6 +232,7 @@ function theirs(item, told) {
   made.classList.add(item.kind);
   made.querySelector(".body").append(...build(item.nodes));
   const foot = document.createElement("footer");
+  if (item.stopped) foot.append(stopped());
   if (item.sources.length) foot.append(sources(item.sources, told));
   if (item.degraded.length) foot.append(degraded(item.degraded));
   if (item.kind !== "notice") foot.append(copyButton("Copy the answer", () => item.text));
@@ -240,6 +241,13 @@ function theirs(item, told) {
   }
   if (foot.childNodes.length) made.append(foot);
   return made;
+}
+
+function stopped() {
+  const note = document.createElement("p");
+  note.className = "hint stopped";
+  note.textContent = "Stopped.";
+  return note;
 }
 
 function sources(found, told) {
