@@ -125,7 +125,7 @@ class RememberedRecords:
         return record if after == record else self._keep((scope.workspace_id, record.audience), after)
 
     async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
-        """What `change` did of it, the newest first."""
+        """What `change` and `share` did of it, the newest first."""
         return [change for changed, change in self._changes if changed == record_id]
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
@@ -140,6 +140,8 @@ class RememberedRecords:
             raise RecordRefused(f"{record_id} was superseded by {record.superseded_by}: share that one")
         del self._kept[scope.workspace_id, record.audience][record_id]
         fields = {"audience": "", "shared_by": by.author, "supersedes": "", "version": record.version + 1}
+        at = making.stamp(self._clock())
+        self._changes.insert(0, (record_id, Change(at, by.author, by.turn_id, record.state, record.state, "shared")))
         return self._keep((scope.workspace_id, ""), record.model_copy(update=fields))
 
     async def forget(self, scope: Scope) -> int:

@@ -1060,7 +1060,15 @@ async def test_records_are_kept_and_people_say_what_they_think_of_them(running: 
     assert [one["id"] for one in listed.json["records"]] == [fact, decision.json["id"]]
     assert censor.json["id"] in (await command("memory", "list", "--state", "retired")).out
     assert (await command("memory", "forget", fact)).out == f"Erased {fact}.\n"
-    await command("memory", "add", "Likes tea", "--user", "slack:U1")
+    steps = "1. Stop the pump.\n2. Close both valves.\n\n   Wait for a minute."
+    told = (await command("memory", "add", steps, "--kind", "procedure", "--verbatim")).out
+    assert told.endswith(f"\n{steps}\n")
+    tea = (await command("memory", "add", "Likes tea", "--user", "slack:U1", "--json")).json["id"]
+    await command("memory", "share", tea)
+    changes = (await command("memory", "show", tea, "--json")).json["history"]
+    assert [one["why"] for one in changes] == ["shared", "added"]
+    assert changes[0]["by"] in (await command("memory", "show", tea)).out
+    await command("memory", "add", "Likes coffee", "--user", "slack:U1")
     assert (await command("memory", "forget", "--user", "slack:U1", "--all", "--json")).json["forgotten"] == 1
     assert (await command("memory", "forget")).code == 2
 

@@ -141,14 +141,14 @@ class Records:
             # What it took the place of stays private, and its id with it.
             fields = {"v": 2, "audience": "", "shared_by": by.author, "supersedes": "", "version": before.version + 1}
             after = before.model_copy(update={**fields, "changed_at": making.stamp(self._clock())})
-            if await self.move(scope, before, after):
+            if await self.move(scope, before, after, _change(before, after, by, "shared")):
                 _log.info("record.shared", workspace_id=scope.workspace_id, record_id=record_id, by=by.author)
                 return after
         raise RecordBusy
 
-    async def move(self, scope: Scope, before: Record, after: Record) -> bool:
-        """Let *before* be *after*, of another audience; False where it changed meanwhile."""
-        if not await self._store.move(scope, before, after, making.digest(after)):
+    async def move(self, scope: Scope, before: Record, after: Record, change: Change) -> bool:
+        """Let *before* be *after*, of another audience, by *change*; False where it changed meanwhile."""
+        if not await self._store.move(scope, before, after, making.digest(after), change):
             return False
         for record in (before, after):
             await self.follow(_owner(scope, record), [record.id])

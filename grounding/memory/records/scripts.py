@@ -114,7 +114,8 @@ return 'ok'
 MOVE = """
 -- KEYS: due, unindexed, owners, settled; then of the former and of the latter owner: kept, texts, list, standing,
 --   history, said, came
--- ARGV: former owner, latter owner, id, version it has now, packed, place in lists, digest, version it gets
+-- ARGV: former owner, latter owner, id, version it has now, packed, place in lists, digest, version it gets, the
+--   change or empty, how many changes are kept
 local packed = redis.call('HGET', KEYS[5], ARGV[3])
 if not packed or cjson.decode(packed).version ~= tonumber(ARGV[4]) then return 'moved' end
 local former, latter, place = ARGV[1] .. '/' .. ARGV[3], ARGV[2] .. '/' .. ARGV[3], ARGV[6]
@@ -128,6 +129,7 @@ if redis.call('ZREM', KEYS[8], place) == 1 then redis.call('ZADD', KEYS[15], 0, 
 for at = 9, 10 do
   if redis.call('EXISTS', KEYS[at]) == 1 then redis.call('RENAME', KEYS[at], KEYS[at + 7]) end
 end
+if ARGV[9] ~= '' then redis.call('XADD', KEYS[16], 'MAXLEN', '~', ARGV[10], '*', 'change', ARGV[9]) end
 if redis.call('SREM', KEYS[11], ARGV[3]) == 1 then redis.call('SADD', KEYS[18], ARGV[3]) end
 local due = redis.call('ZSCORE', KEYS[1], former)
 if due then

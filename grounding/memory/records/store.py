@@ -208,8 +208,11 @@ class RecordStore:
         answer = await self._erase(keys=keys, args=[of, record.id, record.version, place(record), digest])
         return bool(answer != "moved")
 
-    async def move(self, scope: Scope, before: Record, after: Record, digest: str) -> bool:
-        """Keep *before* as *after*, of another audience, with its history; False where it changed meanwhile."""
+    async def move(
+        self, scope: Scope, before: Record, after: Record, digest: str, change: Change | None = None
+    ) -> bool:
+        """Keep *before* as *after*, of another audience, with its history, to which *change* is added; False where it
+        changed meanwhile."""
         former, latter = encode_id(before.audience), encode_id(after.audience)
         keys = [_key(scope, name) for name in ("due", "unindexed", "owners", "settled")]
         for of in (former, latter):
@@ -222,6 +225,7 @@ class RecordStore:
             keys.append(_key(scope, "came", of, encode_id(after.provenance.context_id)))
         packed = json.dumps(after.model_dump(mode="json"), separators=(",", ":"))
         args: list[str | int] = [former, latter, after.id, before.version, packed, place(after), digest, after.version]
+        args += [_packed_change(change) if change else "", HISTORY_MAX_CHANGES]
         return bool(await self._move(keys=keys, args=args) == "ok")
 
     async def unsettled(self, scope: Scope) -> list[Record]:
@@ -384,8 +388,7 @@ def _keys(scope: Scope, put: Put) -> list[str]:
 
 
 def _args(put: Put) -> Iterable[str | int]:
-    after, change = put.after, put.change
-    note = {"v": 1, **{name: getattr(change, name) for name in Change.__slots__}}
+    after = put.after
     return (
         encode_id(after.audience),
         after.id,
@@ -399,8 +402,13 @@ def _args(put: Put) -> Iterable[str | int]:
         int(is_standing(after)),
         after.version if put.indexed else "",
         put.said_in,
-        json.dumps(note, separators=(",", ":")),
+        _packed_change(put.change),
     )
+
+
+def _packed_change(change: Change) -> str:
+    fields = {"v": 1, **{name: getattr(change, name) for name in Change.__slots__}}
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def _record(packed: str) -> Record | None:

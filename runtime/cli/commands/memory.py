@@ -155,6 +155,9 @@ async def _add(settings: Settings, body: dict[str, Any], workspace: str, as_json
         row = await client.post(_path(workspace), body)
     if as_json:
         print_json(row)
+    elif row["verbatim"]:
+        line(f"{row['came']}: {row['id']} {row['type']} [{row['state']}]")
+        line(row["text"])
     else:
         _told(row, f"{row['came']}: ")
 
