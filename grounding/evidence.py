@@ -66,9 +66,15 @@ def _drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
     made["hint"] = Draft(
         Section(pieces=(neutral(context.hint),) if context.hint else ()),
         budgets.hint_tokens,
-        context.connector if context.hint else "none for this connector",
+        _why_hint(context),
     )
     return made
+
+
+def _why_hint(context: RunContext) -> str:
+    if context.hint:
+        return context.connector
+    return "unused: the strategy is none" if context.strategy == "none" else "none for this connector"
 
 
 def _records(context: RunContext) -> Draft:

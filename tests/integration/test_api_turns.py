@@ -120,6 +120,9 @@ async def test_a_dry_run_in_a_platforms_place_has_the_hint_that_turns_there_have
     [block] = [block for block in dry["blocks"] if block["name"] == "hint"]
     assert (block["used"], block["why"]) == (True, connector)
     assert hint in dry["messages"][1]["content"]
+    dry = (await face.client.post(f"{here}/ground", json=body | {"text": "What is 17 times 23?"})).json()
+    [block] = [block for block in dry["blocks"] if block["name"] == "hint"]
+    assert (dry["strategy"], block["used"], block["why"]) == ("none", False, "unused: the strategy is none")
 
 
 async def keys_of(face: Face) -> set[str]:
