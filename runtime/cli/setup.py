@@ -99,9 +99,9 @@ def setup(invocation: Invocation, given: Given) -> int:
     secrets = {name: key for name, variable in given.token_envs.items() if (key := _key_from(variable))}
     values = config_file.merged(values, connect_platforms(values, secrets, yes=given.yes))
     values = config_file.merged(values, _choose_workspace(values, given))
-    validate({**values, **read_environment(os.environ)})
+    result = validate({**values, **read_environment(os.environ)})
     backup = config_file.write(path, config_file.merged({}, values), datetime.now().astimezone())
-    _tell(path, backup, os.environ, settings)
+    _tell(path, backup, os.environ, result)
     return 0
 
 
@@ -249,7 +249,10 @@ def _tell(path: Path, backup: Path | None, environment: Mapping[str, str], setti
     for name in ("LLM_MODEL", "LLM_API_BASE", "LLM_API_KEY", *platforms):
         if environment.get(ENVIRONMENT_PREFIX + name):
             note(f"{ENVIRONMENT_PREFIX}{name} is set in the environment; the environment overrides the file")
-    line("Next: `agent-runtime chat` starts a chat here; `agent-runtime serve` runs the bot for the platforms.")
+    runs = "runs the bot for the platforms, with its chat page and HTTP interface"
+    if not platforms_on(settings):
+        runs = "runs the bot with a chat page and an HTTP interface (no platform is connected)"
+    line(f"Next: `agent-runtime chat` starts a chat here; `agent-runtime serve` {runs}.")
     if run(_is_running(settings)):
         note("An agent-runtime process runs on this data folder. Restart it, so that it reads the new file.")
 

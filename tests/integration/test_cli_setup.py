@@ -51,6 +51,7 @@ async def test_a_person_whose_key_is_refused_is_told_why_and_asked_again(
     assert done.exit_code == 0, done.output
     assert "check the key" in done.output or "does not accept the key" in done.output
     assert "answered in" in done.output
+    assert "with a chat page and an HTTP interface (no platform is connected)" in done.output
     assert "right" not in done.output
     written = tomllib.loads((tmp_path / "agent-runtime.toml").read_text())
     assert written["llm_api_key"] == "right"
@@ -115,6 +116,7 @@ async def test_all_platforms_are_connected_step_by_step(monkeypatch: pytest.Monk
         assert said in done.output
     assert "https://discord.com/oauth2/authorize?client_id=124" in done.output
     assert "Existing: default, sample." in done.output
+    assert "`agent-runtime serve` runs the bot for the platforms" in done.output
     assert "'Not One' is not a workspace id" in done.output
     assert not any(secret in done.output for secret in (telegram.token, slack.token, slack.app_token, discord.token))
     assert written(tmp_path) == {
