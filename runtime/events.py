@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sys
+import textwrap
 import traceback
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -28,6 +30,20 @@ CONTEXT_FIELDS = ("workspace_id", "context_id", "connector", "turn_id")
 _CONTEXT_FIELDS = frozenset(CONTEXT_FIELDS)
 _LEADING = ("event", "level", "timestamp", *CONTEXT_FIELDS)
 _DIGEST_CHARACTERS = 12
+_NAME_COLUMNS = 20
+_LAST = ("why", "detail")
+_UNITS = {"ms": "ms", "seconds": "s", "usd": "USD"}
+_MATTER = {
+    "connector.state": ("state",),
+    "directive.changed": ("kind", "name", "version", "author", "cleared"),
+    "grounding.assembled": ("strategy", "reason", "tokens_total", "degraded", "duration_ms"),
+    "http.listening": ("url",),
+    "index.updated": ("documents", "chunks", "deleted", "lag_ms"),
+    "message.accepted": ("role",),
+    "reply.delivered": ("kind",),
+    "turn.answered": ("model", "tokens_prompt", "tokens_completion", "cost_usd", "latency_ms", "degraded", "turn_id"),
+}
+"""What people see of the most frequent events, which have many fields; of others, and of warnings, they see all."""
 COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 """Of lines for people, by level."""
 _LINE = json.JSONEncoder(separators=(", ", ": "), allow_nan=False)
@@ -131,7 +147,7 @@ class _Printer:
     def __init__(self, output: IO[str], log_format: Format) -> None:
         self._output = output
         self._for_people = log_format == "console"
-        self._colours = output.isatty()
+        self._is_terminal = output.isatty()
 
     def print(self, event: Event, line: str) -> None:
         try:
@@ -143,8 +159,10 @@ class _Printer:
             return
 
     def _readable(self, event: Event) -> str:
-        text = readable(event)
-        colour = COLOURS.get(str(event.get("level"))) if self._colours else None
+        if not self._is_terminal:
+            return readable(event)
+        text = folded(readable(event), shutil.get_terminal_size().columns)
+        colour = COLOURS.get(str(event.get("level")))
         return click.style(text, fg=colour) if colour else text
 
 
@@ -210,26 +228,64 @@ def json_line(event: Event) -> str:
 
 
 def readable(event: Event) -> str:
-    """*event* on one line for people: time, name, place, then its own fields; nothing that a terminal obeys. Pure."""
+    """*event* on one line for people: time, name, place, then the fields that matter; nothing that a terminal obeys.
+    Pure."""
     place = "/".join(_value(str(event[each])) for each in ("workspace_id", "context_id") if event.get(each))
     place = place or str(event.get("connector", ""))
-    fields = " ".join(
-        f"{each}={_value(value[:_DIGEST_CHARACTERS] if each.endswith('_digest') else value)}"
-        for each, value in event.items()
-        if each not in _LEADING and value not in (None, "", [], False)
-    )
-    turn = f"turn={event['turn_id']}" if event.get("turn_id") else ""
-    level = str(event.get("level", ""))
-    name = f"{level.upper()} {event.get('event')}" if level in COLOURS else str(event.get("event", ""))
-    parts = [str(event.get("timestamp", ""))[11:23], name.ljust(20), place, fields, turn]
+    level, name = str(event.get("level", "")), str(event.get("event", ""))
+    said = (_said(each, event[each]) for each in _shown(event, name, is_calm=level not in COLOURS))
+    fields = ", ".join(one for one in said if one)
+    why = ": ".join(_value(event[each]) for each in _LAST if event.get(each))
+    parts = [
+        str(event.get("timestamp", ""))[11:19],
+        f"{level.upper()} {name}" if level in COLOURS else name.ljust(_NAME_COLUMNS),
+        place,
+        ": ".join(one for one in (fields, why) if one),
+    ]
     return "  ".join(part for part in parts if part).rstrip()
+
+
+def folded(text: str, columns: int) -> str:
+    """A line of `readable` on lines of at most *columns*, broken between words, the further ones indented."""
+    return textwrap.fill(
+        text, max(columns, 40), subsequent_indent=" " * 10, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _shown(event: Event, name: str, *, is_calm: bool) -> Iterable[str]:
+    if is_calm and name in _MATTER:
+        return [each for each in _MATTER[name] if event.get(each) is not False and each in event]
+    further = [each for each in event if each not in (*_LEADING, *_LAST)]
+    return further if is_calm or "turn_id" not in event else [*further, "turn_id"]
+
+
+def _said(name: str, value: Any) -> str:
+    """A field in words; empty where it says nothing."""
+    if value is None or value in ("", [], {}):
+        return ""
+    word, _, unit = name.rpartition("_")
+    if isinstance(value, bool):
+        return name.replace("_", " ") if value else f"not {name.replace('_', ' ')}"
+    if word and unit in _UNITS and isinstance(value, int | float):
+        return f"{word.replace('_', ' ')} {_value(value)} {_UNITS[unit]}"
+    if name == "turn_id":
+        return f"turn {_value(value)}"
+    if name == "frames":
+        return f"at {_value(value[-1])}"
+    if unit == "digest":
+        value = str(value)[:_DIGEST_CHARACTERS]
+    return f"{name.replace('_', ' ')} {_value(value)}"
 
 
 def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, str) and value and value.isprintable():
-        return value if " " not in value else json.dumps(value, ensure_ascii=False)
+        return value
+    if isinstance(value, list):
+        return " + ".join(map(_value, value))
+    if isinstance(value, dict):
+        return " ".join(map(_value, value.values()))
     return json.dumps(value, separators=(",", ":"))
 
 

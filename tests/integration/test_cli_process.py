@@ -107,7 +107,7 @@ async def test_serve_on_a_terminal_is_readable_and_says_where_the_chat_is(
     (chat,) = [line for line in lines if line.startswith("Chat: ")]
     assert re.match(r"Chat: http://127\.0\.0\.1:\d+/chat, sign in with the token in the file .*/admin-token\.", chat)
     assert "`./agent-runtime access invite NAME`" in lines[lines.index(chat) + 1]
-    connected = [number for number, line in enumerate(lines) if "connector.state" in line and "=connected" in line]
+    connected = [number for number, line in enumerate(lines) if "connector.state" in line and "state connected" in line]
     assert 0 < max(connected) < lines.index(chat)
 
 

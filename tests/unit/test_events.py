@@ -106,6 +106,41 @@ def test_for_people_an_event_is_readable_and_as_clean() -> None:
     assert "hunter22" not in line
 
 
+def printed(**event: Any) -> str:
+    return events.readable({"level": "info", "timestamp": "2026-11-24T09:08:07.654Z", **event})
+
+
+def test_an_event_for_people_has_the_fields_that_matter_in_words() -> None:
+    place = {"workspace_id": "acme", "context_id": "http:default", "connector": "http", "turn_id": "t1"}
+    answered = {"tokens_prompt": 701, "tokens_completion": 98, "latency_ms": 278.1, "overhead_ms": 4.2, "rounds": 1}
+    assert printed(event="turn.answered", **place, model="m", **answered) == (
+        "09:08:07  turn.answered         acme/http:default  "
+        "model m, tokens prompt 701, tokens completion 98, latency 278.1 ms, turn t1"
+    )
+    changed = {"kind": "soul", "name": "", "version": 2, "author": "http:u1", "origin": "api", "cleared": False}
+    assert printed(event="directive.changed", workspace_id="acme", **changed) == (
+        "09:08:07  directive.changed     acme  kind soul, version 2, author http:u1"
+    )
+    assert printed(event="tool.called", tool="search", ok=False).endswith("tool search, not ok")
+
+
+def test_a_warning_for_people_says_all_and_why_at_its_end() -> None:
+    told = {"connector": "slack", "turn_id": "t1", "part": 2, "wait_seconds": 0.5, "why": "it is away, for now"}
+    assert printed(event="reply.retried", **told | {"level": "warning"}) == (
+        "09:08:07  WARNING reply.retried  slack  part 2, wait 0.5 s, turn t1: it is away, for now"
+    )
+    assert "\x1b" not in printed(event="x.y", path="\x1b[31mred", why="\x1b]0;title\x07")
+
+
+def test_a_line_on_a_terminal_is_broken_between_words() -> None:
+    line = printed(event="index.skipped", path="people/holidays.md", why="it is a link, and links are not followed")
+    folded = events.folded(line, 60).splitlines()
+    assert len(folded) > 1
+    assert all(len(one) <= 60 for one in folded)
+    assert all(one.startswith(" " * 10) for one in folded[1:])
+    assert " ".join(" ".join(folded).split()) == " ".join(line.split())
+
+
 def fail() -> None:
     try:
         int("what was said")

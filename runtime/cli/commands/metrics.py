@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from typing import Any
 
 import click
@@ -11,7 +13,7 @@ from config.settings import Settings
 from runtime.cli.client import connect
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import line, print_json
-from runtime.events import COLOURS, readable
+from runtime.events import COLOURS, folded, readable
 
 _MEMORY = "agent_runtime_memory_"
 _FIGURES = (
@@ -57,7 +59,8 @@ async def _tail(settings: Settings, wanted: dict[str, Any], as_json: bool) -> No
             if as_json:
                 click.echo(json.dumps(event))
             else:
-                line(readable(event), **_style(event))
+                text = readable(event)
+                line(folded(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text, **_style(event))
 
 
 @command.command()
