@@ -186,8 +186,9 @@ class Chat {
 
   async stop() {
     if (!this.waits.get(this.current)?.size && !this.log.draft) return;
+    const begun = Boolean(this.log.draft); // then the answer itself says that it was stopped
     const done = await this.act("POST", "stop", {}, "The answer could not be stopped.");
-    if (done?.stopped) notify("Stopped.");
+    if (done?.stopped && !begun) notify("Stopped.");
   }
 
   async mark(item, mark) {
