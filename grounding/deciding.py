@@ -15,7 +15,7 @@ from grounding.asked import ASSISTANT
 from grounding.cues.kinds import Cues
 from grounding.documents.vocabulary import Match
 from grounding.run_context import TailEntry
-from grounding.strategy import Choice, addresses_assistant, choose, considered, is_follow_up
+from grounding.strategy import Choice, addresses_assistant, choose, considered, is_follow_up, without_courtesy
 from grounding.tail_entry import tail_entry
 from grounding.transcript.entry import Entry
 
@@ -110,7 +110,7 @@ class Deciding:
         cues: Cues,
         said: Callable[[], Awaitable[Sequence[TailEntry]]],
     ) -> Choice:
-        alone = await self.documents.best_match(key.scope, text)
+        alone = await self.documents.best_match(key.scope, without_courtesy(text, cues))
         if alone is None:
             return choice
         decide = partial(

@@ -12,22 +12,24 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any
 
-from grounding.cues.english import ENGLISH
-from grounding.cues.languages import LANGUAGES
-from grounding.cues.words import words_of
+from grounding.cues.languages import LANGUAGES, spoken
+from grounding.cues.words import fold, words_of
 from grounding.documents.embedding import Embedder, EmbedderUnavailable
+from grounding.documents.relevance import ASKING
 from grounding.documents.sparse import STOP_WORDS, terms
+from grounding.politeness import small_talk
 from grounding.quotable import Prompt, Unit, read_prompt, units_of
-from grounding.strategy import is_small_talk
+from grounding.strategy import is_question, without_courtesy
 
 MOST_QUOTED = 3
 MOST_CHARACTERS = 700
 """Of all quotations of a reply together."""
 
+_ALL_CUES = spoken(LANGUAGES)
 _NUMBER = re.compile(r"\d")
 _CAMEL = re.compile(r"(?<=[a-zà-ÿ])(?=[A-Z][a-z])")
 _IDENTIFIER = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d])\w+\b|\b\w+_\w+\b|\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b")
@@ -36,6 +38,8 @@ _POINTER = re.compile(r"\]\([^)\s]+\.(?:md|txt)\b", re.IGNORECASE)
 _MONEY = re.compile(
     r"[€$£¥]|\b(?:eur|usd|chf|gbp|euros?|dollars?|pounds?|free|gratis|kostenlos|gratuit)\b", re.IGNORECASE
 )
+_SUM = re.compile(r"\d\s*(?:[+*×÷^]|times|plus|minus|divided by|mal|geteilt durch|fois)\s*\d", re.IGNORECASE)
+_PRICE = re.compile(r"[€$£¥] ?[\d.,]+|[\d.,]+ ?(?:[€$£¥]|euros?\b|dollars?\b)", re.IGNORECASE)
 _SPAN = re.compile(
     r"\b(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?|quarters?|sekunden?|minuten?|stunden?|tage?n?|wochen?"
     r"|monate?n?|jahre?n?|secondes?|heures?|jours?|semaines?|mois|ans?|ann[ée]es?|segundos?|minutos?|horas?|d[ií]as?"
@@ -43,7 +47,8 @@ _SPAN = re.compile(
     re.IGNORECASE,
 )
 _DATE = re.compile(
-    r"\d{4}-\d\d|\d{1,2}[:.]\d\d|\b(?:january|february|march|april|may|june|july|august|september|october|november"
+    r"\b(?:(?:end|beginning|start) of|(?:last|next|every|each) (?:\w+ )?(?:day|week|month|year))\b"
+    r"|\d{4}-\d\d(?:-\d\d)?|\d{1,2}[:.]\d\d|\b(?:january|february|march|april|may|june|july|august|september|october|november"
     r"|december|(?:mon|tues|wednes|thurs|fri|satur|sun)day|januar|februar|märz|mai|juni|juli|oktober|dezember|montag"
     r"|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|janvier|février|mars|avril|juin|juillet|août|septembre"
     r"|octobre|novembre|décembre|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|enero|febrero|marzo|abril|mayo"
@@ -58,7 +63,7 @@ _WEEKDAY = re.compile(
     re.IGNORECASE,
 )
 _MEASURE = re.compile(
-    r"\d\s?(?:[kmc]?m|[km]?g|[mcd]?l|[kmgt]b|%|°|[kmg]?hz|k?w|v|m?a|inch(?:es)?|feet|met(?:re|er)s?|knots|miles)\b"
+    r"\d\**\s?(?:characters?|letters?|words?|pages?|[kmc]?m|[km]?g|[mcd]?l|[kmgt]b|%|°|[kmg]?hz|k?w|v|m?a|inch(?:es)?|feet|met(?:re|er)s?|knots|miles)\b"
     r"|\d\s?[%°]",
     re.IGNORECASE,
 )
@@ -77,19 +82,28 @@ _PERMISSION = re.compile(
 )
 
 _ASKS = {
-    "money": r"how much (?:is|are|am|do|does|did|will|would|can|may|for|per)\b|\bcosts?\b|\bprice\b"
+    "money": r"cheap|expensive|billig|günstig|teuer|\bcosts?\b|\bprice\b"
+    r"|how much (?:is|are|am|do|does|did|will|would|can|may|for|per)\b"
     r"|wie ?viel|was kostet|combien|quel est le prix|cu[aá]nto|qu[eé] precio",
     "count": r"how many|how much|what (?:number|percentage|discount|limit)|wie ?viele?|combien|cu[aá]nt[oa]s?",
     "span": r"how (?:long|often|quickly|fast|soon|late|old|frequently)|within what|wie (?:lange|oft|schnell|bald)"
     r"|combien de temps|(?:durée|plazo|fréquence)|cu[aá]nto (?:tiempo|dura)|con qu[eé] frecuencia",
     "weekday": r"\b(?:which|what) (?:week)?days?\b|an welchen tagen|quels jours|qué días",
-    "measure": r"how (?:heavy|deep|tall|wide|high|big|large|far|small|hot|warm|cold|loud)\b"
+    "measure": r"how (?:long|heavy|deep|tall|wide|high|big|large|far|small|hot|warm|cold|loud)\b"
     r"|wie (?:schwer|tief|hoch|breit|groß|weit|heiß|warm|kalt|laut)\b",
     "time": r"^(?:so |and )?(?:since |until |till |by |from )?when\b|what (?:time|date)|\bwann\b|an welche[mn]"
     r"|\bquand\b|quels? jours?|cu[aá]ndo|qu[eé] d[ií]as?",
     "permission": r"^(?:so |and |but )?(?:is|are|am|can|could|may|must|do|does|did|should|will|has|have|darf|kann|muss"
     r"|ist|sind|gibt|est-ce|peut|puis|puede|es|hay)\b",
 }
+_COMPARES = re.compile(
+    r"\b(?:(?<!at )(?:most|least)|fewest|best|\w{3,}(?<!requ)(?<!inter)(?<!for)(?<!hon)(?<!inv)(?<!prot)est|compar\w+"
+    r"|differ\w+|versus|vs|vergleich\w*|unterschied\w*|\w{3,}[iröß]g?ste[nrs]?|meisten|différences?"
+    r"|l[ea]s? (?:plus|moins)|diferencias?|(?:el|la|los|las) (?:\w+ )?(?:más|menos))\b",
+    re.IGNORECASE,
+)
+"""Who asks so wants to see the things side by side."""
+_PRICED = re.compile(r"cheap\w*|expensive|billig\w*|günstig\w*|teuer\w*", re.IGNORECASE)
 _ASKS_COMPILED = {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in _ASKS.items()}
 
 _PRONOUN = re.compile(
@@ -144,62 +158,13 @@ _NOTHING = {
     "spanish": "Nada de lo que tengo responde a esto. No hay ningún modelo de lenguaje configurado, así que solo puedo "
     "citar; `./agent-runtime setup` añade uno.",
 }
-_GREETING = {
-    "english": "Hello! Ask me something, and I quote what the documents say. No language model is set; "
-    "`./agent-runtime setup` adds one.",
-    "german": "Hallo! Fragen Sie mich etwas, und ich zitiere, was in den Dokumenten steht. Es ist kein Sprachmodell "
-    "eingestellt; `./agent-runtime setup` fügt eines hinzu.",
-    "french": "Bonjour ! Posez-moi une question, et je cite ce que disent les documents. Aucun modèle de langue n'est "
-    "configuré ; `./agent-runtime setup` en ajoute un.",
-    "spanish": "¡Hola! Pregúnteme algo y cito lo que dicen los documentos. No hay ningún modelo de lenguaje "
-    "configurado; `./agent-runtime setup` añade uno.",
-}
-_ABOUT_ME = {
-    "english": "help|help me|help please|please help|i need help|can you help|can you help me|commands|what can you do"
-    "|what do you do|what can i ask|what can i ask you|who are you|what are you|how do you work"
-    "|how does this work|how do i use you|how do i use this",
-    "german": "hilfe|hilf mir|was kannst du|was können sie|was machst du|was kann ich fragen|wer bist du|wer sind sie"
-    "|wie funktionierst du|wie funktioniert das",
-    "french": "aide|aide moi|aidez moi|que peux tu faire|que pouvez vous faire|qu est ce que tu peux faire"
-    "|qu est ce que vous pouvez faire|qui es tu|qui êtes vous|comment ça marche",
-    "spanish": "ayuda|ayúdame|qué puedes hacer|que puedes hacer|qué puede hacer|quién eres|quien eres|quién es usted"
-    "|cómo funciona|cómo funcionas",
-}
-"""What people ask of a bot that they do not know."""
-_LANGUAGE_OF_HELP = {asked: language for language, phrases in _ABOUT_ME.items() for asked in phrases.split("|")}
-_HELP = {
-    "english": "I answer from the documents of this workspace: ask me something, and I quote what they say. `/help` "
-    "(on Slack `!help`) lists my commands. No language model is set; `./agent-runtime setup` adds one.",
-    "german": "Ich antworte aus den Dokumenten dieses Arbeitsbereichs: Fragen Sie mich etwas, und ich zitiere, was "
-    "darin steht. `/help` (in Slack `!help`) listet meine Befehle auf. Es ist kein Sprachmodell eingestellt; "
-    "`./agent-runtime setup` fügt eines hinzu.",
-    "french": "Je réponds à partir des documents de cet espace de travail : posez-moi une question, et je cite ce "
-    "qu'ils disent. `/help` (sur Slack `!help`) liste mes commandes. Aucun modèle de langue n'est configuré ; "
-    "`./agent-runtime setup` en ajoute un.",
-    "spanish": "Respondo a partir de los documentos de este espacio de trabajo: pregúnteme algo y cito lo que dicen. "
-    "`/help` (en Slack `!help`) muestra mis comandos. No hay ningún modelo de lenguaje configurado; "
-    "`./agent-runtime setup` añade uno.",
-}
-_WELCOME = {
-    "english": "You are welcome.",
-    "german": "Gern geschehen.",
-    "french": "Je vous en prie.",
-    "spanish": "De nada.",
-}
-_BYE = {"english": "Goodbye!", "german": "Auf Wiedersehen!", "french": "Au revoir !", "spanish": "¡Hasta luego!"}
-_THANKS = re.compile(r"\b(?:thank\w*|thx|cheers|dank\w*|merci|gracias)\b", re.IGNORECASE)
-_LEAVES = re.compile(
-    r"\b(?:bye|goodbye|see you|good night|tschüs+|ciao|auf wiedersehen|bis (?:bald|morgen|später)|gute nacht"
-    r"|au revoir|bonne nuit|adi[oó]s|hasta)\b",
-    re.IGNORECASE,
-)
 
 
 async def reply(messages: Sequence[Mapping[str, Any]], embedder: Embedder | None) -> str:
     """The answer to *messages* (OpenAI's form). *embedder* compares meanings; without it only words count."""
-    prompt = read_prompt(messages)
+    prompt = _read(messages)
     language = language_of(prompt.question)
-    if talk := small_talk(prompt.question):
+    if talk := small_talk(prompt.question, prompt.sources):
         return talk
     quoted = await _quotation(prompt, embedder)
     return f"{quoted}\n\n{_FRAMING[language]}" if quoted else _NOTHING[language]
@@ -207,7 +172,12 @@ async def reply(messages: Sequence[Mapping[str, Any]], embedder: Embedder | None
 
 async def quotation(messages: Sequence[Mapping[str, Any]], embedder: Embedder | None) -> str:
     """What *messages* bring to answer their question, word for word with its citations; empty where nothing does."""
-    return await _quotation(read_prompt(messages), embedder)
+    return await _quotation(_read(messages), embedder)
+
+
+def _read(messages: Sequence[Mapping[str, Any]]) -> Prompt:
+    prompt = read_prompt(messages)
+    return replace(prompt, question=without_courtesy(prompt.question, _ALL_CUES))
 
 
 async def _quotation(prompt: Prompt, embedder: Embedder | None) -> str:
@@ -229,18 +199,6 @@ def _answers(prompt: Prompt) -> list[Unit]:
     ]
 
 
-def small_talk(text: str) -> str:
-    """What is said back to *text*, where it is small talk or asks what can be asked here; else nothing."""
-    if language := _LANGUAGE_OF_HELP.get(" ".join(re.findall(r"\w+", text.casefold()))):
-        return _HELP[language]
-    for language, cues in (("english", ENGLISH), *LANGUAGES.items()):
-        if text.strip() and is_small_talk(text, cues):
-            if _LEAVES.search(text):
-                return _BYE[language]
-            return _WELCOME[language] if _THANKS.search(text) else _GREETING[language]
-    return ""
-
-
 def language_of(text: str) -> str:
     """The language that most function words of *text* belong to; English where none does."""
     words = words_of(text)
@@ -258,12 +216,17 @@ class Asked:
         language = language_of(question)
         empty = _ALL_FUNCTION_WORDS.get(language, frozenset())
         said = {term for word in words_of(question) if word not in empty for term in terms(word)}
+        said = said - ASKING or said
         within = [_term_set(f"{unit.said} {unit.lead} {unit.heading}") for unit in units]
         df = Counter(term for one in within for term in said if term in one)
         total = len(units) or 1
         most = math.log(1 + total)
         self.kinds = [kind for kind, pattern in _ASKS_COMPILED.items() if pattern.search(question.strip())]
+        compares = [match[0] for match in _COMPARES.finditer(question)]
+        self.compares = bool(compares)
+        self.is_question = bool(is_question(question, _ALL_CUES))
         named = frozenset(term for kind in self.kinds for term in _KIND_TERMS.get(kind, ()))
+        named |= _term_set(" ".join([*compares, *_PRICED.findall(question)]))
         amounts = frozenset(term for term in said if term.isdigit() and not df[term])
         if amounts:
             named |= amounts | _KIND_TERMS["money"]
@@ -283,14 +246,14 @@ class Asked:
     def fits(self, unit: Unit) -> float:
         """Whether *unit* has what such a question asks for: from -1 to 1."""
         text = unit.said
+        amount = bool(_NUMBER.search(text) or _COUNT_WORDS.search(text))
+        span = bool(_SPAN.search(f"{text} {unit.lead}")) and amount
+        other = _DATE.sub("", _PRICE.sub("", text))
         has = {
-            "money": bool(_MONEY.search(text)) and bool(_NUMBER.search(text) or _MONEY.search(text)),
-            "count": bool(_NUMBER.search(text) or _COUNT_WORDS.search(text)),
-            "span": bool(_SPAN.search(f"{text} {unit.lead}"))
-            and bool(_NUMBER.search(text) or _COUNT_WORDS.search(text)),
-            "time": bool(
-                _DATE.search(text) or (_SPAN.search(text) and (_NUMBER.search(text) or _COUNT_WORDS.search(text)))
-            ),
+            "money": bool(_MONEY.search(text)),
+            "count": bool(_NUMBER.search(other) or _COUNT_WORDS.search(other)),
+            "span": span,
+            "time": bool(_DATE.search(text)) or span,
             "weekday": bool(_WEEKDAY.search(text)),
             "measure": bool(_MEASURE.search(text)),
             "permission": bool(_PERMISSION.search(text)),
@@ -355,24 +318,24 @@ def _compared(
 NEAR_WORD = 0.45
 """From this cosine on two words are taken for related."""
 RELATED = 0.8
-IN_LEAD, IN_HEADING, IN_TOPIC = 0.8, 0.8, 0.5
+IN_LEAD, IN_HEADING, IN_TOPIC = 0.8, 0.9, 0.5
 """What a word counts that stands not in what is quoted, but above it."""
-BY_WORDS, BY_MEANING, BY_KIND, BY_RANK, BY_PAIRS = 0.6, 0.4, 0.08, 0.05, 0.1
-OTHER_KIND = 0.75
+BY_WORDS, BY_MEANING, BY_KIND, BY_RANK, BY_PAIRS, BY_TABLE = 0.6, 0.4, 0.08, 0.05, 0.1, 0.15
+OTHER_KIND = 0.55
 """What is left of the score of a unit that has no number where a number is asked for, and so on."""
 UNKNOWN_NAME = 0.7
 """What is left of all scores where the question names something that no source does."""
-ENOUGH_WORDS, ENOUGH = 0.3, 0.47
+ENOUGH_WORDS, ENOUGH = 0.3, 0.46
 """The least share of the question's words, and the least score, with which a unit is an answer."""
 ALIKE = 0.75
 """What half of the units below one heading need of the best one's score for all of them to be quoted: it is the heading
 that answers."""
-ALSO = 0.85
+ALSO, ALSO_OF_KEYWORDS = 0.85, 0.75
 """What another unit needs of the best one's score to be quoted beside it."""
 
 
 def _term_set(text: str) -> frozenset[str]:
-    return frozenset(terms(_CAMEL.sub(" ", text))) | frozenset(terms(text))
+    return frozenset(terms(fold(_CAMEL.sub(" ", text)))) | frozenset(terms(fold(text)))
 
 
 def _originals(question: str) -> dict[str, str]:
@@ -412,6 +375,7 @@ def score(asked: Asked, units: Sequence[Unit], nearness: Nearness | None) -> lis
         fits = asked.fits(unit)
         value = BY_WORDS * words + BY_MEANING * max(meaning, 0.0) + BY_KIND * max(fits, 0)
         value += BY_RANK / (1 + unit.source)
+        value += BY_TABLE * (asked.compares and unit.form == "row")
         shown = frozenset(chain(pairwise(terms(unit.said)), pairwise(terms(unit.lead)), pairwise(terms(unit.heading))))
         value += BY_PAIRS * min(2, sum(pair in shown for pair in asked.pairs)) / 2
         if fits < 0:
@@ -447,15 +411,20 @@ def choose(asked: Asked, units: Sequence[Unit], nearness: Nearness | None) -> li
     """What is quoted, in the order of the sources; empty where nothing answers."""
     scored = score(asked, units, nearness)
     best = max(scored, key=lambda one: one.score, default=None)
+    if _SUM.search(asked.question) or not any(len(term) > 2 for term in asked.weights):
+        return []
     if best is None or best.words < ENOUGH_WORDS or best.score < ENOUGH:
         return []
     group = [one for one in scored if _place(one.unit) == _place(best.unit)]
     ranked = sorted(scored, key=lambda one: -one.score)
     as_good = sum(one.score >= ALIKE * best.score for one in group)
-    if len(group) > 1 and best.own <= best.words / 2 and as_good * 2 >= len(group):
+    also = ALSO if asked.is_question else ALSO_OF_KEYWORDS
+    if asked.compares and best.unit.form == "row":
+        chosen = [one for one in group if one.unit.header == best.unit.header]
+    elif len(group) > 1 and best.own <= best.words / 2 and as_good * 2 >= len(group):
         chosen = group
     else:
-        chosen = [one for one in ranked if one.score >= ALSO * best.score and one.words >= ENOUGH_WORDS][:MOST_QUOTED]
+        chosen = [one for one in ranked if one.score >= also * best.score and one.words >= ENOUGH_WORDS][:MOST_QUOTED]
     kept: set[int] = set()
     for one in [best, *(other for other in chosen if other is not best)]:
         at = scored.index(one)

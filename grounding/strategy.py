@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -49,6 +50,18 @@ _GREETS_NAME = re.compile(
     r"\s*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks|thank you|bye),? ([^\W\d_]+)\s*[!.,]*\s*",
     re.IGNORECASE,
 )
+_ASKS_POLITELY = re.compile(
+    r"(?:(?:please|pls|kindly|bitte|por favor"
+    r"|(?:(?:can|could|would|will) (?:you|someone|anyone|anybody) )?(?:(?:please|kindly) )?"
+    r"(?:(?:tell|show) (?:me|us)|explain to (?:me|us)|let me know)"
+    r"|do you (?:happen to )?know|i(?:['’]d| would) (?:like|love) to know|i (?:want|need|have) to know|i wonder"
+    r"|(?:kannst du|könntest du|können sie|könnten sie) (?:mir|uns) (?:bitte )?sagen|sag(?:en sie)? mir(?: bitte)?"
+    r"|weißt du|wissen sie|ich (?:möchte|würde gerne?) wissen"
+    r"|(?:peux-tu|pouvez-vous|pourrais-tu|pourriez-vous) me dire|dis-moi|dites-moi|je (?:veux|voudrais) savoir"
+    r"|(?:me )?(?:puedes|puede|podrías|podría) decir(?:me)?|dime|quisiera saber|me gustaría saber)\b[\s,:]*)+",
+    re.IGNORECASE,
+)
+"""What stands before a question that is asked politely."""
 _LONGEST_CONSIDERED_CHARACTERS = 20_000
 
 
@@ -162,7 +175,7 @@ def search_text(text: str, cues: Cues = ENGLISH) -> str:
     """*text* without the words that say where to look or how to answer, for searching: "which file explains
     pricing?" is about pricing. Behind "about" they say what is asked: "the docs about the files field". *text* itself
     where nothing else would be left. Pure."""
-    text = text[:_LONGEST_CONSIDERED_CHARACTERS]
+    text = without_courtesy(text, cues)
     spans = [match.span() for match in WORD.finditer(text)]
     words = tuple(fold(text[start:end]) for start, end in spans)
     dropped: set[int] = set()
@@ -178,6 +191,44 @@ def search_text(text: str, cues: Cues = ENGLISH) -> str:
         pieces.append(text[at : spans[index][0]])
         at = spans[index][1]
     return " ".join("".join([*pieces, text[at:]]).split())
+
+
+def without_courtesy(text: str, cues: Cues = ENGLISH) -> str:
+    """*text* without the greetings, thanks and polite requests before what it asks: "good morning, could you tell me
+    how long probation is?" asks "how long probation is?". A greeting ends with a sign, or where a question or a request
+    begins: "Good Friday" is none. *text* itself where nothing else is said. Pure."""
+    text = text[:_LONGEST_CONSIDERED_CHARACTERS]
+    spans = [match.span() for match in WORD.finditer(text)]
+    words = tuple(fold(text[start:end]) for start, end in spans)
+    at = 0
+    while at < len(words):
+        if asked := _ASKS_POLITELY.match(text, spans[at][0]):
+            after = sum(start < asked.end() for start, _ in spans)
+            if after < len(words) and words[after] not in word_set(cues.question_words):
+                return text[spans[at][0] :]  # "tell me a joke" is no question
+        elif at and (words[at],) in phrase_set(cues.follow_ups):
+            after = at + 1
+        else:
+            after = _end_of_greeting(text, spans, words, at, cues)
+        if after == at:
+            return text[spans[at][0] :]
+        at = after
+    return text
+
+
+def _end_of_greeting(text: str, spans: Sequence[tuple[int, int]], words: tuple[str, ...], at: int, cues: Cues) -> int:
+    """The word behind the greeting that begins with the word *at*; *at* itself where none does."""
+    end = at + max((length for start, length in matches(words[at:], cues.small_talk) if start == 0), default=0)
+    if end == at:
+        return at
+    starts = word_set(cues.question_words) | word_set(cues.follow_ups)
+    for after in range(end, len(words)):
+        sign = text[spans[after - 1][1] : spans[after][0]].strip()
+        if sign or words[after] in starts or _ASKS_POLITELY.match(text, spans[after][0]):
+            return after
+        if words[after] not in word_set(cues.filler):
+            return at
+    return len(words)
 
 
 def addresses_assistant(text: str, cues: Cues = ENGLISH) -> bool:
@@ -216,6 +267,11 @@ def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     if len(words) < MIN_QUESTION_WORDS:
         return False
     return _is_question(text, words, cues) and _has(words, cues.anchors, cues)
+
+
+def is_question(text: str, cues: Cues = ENGLISH) -> bool:
+    """Whether *text* has a question mark or begins as a question does. Pure."""
+    return _is_question(text, words_of(text), cues)
 
 
 def _is_question(text: str, words: tuple[str, ...], cues: Cues) -> bool:

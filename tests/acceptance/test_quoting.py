@@ -21,6 +21,9 @@ from tests.emulators.openai import FakeOpenAI
 
 SAMPLE = Path(runtime.__file__).parent / "sample"
 FACTS = Path(__file__).parents[1] / "data" / "sample_facts.jsonl"
+REWORDINGS = FACTS.with_name("sample_rewordings.jsonl")
+"""How people put questions to the sample, in keywords, politely, in lower case; nothing answers those without facts.
+None was looked at while the quoting was made better."""
 MOST_SENTENCES, MOST_CHARACTERS = 8, 1100
 
 ALSO_IN_THE_SAMPLE = {
@@ -151,6 +154,29 @@ async def test_at_least_34_of_the_samples_40_questions_are_answered_with_the_fac
     wrong = await missed(bot, "acme", {one["question"]: one["facts"] for one in lines})
     print(f"{40 - len(wrong)} of 40 answered; not: {wrong}")
     assert len(wrong) <= 40 - 34, wrong
+
+
+async def test_at_least_31_of_42_rewordings_are_answered_with_the_fact(bot: Bot) -> None:
+    lines = [json.loads(line) for line in REWORDINGS.read_text(encoding="utf-8").splitlines()]
+    wrong = await missed(bot, "acme", {one["question"]: one["facts"] for one in lines if one["facts"]})
+    assert len(wrong) <= 42 - 31, wrong
+    unsaid = [one["question"] for one in lines if not one["facts"]]
+    invented = [question for question in unsaid if quotation(await ask(bot, "acme", question))]
+    assert len(invented) <= len(unsaid) // 5, invented
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "good morning, how much is the Harbour plan?",
+        "thank you, and how much is the Harbour plan?",
+        "Could you please tell me how much the Harbour plan is?",
+        "Compare Quay and Harbour",
+        "Which plan has the most stations?",
+    ],
+)
+async def test_politeness_hides_no_question_and_who_compares_sees_the_table(bot: Bot, question: str) -> None:
+    assert "| Harbour | 490 € |" in await ask(bot, "acme", question)
 
 
 async def test_other_questions_are_answered_too_and_what_no_document_says_is_not(bot: Bot) -> None:

@@ -60,10 +60,26 @@ def block(head: str, body: str, foot: str) -> str:
         ("Merci beaucoup", "Je vous en prie."),
         ("¡Hola!", "¡Hola!"),
         ("bye", "Goodbye!"),
+        ("ok", "All right."),
+        ("👍", "All right."),
+        ("yes", "All right."),
+        ("ja", "In Ordnung."),
+        ("How are you?", "Hello!"),
+        ("What documents do you have?", "I answer from the documents of this workspace"),
     ],
 )
 async def test_politeness_is_returned_in_its_language(said: str, back: str) -> None:
     assert (await answer(said)).startswith(back)
+
+
+async def test_who_asks_what_the_documents_are_is_told_those_that_the_prompt_brings() -> None:
+    said = await answer(f"{PASSAGES}\n\n{NOW}\n\nWhat is in your documents?")
+    assert said.startswith("I answer from the documents of this workspace (pricing.md, oncall.md):")
+
+
+@pytest.mark.parametrize("said", ["What is 2+2?", "what is 119 times 8?"])
+async def test_a_sum_is_not_answered_by_a_number_of_the_documents(said: str) -> None:
+    assert (await answer(f"{PASSAGES}\n\n{NOW}\n\n{said}")).startswith("Nothing that I was given")
 
 
 async def test_who_asks_for_help_is_told_of_the_commands_and_quoted_nothing() -> None:

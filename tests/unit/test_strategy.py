@@ -22,6 +22,7 @@ from grounding.strategy import (
     is_follow_up,
     is_small_talk,
     search_text,
+    without_courtesy,
 )
 
 SMALL_TALK = """
@@ -303,7 +304,7 @@ def test_a_megabyte_of_words_is_decided_by_its_beginning() -> None:
     ("text", "searched"),
     [
         ("which file explains pricing?", "pricing?"),
-        ("thanks, which file holds the pricing policy?", ", the pricing policy?"),
+        ("thanks, which file holds the pricing policy?", "the pricing policy?"),
         ("what do the docs say about refund windows", "what do the about refund windows"),
         ("what do the docs say about the files field", "what do the about the files field"),
         ("where is readme?", "where is readme?"),
@@ -313,6 +314,25 @@ def test_a_megabyte_of_words_is_decided_by_its_beginning() -> None:
 )
 def test_a_search_is_for_what_is_asked_not_for_the_word_file(text: str, searched: str) -> None:
     assert search_text(text) == searched
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("good morning, how much is it?", "how much is it?"),
+        ("Thanks a lot! Could you please tell me when it opens?", "when it opens?"),
+        ("thank you, and who approves it?", "who approves it?"),
+        ("hello I would like to know how long it is", "how long it is"),
+        ("Good Friday: is it open?", "Good Friday: is it open?"),
+        ("can you fly first class?", "can you fly first class?"),
+        ("tell me a joke", "tell me a joke"),
+        ("and for students?", "and for students?"),
+        ("good morning", "good morning"),
+        ("", ""),
+    ],
+)
+def test_courtesy_before_a_question_is_no_part_of_it(text: str, asked: str) -> None:
+    assert without_courtesy(text) == asked
 
 
 @given(st.text(max_size=300))
