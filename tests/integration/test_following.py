@@ -350,7 +350,7 @@ async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_im
             while not await here.knowledge.finding.search(Scope(name), "refunds", 1):
                 await asyncio.sleep(0.02)
 
-    failed = {Scope(name) for name in ("a-start", "a-born", "z-start", "z-born", "sample", "acme")}
+    failed = {Scope(name) for name in ("a-start", "a-born", "z-start", "z-born", "sample", "acme", "default")}
     for name in ("start", "born"):
         await asyncio.to_thread(write, f"a-{name}", 3)
         await asyncio.to_thread(write, f"z-{name}", 1)
