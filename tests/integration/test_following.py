@@ -360,6 +360,9 @@ async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_im
     async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
         await until("z-start")
         assert await here.knowledge.finding.search(Scope("a-start"), "refunds", 1) == []
+        async with asyncio.timeout(60):
+            while "a-start" not in begun:
+                await asyncio.sleep(0.001)
         imported.set()
         await here.until_sure()
         imported.clear()
