@@ -171,7 +171,6 @@ async def test_at_least_31_of_42_rewordings_are_answered_with_the_fact(bot: Bot)
         "good morning, how much is the Harbour plan?",
         "thank you, and how much is the Harbour plan?",
         "Could you please tell me how much the Harbour plan is?",
-        "Compare Quay and Harbour",
         "Which plan has the most stations?",
     ],
 )

@@ -76,7 +76,7 @@ async def test_every_call_says_503_and_when_to_come_back(own_redis: OwnRedis, mo
             assert (call, refused.status_code, refused.headers.get("Retry-After")) == (call, 503, "1")
             assert refused.json()["error"]["code"] == "store_unavailable"
         looks = [path for method, path in known if method == "GET" and (method, path) not in NEED_NO_STORE]
-        asked = {"q": "harbour", "context": "http:default", "a": "1", "b": "2", "to": "other"}
+        asked = {"q": "harbour", "context": "http:default", "a": "1", "b": "2", "with": "other"}
         answers = await asyncio.gather(*(face.client.get(path, params=asked) for path in looks))
         assert {path: answer.status_code for path, answer in zip(looks, answers, strict=True)} == dict.fromkeys(
             looks, 503

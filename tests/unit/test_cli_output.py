@@ -99,10 +99,7 @@ def test_an_event_is_one_readable_line_without_what_did_not_happen() -> None:
         "why": "two words",
         "prefix_digest": "a" * 64,
     }
-    assert readable(event) == (
-        "23:33:09.774  grounding.assembled   sample/console:default  "
-        f'strategy=qmd why="two words" prefix_digest={"a" * 12}  turn=t1'
-    )
+    assert readable(event) == "23:33:09  grounding.assembled   sample/console:default  strategy qmd: two words"
 
 
 def test_an_answer_over_http_is_shown_like_one_of_this_process() -> None:
