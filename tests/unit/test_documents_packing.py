@@ -252,7 +252,7 @@ def test_what_a_passage_of_few_reaches_counts_for_more_up_to_the_size_that_was_m
     hit = Hit(passage("Refunds take thirty days."), 1.0, Arm(1, 0.3), None)
     few, measured, many = (floor.relevance("refund", hit, size) for size in (0, MEASURED_CHUNKS, 10 * MEASURED_CHUNKS))
     assert few > measured == many
-    assert floor.relevance("refund", hit, 74) == pytest.approx(measured + 0.75 * math.log(MEASURED_CHUNKS / 74))
+    assert floor.relevance("refund", hit, 74) == pytest.approx(measured + 0.5 * math.log(MEASURED_CHUNKS / 74))
 
 
 arms = st.none() | st.floats(-1, 9).map(lambda score: Arm(0, score))
