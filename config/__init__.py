@@ -1,4 +1,4 @@
-"""Settings, and nothing else: this room imports nothing of ours."""
+"""The settings and their loader. This package imports no other package of the project."""
 
 from config.load import ConfigurationError, load
 from config.settings import Settings

@@ -1,4 +1,4 @@
-"""Reads settings from the environment, a TOML file and the defaults, and reports all errors at once."""
+"""Load settings from the environment, a TOML file and the defaults, and report all errors at once."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from config.sigils import SHIPPED_SIGILS
 ENVIRONMENT_PREFIX = "AGENT_RUNTIME_"
 FILE_VARIABLE = "AGENT_RUNTIME_CONFIG"
 COMMAND_VARIABLE = "AGENT_RUNTIME_COMMAND"
-"""How the program was started (`runtime.cli.invocation`); no setting."""
+"""How the program was started (`runtime.cli.invocation`). Not a setting, so the loader skips it."""
 DEFAULT_FILE = Path("agent-runtime.toml")
 MASK = "**********"
-_PASSWORD = re.compile(r"//.*@", re.DOTALL)
-"""User and password of a URL, or what was meant to be one."""
-_SECRETS_OF_URL = re.compile(r"(?<=://).*@|^(?!.*://).*@|(?<=\?).*", re.DOTALL)
-"""Of a value that was meant to be a URL: user and password, also where the scheme is missing, and its parameters."""
+_CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
+"""User and password in a text that contains a URL."""
+_URL_SECRETS = re.compile(r"(?<=://).*@|^(?!.*://).*@|(?<=\?).*", re.DOTALL)
+"""The secret parts of an invalid URL: user and password (also if the scheme is missing), and the query parameters."""
 
 _QUOTED = re.compile(r"'([^']*)'")
-_EXPECTED = {
+_EXPECTED_BY_ERROR = {
     "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",
     "dict_type": "expected a TOML table, in a configuration file",
@@ -38,11 +38,11 @@ _EXPECTED = {
     "path_type": "expected the path of a folder",
     "tuple_type": "expected a list",
 }
-"""What is said instead of pydantic's own words, where those speak of Python."""
+"""Expectations by pydantic's error type, for errors whose own message speaks of Python types."""
 
 
 class ConfigurationError(Exception):
-    """Raised with every mistake of a configuration, one line each in ``problems``."""
+    """A configuration with mistakes. ``problems`` has one line for each mistake."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -51,7 +51,7 @@ class ConfigurationError(Exception):
 
 @dataclass(frozen=True)
 class FallenBack:
-    """A grounding number that was no positive integer, so that its default is used."""
+    """A grounding number that was not a positive integer and got its default instead."""
 
     variable: str
     value: str
@@ -60,7 +60,7 @@ class FallenBack:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Settings, the file they came from, and the numbers that fell back to their defaults."""
+    """The loaded settings, the file they came from, and the numbers that got their defaults instead."""
 
     settings: Settings
     file: Path | None
@@ -68,10 +68,10 @@ class Loaded:
 
 
 def load(environment: Mapping[str, str], file: Path | None = None) -> Loaded:
-    """Settings from *environment* over *file* over the defaults.
+    """Load the settings. *environment* overrides *file*, and *file* overrides the defaults.
 
-    Without *file* the one named by ``AGENT_RUNTIME_CONFIG`` is read, else ``agent-runtime.toml`` in
-    the working directory where there is one. Raises `ConfigurationError` with all mistakes together.
+    If *file* is None, reads the file that ``AGENT_RUNTIME_CONFIG`` names, else ``agent-runtime.toml`` in
+    the working directory if it exists. Raises `ConfigurationError` with all mistakes together.
     """
     problems: list[str] = []
     path = file or (Path(environment[FILE_VARIABLE]) if environment.get(FILE_VARIABLE) else None)
@@ -98,7 +98,7 @@ def load(environment: Mapping[str, str], file: Path | None = None) -> Loaded:
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings in *environment*, by name."""
+    """Return the settings in *environment* by name."""
     return {
         variable.removeprefix(ENVIRONMENT_PREFIX).lower(): text
         for variable, text in environment.items()
@@ -107,14 +107,17 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def validate(values: Mapping[str, Any]) -> Settings:
-    """*values* by the names of settings, as settings: blank ones are unset, grounding numbers that are no positive
-    integers have their default. Raises `ConfigurationError` with all mistakes together."""
-    given = {name: one for name, one in values.items() if not (_is_unset(one) or _falls_back(name, values))}
-    problems = _find_contradictions(given)
+    """Build the settings from *values*, keyed by setting name.
+
+    A blank value means unset. A grounding number that is not a positive integer gets its default.
+    Raises `ConfigurationError` with all mistakes together.
+    """
+    used = {name: value for name, value in values.items() if not (_is_blank(value) or _falls_back(name, values))}
+    problems = _find_contradictions(used)
     try:
-        settings = Settings.model_validate(given)
+        settings = Settings.model_validate(used)
     except ValidationError as error:
-        problems = [*(_describe(detail, given) for detail in error.errors()), *problems]
+        problems = [*(_describe(detail, used) for detail in error.errors()), *problems]
         raise ConfigurationError(problems) from None
     if problems:
         raise ConfigurationError(problems)
@@ -122,7 +125,10 @@ def validate(values: Mapping[str, Any]) -> Settings:
 
 
 def _find_contradictions(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong between settings, each of which may be right; whatever else is wrong with them."""
+    """Return the problems between settings: each setting may be valid alone, but not with the others.
+
+    Checks unvalidated values, so that these problems are reported together with the others.
+    """
     problems = []
     if "slack_bot_token" in values and not {"slack_app_token", "slack_signing_secret"} & values.keys():
         problems.append(
@@ -133,15 +139,15 @@ def _find_contradictions(values: Mapping[str, Any]) -> list[str]:
     if isinstance(sigils, dict) and isinstance(bindings, dict):
         known = sorted({*SHIPPED_SIGILS, *sigils})
         problems += [
-            f"{_variable('sigil_bindings')}[{bound}]={name!r}: no such sigil; expected one of {', '.join(known)}"
-            for bound, name in bindings.items()
+            f"{_variable('sigil_bindings')}[{holder}]={name!r}: no such sigil; expected one of {', '.join(known)}"
+            for holder, name in bindings.items()
             if isinstance(name, str) and name not in known
         ]
     return problems
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The settings in the TOML file *path*, by name. Raises `ConfigurationError`."""
+    """Read the settings in the TOML file *path*, by name. Raises `ConfigurationError`."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -151,13 +157,12 @@ def read_file(path: Path) -> dict[str, Any]:
     raise ConfigurationError([problem])
 
 
-def _is_unset(value: object) -> bool:
-    """Whether a setting is given as nothing."""
+def _is_blank(value: object) -> bool:
     return isinstance(value, str) and not value.strip()
 
 
 def _falls_back(name: str, values: Mapping[str, Any]) -> bool:
-    """Whether *name* is a grounding number that is given as no positive integer; as nothing, too."""
+    """Return whether *name* is a grounding number whose value is not a positive integer (or is blank)."""
     return name in GROUNDING_NUMBERS and name in values and not _is_positive_integer(values[name])
 
 
@@ -166,24 +171,24 @@ def _is_positive_integer(value: object) -> bool:
         return False
     if isinstance(value, str):
         digits = value.strip()
-        # More digits than any budget has: also keeps int() from refusing a huge string.
+        # 19 digits are more than any budget needs; the bound also keeps int() from refusing a huge string.
         return digits.isascii() and digits.isdecimal() and len(digits) < 19 and int(digits) > 0
     return isinstance(value, int) and value > 0
 
 
 def _describe(detail: ErrorDetails, values: Mapping[str, Any]) -> str:
-    """One line for one mistake: the variable, its value (masked if secret), what was expected."""
-    expected = _EXPECTED.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
+    """Return one line about one mistake: the variable, its value (masked if secret), and what was expected."""
+    expected = _EXPECTED_BY_ERROR.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     name = str(detail["loc"][0])
-    where = "".join(f"[{part}]" for part in detail["loc"][1:] if isinstance(part, str) and part != "[key]")
-    if detail["type"] == "extra_forbidden" and where:
-        return f"{_variable(name)}{where}={detail['input']!r}: no such key; see {_variable(name)} in docs/settings.md"
+    keys = "".join(f"[{part}]" for part in detail["loc"][1:] if isinstance(part, str) and part != "[key]")
+    if detail["type"] == "extra_forbidden" and keys:
+        return f"{_variable(name)}{keys}={detail['input']!r}: no such key; see {_variable(name)} in docs/settings.md"
     if detail["type"] == "extra_forbidden":
         close = difflib.get_close_matches(name, Settings.model_fields, 1)
-        meant = f" Did you mean {_variable(close[0])}?" if close else ""
-        return f"{_variable(name)}: no such setting.{meant} docs/settings.md lists the settings"
+        suggestion = f" Did you mean {_variable(close[0])}?" if close else ""
+        return f"{_variable(name)}: no such setting.{suggestion} docs/settings.md lists the settings"
     if detail["type"] == "missing":
-        return f"{_variable(name)}{where} is missing: {expected}"
+        return f"{_variable(name)}{keys} is missing: {expected}"
     value = detail.get("input", values.get(name))
     if detail["type"] == "literal_error":
         choices = _QUOTED.findall(detail["ctx"]["expected"])
@@ -192,10 +197,10 @@ def _describe(detail: ErrorDetails, values: Mapping[str, Any]) -> str:
     if name in SECRETS:
         shown = MASK
     elif detail["type"] == URL_MISTAKE:
-        shown = repr(_SECRETS_OF_URL.sub(lambda found: MASK + "@" * found[0].endswith("@"), value))
+        shown = repr(_URL_SECRETS.sub(lambda secret: MASK + "@" * secret[0].endswith("@"), value))
     else:
-        shown = _PASSWORD.sub(f"//{MASK}@", repr(value))
-    return f"{_variable(name)}{where}={shown}: {expected}"
+        shown = _CREDENTIALS.sub(f"//{MASK}@", repr(value))
+    return f"{_variable(name)}{keys}={shown}: {expected}"
 
 
 def _variable(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Texts of a form, in settings."""
+"""A pydantic validator for settings that must match a regular expression."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pydantic import AfterValidator
 
 
 def matching(pattern: str, expected: str) -> AfterValidator:
-    """A text that is *pattern* from its beginning to its end; *expected* is said where it is not."""
+    """Return a validator for texts that match all of *pattern*.
+
+    The error for any other text is "expected " followed by *expected*.
+    """
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):

@@ -1,4 +1,4 @@
-"""The settings as a Markdown table, from their declarations. ``python -m config.reference`` prints it."""
+"""Write docs/settings.md, a Markdown table, from the settings' declarations. Run ``python -m config.reference``."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ Only the numbers marked ¹ fall back to their default instead, with a warning.
 
 
 def markdown() -> str:
-    """The whole page."""
+    """Return the whole page of settings as Markdown."""
     return HEAD + "".join(_row(name, text) for name, text in descriptions().items())
 
 
 def descriptions() -> dict[str, str]:
-    """What each setting means, in the order of the fields: the string below its declaration, on one line."""
-    found: dict[str, str] = {}
+    """Return what each setting means, in the order of the fields: the string below its declaration, on one line."""
+    texts: dict[str, str] = {}
     for topic in Settings.__bases__:
-        found |= _said_in(topic)
-    return {name: found.get(name, "") for name in Settings.model_fields}
+        texts |= _texts_of(topic)
+    return {name: texts.get(name, "") for name in Settings.model_fields}
 
 
-def _said_in(topic: type) -> dict[str, str]:
-    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(topic))).body
-    assert isinstance(declared, ast.ClassDef)
-    found = {}
-    for field, text in itertools.pairwise(declared.body):
+def _texts_of(topic: type) -> dict[str, str]:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(topic))).body
+    assert isinstance(definition, ast.ClassDef)
+    texts = {}
+    for field, follower in itertools.pairwise(definition.body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            constant = text.value if isinstance(text, ast.Expr) else None
-            said = constant.value if isinstance(constant, ast.Constant) else ""
-            found[field.target.id] = " ".join(str(said).split())
-    return found
+            constant = follower.value if isinstance(follower, ast.Expr) else None
+            text = constant.value if isinstance(constant, ast.Constant) else ""
+            texts[field.target.id] = " ".join(str(text).split())
+    return texts
 
 
 def _row(name: str, text: str) -> str:

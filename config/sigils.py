@@ -1,4 +1,4 @@
-"""How sigils, named sets of permission scopes, are written in the settings."""
+"""The syntax of sigils (named sets of permission scopes) in the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHIPPED_SIGILS: Mapping[str, tuple[str, ...]] = {
     "member": ("*:read", "*:write"),
     "viewer": ("*:read",),
 }
-"""The permission scopes of the three roles, unless SIGILS and SIGIL_BINDINGS say otherwise."""
+"""The permission scopes of the three roles. SIGILS and SIGIL_BINDINGS can override them."""
 
 
 SigilName = Annotated[str, matching(r"[a-z0-9][a-z0-9_-]{0,63}", "a name of up to 64 of a-z, 0-9, _ and -")]

@@ -1,7 +1,7 @@
-"""Every setting, its type, its unit and its default: a module for each topic, one object of all.
+"""Every setting with its type, unit and default. Each topic has a module; `Settings` combines them.
 
-The environment variable of a field is ``AGENT_RUNTIME_`` and the field's name in upper case; in a
-TOML file it is the field's name. Units stand in the names (``_seconds``, ``_tokens``, ``_bytes``).
+The environment variable of a field is ``AGENT_RUNTIME_`` plus the field's name in upper case; the key in a
+TOML file is the field's name. Names carry their units (``_seconds``, ``_tokens``, ``_bytes``).
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ class Settings(
 ):
     """All settings of one process. Immutable; secrets print as ``**********``.
 
-    pydantic takes the fields of the last base first: docs/settings.md begins with the stores.
+    pydantic orders the fields from the last base to the first, so docs/settings.md begins with the stores.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     @property
     def model_name(self) -> str:
-        """The language model that is asked first."""
+        """The language model that answers, before any fallback model."""
         return self.llm_model or EXTRACTIVE
 
     @property
     def has_provider_model(self) -> bool:
-        """Whether the first model is a provider's, and not one of `BUNDLED_MODELS`, which cannot write summaries."""
+        """Whether a provider runs the first model. `BUNDLED_MODELS` run here and cannot write summaries."""
         return self.model_name not in BUNDLED_MODELS
 
     @property
     def bundled_embedding_model(self) -> str | None:
-        """Which of `BUNDLED_EMBEDDING_MODELS` embeds; None where a provider does."""
+        """The one of `BUNDLED_EMBEDDING_MODELS` that embeds, or None if a provider embeds."""
         name = self.embedding_model or BUNDLED_EMBEDDING_MODELS[0]
         return name if name in BUNDLED_EMBEDDING_MODELS else None
 
     @property
     def listens_beyond_loopback(self) -> bool:
-        """Whether the HTTP face can be reached from other machines."""
+        """Whether other machines can reach the HTTP interface."""
         try:
             return not ipaddress.ip_address(self.http_host).is_loopback
         except ValueError:
@@ -85,4 +85,4 @@ GROUNDING_NUMBERS = tuple(
 """The thirteen numbers that fall back to their default instead of stopping the process."""
 
 SECRETS = frozenset(name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation))
-"""Names of the settings whose values are never shown."""
+"""Names of the settings whose values are never printed."""

@@ -1,4 +1,4 @@
-"""Who may talk, and where messages go."""
+"""Settings about who may talk and which workspace a message belongs to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from config.settings.types import Place, Positive, UserIds, WorkspaceName
 
 
 class AccessSettings(BaseModel):
-    """Who may talk, and where messages go."""
+    """Settings about who may talk and which workspace a message belongs to."""
 
     default_workspace: WorkspaceName = "default"
     """The workspace of every place that no route names. Unset, a place that had a workspace of its own keeps it until

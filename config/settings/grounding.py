@@ -1,4 +1,4 @@
-"""What the model is told: the controls of grounding, the strategy, records that are shown, the whole prompt."""
+"""Settings about prompts: grounding limits, the choice of strategy, shown records, and the size of the whole prompt."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from config.settings.types import Natural, Positive, PositiveSeconds, Weight
 
 
 class GroundingSettings(BaseModel):
-    """What the model is told."""
+    """Settings about what goes into a prompt."""
 
-    # The thirteen controls of grounding: ceilings, never raised silently.
+    # The thirteen grounding limits. The runtime never raises them silently.
     llm_grounding_top_k: Positive = 3
     """Passages in a prompt."""
     llm_grounding_max_doc_excerpt_bytes: Positive = 1200
@@ -47,7 +47,7 @@ class GroundingSettings(BaseModel):
     strategy_vocabulary_timeout_seconds: PositiveSeconds = 3.0
     """Time limit of that search. If it takes longer, only cues decide."""
 
-    # Records that are shown.
+    # Records in prompts.
     record_weight_similarity: Weight = 0.50
     """Weight of a record's likeness to the message in its score."""
     record_weight_type: Weight = 0.15

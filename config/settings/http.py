@@ -1,4 +1,4 @@
-"""The HTTP face, and how much may come in by it."""
+"""Settings of the HTTP interface and its limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from config.settings.types import List, Positive, WebUrl
 
 
 class HttpSettings(BaseModel):
-    """The HTTP face."""
+    """Settings of the HTTP interface."""
 
     http_host: str = "127.0.0.1"
     """Address to listen on."""

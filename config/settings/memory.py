@@ -1,4 +1,4 @@
-"""Records of what was said: how they are found, and what becomes of them."""
+"""Settings about records: how the runtime extracts them from conversations, and when it retires them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from config.settings.types import Positive, PositiveDays
 
 
 class MemorySettings(BaseModel):
-    """Records of what was said."""
+    """Settings about records extracted from conversations."""
 
     records_extraction: bool = True
     """Look in conversations for facts and decisions worth keeping. Off: only tools and people make records."""

@@ -1,4 +1,4 @@
-"""The models: which answers, embeds, reranks and transcribes, what they may take, and how found passages are ranked."""
+"""Settings of the models that answer, embed, rerank and transcribe, and of how retrieved passages are ranked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from config.settings.types import (
 
 
 class ModelSettings(BaseModel):
-    """The model that answers, and those that embed, rerank and transcribe."""
+    """Settings of the models that answer, embed, rerank and transcribe."""
 
     llm_model: LanguageModel | None = None
     """Any LiteLLM model id, e.g. anthropic/…, openai/…, ollama/…, or bundled/smollm2 (a tiny model for tests). Unset:

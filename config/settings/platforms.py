@@ -1,4 +1,4 @@
-"""The platforms, how the bot behaves on them, and the files that come with messages."""
+"""Settings of the platforms, the bot's behaviour on them, and files attached to messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from config.settings.types import Positive, PositiveSeconds, WebUrl, prefixed_se
 
 
 class PlatformSettings(BaseModel):
-    """The platforms, and how the bot behaves on them."""
+    """Settings of the platforms and the bot's behaviour on them."""
 
-    # Platforms. A platform is on when its token is set.
+    # Platforms. A platform is on if its token is set.
     slack_bot_token: Annotated[SecretStr | None, prefixed_secret("xoxb-")] = None
     """The app's Bot User OAuth Token. Set: Slack is on; it needs one of the next two as well."""
     slack_app_token: Annotated[SecretStr | None, prefixed_secret("xapp-")] = None
@@ -56,7 +56,7 @@ class PlatformSettings(BaseModel):
     reply_max_parts: Positive = 5
     """A reply of more platform messages than this is sent as its beginning and a file."""
 
-    # Files that come with messages.
+    # Files attached to messages.
     attachment_max_bytes: Positive = 10_000_000
     """Largest file that is read."""
     attachment_max_pages: Positive = 50

@@ -1,4 +1,4 @@
-"""What model calls may cost."""
+"""Budgets for model calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from config.settings.types import BudgetTokens, BudgetUsd
 
 
 class SpendingSettings(BaseModel):
-    """What model calls may cost."""
+    """Budgets for model calls."""
 
     budget_workspace_tokens_per_day: BudgetTokens | None = None
     """Tokens (prompt and completion) that a whole workspace may use in a day (UTC); 0: none. Unset, here and

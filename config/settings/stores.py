@@ -1,4 +1,4 @@
-"""Where things are kept, and how old what is found there may be."""
+"""Settings of the stores, and when the index counts as stale."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from config.settings.types import MOST_DAYS, PositiveSeconds, WebUrl, url
 
 
 class StoreSettings(BaseModel):
-    """Where things are kept, and how old what is found there may be."""
+    """Settings of the stores, and when the index counts as stale."""
 
     data_dir: Path = Path("./data")
     """Everything that is kept on disk."""

@@ -1,4 +1,4 @@
-"""Tools, formatters, source trees, and who may do what: sigils."""
+"""Settings of tools, formatters, source trees, and sigils (named sets of permission scopes)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from config.sigils import SigilBinding, SigilName, SigilSettings
 
 
 class ToolSettings(BaseModel):
-    """Tools, formatters, source trees and sigils."""
+    """Settings of tools, formatters, source trees and sigils."""
 
     llm_tools: Literal["auto", "always", "never"] = "auto"
     """Whether models are offered tools: auto (where LiteLLM knows that the model calls functions), always (also where

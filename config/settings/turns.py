@@ -1,4 +1,4 @@
-"""How messages become turns, and what becomes of turns that fail."""
+"""Settings about how messages become turns and how failed turns are retried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from config.settings.types import Natural, Positive, PositiveSeconds
 
 
 class TurnSettings(BaseModel):
-    """How messages become turns."""
+    """Settings about turns, their retries and their delivery."""
 
     queue_mode: Literal["collect", "interrupt", "followup"] = "collect"
     """What happens to messages that arrive while an answer is made: collect (answered together afterwards), interrupt

@@ -1,4 +1,4 @@
-"""The types of settings: what a value must be, and what is said where it is not."""
+"""The types of settings: which values are valid, and the error for the others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pydantic_core import PydanticCustomError
 from config.matching import matching
 
 MOST = 10**12
-"""More than any count, size or time is set to, and in milliseconds still a number for Redis and the event loop."""
+"""The upper bound of counts, sizes and seconds: far above real values, and still valid in milliseconds for Redis and
+the event loop."""
 MOST_DAYS = 36_500
-"""A century: no further back than the calendar goes."""
+"""A century, so that a date minus this many days stays a valid date."""
 
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 Natural = Annotated[int, Field(ge=0, le=MOST)]
@@ -22,11 +23,11 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=MOST)]
 PositiveDays = Annotated[int, Field(gt=0, le=MOST_DAYS)]
 BudgetTokens = Annotated[int, Field(ge=0, le=MOST)]
 BudgetUsd = Annotated[float, Field(ge=0, le=10**6)]
-"""Counted in billionths of a dollar: up to here every sum of them is exact in Redis's numbers, too."""
+"""US dollars. Spending is counted in billionths of a dollar; up to this bound Redis holds every sum exactly."""
 
 
 def _comma_separated(value: object) -> object:
-    """A list setting is one comma-separated string in the environment, a list in TOML."""
+    """Turn a list setting into a tuple. In the environment it is one comma-separated string, in TOML a list."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if isinstance(value, list):
@@ -35,29 +36,32 @@ def _comma_separated(value: object) -> object:
 
 
 URL_MISTAKE = "url"
-"""The type of pydantic's error for a value that is no URL: what is shown of the value then has no password in it."""
+"""The type of pydantic's error for an invalid URL. `config.load` masks the secrets in such a value."""
 _SEVERAL_HOSTS = ("redis+cluster", "redis+sentinel")
 _WITH_DATABASE = ("redis", "rediss", "redis+sentinel")
-_A_HOST = "expected a host; an IPv6 address stands in brackets, e.g. [::1]"
-_A_PORT = "expected a port from 1 to 65535"
+_EXPECTED_HOST = "expected a host; an IPv6 address stands in brackets, e.g. [::1]"
+_EXPECTED_PORT = "expected a port from 1 to 65535"
 
 
 def url(*schemes: str) -> BeforeValidator:
-    """A URL of one of *schemes*, with a host and, where it names one, a port from 1 to 65535."""
+    """Return a validator for URLs of one of *schemes*, with a host and an optional port from 1 to 65535."""
 
     def check(value: object) -> object:
-        if isinstance(value, str) and (expected := _expected_of_url(value, schemes)):
+        if isinstance(value, str) and (expected := _find_url_mistake(value, schemes)):
             raise PydanticCustomError(URL_MISTAKE, "{expected}", {"expected": expected})
         return value
 
     return BeforeValidator(check)
 
 
-def _expected_of_url(value: str, schemes: tuple[str, ...]) -> str:
-    """What was expected of *value*; empty where nothing is wrong. Never quotes it: it may hold a password."""
+def _find_url_mistake(value: str, schemes: tuple[str, ...]) -> str:
+    """Return what was expected of *value*, or an empty text if it is valid.
+
+    The text never quotes *value*, which may contain a password.
+    """
     scheme, separator, rest = value.partition("://")
     if not separator or scheme not in schemes:
-        return f"expected a URL starting with {' or '.join(f'{one}://' for one in schemes)}"
+        return f"expected a URL starting with {' or '.join(f'{valid}://' for valid in schemes)}"
     if any(character.isspace() or not character.isprintable() for character in rest):
         return "expected a URL without spaces"
     if scheme == "unix":
@@ -65,10 +69,10 @@ def _expected_of_url(value: str, schemes: tuple[str, ...]) -> str:
     try:
         parts = urlsplit(value)
     except ValueError:
-        return _A_HOST
+        return _EXPECTED_HOST
     hosts, path = parts.netloc.rpartition("@")[2], parts.path.strip("/")
     for host in hosts.split(",") if scheme in _SEVERAL_HOSTS else [hosts]:
-        if expected := _expected_of_host(host):
+        if expected := _find_host_mistake(host):
             return expected
     if scheme == "redis+sentinel":
         service, _, path = path.partition("/")
@@ -79,22 +83,24 @@ def _expected_of_url(value: str, schemes: tuple[str, ...]) -> str:
     return ""
 
 
-def _expected_of_host(host: str) -> str:
-    """What was expected of ``host[:port]``; empty where nothing is wrong."""
+def _find_host_mistake(host: str) -> str:
+    """Return what was expected of ``host[:port]``, or an empty text if it is valid."""
     try:
         parts = urlsplit(f"//{host}")
         if not parts.hostname:
-            return _A_HOST
-        parts.hostname.encode("idna")  # as it is looked up
+            return _EXPECTED_HOST
+        parts.hostname.encode("idna")  # the form that DNS looks up
     except ValueError:
-        return _A_HOST
+        return _EXPECTED_HOST
     try:
-        return _A_PORT if parts.port == 0 else ""
+        return _EXPECTED_PORT if parts.port == 0 else ""
     except ValueError:
-        return _A_PORT
+        return _EXPECTED_PORT
 
 
 def prefixed_secret(prefix: str) -> BeforeValidator:
+    """Return a validator for secrets that start with *prefix*."""
+
     def check(value: object) -> object:
         if isinstance(value, str) and not value.startswith(prefix):
             raise ValueError(f"expected a token starting with {prefix}")
@@ -117,19 +123,19 @@ WorkspaceName = Annotated[
 BUNDLED = "bundled/"
 EXTRACTIVE, SMOLLM2 = "bundled/extractive", "bundled/smollm2"
 BUNDLED_MODELS = (EXTRACTIVE, SMOLLM2)
-"""Language models that need no provider. The first quotes instead of writing, and is the default."""
+"""Language models that need no provider. The first is the default; it quotes evidence instead of writing."""
 _FORMER_NAMES = {"local/SmolLM2-135M-Instruct": SMOLLM2}
 BUNDLED_EMBEDDING_MODELS = ("bundled/wordllama", "bundled/minilm")
 """Embedding models that run in this process. The first is the default."""
 
 
-def _known_if_bundled(value: object) -> object:
+def _check_embedding_model(value: object) -> object:
     if isinstance(value, str) and value.startswith(BUNDLED) and value not in BUNDLED_EMBEDDING_MODELS:
         raise ValueError(f"expected {' or '.join(BUNDLED_EMBEDDING_MODELS)}, or a LiteLLM embedding id")
     return value
 
 
-def _as_model(value: object) -> object:
+def _check_model(value: object) -> object:
     if not isinstance(value, str):
         return value
     name = _FORMER_NAMES.get(value, value)
@@ -138,7 +144,7 @@ def _as_model(value: object) -> object:
     return name
 
 
-LanguageModel = Annotated[str, BeforeValidator(_as_model)]
+LanguageModel = Annotated[str, BeforeValidator(_check_model)]
 LanguageModels = Annotated[tuple[LanguageModel, ...], BeforeValidator(_comma_separated)]
-EmbeddingModel = Annotated[str, BeforeValidator(_known_if_bundled)]
+EmbeddingModel = Annotated[str, BeforeValidator(_check_embedding_model)]
 WebUrl = Annotated[str, url("http", "https")]
