@@ -1,4 +1,4 @@
-"""A form as the Markdown that Discord's apps show ("Markdown Text 101"). Pure."""
+"""Render parsed Markdown as the Markdown that Discord's apps show ("Markdown Text 101"). Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MASS_MENTION = re.compile(r"@(?=everyone\b|here\b)", re.IGNORECASE)
 
 
 def render(form: Form) -> str:
-    """*form* so that Discord shows its text as it is meant and mentions nobody; tables as code blocks."""
+    """Render *form* for Discord. It mentions nobody, and tables become code blocks."""
     return lay_out(form, _Discord())
 
 
@@ -41,13 +41,13 @@ class _Discord:
         return "\n".join(_line(line) for line in by_line(spans))
 
     def heading(self, level: int, spans: Spans) -> str:
-        line = nested(spans, _leaf, _wrapped)
+        line = nested(spans, _leaf, _wrap)
         if level > _LARGEST_HEADING or not line.strip():
             return self.paragraph(tuple(replace(span, marks=span.marks | {Style.BOLD}) for span in spans))
         return f"{'#' * level} {line}"
 
     def code(self, text: str, language: str) -> Piece:
-        return Piece(f"```{language}\n{_apart(text)}\n```", verbatim=True)
+        return Piece(f"```{language}\n{_break_backtick_runs(text)}\n```", verbatim=True)
 
     def rule(self) -> str:
         return "———"
@@ -56,26 +56,26 @@ class _Discord:
         return [replace(piece, text=prefixed(piece.text, "> "), verbatim=False) for piece in pieces]
 
 
-def _apart(code: str) -> str:
-    """*code* without three backticks in a row, which would end the block."""
+def _break_backtick_runs(code: str) -> str:
+    """Put zero-width spaces into runs of three or more backticks, which would end the code block."""
     return re.sub(r"`{3,}", lambda run: ZERO_WIDTH_SPACE.join(run[0]), code)
 
 
 def _line(spans: Spans) -> str:
-    return _LINE_START.sub(_kept_from_starting, nested(spans, _leaf, _wrapped))
+    return _LINE_START.sub(_escape_line_start, nested(spans, _leaf, _wrap))
 
 
-def _kept_from_starting(start: re.Match[str]) -> str:
+def _escape_line_start(start: re.Match[str]) -> str:
     sign = start[2]
     return start[1] + (sign + "\\" if sign.isdigit() else "\\" + sign)
 
 
-def _wrapped(mark: Mark, inner: str, before: str, after: str) -> str:
+def _wrap(mark: Mark, inner: str, before: str, after: str) -> str:
     if mark is Style.BOLD:
         return around("**", inner, "**")
     if mark is Style.STRIKE:
         return around("~~", inner, "~~")
-    # "_" keeps apart from the "*" of bold, but does not work inside a word.
+    # "_" cannot be confused with the "**" of bold, but it does not work inside a word.
     sign = "*" if _is_word(before) or _is_word(after) else "_"
     return around(sign, inner, sign)
 
@@ -95,7 +95,7 @@ def _leaf(span: Span) -> str:
 
 
 def _code(text: str) -> str:
-    """Inline code between more backticks than it has in a row."""
+    """Return *text* as inline code, between longer backtick runs than it contains."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     if longest > 1:
         text = re.sub(r"`(?=`)", "`" + ZERO_WIDTH_SPACE, text)
@@ -105,12 +105,12 @@ def _code(text: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """*text* with what Discord would read as a mark or a mention escaped; bare addresses stay as they are."""
-    return "".join(part if index % 2 else _escaped(part) for index, part in enumerate(_URL.split(text)))
+    """Escape everything in *text* that Discord would read as a mark or a mention. Bare URLs stay unchanged."""
+    return "".join(part if index % 2 else _escape(part) for index, part in enumerate(_URL.split(text)))
 
 
-def _escaped(text: str) -> str:
-    # A backslash between an address and a "<" would become part of the address, and escape nothing.
+def _escape(text: str) -> str:
+    # After a URL, a backslash before "<" would become part of the URL and escape nothing.
     start = "<" + ZERO_WIDTH_SPACE if text.startswith("<") else ""
     rest = _SPECIAL.sub(r"\\\g<0>", text.removeprefix("<") if start else text)
     return start + _MASS_MENTION.sub("@" + ZERO_WIDTH_SPACE, rest)

@@ -1,17 +1,17 @@
-"""Markdown as models write it → a form that every platform's renderer reads.
+"""Parse a model's Markdown into a `Form`, which the renderer of each platform reads.
 
-The form is flat: a tuple of blocks, each of which says in which quotes and list items it stands. So a
-slice of a form is a form, which is what makes cutting a long reply into valid parts simple (`parts`).
+A form is a flat tuple of blocks. Each block lists the quotes and list items that contain it. A slice of a form is
+therefore a form, so `parts` can cut a long reply into valid parts.
 
-CommonMark 0.31.2 with GFM's tables and strikethrough, and five deviations, so that nothing that a reader
-should see is lost and a reply that is still being streamed does not flicker:
+The syntax is CommonMark 0.31.2 with GFM's tables and strikethrough. Five deviations keep all text visible and keep
+a reply from flickering while it is streamed:
 
-- HTML is text (except that ``<br>`` breaks the line); images are links with the alternative text.
-- Reference links do not exist: ``[refunds.md › Windows]`` is always text, and so is a definition.
-- A line of ``---`` or ``===`` below a text makes no heading (``text\\n-`` is a list that begins).
-- Surplus cells of a table's row are kept, and so is what follows the language of a code block.
-- Nesting deeper than `MAX_DEPTH`, a line above `MAX_INLINE_CHARACTERS`, and what follows the first
-  `MAX_CHARACTERS`, is plain text.
+- HTML is text, except ``<br>``, which breaks the line. Images are links with the alternative text.
+- Reference links do not exist: ``[refunds.md › Windows]`` is always text, and so is a link definition.
+- A line of ``---`` or ``===`` below a text makes no heading (``text\\n-`` may be the beginning of a list).
+- Surplus cells of a table row are kept, and so is the text after the language of a code block.
+- These are plain text: nesting deeper than `MAX_DEPTH`, a line longer than `MAX_INLINE_CHARACTERS`, and everything
+  after the first `MAX_CHARACTERS`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ __all__ = [
 ]
 
 MAX_CHARACTERS = 200_000
-"""The parser reads 50,000 to 1,000,000 characters a second (measured); more than this is no chat message."""
+"""No chat message is longer. The parser reads 50,000 to 1,000,000 characters per second (measured)."""
 
 _BREAK_TAG = re.compile(r"[ \t]*<br[ \t]*/?>[ \t]*\n?", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[A-Za-z0-9][\w+#.-]{0,31}", re.ASCII)
 
 
 class Style(Enum):
-    """How a span is set."""
+    """The style of a span."""
 
     BOLD = "bold"
     ITALIC = "italic"
@@ -67,7 +67,7 @@ class Style(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A span that leads to ``url``, percent-encoded, of any scheme but javascript, vbscript, file and data."""
+    """A link to ``url``, which is percent-encoded. Any scheme but javascript, vbscript, file and data."""
 
     url: str
 
@@ -77,7 +77,7 @@ Mark = Style | Link
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters of one look; ``\\n`` breaks the line."""
+    """Text with the same marks throughout. ``\\n`` is a line break."""
 
     text: str
     marks: frozenset[Mark] = frozenset()
@@ -93,7 +93,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """``level`` 1 to 6."""
+    """A heading of ``level`` 1 to 6."""
 
     level: int
     spans: Spans
@@ -101,7 +101,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines as they are, without a last line end; ``language`` is one word or empty."""
+    """A code block. ``text`` has no final line end; ``language`` is one word or empty."""
 
     text: str
     language: str = ""
@@ -109,8 +109,11 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells; the first row is the header unless ``headless`` (the rest of a table that was cut).
-    Rows may differ in length. ``aligns``: ``left``, ``center``, ``right`` or empty, one a column."""
+    """Rows of cells, which may differ in length.
+
+    The first row is the header, unless ``headless`` (the table is the rest of one that was cut). ``aligns`` has an
+    entry for each column: ``left``, ``center``, ``right`` or empty.
+    """
 
     rows: tuple[tuple[Spans, ...], ...]
     aligns: tuple[str, ...] = ()
@@ -127,15 +130,15 @@ Content = Paragraph | Heading | Code | Table | Rule
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Blocks of one quote share its ``ident``."""
+    """A block quote. All its blocks share its ``ident``."""
 
     ident: int
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A list item. ``marker``: ``3.`` or ``3)`` as it counts, empty for a bullet; ``opens``: whether the
-    block is the item's first, which shows the marker."""
+    """A list item. ``marker`` is its number, e.g. ``3.`` or ``3)``, or empty for a bullet. ``opens`` is true in the
+    item's first block, which shows the marker."""
 
     ident: int
     marker: str = ""
@@ -147,7 +150,7 @@ Container = Quote | Item
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """``within``: the containers, outermost first. ``tight``: no blank line stands before it."""
+    """A block and its containers, outermost first. If it is ``tight``, no blank line precedes it."""
 
     content: Content
     within: tuple[Container, ...] = ()
@@ -158,38 +161,38 @@ Form = tuple[Block, ...]
 
 
 def parse(text: str) -> Form:
-    """The form of *text*. Total: every text has one, an empty or blank one the empty form.
+    """Parse *text*. Never fails: an empty or blank text gives an empty form.
 
-    Surrogates without their other half and NUL, which no platform carries, become U+FFFD.
+    Unpaired surrogates and NUL, which no platform carries, become U+FFFD.
     """
     clean = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd")
     end = len(clean)
     if end > MAX_CHARACTERS:
         end = clean.rfind("\n", 0, MAX_CHARACTERS) + 1 or MAX_CHARACTERS
-    form = tuple(_Walker().walk(tokens(clean[:end])))
+    form = tuple(_BlockReader().walk(tokens(clean[:end])))
     return (*form, Block(Paragraph((Span(clean[end:]),)))) if clean[end:].strip() else form
 
 
-class _Walker:
-    """Reads the parser's tokens in one pass."""
+class _BlockReader:
+    """Reads the parser's tokens in one pass and yields blocks."""
 
     def __init__(self) -> None:
         self._idents = count()
         self._within: list[Container] = []
         self._numbers: list[int | None] = []
-        """The next number of each open list; None in a bulleted one."""
+        """The next number of each open list, outermost first; None for a bulleted list."""
         self._last_line = 0
 
-    def walk(self, found: list[Token]) -> Iterator[Block]:
+    def walk(self, parsed: list[Token]) -> Iterator[Block]:
         position = 0
-        while position < len(found):
-            token = found[position]
+        while position < len(parsed):
+            token = parsed[position]
             if token.type == "table_open":
-                end = _closing(found, position, "table_close")
-                yield self._block(token, _table(found[position:end]))
+                end = _find_closing(parsed, position, "table_close")
+                yield self._block(token, _table(parsed[position:end]))
                 position = end
             elif token.type in {"paragraph_open", "heading_open"}:
-                spans = _spans(found[position + 1])
+                spans = _spans(parsed[position + 1])
                 level = int(token.tag[1:]) if token.type == "heading_open" else 0
                 yield self._block(token, Heading(level, spans) if level else Paragraph(spans))
                 position += 2
@@ -212,7 +215,7 @@ class _Walker:
             case "list_item_open":
                 self._within.append(Item(next(self._idents), self._marker(token), opens=True))
             case "list_item_close":
-                if self._opens():  # an item without content has its marker all the same
+                if self._opens():  # an item without content still shows its marker
                     yield self._block(token, Paragraph(()))
                 self._within.pop()
             case "blockquote_close":
@@ -241,12 +244,12 @@ class _Walker:
         return block
 
 
-def _closing(found: list[Token], position: int, kind: str) -> int:
-    return next(index for index in range(position, len(found)) if found[index].type == kind)
+def _find_closing(parsed: list[Token], position: int, kind: str) -> int:
+    return next(index for index in range(position, len(parsed)) if parsed[index].type == kind)
 
 
 def _code(token: Token) -> Code:
-    """What is said behind the language stays visible, as the first line."""
+    """Build a code block. Text after the language becomes its first line, so that it stays visible."""
     language, _, more = token.info.strip().partition(" ")
     if not _LANGUAGE.fullmatch(language):
         language, more = "", token.info.strip()
@@ -254,10 +257,10 @@ def _code(token: Token) -> Code:
     return Code(f"{more.strip()}\n{lines}" if more.strip() else lines, language)
 
 
-def _table(found: list[Token]) -> Table:
+def _table(parsed: list[Token]) -> Table:
     rows: list[list[Spans]] = []
     aligns: list[str] = []
-    for token in found:
+    for token in parsed:
         if token.type == "tr_open":
             rows.append([])
         elif token.type == "inline":
@@ -268,7 +271,7 @@ def _table(found: list[Token]) -> Table:
 
 
 def _spans(token: Token) -> Spans:
-    return tuple(_merged(_inline(token.children or ())))
+    return tuple(_merge_neighbours(_inline(token.children or ())))
 
 
 def _inline(children: Iterable[Token]) -> Iterator[Span]:
@@ -288,8 +291,8 @@ def _inline(children: Iterable[Token]) -> Iterator[Span]:
             yield Span(token.content, frozenset(marks))
 
 
-def _merged(spans: Iterable[Span]) -> Iterator[Span]:
-    """Neighbours of one look as one span, without empty ones."""
+def _merge_neighbours(spans: Iterable[Span]) -> Iterator[Span]:
+    """Merge neighbouring spans with the same marks, and drop empty ones."""
     for marks, group in groupby((span for span in spans if span.text), key=lambda span: span.marks):
         text = "".join(span.text for span in group)
         yield Span(text if Style.CODE in marks else _BREAK_TAG.sub("\n", text), marks)

@@ -1,4 +1,4 @@
-"""What the renderers share: where blocks stand, how marks nest, how a table becomes a grid. Pure."""
+"""Layout that all renderers share: the order of blocks, the nesting of marks, and tables as grids. Pure."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from connectors.text.form import (
 )
 
 PADDED_COLUMNS = 40
-"""A cell is padded to at most this many columns, so that one long cell does not blow up all rows."""
+"""A cell is padded to at most this many columns, so that one long cell does not widen every row."""
 
 ZERO_WIDTH_SPACE = "\u200b"
 
-_NESTING = (Style.BOLD, Style.ITALIC, Style.STRIKE)
+_NESTABLE_STYLES = (Style.BOLD, Style.ITALIC, Style.STRIKE)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A rendered block. ``verbatim``: its lines must not be indented or prefixed."""
+    """A rendered block. The lines of a ``verbatim`` one must not be indented or prefixed."""
 
     text: str
     tight: bool = False
@@ -43,7 +43,7 @@ class Piece:
 
 
 class Dialect(Protocol):
-    """How one platform writes each block."""
+    """How a platform writes each kind of block."""
 
     @property
     def bullet(self) -> str: ...
@@ -57,16 +57,16 @@ class Dialect(Protocol):
     def rule(self) -> str: ...
 
     def quote(self, pieces: Sequence[Piece], depth: int) -> list[Piece]:
-        """*pieces* as a quote that stands in *depth* others."""
+        """Render *pieces* as a quote that *depth* other quotes contain."""
 
 
 def lay_out(form: Form, dialect: Dialect) -> str:
-    """*form* as *dialect* writes it."""
+    """Render *form* in *dialect*."""
     return joined(_pieces(form, dialect, 0, 0))
 
 
 def joined(pieces: Iterable[Piece]) -> str:
-    """The pieces, a blank line between them except before a tight one."""
+    """Join the pieces with a blank line before each, or a single line end before a tight one."""
     texts: list[str] = []
     for piece in pieces:
         if texts:
@@ -76,9 +76,9 @@ def joined(pieces: Iterable[Piece]) -> str:
 
 
 def _pieces(blocks: Sequence[Block], dialect: Dialect, depth: int, quotes: int) -> list[Piece]:
-    """The blocks, which share their *depth* outermost containers, *quotes* of which are quotes."""
+    """Render blocks that share their *depth* outermost containers, *quotes* of which are quotes."""
     pieces: list[Piece] = []
-    for ident, group in groupby(blocks, key=lambda block: _ident(block, depth)):
+    for ident, group in groupby(blocks, key=lambda block: _container_ident(block, depth)):
         same = list(group)
         if ident is None:
             pieces += [_piece(block, dialect) for block in same]
@@ -92,7 +92,7 @@ def _pieces(blocks: Sequence[Block], dialect: Dialect, depth: int, quotes: int) 
     return pieces
 
 
-def _ident(block: Block, depth: int) -> int | None:
+def _container_ident(block: Block, depth: int) -> int | None:
     return block.within[depth].ident if depth < len(block.within) else None
 
 
@@ -123,47 +123,47 @@ def _item(pieces: list[Piece], item: Item, dialect: Dialect) -> list[Piece]:
 
 
 def prefixed(text: str, prefix: str) -> str:
-    """*text* with *prefix* before each line."""
+    """Put *prefix* before each line of *text*."""
     return prefix + text.replace("\n", "\n" + prefix)
 
 
 def grid(table: Table) -> str:
-    """*table* as lines of aligned cells, for a font of one width; a line under the header."""
+    """Render *table* as lines of aligned cells for a monospaced font, with a line under the header."""
     rows = [[flat(cell) for cell in row] for row in table.rows]
     widths = [
         min(PADDED_COLUMNS, max((columns(row[index]) for row in rows if index < len(row)), default=0))
         for index in range(max(map(len, rows), default=0))
     ]
     aligns = (*table.aligns, *[""] * len(widths))
-    lines = [" │ ".join(map(_aligned, row, widths, aligns)).rstrip() for row in rows]
+    lines = [" │ ".join(map(_align, row, widths, aligns)).rstrip() for row in rows]
     if not table.headless:
         lines.insert(1, "─┼─".join("─" * width for width in widths))
     return "\n".join(lines)
 
 
 def flat(spans: Spans) -> str:
-    """The spans' text on one line, with the addresses of links that do not show them."""
+    """Return the spans' text on one line, with the URLs of links whose text does not show them."""
     return "".join(with_address(span) for span in spans).replace("\n", " ")
 
 
 def with_address(span: Span) -> str:
-    """The span's text, and behind it in brackets where it leads, unless it says so itself."""
+    """Return the span's text, followed by its URL in brackets if it is a link whose text does not show it."""
     url = address(span)
     return span.text if url is None or shows(span.text, url) else f"{span.text} ({url})"
 
 
 def address(span: Span) -> str | None:
-    """Where the span leads, if it does."""
+    """Return the URL of a span that is a link, else None."""
     return next((mark.url for mark in span.marks if isinstance(mark, Link)), None)
 
 
 def shows(text: str, url: str) -> bool:
-    """Whether *text* is itself the address."""
+    """Return whether *text* is itself the URL."""
     return text in {url, url.removeprefix("mailto:")}
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal *text* takes (Unicode Standard Annex #11; combining marks take none)."""
+    """Return how many terminal columns *text* takes (Unicode Standard Annex #11; combining marks take none)."""
     return sum(
         0 if unicodedata.category(character) in {"Mn", "Me", "Cf"} else 2 if _is_wide(character) else 1
         for character in text
@@ -174,29 +174,29 @@ def _is_wide(character: str) -> bool:
     return unicodedata.east_asian_width(character) in {"W", "F"}
 
 
-def _aligned(text: str, width: int, align: str) -> str:
+def _align(text: str, width: int, align: str) -> str:
     room = max(0, width - columns(text))
     before = room if align == "right" else room // 2 if align == "center" else 0
     return " " * before + text + " " * (room - before)
 
 
 Wrap = Callable[[Mark, str, str, str], str]
-"""(mark, inner, what stands before, the character after) → the inner text, marked."""
+"""(mark, inner text, text before, character after) → the inner text with its mark."""
 
 
 def nested(
     spans: Sequence[Span], leaf: Callable[[Span], str], wrap: Wrap, open_marks: frozenset[Mark] = frozenset()
 ) -> str:
-    """The spans with their marks wrapped around the longest runs that share them, so that marks never cross.
+    """Render the spans so that marks nest and never cross: each mark wraps the longest run of spans that share it.
 
-    Links and code are left to *leaf*, which gets each span with its full marks.
+    *leaf* renders each span with all its marks, and so handles links and code; *wrap* adds the other marks.
     """
     out = ""
     position = 0
     while position < len(spans):
         runs = [
             (_run(spans, position, mark), mark)
-            for mark in _NESTING
+            for mark in _NESTABLE_STYLES
             if mark in spans[position].marks and mark not in open_marks
         ]
         if not runs:
@@ -219,7 +219,7 @@ def _run(spans: Sequence[Span], start: int, mark: Mark) -> int:
 
 
 def around(opening: str, inner: str, closing: str) -> str:
-    """*inner* between marks that must touch text: white space at its edges stays outside."""
+    """Put *inner* between marks that must touch text. White space at its edges stays outside the marks."""
     core = inner.strip()
     if not core:
         return inner
@@ -228,7 +228,7 @@ def around(opening: str, inner: str, closing: str) -> str:
 
 
 def by_line(spans: Spans) -> list[Spans]:
-    """The spans of each line, for platforms whose marks do not reach beyond a line."""
+    """Return the spans of each line, for platforms whose marks end at the line's end."""
     lines: list[list[Span]] = [[]]
     for span in spans:
         first, *others = span.text.split("\n")
@@ -241,8 +241,8 @@ _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?:[^/?#@]*@)?(?
 
 
 def goes_to(url: str, schemes: frozenset[str]) -> bool:
-    """Whether *url* is absolute, of one of the *schemes*, and (for those of the web) names a host."""
-    found = _SCHEME.match(url)
-    if found is None or found["scheme"].lower() not in schemes:
+    """Return whether *url* is absolute and of one of the *schemes*, and for http and https also names a host."""
+    match = _SCHEME.match(url)
+    if match is None or match["scheme"].lower() not in schemes:
         return False
-    return found["scheme"].lower() not in {"http", "https"} or bool(found["host"])
+    return match["scheme"].lower() not in {"http", "https"} or bool(match["host"])

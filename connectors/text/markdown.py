@@ -1,4 +1,4 @@
-"""The Markdown parser, set up so that it loses nothing and ends in bounded time whatever it is given."""
+"""The Markdown parser, configured to keep all text and to finish any input in bounded time."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
 MAX_DEPTH = 16
-"""Levels of quotes and lists (an item counts two); the parser recurses at each."""
+"""Levels of quotes and lists; a list item counts as two. The parser recurses once per level."""
 
 MAX_INLINE_CHARACTERS = 10_000
-"""A longer run of text is cut at line ends; a longer line is plain text. Some of the parser's inline rules
-take time quadratic in the run's length."""
+"""A longer run of text is cut at line ends, and a longer line is plain text. Some of the parser's inline rules take
+time quadratic in the length of the run."""
 
 _MAX_INLINE_DEPTH = 40
 _IMAGE_MARK = re.compile(r"!\Z")
 
 
 def tokens(text: str) -> list[Token]:
-    """The block tokens of *text*, with the inline ones as children."""
+    """Return the block tokens of *text*, with the inline tokens as their children."""
     return _parser.parse(text)
 
 
-def _too_deep(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
-    """Keeps what stands deeper than `MAX_DEPTH` as a paragraph. The parser itself would drop it."""
+def _keep_deep_text(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Keep text nested deeper than `MAX_DEPTH` as a paragraph. The parser's own rules would drop it."""
     if state.level < MAX_DEPTH:
         return False
     if silent:
@@ -46,12 +46,12 @@ def _too_deep(state: StateBlock, start_line: int, end_line: int, silent: bool) -
     return True
 
 
-def _whole_table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
-    """GFM's table with every cell of every row. The parser's own drops those beyond the header's number."""
+def _parse_whole_table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
+    """Parse a GFM table with every cell of every row. The parser's own rule drops cells beyond the header's number."""
     first = len(state.tokens)
     if not table(state, start_line, end_line, silent):
         return False
-    kept: list[Token] = []
+    tokens_with_surplus: list[Token] = []
     cells = 0
     row = start_line
     for token in state.tokens[first:]:
@@ -60,16 +60,16 @@ def _whole_table(state: StateBlock, start_line: int, end_line: int, silent: bool
         elif token.type == "inline":
             cells += 1
         elif token.type == "tr_close":
-            for surplus in _cells(getLine(state, row))[cells:]:
+            for surplus in _split_cells(getLine(state, row))[cells:]:
                 extra = Token("inline", "", 0, content=surplus, children=[])
-                kept += [Token("td_open", "td", 1), extra, Token("td_close", "td", -1)]
-        kept.append(token)
-    state.tokens[first:] = kept
+                tokens_with_surplus += [Token("td_open", "td", 1), extra, Token("td_close", "td", -1)]
+        tokens_with_surplus.append(token)
+    state.tokens[first:] = tokens_with_surplus
     return True
 
 
-def _cells(line: str) -> list[str]:
-    """The cells of a row, split as the parser does it."""
+def _split_cells(line: str) -> list[str]:
+    """Split a row into cells in the same way as the parser."""
     cells = escapedSplit(line.strip())
     if cells and cells[0] == "":
         cells.pop(0)
@@ -78,8 +78,8 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
-def _bounded_inline(state: StateCore) -> None:
-    """Parses each run of text in pieces of at most `MAX_INLINE_CHARACTERS`."""
+def _parse_inline_in_pieces(state: StateCore) -> None:
+    """Parse each run of text in pieces of at most `MAX_INLINE_CHARACTERS`."""
     for token in state.tokens:
         if token.type != "inline":
             continue
@@ -89,7 +89,7 @@ def _bounded_inline(state: StateCore) -> None:
                 state.md.inline.parse(piece, state.md, state.env, children)
             else:
                 children.append(Token("text", "", 0, content=piece))
-        token.children = _with_images_as_links(children)
+        token.children = _turn_images_into_links(children)
 
 
 def _pieces(text: str) -> list[str]:
@@ -107,23 +107,23 @@ def _pieces(text: str) -> list[str]:
     return pieces
 
 
-def _with_images_as_links(children: list[Token]) -> list[Token]:
-    """Takes the ``!`` away that makes a link an image: chats show no images in a text."""
+def _turn_images_into_links(children: list[Token]) -> list[Token]:
+    """Remove the ``!`` that makes a link an image, because chats show no images inside text."""
     for before, token in pairwise(children):
         if token.type == "link_open" and token.markup != "autolink" and before.type == "text":
             before.content = _IMAGE_MARK.sub("", before.content)
     return children
 
 
-def _built() -> MarkdownIt:
+def _build_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"maxNesting": _MAX_INLINE_DEPTH, "html": False})
     parser.enable(["table", "strikethrough"])
-    # Images are links here; their rule would parse the alternative text once more at every level.
+    # Images become links. The parser's image rule would parse the alternative text again at every level.
     parser.disable(["html_block", "html_inline", "reference", "lheading", "image"])
-    parser.block.ruler.at("table", _whole_table, {"alt": ["paragraph", "reference"]})
-    parser.block.ruler.before("table", "too_deep", _too_deep)
-    parser.core.ruler.at("inline", _bounded_inline)
+    parser.block.ruler.at("table", _parse_whole_table, {"alt": ["paragraph", "reference"]})
+    parser.block.ruler.before("table", "too_deep", _keep_deep_text)
+    parser.core.ruler.at("inline", _parse_inline_in_pieces)
     return parser
 
 
-_parser = _built()
+_parser = _build_parser()

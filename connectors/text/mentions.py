@@ -1,4 +1,4 @@
-"""What is left of a text from which the names of those it speaks to were taken. Pure."""
+"""Clean up a text from which mentions were removed. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PUNCTUATION_AFTER_NAME = re.compile(r"^[\s,:;–—-]+")
 
 
 def join_around(fragments: list[str]) -> str:
-    """The fragments around taken-out mentions, without the gaps that those would leave."""
+    """Join the fragments of a text around removed mentions, without the gaps that the mentions would leave."""
     text = fragments[0]
     for fragment in fragments[1:]:
         if not text.strip():

@@ -1,7 +1,7 @@
-"""A form as Slack's mrkdwn ("Formatting text for app surfaces"). Pure.
+"""Render parsed Markdown as Slack's mrkdwn ("Formatting text for app surfaces"). Pure.
 
-mrkdwn has no escape for its marks, and they work at the edges of words only. So a character without width
-stands where a mark must not work (behind it) or where it must (between it and a letter).
+mrkdwn has no escape for its marks, and marks work only at the edges of words. A zero-width space after a mark
+disables it; a zero-width space between a mark and a letter enables it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MASS_MENTION = re.compile(r"@(?=(?:here|channel|everyone)\b)", re.IGNORECASE)
 
 
 def render(form: Form) -> str:
-    """*form* as mrkdwn: ``&``, ``<`` and ``>`` escaped, so that nothing in it mentions anybody."""
+    """Render *form* as mrkdwn. ``&``, ``<`` and ``>`` are escaped, so the text mentions nobody."""
     return lay_out(form, _Mrkdwn())
 
 
 def escaped(text: str) -> str:
-    """*text* with Slack's three control characters as entities."""
+    """Replace Slack's three control characters in *text* with entities."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -51,35 +51,35 @@ class _Mrkdwn:
         return self.paragraph(tuple(replace(span, marks=span.marks | {Style.BOLD}) for span in spans))
 
     def code(self, text: str, language: str) -> Piece:
-        return Piece(f"```\n{escaped(_apart(text))}\n```", verbatim=True)
+        return Piece(f"```\n{escaped(_break_backtick_runs(text))}\n```", verbatim=True)
 
     def rule(self) -> str:
         return "———"
 
     def quote(self, pieces: Sequence[Piece], depth: int) -> list[Piece]:
-        # A code block cannot stand in a quote.
+        # mrkdwn has no code blocks inside quotes.
         return [piece if piece.verbatim else replace(piece, text=prefixed(piece.text, "> ")) for piece in pieces]
 
 
-def _apart(code: str) -> str:
-    """*code* without three backticks in a row, which would end the block."""
+def _break_backtick_runs(code: str) -> str:
+    """Put zero-width spaces into runs of three or more backticks, which would end the code block."""
     return re.sub(r"`{3,}", lambda run: ZERO_WIDTH_SPACE.join(run[0]), code)
 
 
 def _line(spans: Spans) -> str:
-    text = nested(spans, _leaf, _wrapped)
+    text = nested(spans, _leaf, _wrap)
     return ZERO_WIDTH_SPACE + text if text.startswith("&gt;") else text
 
 
-def _wrapped(mark: Mark, inner: str, before: str, after: str) -> str:
+def _wrap(mark: Mark, inner: str, before: str, after: str) -> str:
     sign = _MARKS[mark] if isinstance(mark, Style) else ""
     text = around(sign, inner, sign)
-    left = ZERO_WIDTH_SPACE if _touches(before) and text.startswith(sign) else ""
-    right = ZERO_WIDTH_SPACE if _touches(after) and text.endswith(sign) else ""
+    left = ZERO_WIDTH_SPACE if _needs_separator(before) and text.startswith(sign) else ""
+    right = ZERO_WIDTH_SPACE if _needs_separator(after) and text.endswith(sign) else ""
     return left + text + right
 
 
-def _touches(character: str) -> bool:
+def _needs_separator(character: str) -> bool:
     return character.isalnum() or character in {*_MARKS.values(), "`"} - {""}
 
 

@@ -1,4 +1,4 @@
-"""Numbers the texts of a reply as a platform's parts; a reply of too many goes as its beginning and a file. Pure."""
+"""Turn a reply's rendered texts into numbered parts. A reply with too many becomes its beginning and a file. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
 def outbound_parts(
     message: OutboundMessage, texts: Sequence[str], payload: str, max_parts: int
 ) -> tuple[OutboundPart, ...]:
-    """*texts*, rendered from *message* and within the platform's limit, as its parts.
+    """Return the parts of *message*, whose rendered *texts* are each within the platform's limit.
 
-    More than *max_parts* become two: the first text, and a file that holds the whole of ``message.text``
-    (Markdown). Tokens are the same whenever the same message is rendered.
+    More than *max_parts* texts become two parts: the first text, and a file with all of ``message.text``
+    (Markdown). Rendering the same message again gives the same tokens.
     """
     if len(texts) <= max_parts:
         return tuple(
@@ -32,9 +32,9 @@ def outbound_parts(
 
 
 def can_be_seen(text: str) -> bool:
-    """Whether a reader sees anything of *text*; platforms refuse messages in which nobody does as empty."""
+    """Return whether *text* has any visible character. Platforms reject a message without one as empty."""
     return any(unicodedata.category(character) not in _INVISIBLE for character in text)
 
 
-def _token(message: OutboundMessage, what: str) -> str:
-    return f"{message.turn_id}.{message.kind}.{what}"
+def _token(message: OutboundMessage, part: str) -> str:
+    return f"{message.turn_id}.{message.kind}.{part}"

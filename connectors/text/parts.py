@@ -1,7 +1,7 @@
-"""Cuts a form into parts that fit a platform once they are rendered. Pure.
+"""Cut a form into parts that fit a platform after rendering. Pure.
 
-Each part is rendered from a form of its own, so its marks, tags and fences are closed and opened again,
-lists count on, and no character that the form shows is lost.
+Each part is rendered from its own form. So marks, tags and fences are closed at the end of a part and opened again
+in the next, lists continue their numbers, and no visible character is lost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SMALLEST_LIMIT = 64
 
 
 def parts(form: Form, limit: int, size: Size, render: Render) -> list[str]:
-    """*form* as texts that *render* made and that measure at most *limit* by *size*, in order.
+    """Return *form* as texts, rendered by *render*, of which *size* measures each at most *limit*.
 
-    A part ends between two blocks where that leaves it half full, else within a block (after a line, a
-    sentence or a word if it can be), and not after a heading. What does not fit in any shape (a link with
-    a huge address, a list nested too deep for the limit) loses the shape and keeps its characters.
-    Raises `ValueError` for a *limit* below `SMALLEST_LIMIT`.
+    A part ends between two blocks if it is then at least half full, else within a block (after a line, a sentence
+    or a word if possible), and never after a heading. A block too large to cut (a link with a huge URL, a list
+    nested too deep for the limit) loses its formatting and keeps its text.
+    Raises `ValueError` if *limit* is below `SMALLEST_LIMIT`.
     """
     if limit < SMALLEST_LIMIT:
         raise ValueError(f"a part needs room for at least {SMALLEST_LIMIT} units, not {limit}")
@@ -47,7 +47,7 @@ def parts(form: Form, limit: int, size: Size, render: Render) -> list[str]:
 
 
 class _Packer:
-    """Takes blocks for one part after the other. ``waiting``: those to come, the next one last."""
+    """Takes the blocks of one part after the other. ``waiting`` has the remaining blocks in reverse order."""
 
     def __init__(self, form: Form, limit: int, size: Size, render: Render) -> None:
         self.waiting = list(reversed(form))
@@ -56,23 +56,23 @@ class _Packer:
         self._render = render
 
     def next(self) -> list[Block]:
-        """The blocks of the next part: at least one, of which the last may be a cut one."""
+        """Return the blocks of the next part: at least one. The last one may be the beginning of a block."""
         window = self._window()
-        taken = window[: _largest(len(window), self._limit, lambda count: self._measure(window[:count]))]
-        if not taken:
-            return self._forced()
-        del self.waiting[-len(taken) :]
+        blocks = window[: _find_largest(len(window), self._limit, lambda count: self._measure(window[:count]))]
+        if not blocks:
+            return self._cut_next_block()
+        del self.waiting[-len(blocks) :]
         if not self.waiting:
-            return taken
-        if self._measure(taken) < self._limit / 2:
-            cut = self._cut(taken, self.waiting[-1])
+            return blocks
+        if self._measure(blocks) < self._limit / 2:
+            cut = self._cut(blocks, self.waiting[-1])
             if cut is not None:
                 self.waiting[-1] = cut[1]
-                return [*taken, cut[0]]
-        return self._without_last_headings(taken)
+                return [*blocks, cut[0]]
+        return self._return_last_headings(blocks)
 
     def _window(self) -> list[Block]:
-        """As many of the next blocks as could fit if each took no more than its characters and a line end."""
+        """Return as many of the next blocks as could fit if each took only its characters and a line end."""
         window: list[Block] = []
         room = self._limit
         for block in reversed(self.waiting):
@@ -82,8 +82,11 @@ class _Packer:
             room -= _least_size(block, room) + 1
         return window
 
-    def _forced(self) -> list[Block]:
-        """A part of a piece of the next block, which is too large; of a simpler shape of it if need be."""
+    def _cut_next_block(self) -> list[Block]:
+        """Return a part with the beginning of the next block, which is too large for one part.
+
+        If the block cannot be cut, simplifies it and tries again.
+        """
         while True:
             block = self.waiting.pop()
             cut = self._cut([], block)
@@ -92,39 +95,43 @@ class _Packer:
                 return [cut[0]]
             if self._fits([block]):
                 return [block]
-            self.waiting += reversed(_simpler(block))
+            self.waiting += reversed(_simplify(block))
 
-    def _without_last_headings(self, taken: list[Block]) -> list[Block]:
-        end = len(taken)
-        while end > 0 and isinstance(taken[end - 1].content, Heading):
+    def _return_last_headings(self, blocks: list[Block]) -> list[Block]:
+        """Put headings at the end of *blocks* back for the next part, unless all blocks are headings."""
+        end = len(blocks)
+        while end > 0 and isinstance(blocks[end - 1].content, Heading):
             end -= 1
         if end == 0:
-            return taken
-        self.waiting += reversed(taken[end:])
-        return taken[:end]
+            return blocks
+        self.waiting += reversed(blocks[end:])
+        return blocks[:end]
 
-    def _cut(self, taken: Sequence[Block], block: Block) -> tuple[Block, Block] | None:
-        """*block* in two, the first of which fits behind *taken*; None where no good cut would."""
+    def _cut(self, before: Sequence[Block], block: Block) -> tuple[Block, Block] | None:
+        """Cut *block* in two so that the first half fits into the part after the blocks *before*.
 
-        def measured(at: int) -> int:
-            return self._measure([*taken, _at(block, at)[0]])
+        Returns None if there is no good cut.
+        """
+
+        def measure(at: int) -> int:
+            return self._measure([*before, _split_block(block, at)[0]])
 
         content = block.content
         if isinstance(content, Table):
-            rows = _largest(min(len(content.rows) - 1, self._limit), self._limit, measured)
-            return _at(block, rows) if rows > (1 if taken else 0) else None
+            rows = _find_largest(min(len(content.rows) - 1, self._limit), self._limit, measure)
+            return _split_block(block, rows) if rows > (1 if before else 0) else None
         text = _text(block)
-        furthest = _largest(min(len(text) - 1, self._limit), self._limit, measured)
+        furthest = _find_largest(min(len(text) - 1, self._limit), self._limit, measure)
         if furthest < 1:
             return None
         edge = natural_edge(text, furthest)
-        if edge is None and taken:
+        if edge is None and before:
             return None
         at = edge or cluster_edge(text, furthest)
-        # Less text almost never renders larger; where it does, the cut moves on until it fits.
-        while at > 0 and measured(at) > self._limit:
+        # Less text almost never renders larger. If it does, move the cut back until the part fits.
+        while at > 0 and measure(at) > self._limit:
             at -= 1
-        return _at(block, at) if at > 0 else None
+        return _split_block(block, at) if at > 0 else None
 
     def _fits(self, blocks: Sequence[Block]) -> bool:
         return self._measure(blocks) <= self._limit
@@ -134,18 +141,18 @@ class _Packer:
         for block in blocks:
             least += _least_size(block, self._limit)
             if least > self._limit:
-                return least  # too large in any case: not worth rendering
+                return least  # too large even before rendering
         return self._size(self._render(tuple(blocks)))
 
 
-def _largest(high: int, limit: int, measure: Callable[[int], int]) -> int:
-    """The largest number up to *high* whose measure, which grows with it, is within *limit*; else 0."""
+def _find_largest(high: int, limit: int, measure: Callable[[int], int]) -> int:
+    """Return the largest number up to *high* whose measure is within *limit*, or 0. *measure* must be increasing."""
     low, size_low = 0, 0
     if high <= 0 or (size_high := measure(high)) <= limit:
         return max(high, 0)
     halve = False
     while high - low > 1:
-        # Interpolation finds it in a few steps where sizes grow evenly; every other step halves the rest.
+        # Interpolate, which takes few steps if sizes grow evenly; bisect at every other step to bound their number.
         share = 0.5 if halve else (limit - size_low) / max(1, size_high - size_low)
         middle = min(high - 1, max(low + 1, low + int((high - low) * share)))
         halve = not halve
@@ -158,7 +165,7 @@ def _largest(high: int, limit: int, measure: Callable[[int], int]) -> int:
 
 
 def _least_size(block: Block, enough: int) -> int:
-    """What the block measures at least, by its characters; not counted beyond *enough*."""
+    """Return a lower bound of the block's size, from its characters. Stops counting beyond *enough*."""
     content = block.content
     if not isinstance(content, Table):
         return len(_text(block))
@@ -180,14 +187,14 @@ def _text(block: Block) -> str:
             return ""
 
 
-def _at(block: Block, at: int) -> tuple[Block, Block]:
-    """*block* up to a character (of a table: a row), and from there on."""
+def _split_block(block: Block, at: int) -> tuple[Block, Block]:
+    """Split *block* at a character (a table: at a row)."""
     content = block.content
     within = tuple(replace(c, opens=False) if isinstance(c, Item) else c for c in block.within)
     rest = Block(content, within, tight=True)
     match content:
         case Paragraph(spans) | Heading(_, spans):
-            first, second = _spans_at(spans, at)
+            first, second = _split_spans(spans, at)
             return replace(block, content=replace(content, spans=first)), replace(
                 rest, content=replace(content, spans=second)
             )
@@ -203,7 +210,7 @@ def _at(block: Block, at: int) -> tuple[Block, Block]:
             return block, rest
 
 
-def _spans_at(spans: Spans, at: int) -> tuple[Spans, Spans]:
+def _split_spans(spans: Spans, at: int) -> tuple[Spans, Spans]:
     first: list[Span] = []
     for index, span in enumerate(spans):
         if len(span.text) > at:
@@ -214,12 +221,12 @@ def _spans_at(spans: Spans, at: int) -> tuple[Spans, Spans]:
     return tuple(first), ()
 
 
-def _simpler(block: Block) -> list[Block]:
-    """The same characters in the next simpler shape."""
+def _simplify(block: Block) -> list[Block]:
+    """Return the same text with less formatting: without links, as lines, without language, containers or marks."""
     content = block.content
     match content:
         case Paragraph(spans) | Heading(_, spans) if any(isinstance(m, Link) for s in spans for m in s.marks):
-            return [replace(block, content=replace(content, spans=tuple(map(_unlinked, spans))))]
+            return [replace(block, content=replace(content, spans=tuple(map(_unlink, spans))))]
         case Table(rows, _, _):
             lines = "\n".join(" | ".join(map(flat, row)) for row in rows)
             return [replace(block, content=Paragraph((Span(lines),)))]
@@ -232,5 +239,5 @@ def _simpler(block: Block) -> list[Block]:
     return [Block(Paragraph((Span(_text(block)),)))]
 
 
-def _unlinked(span: Span) -> Span:
+def _unlink(span: Span) -> Span:
     return Span(with_address(span), frozenset(mark for mark in span.marks if not isinstance(mark, Link)))

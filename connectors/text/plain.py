@@ -1,4 +1,4 @@
-"""A form as plain text: for platforms and moments without formatting. Pure."""
+"""Render parsed Markdown as plain text, for platforms without formatting. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from connectors.text.layout import Piece, lay_out, prefixed, with_address
 
 
 def render(form: Form) -> str:
-    """*form* without marks. Links are followed by their addresses in brackets, code stands as it is."""
+    """Render *form* without marks. The URL of a link follows in brackets; code stays unchanged."""
     return lay_out(form, _Plain())
 
 

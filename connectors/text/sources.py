@@ -1,4 +1,4 @@
-"""The line below a reply that names the documents it used. It is presentation, not the model's words. Pure."""
+"""The line below a reply that names the documents it used. The runtime adds it; the model does not write it. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from connectors.text.form import Block, Form, Paragraph, Span, Style
 from connectors.text.split import Size, cluster_edge
 
 WORD = "Sources:"
-"""What the line begins with."""
+"""The beginning of the line."""
 
 MAX_NAMED = 4
-"""How many sources are named; of the others the line says how many there are."""
+"""How many sources the line names. It only counts the others."""
 
 MAX_PATH_CHARACTERS = 60
 MAX_HEADING_CHARACTERS = 40
 
 
 def sources_form(message: OutboundMessage) -> Form:
-    """One paragraph, e.g. ``Sources: refunds.md › Windows · pricing.md · +2 more``; empty where people see none.
+    """Return one paragraph, e.g. ``Sources: refunds.md › Windows · pricing.md · +2 more``.
 
-    The names are set as code, so that no platform makes a link or a mention of them (``.md`` is a country, too).
+    The form is empty if the message shows no sources. The names are code, so that no platform turns them into links
+    or mentions (``.md`` is also a top-level domain).
     """
     if not message.shows_sources or message.kind != "reply":
         return ()
@@ -33,14 +34,17 @@ def sources_form(message: OutboundMessage) -> Form:
 
 
 def sources_line(message: OutboundMessage) -> str:
-    """The same as plain text; empty where people see none."""
+    """Return the same line as plain text, or an empty text if the message shows no sources."""
     return "".join(
-        span.text for one in sources_form(message) if isinstance(one.content, Paragraph) for span in one.content.spans
+        span.text
+        for block in sources_form(message)
+        if isinstance(block.content, Paragraph)
+        for span in block.content.spans
     )
 
 
 def without_sources(text: str) -> str:
-    """*text*, a message of the bot as people see it, without the line of sources at its end."""
+    """Remove the line of sources from the end of *text*, a message of the bot as people see it."""
     before, _, last = text.rstrip().rpartition("\n")
     return before.rstrip() if last.removeprefix("-# ").startswith(f"{WORD} ") else text
 
@@ -48,8 +52,12 @@ def without_sources(text: str) -> str:
 def cut_for_sources(
     cut: Callable[[int], list[str]], limit: int, room: int, size: Size, max_parts: int
 ) -> tuple[list[str], int]:
-    """A reply as *cut* cuts it into texts within *limit*, and the index of the text that the sources stand below, which
-    measures at most *room*. It is the last one; of a reply that goes as its beginning and a file, the first."""
+    """Cut a reply into texts and choose the text that the sources follow.
+
+    *cut* cuts the reply into texts within a limit: *limit*, or *room* if the sources would not fit otherwise.
+    Returns the texts and the index of the chosen one, which measures at most *room*. It is the last text, or the
+    first if the reply is sent as its beginning and a file (more than *max_parts* texts).
+    """
     texts = cut(limit)
     if texts and size(texts[_last_text(texts, max_parts)]) > room:
         texts = cut(room)
@@ -61,13 +69,13 @@ def _last_text(texts: list[str], max_parts: int) -> int:
 
 
 def _name(source: Source) -> str:
-    path, heading = _on_one_line(source.source), _on_one_line(source.heading)
-    if len(path) > MAX_PATH_CHARACTERS:  # its end says more than its folders
+    path, heading = _to_one_line(source.source), _to_one_line(source.heading)
+    if len(path) > MAX_PATH_CHARACTERS:  # the end of a path says more than its folders
         path = "…" + path[1 - MAX_PATH_CHARACTERS :]
     if len(heading) > MAX_HEADING_CHARACTERS:
         heading = heading[: cluster_edge(heading, MAX_HEADING_CHARACTERS - 1)].rstrip() + "…"
     return f"{path} › {heading}" if heading else path
 
 
-def _on_one_line(text: str) -> str:
+def _to_one_line(text: str) -> str:
     return " ".join(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").split())

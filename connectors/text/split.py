@@ -1,7 +1,7 @@
-"""Splits a reply into parts that fit a platform, at edges that a reader would choose.
+"""Split a reply into parts that fit a platform, at natural edges: paragraphs, lines, sentences, words. Pure.
 
-Pure. A part is a slice of the text, and, where a code fence was open across the cut, a line that opens
-the fence again before it and one that closes it after it. The slices put together are the text itself.
+A part is a slice of the text. If a cut falls inside a code block, a line after the first slice closes the fence and
+a line before the next slice opens it again. All slices joined are the text itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 Size = Callable[[str], int]
-"""Measures a text in a platform's units. Adding a character must add at least 1 and at most 8."""
+"""Measures a text in a platform's units. One more character must add at least 1 and at most 8."""
 
 SMALLEST_LIMIT = 16
 
@@ -23,28 +23,29 @@ _LINE = re.compile(r"\n")
 _SENTENCE = re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？]")
 _WORD = re.compile(r"\s+")
 
-# Edges from best to worst, and how full (as a share of the room) a part must at least be to end there.
+# Edges from best to worst, each with the share of the limit that a part must at least fill to end there.
 _EDGES = ((_PARAGRAPH, 0.5), (_LINE, 0.5), (_SENTENCE, 0.5), (_WORD, 0.25))
 
 
 def characters(text: str) -> int:
-    """Unicode code points."""
+    """Count Unicode code points."""
     return len(text)
 
 
 def utf16_units(text: str) -> int:
-    """UTF-16 code units, in which Telegram counts: 2 for a character beyond U+FFFF, else 1."""
+    """Count UTF-16 code units, Telegram's unit: 2 for a character beyond U+FFFF, else 1."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def utf8_bytes(text: str) -> int:
-    """Bytes in UTF-8."""
+    """Count bytes in UTF-8."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One part: a slice of the text between what keeps its code block whole (both empty elsewhere)."""
+    """One part: a slice of the text. ``opening`` and ``closing`` are fence lines if a cut falls inside a code block,
+    else empty."""
 
     body: str
     opening: str = ""
@@ -57,15 +58,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """A fenced code block, as CommonMark 0.31.2 section 4.5 defines it; offsets into the text."""
+    """A fenced code block (CommonMark 0.31.2, section 4.5), as offsets into the text."""
 
     start: int
     content: int
-    """Where the line after the opening one begins."""
+    """Start of the line after the opening line."""
     closing_line: int
-    """Where the closing line begins; the text's end when the block is never closed."""
+    """Start of the closing line; the end of the text if the block is not closed."""
     end: int
-    """Just after the closing marker; beyond the text's end when the block is never closed."""
+    """Offset after the closing marker; one beyond the end of the text if the block is not closed."""
     marker: str
     opening: str
 
@@ -73,16 +74,16 @@ class _Fence:
         return self.start < cut < self.end
 
     def awkward(self, cut: int) -> bool:
-        """Whether a cut there breaks a fence line or leaves a block without content on one side."""
+        """Return whether *cut* breaks a fence line or leaves a block without content on one side."""
         return self.start < cut <= self.content or self.closing_line <= cut < self.end
 
 
 def split(text: str, limit: int, size: Size = characters) -> list[Piece]:
-    """*text* as pieces whose ``text`` measures at most *limit*; their bodies joined are *text*.
+    """Split *text* into pieces whose ``text`` measures at most *limit*. Their bodies joined are *text*.
 
-    No body is empty (an empty text has no pieces). Cuts fall after a paragraph, a line, a sentence or a
-    word, in that order of preference, else between two grapheme clusters, and within a cluster only when
-    it alone is larger than a part. Raises `ValueError` for a *limit* below `SMALLEST_LIMIT`.
+    No body is empty (an empty text has no pieces). Cuts fall after a paragraph, a line, a sentence or a word, in
+    that order of preference, else between two grapheme clusters, and within a cluster only if it is larger than a
+    part. Raises `ValueError` if *limit* is below `SMALLEST_LIMIT`.
     """
     if limit < SMALLEST_LIMIT:
         raise ValueError(f"a part needs room for at least {SMALLEST_LIMIT} units, not {limit}")
@@ -99,7 +100,7 @@ def split(text: str, limit: int, size: Size = characters) -> list[Piece]:
 
 
 def _fences(text: str, limit: int, size: Size) -> Iterator[_Fence]:
-    """The code blocks that can be closed and opened again in half a part."""
+    """Find the code blocks whose fence lines fit into half a part."""
     open_line: re.Match[str] | None = None
     for line in _FENCE_LINE.finditer(text):
         marker, info = line["marker"], line["info"]
@@ -130,25 +131,25 @@ def _fence(text: str, opened: re.Match[str], closed: re.Match[str] | None, limit
 
 
 def natural_edge(text: str, furthest: int) -> int | None:
-    """The best cut in ``text[:furthest]`` after a paragraph, a line, a sentence or a word, if there is one."""
+    """Return the best cut in ``text[:furthest]`` after a paragraph, a line, a sentence or a word, or None."""
     for edge, least_full in _EDGES:
         ends = [m.end() for m in edge.finditer(text, 0, furthest)]
         for cut in reversed(ends):
-            if cut > furthest * least_full and not _joined(text, 0, cut):
+            if cut > furthest * least_full and not _is_inside_cluster(text, 0, cut):
                 return cut
     return None
 
 
 def cluster_edge(text: str, furthest: int) -> int:
-    """The last cut up to *furthest* (at least 1) between grapheme clusters; *furthest* if there is none."""
+    """Return the last cut up to *furthest* (at least 1) between grapheme clusters, or *furthest* if there is none."""
     cut = furthest
-    while cut > 0 and _joined(text, 0, cut):
+    while cut > 0 and _is_inside_cluster(text, 0, cut):
         cut -= 1
     return cut or furthest
 
 
 class _Cutter:
-    """Finds where the part that begins at ``start`` ends."""
+    """Finds the end of the part that begins at ``start``."""
 
     def __init__(
         self, text: str, start: int, limit: int, size: Size, fences: tuple[_Fence, ...], starts: list[int]
@@ -166,7 +167,7 @@ class _Cutter:
         return Piece(self._text[self._start : cut], self._opening, self._closing(cut))
 
     def best(self) -> int:
-        """The best cut after ``start``; the text's end if the rest fits."""
+        """Return the best cut after ``start``, or the end of the text if the rest fits."""
         furthest = self._furthest("")
         if furthest == len(self._text):
             return furthest
@@ -179,15 +180,15 @@ class _Cutter:
         return self._anywhere(furthest)
 
     def _anywhere(self, cut: int) -> int:
-        """The last cut up to *cut* that fits and leaves clusters, surrogate pairs and fence lines whole."""
+        """Return the last cut up to *cut* that fits and, if possible, breaks no cluster, pair or fence line."""
         while not self._fits(cut):
             cut = max(self._start + 1, min(cut - 1, self._furthest(self._closing(cut))))
         whole = cut
-        while whole > self._start and (_joined(self._text, self._start, whole) or not self._fits(whole)):
+        while whole > self._start and (_is_inside_cluster(self._text, self._start, whole) or not self._fits(whole)):
             whole -= 1
         if whole > self._start:
             return self._before_fence_line(whole)
-        return cut - 1 if _splits_pair(self._text, cut) and cut - 1 > self._start else cut
+        return cut - 1 if _splits_surrogate_pair(self._text, cut) and cut - 1 > self._start else cut
 
     def _before_fence_line(self, cut: int) -> int:
         fence = self._fence_over(cut)
@@ -198,7 +199,7 @@ class _Cutter:
         return cut
 
     def _furthest(self, closing: str) -> int:
-        """The largest cut with which opening, body and *closing* fit."""
+        """Return the largest cut with which opening, body and *closing* fit."""
         low, high = self._start, min(len(self._text), self._start + self._limit)
         while low < high:
             middle = (low + high + 1) // 2
@@ -218,21 +219,21 @@ class _Cutter:
         return ("" if self._text[cut - 1] == "\n" else "\n") + fence.marker
 
     def _good(self, cut: int) -> bool:
-        """Whether a cut at an edge fits and breaks neither a fence line nor a cluster."""
+        """Return whether *cut* fits and breaks neither a fence line nor a cluster."""
         fence = self._fence_over(cut)
         awkward = fence is not None and fence.awkward(cut)
-        return not awkward and self._fits(cut) and not _joined(self._text, self._start, cut)
+        return not awkward and self._fits(cut) and not _is_inside_cluster(self._text, self._start, cut)
 
     def _fence_over(self, cut: int) -> _Fence | None:
         index = bisect_right(self._starts, cut) - 1
         return self._fences[index] if index >= 0 and self._fences[index].holds(cut) else None
 
 
-def _joined(text: str, start: int, cut: int) -> bool:
-    """Whether *cut* falls inside a grapheme cluster of ``text[start:]``.
+def _is_inside_cluster(text: str, start: int, cut: int) -> bool:
+    """Return whether *cut* is inside a grapheme cluster of ``text[start:]``.
 
-    A subset of the rules GB3 to GB13 of Unicode Standard Annex #29 that covers combining marks, emoji
-    sequences, flags, Hangul jamo and line ends, with the properties that the standard library knows.
+    Applies a subset of the rules GB3 to GB13 of Unicode Standard Annex #29, with the properties that the standard
+    library knows: combining marks, emoji sequences, flags, Hangul jamo and line ends.
     """
     if cut >= len(text):
         return False
@@ -249,7 +250,7 @@ def _joined(text: str, start: int, cut: int) -> bool:
         return True
     if _is_flag_letter(before) and _is_flag_letter(after):
         return _flag_letters_before(text, start, cut) % 2 == 1
-    return _splits_pair(text, cut)
+    return _splits_surrogate_pair(text, cut)
 
 
 def _is_flag_letter(character: str) -> bool:
@@ -263,6 +264,6 @@ def _flag_letters_before(text: str, start: int, cut: int) -> int:
     return cut - first
 
 
-def _splits_pair(text: str, cut: int) -> bool:
-    """Whether *cut* parts two surrogates that a faulty decoder left as characters of their own."""
+def _splits_surrogate_pair(text: str, cut: int) -> bool:
+    """Return whether *cut* is between two surrogates that a faulty decoder left as separate characters."""
     return 0 < cut < len(text) and "\ud800" <= text[cut - 1] <= "\udbff" and "\udc00" <= text[cut] <= "\udfff"

@@ -1,9 +1,10 @@
-"""A form as a tree of elements, for pages that build their own: no HTML is written, so none can be smuggled in. Pure.
+"""Render parsed Markdown as a JSON tree, from which the chat page creates its elements. Pure.
 
-An element is ``[tag, attributes, children]``, a text a string; all of it is JSON. Tags: p, h3 to h6 (the highest level
-that there is becomes h3, the next h4: the page has its own above, and no level is left out), ul, ol, li, blockquote,
-pre, code, table, thead, tbody, tr, th, td, hr, a, strong, em, s, br. Attributes: ``href`` of a (http, https or mailto),
-``value`` of li, ``language`` of pre, ``align`` of th and td. A bare address of the web becomes a link.
+The tree contains no HTML, so nobody can inject any. An element is ``[tag, attributes, children]``; a text is a
+string. Tags: p, h3 to h6, ul, ol, li, blockquote, pre, code, table, thead, tbody, tr, th, td, hr, a, strong, em, s,
+br. The highest heading level in the text becomes h3 (the page uses h1 and h2), the next one h4, and so on without
+gaps. Attributes: ``href`` of a (http, https or mailto), ``value`` of li, ``language`` of pre, ``align`` of th and td.
+A bare web address becomes a link.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ _TAGS = {Style.CODE: "code", Style.STRIKE: "s", Style.ITALIC: "em", Style.BOLD: 
 
 
 def tree(text: str) -> list[Node]:
-    """The elements of *text* (Markdown)."""
+    """Return the tree of *text* (Markdown)."""
     return render(parse(text))
 
 
 def without_breaks(nodes: Sequence[Node]) -> list[Node]:
-    """*nodes* with a space for each line break: documents are broken into lines for their writers."""
+    """Replace each line break in *nodes* with a space. Authors wrap the lines of documents for their own editors."""
     return [
         node if isinstance(node, str) else " " if node[0] == "br" else [node[0], node[1], without_breaks(node[2])]
         for node in nodes
@@ -55,27 +56,27 @@ def without_breaks(nodes: Sequence[Node]) -> list[Node]:
 
 
 def with_links(text: str) -> list[Node]:
-    """Plain *text*, with a link for each bare address of the web."""
+    """Return the nodes of plain *text*, with a link for each bare web address."""
     nodes: list[Node] = []
     end = 0
-    for found in _ADDRESS.finditer(text):
-        shown = _without_punctuation(found[0])
+    for match in _ADDRESS.finditer(text):
+        shown = _without_punctuation(match[0])
         url = shown if "://" in shown else f"https://{shown}"
         if goes_to(url, _SCHEMES):
-            nodes += [text[end : found.start()], ["a", {"href": url}, [shown]]]
-            end = found.start() + len(shown)
+            nodes += [text[end : match.start()], ["a", {"href": url}, [shown]]]
+            end = match.start() + len(shown)
     return [node for node in (*nodes, text[end:]) if node]
 
 
 def _without_punctuation(url: str) -> str:
-    """*url* without what ends the sentence around it, and without a closing bracket that it does not open."""
+    """Remove punctuation of the sentence from the end of *url*, and a closing bracket that *url* does not open."""
     while url[-1] in ".,;:!?'*_~…" or url.count(url[-1]) > url.count(_BRACKETS.get(url[-1], url[-1])):
         url = url[:-1]
     return url
 
 
 def render(form: Form) -> list[Node]:
-    """The elements of *form*."""
+    """Return the tree of *form*."""
     levels = sorted({block.content.level for block in form if isinstance(block.content, Heading)})
     ranks = {level: min(3 + rank, 6) for rank, level in enumerate(levels)}
     ranked = [
@@ -88,7 +89,7 @@ def render(form: Form) -> list[Node]:
 
 
 def _nodes(blocks: Sequence[Block], depth: int) -> list[Node]:
-    """The blocks, which share their *depth* outermost containers."""
+    """Render blocks that share their *depth* outermost containers."""
     nodes: list[Node] = []
     for kind, group in groupby(blocks, key=lambda block: _kind(block, depth)):
         same = list(group)
@@ -104,7 +105,7 @@ def _nodes(blocks: Sequence[Block], depth: int) -> list[Node]:
 
 
 def _kind(block: Block, depth: int) -> str:
-    """The element that holds *block* at that depth."""
+    """Return the tag of the element that contains *block* at *depth*, or an empty text if none does."""
     if depth >= len(block.within):
         return ""
     container = block.within[depth]
@@ -158,7 +159,7 @@ def _inline(spans: Spans) -> list[Node]:
 
 
 def _address(span: Span) -> str | None:
-    """Where *span* leads, if a browser may go there."""
+    """Return the URL of *span* if it is a link that a browser may open, else None."""
     url = next((mark.url for mark in span.marks if isinstance(mark, Link)), None)
     return url if url is not None and goes_to(url, _SCHEMES) else None
 
