@@ -1,4 +1,4 @@
-"""What the chat page asks of the runtime: a person's conversations, their files, and actions on answers."""
+"""The interface of the chat page to the runtime: a person's conversations, their files, and actions on answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Mark = Literal["good", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation in a person's list. ``at`` (RFC 3339) is when something was said last."""
+    """A conversation in a person's list. ``at`` (RFC 3339) is the time of its last message."""
 
     id: str
     title: str
@@ -23,7 +23,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file that a person attached to a message. ``id`` is ours, the rest is what the browser says of it."""
+    """A file that a person attached to a message. The runtime chose ``id``; the browser reported the rest."""
 
     id: str
     name: str
@@ -33,8 +33,11 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One message of a conversation's past. ``reply`` is what is known of the bot's, None for a person's; ``mark`` is
-    what the person said of it; ``at`` is RFC 3339."""
+    """An earlier message of a conversation.
+
+    ``reply`` has the details of the bot's message and is None for a person's. ``mark`` is the person's mark of an
+    answer. ``at`` is RFC 3339.
+    """
 
     message_id: str
     text: str
@@ -46,54 +49,60 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who acts: ``user`` is ``connector:user_id``."""
+    """The person who acts. ``user`` is ``connector:user_id``."""
 
     user: str
     role: Role
 
 
 class Backend(Protocol):
-    """All methods raise `connectors.message.StoreUnavailable`, and `connectors.web.convert.RequestError` for what is
-    not there or not allowed. A key is always one of the person who asks."""
+    """The runtime's services for the chat page.
+
+    All methods raise `connectors.message.StoreUnavailable`, and `connectors.web.convert.RequestError` if something
+    does not exist or is not allowed. A key always belongs to the person who asks.
+    """
 
     async def has_workspace(self, workspace_id: str) -> bool: ...
 
     async def workspaces(self) -> Sequence[str]:
-        """All workspaces, by name."""
+        """Return the ids of all workspaces, sorted."""
 
     async def conversations(self, workspace_id: str, person: str, words: str = "") -> Sequence[Conversation]:
-        """The conversations of *person*, the last used first; with *words* those in which all of them occur."""
+        """Return the conversations of *person*, the last used first. With *words*, only those that contain all of
+        them."""
 
     async def recent(self, key: ConversationKey, person: Person, limit: int) -> Sequence[Said]:
-        """The last so many messages, oldest first."""
+        """Return the last *limit* messages, oldest first."""
 
     async def add_message(
         self, key: ConversationKey, message_id: str, text: str, files: Sequence[File]
     ) -> Conversation:
-        """Keep that a message with these files was said; the first one gives the conversation its title."""
+        """Record a person's message with its files. The first message of a conversation gives it its title."""
 
     async def rename(self, key: ConversationKey, title: str) -> Conversation: ...
 
     async def delete(self, key: ConversationKey, person: Person) -> None:
-        """Forget the conversation with all that came of it."""
+        """Delete the conversation and everything derived from it."""
 
     async def replace(
         self, key: ConversationKey, person: Person, replaced: Sequence[str], message_id: str, files: Sequence[File]
     ) -> Sequence[str]:
-        """Forget the last turn, which answered the messages *replaced*, because *message_id* (with *files*) takes its
-        place. Returns by which ids the page knows what is gone; nothing where the turn was recorded nowhere."""
+        """Delete the last turn, which answered the messages *replaced*. *message_id* (with *files*) replaces them.
+
+        Returns the page's ids of the deleted messages, or none if the turn was not recorded.
+        """
 
     async def stop(self, key: ConversationKey) -> bool:
-        """End the answer that is being written; False where none is."""
+        """Stop the answer that is being written. Returns False if there is none."""
 
     async def mark(self, key: ConversationKey, person: Person, turn_id: str, mark: Mark | None) -> None:
-        """Let *person*'s mark of an answer be *mark*."""
+        """Set *person*'s mark of an answer. None removes it."""
 
     async def section(self, key: ConversationKey, source: str, heading: str) -> str:
-        """The text (Markdown) below a heading of a document that was a source in this conversation, as it is now."""
+        """Return the current text (Markdown) below a heading of a document that was a source in this conversation."""
 
     async def keep_file(self, key: ConversationKey, data: bytes) -> str:
-        """Keep a file; its id."""
+        """Store a file and return its id."""
 
     async def find_file(self, key: ConversationKey, file_id: str) -> Path | None:
-        """Where a file lies on this machine."""
+        """Return the path of a stored file, or None if it does not exist."""

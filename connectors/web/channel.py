@@ -1,6 +1,6 @@
-"""What one person's open pages are told: numbered events that can be had again, and replies while they grow.
+"""The channel to one person's open chat pages: numbered events, which a page can resume, and growing replies.
 
-All of it lives in memory and is bounded: a page whose place in it is gone loads its conversations anew.
+All of it is in memory and bounded. A page that missed events which are no longer in memory reloads its conversations.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from connectors.text.tree import Node, tree
 
 EVENTS_KEPT = 300
 ITEMS_KEPT = 100
-"""Messages of one conversation."""
+"""Messages kept of each conversation."""
 CONVERSATIONS_KEPT = 50
 CHANNELS_KEPT = 500
 LONG_TEXT_CHARACTERS = 4_000
-"""A longer text is rendered off the event loop."""
+"""A longer text is rendered in a thread."""
 
 Event = tuple[int, str, dict[str, Any]]
 
 
 async def rendered(text: str) -> list[Node]:
-    """*text* (Markdown) as elements."""
+    """Render *text* (Markdown) as a tree of elements."""
     return await asyncio.to_thread(tree, text) if len(text) > LONG_TEXT_CHARACTERS else tree(text)
 
 
 class Draft:
-    """A reply that is being written, to the messages *answers*."""
+    """A growing reply to the messages *answers*."""
 
     def __init__(self, answers: tuple[str, ...]) -> None:
         self.answers = answers
@@ -43,7 +43,7 @@ class Draft:
         self.length += len(delta)
 
     async def nodes(self) -> list[Node]:
-        """What there is, as elements; the same list while nothing was added."""
+        """Return the text so far as a tree of elements. Returns the same list until text is added."""
         length = self.length
         if self._nodes[0] != length:
             self._nodes = (length, await rendered("".join(self._pieces)))
@@ -51,7 +51,7 @@ class Draft:
 
 
 class Subscription:
-    """One open page. ``changed`` is set when there is something for it."""
+    """One open page. ``changed`` is set when there is something to send to it."""
 
     def __init__(self, cursor: int) -> None:
         self.cursor = cursor
@@ -65,9 +65,9 @@ class Subscription:
         self.changed.set()
 
     async def progress(self, conversation: str, draft: Draft) -> dict[str, Any] | None:
-        """What of *draft* this page has not got: its elements from one on. None where it has all."""
-        known, sent, length = self._sent.get(conversation, (None, [], -1))
-        if known is not draft:
+        """Return the top-level elements of *draft*, from the first that this page does not have. None if it has all."""
+        sent_draft, sent, length = self._sent.get(conversation, (None, [], -1))
+        if sent_draft is not draft:
             sent, length = [], -1
         if length == draft.length:
             return None
@@ -81,7 +81,10 @@ class Subscription:
 
 
 class Channel:
-    """One person in one workspace."""
+    """Events and growing replies for one person in one workspace.
+
+    An event id is ``<epoch>.<number>``. *epoch* is new for each channel, so that ids of different channels differ.
+    """
 
     def __init__(self, epoch: str) -> None:
         self._epoch = epoch
@@ -92,11 +95,11 @@ class Channel:
         self.drafts: dict[str, Draft] = {}
         self.subscriptions: set[Subscription] = set()
         self.pages = 0
-        """Streams that are open or about to be."""
+        """Number of streams that are open or about to open."""
 
     @property
     def cursor(self) -> str:
-        """The place after everything so far; for `resume`."""
+        """The id of the newest event, for `resume`."""
         return self.event_id(self._number)
 
     @property
@@ -108,7 +111,7 @@ class Channel:
         return f"{self._epoch}.{number}"
 
     def resume(self, cursor: str) -> int | None:
-        """The number of the last event that a page with *cursor* has; None where what followed is not known."""
+        """Return the number of the event *cursor*, or None if some of the events after it are no longer in memory."""
         epoch, _, number = cursor.rpartition(".")
         if epoch != self._epoch or not number.isdecimal() or len(number) > 15:
             return None
@@ -116,89 +119,89 @@ class Channel:
         return int(number) if oldest <= int(number) <= self._number else None
 
     def since(self, number: int) -> Iterator[Event]:
-        """The events after *number*, oldest first."""
+        """Return the events after *number*, oldest first."""
         return iter([event for event in self._events if event[0] > number])
 
     @property
     def waits(self) -> bool:
-        """Whether an answer is still to come."""
+        """Whether an answer is still expected."""
         return bool(self._unanswered)
 
     def items(self, conversation: str) -> list[dict[str, Any]]:
-        """The messages that are remembered of *conversation*, oldest first."""
+        """Return the messages of *conversation* that are in memory, oldest first."""
         return list(self._items.get(conversation, {}).values())
 
     def said(self, item: dict[str, Any], *, stored: bool) -> None:
-        """A person's message was taken; *stored*: an answer will follow."""
+        """Publish a person's accepted message. If it was *stored*, an answer will follow."""
         if item["id"] in self._items.get(item["conversation"], {}):
             return
         if stored:
             self._unanswered[item["conversation"], item["id"]] = None
             if len(self._unanswered) > EVENTS_KEPT:
                 del self._unanswered[next(iter(self._unanswered))]
-        self._keep(item)
-        self._tell("message", item)
+        self._remember(item)
+        self._publish("message", item)
 
     def answered(self, item: dict[str, Any]) -> None:
-        """The bot's message. The same one again changes nothing for who has it."""
+        """Publish a message of the bot. Publishing it twice does no harm."""
         conversation = item["conversation"]
         for message_id in item["answers"]:
             self._unanswered.pop((conversation, message_id), None)
         draft = self.drafts.get(conversation)
         if draft is not None and (item["kind"] != "notice" or set(draft.answers) & set(item["answers"])):
             del self.drafts[conversation]
-        self._keep(item)
-        self._tell("message", item)
+        self._remember(item)
+        self._publish("message", item)
 
     def settled(self, conversation: str, answers: tuple[str, ...]) -> None:
-        """No answer to *answers* is to come any more."""
+        """Publish that no answer to the messages *answers* will come."""
         for message_id in answers:
             self._unanswered.pop((conversation, message_id), None)
         self.drafts.pop(conversation, None)
-        self._tell("settled", {"conversation": conversation, "answers": list(answers)})
+        self._publish("settled", {"conversation": conversation, "answers": list(answers)})
 
     def edited(self, item: dict[str, Any]) -> None:
-        """The bot's message has another form now."""
+        """Publish the new text of a message of the bot."""
         known = self._items.get(item["conversation"], OrderedDict())
         if item["id"] in known:
             item = {**item, "at": known[item["id"]]["at"], "mark": known[item["id"]].get("mark")}
             known[item["id"]] = item
-        self._tell("edited", item)
+        self._publish("edited", item)
 
     def removed(self, conversation: str, item_id: str) -> None:
-        """A message is gone."""
+        """Publish that a message was removed."""
         self._items.get(conversation, OrderedDict()).pop(item_id, None)
-        self._tell("removed", {"conversation": conversation, "id": item_id})
+        self._publish("removed", {"conversation": conversation, "id": item_id})
 
     def replaced(self, conversation: str, ids: Collection[str]) -> None:
-        """The messages *ids* are gone, and what answered them."""
-        kept = self._items.get(conversation, OrderedDict())
-        answers = [item["id"] for item in kept.values() if not set(ids).isdisjoint(item.get("answers", ()))]
+        """Publish that the messages *ids* and their answers were removed."""
+        items = self._items.get(conversation, OrderedDict())
+        answers = [item["id"] for item in items.values() if not set(ids).isdisjoint(item.get("answers", ()))]
         self.settled(conversation, tuple(ids))
         for item_id in dict.fromkeys([*ids, *answers]):
             self.removed(conversation, item_id)
 
     def marked(self, conversation: str, turn_id: str, mark: str | None) -> None:
-        """The person said something else of an answer."""
+        """Publish the person's new mark of an answer."""
         for item in self._items.get(conversation, OrderedDict()).values():
             if item.get("turn") == turn_id:
                 item["mark"] = mark
-        self._tell("marked", {"conversation": conversation, "turn": turn_id, "mark": mark})
+        self._publish("marked", {"conversation": conversation, "turn": turn_id, "mark": mark})
 
     def listed(self, conversation: dict[str, str]) -> None:
-        """A conversation has another title, or something was said in it."""
-        self._tell("conversation", conversation)
+        """Publish a conversation that is new, was renamed or has a new message."""
+        self._publish("conversation", conversation)
 
     def deleted(self, conversation: str) -> None:
-        """A conversation was forgotten."""
+        """Publish that a conversation was deleted."""
         self._items.pop(conversation, None)
         self.drafts.pop(conversation, None)
         for name in [name for name in self._unanswered if name[0] == conversation]:
             del self._unanswered[name]
-        self._tell("deleted", {"conversation": conversation})
+        self._publish("deleted", {"conversation": conversation})
 
     def grow(self, conversation: str, answers: tuple[str, ...], delta: str) -> None:
-        """The reply to *answers* has grown by *delta*."""
+        """Add *delta* to the growing reply to the messages *answers*."""
         draft = self.drafts.get(conversation)
         if draft is None or draft.answers != answers:
             draft = self.drafts[conversation] = Draft(answers)
@@ -215,10 +218,10 @@ class Channel:
             subscription.close()
 
     def wake(self) -> None:
-        """Have the pages look: something about the whole connector has changed."""
+        """Wake all pages, because the state of the connector has changed."""
         self._wake()
 
-    def _keep(self, item: dict[str, Any]) -> None:
+    def _remember(self, item: dict[str, Any]) -> None:
         items = self._items.setdefault(item["conversation"], OrderedDict())
         self._items.move_to_end(item["conversation"])
         items[item["id"]] = item
@@ -227,7 +230,7 @@ class Channel:
         if len(self._items) > CONVERSATIONS_KEPT:
             self._items.popitem(last=False)
 
-    def _tell(self, name: str, data: dict[str, Any]) -> None:
+    def _publish(self, name: str, data: dict[str, Any]) -> None:
         self._number += 1
         self._events.append((self._number, name, data))
         self._wake()
@@ -238,29 +241,31 @@ class Channel:
 
 
 class Channels:
-    """Everybody's channel. Those that were not used for longest, and that nobody watches, are forgotten first."""
+    """The channels of all persons. Above `CHANNELS_KEPT`, drops the least recently used channel without open pages."""
 
     def __init__(self) -> None:
         self._epoch = secrets.token_hex(4)
         self._channels: OrderedDict[tuple[str, str], Channel] = OrderedDict()
 
     def of(self, workspace_id: str, person: str) -> Channel:
+        """Return the channel of *person* in the workspace. Creates it if necessary."""
         name = (workspace_id, person)
         channel = self._channels.get(name)
         if channel is None:
-            self._forget_one()
-            # A channel that was forgotten and begins again numbers from one: its epoch tells the two apart.
+            self._make_room()
+            # A new channel for the same person counts from one again. A new epoch keeps its event ids distinct.
             channel = self._channels[name] = Channel(f"{self._epoch}{secrets.token_hex(4)}")
         self._channels.move_to_end(name)
         return channel
 
     def known(self, workspace_id: str, person: str) -> Channel | None:
+        """Return the channel of *person* in the workspace, or None if there is none."""
         return self._channels.get((workspace_id, person))
 
     def __iter__(self) -> Iterator[Channel]:
         return iter(list(self._channels.values()))
 
-    def _forget_one(self) -> None:
+    def _make_room(self) -> None:
         if len(self._channels) < CHANNELS_KEPT:
             return
         for name, channel in self._channels.items():

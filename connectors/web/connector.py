@@ -1,4 +1,4 @@
-"""A chat page of the runtime's own, at ``/chat``: server-sent events to the page, plain requests from it."""
+"""The chat page at ``/chat``. The runtime sends server-sent events to it; it sends plain requests."""
 
 from __future__ import annotations
 
@@ -42,23 +42,16 @@ from connectors.web.backend import Backend
 from connectors.web.channel import ITEMS_KEPT, Channel, Channels, rendered
 from connectors.web.convert import RequestError
 from connectors.web.page import HEADERS, ROOT, Page
-from connectors.web.sessions import (
-    COOKIE,
-    SESSION_SECONDS,
-    Authenticate,
-    CheckPlace,
-    Session,
-    Sessions,
-)
+from connectors.web.sessions import COOKIE, SESSION_SECONDS, Authenticate, CheckPlace, Session, Sessions
 from connectors.web.stream import OpenPage, stream
 
 DEFAULT_WORKSPACE = "sample"
 BODY_SECONDS = 30.0
 MAX_STREAMS = 5
-"""Open pages of one person: browsers make six connections to a host, and one is needed for saying something."""
+"""Most open pages of one person. Browsers open six connections to a host, and one must stay free for requests."""
 MAX_PART_CHARACTERS = 100_000_000
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""What browsers may show of files in the page; all else they save."""
+"""Media types that the page may show. Browsers save all other files."""
 ADMIN = CALLER_PREFIX + "admin"
 
 _CODES = {401: "unauthenticated", 403: "forbidden", 404: "not_found"}
@@ -67,12 +60,12 @@ log = structlog.get_logger()
 
 
 class WebConnector:
-    """The connector whose platform is a page in a browser.
+    """The connector of the chat page.
 
-    People sign in with a token, which is checked by *authenticate* and not kept; from then on a cookie that no script
-    can read stands for them. What they say carries an id that the page made, so that it may be sent again.
+    People sign in with a token, which *authenticate* checks and nobody stores. After that, a cookie identifies them;
+    scripts cannot read it. The page gives each message an id, so that it can send the message again.
 
-    ``backend`` is set by the wiring, before the first request.
+    The wiring sets ``backend`` before the first request.
     """
 
     backend: Backend
@@ -110,7 +103,7 @@ class WebConnector:
         check_place: CheckPlace,
         sessions: Sessions,
     ) -> WebConnector:
-        """The connector as *settings* want it."""
+        """Create the connector with the limits of *settings*."""
         return cls(
             authenticate,
             check_place,
@@ -133,7 +126,7 @@ class WebConnector:
             self._accept = None
             self._state = State.STOPPED
             for channel in self._channels:
-                channel.wake()  # pages that wait for nothing are let go, so that the process can stop
+                channel.wake()  # streams of pages that expect no answer end, so that the process can stop
 
     async def close(self) -> None:
         self._state = State.STOPPED
@@ -144,7 +137,7 @@ class WebConnector:
         return outbound_parts(message, [message.text] if message.text else [], "markdown", 1)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        """Show *part* to whoever has the page open. Where nobody has, it is there when the page is opened next."""
+        """Show *part* on the person's open pages. A page that is opened later loads it."""
         channel = self._channel(message.key)
         if message.silent:
             channel.settled(convert.place(message.key)[1], message.answers)
@@ -193,20 +186,22 @@ class WebConnector:
             ("POST", "stop", self._stop),
             ("POST", "marks", self._mark),
             ("GET", "sections", self._show_section),
-            ("POST", "files", self._take_file),
+            ("POST", "files", self._store_file),
             ("GET", "files", self._show_file),
             ("GET", "events", self._open_stream),
         )
         return [
             *Page().routes(),
             *(
-                Route(f"{ROOT}/{path}", self._guarded(handler), methods=[method], include_in_schema=False)
+                Route(f"{ROOT}/{path}", self._with_error_responses(handler), methods=[method], include_in_schema=False)
                 for method, path, handler in calls
             ),
         ]
 
-    def _guarded(self, handler: Handler) -> Handler:
-        async def guarded(request: Request) -> Response:
+    def _with_error_responses(self, handler: Handler) -> Handler:
+        """Wrap *handler* so that it checks the origin and turns errors into responses."""
+
+        async def handle(request: Request) -> Response:
             try:
                 self._check_origin(request)
                 return await handler(request)
@@ -220,16 +215,17 @@ class WebConnector:
                 return _error_response(RequestError(404, "unknown_workspace", error.user_text))
             except AgentRuntimeError as error:
                 failure = convert.failure(error)
-                if failure.status >= 500:  # else it is the caller's mistake, and told to them
+                if failure.status >= 500:  # below 500 it is the caller's mistake
                     log.warning("http.failed", error=type(error).__name__, connector=self.name)
                 return _error_response(failure)
 
-        return guarded
+        return handle
 
     def _check_origin(self, request: Request) -> None:
-        """Our own page only: the cookie also goes along when another port of this machine asks.
+        """Refuse requests from pages other than this one. Raises `RequestError` and `HTTPException` (403).
 
-        Browsers say where a request comes from; a body that is JSON no form of another site can send.
+        The cookie alone is not enough, because browsers also send it with requests from other ports of this machine.
+        Browsers report a request's origin. In addition, forms of other sites cannot send JSON bodies.
         """
         self._check_place(request)
         if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
@@ -258,7 +254,7 @@ class WebConnector:
         return response
 
     async def _change_workspace(self, request: Request) -> Response:
-        """Another workspace for the same sign-in: for the admin, whose token is for all of them."""
+        """Change the workspace of the session. Only the admin can, whose token is for all workspaces."""
         await self._session(request)
         fields = convert.parse_object(await self._read_json(request))
         workspace_id = convert.parse_workspace(fields, None, self._default_workspace)
@@ -277,7 +273,7 @@ class WebConnector:
         await self._sessions.end(request.cookies[COOKIE])
         channel = self._channels.known(session.workspace_id, convert.person_id(session))
         if channel is not None:
-            channel.close()  # pages of other browsers come back at once by their own sessions
+            channel.close()  # pages in other browsers reconnect at once with their own sessions
         response = _json_response({})
         response.delete_cookie(COOKIE, path=ROOT, httponly=True, samesite="strict")
         return response
@@ -290,48 +286,50 @@ class WebConnector:
         return _json_response({"commands": [convert.hint_object(hint) for hint in self._commands]})
 
     async def _list_conversations(self, request: Request) -> Response:
-        """The conversations of whoever is signed in; with ``?q=`` those in which the words occur."""
+        """List the signed-in person's conversations; with ``?q=``, only those that contain the words."""
         session = await self._session(request)
         words = request.query_params.get("q", "")
         person = convert.person_id(session)
         cursor = self._channels.of(session.workspace_id, person).cursor
-        found = await self.backend.conversations(session.workspace_id, person, words)
-        return _json_response({"conversations": [convert.conversation_object(one) for one in found], "cursor": cursor})
+        conversations = await self.backend.conversations(session.workspace_id, person, words)
+        return _json_response(
+            {"conversations": list(map(convert.conversation_object, conversations)), "cursor": cursor}
+        )
 
     async def _rename(self, request: Request) -> Response:
-        fields, key, _ = await self._asked(request)
+        fields, key, _ = await self._read_conversation_request(request)
         title = fields.get("title")
         if not isinstance(title, str) or not title.strip():
             raise RequestError(400, "bad_request", "The title is empty.")
-        renamed = convert.conversation_object(await self.backend.rename(key, title))
-        self._channel(key).listed(renamed)
-        return _json_response(renamed)
+        conversation = convert.conversation_object(await self.backend.rename(key, title))
+        self._channel(key).listed(conversation)
+        return _json_response(conversation)
 
     async def _delete(self, request: Request) -> Response:
-        _, key, session = await self._asked(request)
+        _, key, session = await self._read_conversation_request(request)
         await self.backend.delete(key, convert.person_of(session))
         self._channel(key).deleted(convert.place(key)[1])
         return _json_response({})
 
     async def _list_messages(self, request: Request) -> Response:
-        """The last messages of a conversation, and the place in the events from which to go on."""
+        """List the last messages of a conversation, with the cursor for the events that follow."""
         session = await self._session(request)
         conversation = request.query_params.get("conversation", "")
         key = convert.conversation_key(session, conversation)
         await self._require_workspace(session.workspace_id)
         channel = self._channel(key)
-        cursor = channel.cursor  # before anything is read: an event may come twice, and none is missed
+        cursor = channel.cursor  # read first: then an event may come twice, but none is missed
         past = []
-        for said in await self.backend.recent(key, convert.person_of(session), ITEMS_KEPT):
-            nodes = await rendered(said.text) if said.reply is not None else []
-            past.append(convert.past_item(said, conversation, nodes))
+        for message in await self.backend.recent(key, convert.person_of(session), ITEMS_KEPT):
+            nodes = await rendered(message.text) if message.reply is not None else []
+            past.append(convert.past_item(message, conversation, nodes))
         items = convert.merged(past, channel.items(conversation), ITEMS_KEPT)
         return _json_response({"messages": items, "cursor": cursor})
 
     async def _post(self, request: Request) -> Response:
-        """Take a message; with ``replaces`` in the place of the last ones, whose turn is forgotten."""
+        """Accept a message. With ``replaces``, deletes the last turn, whose messages it replaces."""
         sent_at = datetime.now(UTC)
-        fields, key, session = await self._asked(request)
+        fields, key, session = await self._read_conversation_request(request)
         message = convert.to_inbound(fields, session, sent_at, [hint.name for hint in self._commands])
         files = convert.parse_files(fields.get("files"))
         replaced = convert.message_ids(fields.get("replaces"))
@@ -343,8 +341,8 @@ class WebConnector:
         channel, conversation = self._channel(key), convert.place(key)[1]
         if replaced:
             person = convert.person_of(session)
-            gone = await self.backend.replace(key, person, replaced, message.message_id, files)
-            channel.replaced(conversation, [*replaced, *gone])
+            removed = await self.backend.replace(key, person, replaced, message.message_id, files)
+            channel.replaced(conversation, [*replaced, *removed])
         accepted = await self._accept(message)
         if accepted.outcome == "refused":
             raise convert.refusal(accepted)
@@ -356,12 +354,12 @@ class WebConnector:
         return _json_response({"outcome": accepted.outcome, "why": accepted.why, "message": item}, 202)
 
     async def _stop(self, request: Request) -> Response:
-        _, key, _ = await self._asked(request)
+        _, key, _ = await self._read_conversation_request(request)
         return _json_response({"stopped": await self.backend.stop(key)})
 
     async def _mark(self, request: Request) -> Response:
-        """``{"conversation", "turn", "mark": "good" | "bad" | null}``"""
-        fields, key, session = await self._asked(request)
+        """Set the mark of an answer: ``{"conversation", "turn", "mark": "good" | "bad" | null}``."""
+        fields, key, session = await self._read_conversation_request(request)
         turn_id, mark = fields.get("turn"), fields.get("mark")
         if not isinstance(turn_id, str) or mark not in ("good", "bad", None):
             raise RequestError(400, "bad_request", "a mark needs a turn, and good, bad or null")
@@ -370,21 +368,22 @@ class WebConnector:
         return _json_response({"turn": turn_id, "mark": mark})
 
     async def _show_section(self, request: Request) -> Response:
-        """What a source says: the text below its heading."""
+        """Show the text of a source below its heading."""
         session = await self._session(request)
-        asked = request.query_params
-        key = convert.conversation_key(session, asked.get("conversation", ""))
+        query = request.query_params
+        key = convert.conversation_key(session, query.get("conversation", ""))
         await self._require_workspace(session.workspace_id)
-        source, heading = asked.get("source", ""), asked.get("heading", "")
+        source, heading = query.get("source", ""), query.get("heading", "")
         text = await self.backend.section(key, source, heading)
         return _json_response({"source": source, "heading": heading, "nodes": without_breaks(await rendered(text))})
 
-    async def _take_file(self, request: Request) -> Response:
-        """Keep the body as a file of a conversation, to be named in a message."""
+    async def _store_file(self, request: Request) -> Response:
+        """Store the body as a file of a conversation. A later message names it."""
         session = await self._session(request)
         key = convert.conversation_key(session, request.query_params.get("conversation", ""))
         await self._require_workspace(session.workspace_id)
-        if request.headers.get("content-type") != "application/octet-stream":  # which no form of another site sends
+        # Forms of other sites cannot send this content type.
+        if request.headers.get("content-type") != "application/octet-stream":
             raise RequestError(415, "bad_request", "send the file as application/octet-stream")
         megabytes = self._max_file_bytes / 1_000_000
         data = await self._read_body(request, self._max_file_bytes, f"The file is larger than {megabytes:g} MB.")
@@ -393,25 +392,28 @@ class WebConnector:
         return _json_response({"id": await self.backend.keep_file(key, data), "size": len(data)}, 201)
 
     async def _show_file(self, request: Request) -> Response:
-        """A file of a message: pictures to be shown, all else to be saved."""
+        """Send a file of a message. Browsers show pictures and save all other files."""
         session = await self._session(request)
-        asked = request.query_params
-        key = convert.conversation_key(session, asked.get("conversation", ""))
-        path = await self.backend.find_file(key, asked.get("file", ""))
+        query = request.query_params
+        key = convert.conversation_key(session, query.get("conversation", ""))
+        path = await self.backend.find_file(key, query.get("file", ""))
         if path is None:
             raise RequestError(404, "not_found", "This file is no longer stored.")
-        kind = asked.get("type", "")
-        is_picture = kind in PICTURES
+        media_type = query.get("type", "")
+        is_picture = media_type in PICTURES
         return FileResponse(
             path,
             headers={**HEADERS, "Cache-Control": "private, max-age=3600"},
-            media_type=kind if is_picture else "application/octet-stream",
-            filename=asked.get("name", "file"),
+            media_type=media_type if is_picture else "application/octet-stream",
+            filename=query.get("name", "file"),
             content_disposition_type="inline" if is_picture else "attachment",
         )
 
-    async def _asked(self, request: Request) -> tuple[dict[str, Any], ConversationKey, Session]:
-        """The body's fields, and the conversation of theirs that it names. Raises `RequestError`."""
+    async def _read_conversation_request(self, request: Request) -> tuple[dict[str, Any], ConversationKey, Session]:
+        """Return the body's fields, the key of the conversation that it names, and the session.
+
+        Raises `RequestError`.
+        """
         session = await self._session(request)
         fields = convert.parse_object(await self._read_json(request))
         return fields, convert.conversation_key(session, fields.get("conversation")), session
@@ -424,11 +426,13 @@ class WebConnector:
         cursor = request.headers.get("last-event-id", "") or channel.cursor
         headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         secret = request.cookies[COOKIE]
-        events = stream(channel, cursor, running=lambda: self._accept is not None, lasts=lambda: self._lasts(secret))
+        events = stream(
+            channel, cursor, running=lambda: self._accept is not None, lasts=lambda: self._is_signed_in(secret)
+        )
         return OpenPage(channel, events, headers)
 
-    async def _lasts(self, secret: str) -> bool:
-        """Whether the session is still good; also while nobody can tell."""
+    async def _is_signed_in(self, secret: str) -> bool:
+        """Return whether the session is still valid. True if the store is unavailable."""
         try:
             return await self._sessions.find(secret) is not None
         except StoreUnavailable:
@@ -442,14 +446,14 @@ class WebConnector:
         return self._channels.of(key.workspace_id, convert.place(key)[0])
 
     async def _read_json(self, request: Request) -> bytes:
-        """The body, JSON by its own word and within the limit. Raises `RequestError`."""
+        """Read a body that is declared as JSON and within the limit. Raises `RequestError`."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError(415, "bad_request", "send JSON, with Content-Type: application/json")
         limit = self._max_body_bytes
         return await self._read_body(request, limit, f"The message is larger than {limit} bytes.")
 
     async def _read_body(self, request: Request, limit: int, too_large: str) -> bytes:
-        """The body, within *limit* bytes. Raises `RequestError`."""
+        """Read a body of at most *limit* bytes. Raises `RequestError`, with *too_large* as text if it is larger."""
         body = bytearray()
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -464,12 +468,12 @@ class WebConnector:
         return bytes(body)
 
     async def _session_object(self, session: Session) -> dict[str, Any]:
-        """What the page knows of its sign-in; ``workspaces`` are those to choose from."""
-        is_everywhere = session.caller_id == ADMIN
+        """Return the page's object for its session. ``workspaces`` are those that the person can choose."""
+        is_admin = session.caller_id == ADMIN
         return {
             "name": session.name,
             "workspace": session.workspace_id,
-            "workspaces": await self.backend.workspaces() if is_everywhere else [session.workspace_id],
+            "workspaces": await self.backend.workspaces() if is_admin else [session.workspace_id],
             "role": session.role.value,
             "person": convert.person_id(session),
             "max_file_bytes": self._max_file_bytes,
@@ -488,6 +492,6 @@ def _error_response(error: RequestError) -> Response:
 
 
 def _json_response(value: Any, status: int = 200) -> Response:
-    # Half a surrogate pair in a model's text becomes a JSON escape, where a plain encoder would fail.
+    # An unpaired surrogate in a model's text becomes a JSON escape; a strict encoder would fail.
     body = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
     return Response(body, status, {**HEADERS, "Cache-Control": "no-store"}, media_type="application/json")

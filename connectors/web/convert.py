@@ -1,8 +1,8 @@
-"""Between the page's JSON and the nouns. Pure.
+"""Convert between the chat page's JSON and the connectors' messages. Pure.
 
-A conversation's ``external_id`` is ``<person>/<conversation>``: the person's id, and an id that the page made. People
-once gave themselves a name after signing in, and talked in ``<person>.<name>/<conversation>``; the page knows such a
-conversation as ``<name>~<conversation>``.
+A conversation's ``external_id`` is ``<person>/<conversation>``: the person's id and an id that the page created. In
+earlier versions people chose a name after signing in, and the id was ``<person>.<name>/<conversation>``. The page's id
+of such a conversation is ``<name>~<conversation>``.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from connectors.web.sessions import Session
 
 NAME = "web"
 MAX_NAME_CHARACTERS = 200
-"""Of a file's name."""
+"""Longest file name."""
 MAX_FILES = 10
-"""Of one message."""
+"""Most files of one message."""
 _CONVERSATION = re.compile(r"([^/~\x00-\x1f]{1,120}~)?[a-z0-9][a-z0-9-]{0,63}")
 _MEDIA_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]{1,100}")
 _COMMAND = re.compile(r"/(?P<word>[A-Za-z][\w-]*)(\s.*)?", re.DOTALL)
@@ -51,7 +51,7 @@ _REFUSALS = {
 
 
 class RequestError(Exception):
-    """A request that is answered with an error: its status, a code for the page and a text for people."""
+    """An error response: its HTTP status, a code for the page and a text for people."""
 
     def __init__(self, status: int, code: str, message: str, *, retry_after_seconds: int | None = None) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ class RequestError(Exception):
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """*body* as a JSON object. Raises `RequestError` 400."""
+    """Parse *body* as a JSON object. An empty body is an empty object. Raises `RequestError` 400."""
     try:
         value = json.loads(body.decode("utf-8")) if body.strip() else {}
     except (ValueError, RecursionError):
@@ -84,23 +84,26 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def parse_workspace(fields: dict[str, Any], only_workspace: str | None, default_workspace: str) -> str:
-    """The workspace that somebody signs in to. Raises `RequestError`."""
-    asked = fields.get("workspace") or ""
-    if not isinstance(asked, str):
+    """Return the workspace that a person signs in to: the requested one, else the token's only one, else the default.
+
+    Raises `RequestError` if the token is not for it.
+    """
+    requested = fields.get("workspace") or ""
+    if not isinstance(requested, str):
         raise RequestError(400, "bad_request", "the workspace must be a string")
-    workspace_id = asked.strip() or only_workspace or default_workspace
+    workspace_id = requested.strip() or only_workspace or default_workspace
     if only_workspace not in (None, workspace_id):
         raise RequestError(403, "forbidden", f"This sign-in is for the workspace {only_workspace}.")
     return workspace_id
 
 
 def person_id(session: Session) -> str:
-    """Whoever is signed in, as the first half of their conversations' ids. Holds neither ``/`` nor ``.``."""
+    """Return the signed-in person's id, the first part of their conversations' ids. It contains no ``/`` and ``.``."""
     return session.person or session.caller_id.removeprefix(CALLER_PREFIX)
 
 
 def author_of(session: Session) -> Author:
-    """Whoever is signed in: the person, else the holder of the token."""
+    """Return the author of the session's messages: the person, else the holder of the token."""
     return Author(session.person or session.caller_id, name=session.name)
 
 
@@ -109,27 +112,27 @@ def person_of(session: Session) -> Person:
 
 
 def conversation_key(session: Session, conversation: Any) -> ConversationKey:
-    """Raises `RequestError` 400 for an id of no conversation."""
+    """Return the key of the page's conversation id. Raises `RequestError` 400 if the id is malformed."""
     if not isinstance(conversation, str) or not _CONVERSATION.fullmatch(conversation):
         raise RequestError(400, "bad_request", "a conversation's id is 1 to 64 of a-z, 0-9 and '-'")
     return conversation_in(session.workspace_id, person_id(session), conversation)
 
 
 def conversation_in(workspace_id: str, person: str, conversation: str) -> ConversationKey:
-    """The key of a conversation, by the id that the page has for it; the inverse of `place`."""
-    name, _, own = conversation.rpartition("~")
-    return ConversationKey(workspace_id, NAME, f"{person}.{name}/{own}" if name else f"{person}/{own}")
+    """Return the key of the page's conversation id. Inverse of `place`."""
+    name, _, own_id = conversation.rpartition("~")
+    return ConversationKey(workspace_id, NAME, f"{person}.{name}/{own_id}" if name else f"{person}/{own_id}")
 
 
 def place(key: ConversationKey) -> tuple[str, str]:
-    """The person and the conversation of *key*, as the page knows it."""
-    whose, _, own = key.external_id.partition("/")
-    person, _, name = whose.partition(".")
-    return person, f"{name}~{own}" if name else own
+    """Return the person of *key* and the page's id of its conversation."""
+    owner, _, own_id = key.external_id.partition("/")
+    person, _, name = owner.partition(".")
+    return person, f"{name}~{own_id}" if name else own_id
 
 
 def parse_files(given: Any) -> tuple[File, ...]:
-    """The files that a message comes with: ``[{"id", "name", "media_type", "size"}]``. Raises `RequestError` 400."""
+    """Parse a message's files: ``[{"id", "name", "media_type", "size"}]``. Raises `RequestError` 400."""
     if given is None:
         return ()
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
@@ -137,10 +140,10 @@ def parse_files(given: Any) -> tuple[File, ...]:
     if len(given) > MAX_FILES:
         raise RequestError(400, "too_many_files", f"A message takes {MAX_FILES} files at most.")
     files = []
-    for one in given:
-        file_id, name, media_type = (str(one.get(field) or "") for field in ("id", "name", "media_type"))
-        name = " ".join(_plain(name).split())[:MAX_NAME_CHARACTERS] or "file"
-        size = one.get("size")
+    for entry in given:
+        file_id, name, media_type = (str(entry.get(field) or "") for field in ("id", "name", "media_type"))
+        name = " ".join(_replace_invalid(name).split())[:MAX_NAME_CHARACTERS] or "file"
+        size = entry.get("size")
         media_type = media_type if _MEDIA_TYPE.fullmatch(media_type) else ""
         files.append(File(file_id, name, media_type, size if isinstance(size, int) and size > 0 else 0))
     return tuple(files)
@@ -151,7 +154,7 @@ def file_object(file: File) -> dict[str, Any]:
 
 
 def attachment(file: File, key: ConversationKey) -> Attachment:
-    """*file* for the runtime; its handle is for `parse_handle`."""
+    """Turn *file* into an attachment. `parse_handle` reads its handle."""
     family = file.media_type.partition("/")[0]
     kind: Any = {"image": "image", "audio": "voice"}.get(family, "document")
     if file.media_type == "image/svg+xml":
@@ -165,7 +168,7 @@ def parse_handle(handle: str) -> tuple[str, ConversationKey]:
 
 
 def message_ids(given: Any) -> list[str]:
-    """A list of message ids. Raises `RequestError` 400."""
+    """Parse a list of message ids. Raises `RequestError` 400."""
     if given is None:
         return []
     if not isinstance(given, list) or not all(isinstance(one, str) and _MESSAGE_ID.fullmatch(one) for one in given):
@@ -173,16 +176,16 @@ def message_ids(given: Any) -> list[str]:
     return given
 
 
-def _plain(text: str) -> str:
+def _replace_invalid(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "")
 
 
 def to_inbound(
     fields: dict[str, Any], session: Session, sent_at: datetime, commands: Collection[str] = ()
 ) -> InboundMessage:
-    """What a person says at the page: ``{"id", "conversation", "text", "files"?}``. Raises `RequestError` 400.
+    """Parse a person's message: ``{"id", "conversation", "text", "files"?}``. Raises `RequestError` 400.
 
-    A text that begins with a slash and the word of one of *commands*, which the page lists, is that command.
+    A text that begins with a slash and one of *commands*, which the page lists, is that command.
     """
     message_id, text = fields.get("id"), fields.get("text")
     if not isinstance(message_id, str) or not _MESSAGE_ID.fullmatch(message_id):
@@ -195,15 +198,15 @@ def to_inbound(
         raise RequestError(400, "empty", "The message is empty.")
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     command = _COMMAND.fullmatch(text)
-    given = command is not None and command["word"].lower() in commands
+    is_command = command is not None and command["word"].lower() in commands
     return InboundMessage(
         connector=NAME,
         external_id=key.external_id,
         message_id=message_id,
         author=author_of(session),
         attachments=tuple(attachment(file, key) for file in files),
-        text=text[1:].strip() if given else text,
-        kind=InboundKind.COMMAND if given else InboundKind.MESSAGE,
+        text=text[1:].strip() if is_command else text,
+        kind=InboundKind.COMMAND if is_command else InboundKind.MESSAGE,
         sent_at=sent_at,
         direct=True,
         workspace_id=session.workspace_id,
@@ -214,7 +217,7 @@ def to_inbound(
 
 
 def refusal(accepted: Accepted) -> RequestError:
-    """Why a message gets no answer."""
+    """Return the error response for a refused message."""
     status, text = _REFUSALS.get(accepted.why, (403, f"This is not answered here ({accepted.why or 'refused'})."))
     retry_after = accepted.retry_after_seconds
     return RequestError(
@@ -226,7 +229,11 @@ def refusal(accepted: Accepted) -> RequestError:
 
 
 def failure(error: AgentRuntimeError) -> RequestError:
-    """An error of the runtime: 503 where nothing could be stored."""
+    """Return the error response for an error of the runtime.
+
+    The status is 503 if the store is unavailable, else the one of `_REFUSALS` for the error's ``code``, else 503 if
+    the error is retryable, else 500.
+    """
     if isinstance(error, StoreUnavailable):
         return RequestError(503, "store_unavailable", error.user_text, retry_after_seconds=1)
     code = getattr(error, "code", "")
@@ -236,7 +243,7 @@ def failure(error: AgentRuntimeError) -> RequestError:
 
 
 def spoken_item(message_id: str, conversation: str, text: str, at: str, files: Sequence[File] = ()) -> dict[str, Any]:
-    """A person's message as the page shows it."""
+    """Return the page's object for a person's message."""
     return {
         "id": message_id,
         "conversation": conversation,
@@ -251,8 +258,11 @@ def spoken_item(message_id: str, conversation: str, text: str, at: str, files: S
 def reply_item(
     item_id: str, message: OutboundMessage, nodes: list[Node], text: str, at: str, mark: Mark | None = None
 ) -> dict[str, Any]:
-    """The bot's message as the page shows it: *nodes* are *text* as `connectors.text.tree` has it; *mark* is what the
-    person said of it. An answer has its sources where the place shows them; an apology quotes from them."""
+    """Return the page's object for a message of the bot.
+
+    *nodes* is *text* as rendered by `connectors.text.tree`; *mark* is the person's mark. A reply has its sources only
+    if the place shows them; a message of another kind, such as an apology, always has them, because it quotes them.
+    """
     shown = message.sources if message.shows_sources or message.kind != "reply" else ()
     return {
         "id": item_id,
@@ -272,14 +282,14 @@ def reply_item(
 
 
 def item_id(message: OutboundMessage) -> str:
-    """By what the page knows the message: its only part's token (`connectors.text.outgoing`)."""
+    """Return the page's id of a message: the token of its only part (see `connectors.text.outgoing`)."""
     return f"{message.turn_id}.{message.kind}.0"
 
 
 def merged(past: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    """The last *limit* items of *past* (from the transcript) and *kept* (in memory), each once, by time.
+    """Return the last *limit* items of *past* (from the transcript) and *kept* (in memory), each once, by time.
 
-    One that is in both is the one in memory: it may have been edited since, and has its notes.
+    If an item is in both, uses the one in memory, which includes later edits and the bot's degraded blocks.
     """
     items = {item["id"]: item for item in past} | {item["id"]: item for item in kept}
     return sorted(items.values(), key=lambda item: str(item["at"]))[-limit:]
@@ -294,13 +304,13 @@ def hint_object(hint: CommandHint) -> dict[str, str]:
 
 
 def sse(name: str, data: dict[str, Any], event_id: str = "") -> bytes:
-    """One server-sent event. JSON in ASCII has no line breaks, so one ``data`` line holds it whatever the text."""
+    """Encode one server-sent event. JSON in ASCII has no line breaks, so it always fits one ``data`` line."""
     first = f"id: {event_id}\n" if event_id else ""
     return f"{first}event: {name}\ndata: {json.dumps(data)}\n\n".encode("ascii")
 
 
 def past_item(said: Said, conversation: str, nodes: list[Node]) -> dict[str, Any]:
-    """A message of the transcript as the page shows it."""
+    """Return the page's object for a message of the transcript."""
     if said.reply is None:
         return spoken_item(said.message_id, conversation, said.text, said.at, said.files)
     return reply_item(item_id(said.reply), said.reply, nodes, said.text, said.at, said.mark)

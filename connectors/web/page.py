@@ -1,4 +1,4 @@
-"""The page itself: files of this package, and the headers that keep it to itself."""
+"""The static files of the chat page, and its security headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = {
 }
 
 HEADERS = {
-    # Nothing from elsewhere, nothing inline, and no text that becomes HTML or script.
+    # Only resources of this server, no inline scripts or styles, and no text that becomes HTML or script.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -39,15 +39,15 @@ HEADERS = {
 
 
 class Page:
-    """Serves the files, each read once."""
+    """Serves the static files. Reads each file once."""
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[bytes, str]] = {}
 
     def routes(self) -> list[BaseRoute]:
-        """``/chat`` and what it refers to. Open to everybody: there is nothing in it."""
+        """Return the routes of ``/chat`` and its files. They need no sign-in, because they contain no data."""
         return [
-            Route("/", _lead_here, methods=["GET"], include_in_schema=False),
+            Route("/", _redirect_to_chat, methods=["GET"], include_in_schema=False),
             self._route(ROOT, "index.html", "text/html"),
             *(self._route(f"{ROOT}/static/{name}", name, media_type) for name, media_type in FILES.items()),
         ]
@@ -65,7 +65,7 @@ class Page:
         return Route(path, serve, methods=["GET"], include_in_schema=False)
 
 
-async def _lead_here(_request: Request) -> Response:
+async def _redirect_to_chat(_request: Request) -> Response:
     return RedirectResponse(ROOT.removeprefix("/"), headers=HEADERS)
 
 

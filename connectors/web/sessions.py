@@ -1,4 +1,4 @@
-"""Who is signed in to the chat page, and the cookie by which the browser shows it."""
+"""Sessions of people who are signed in to the chat page, and the browser's cookie for them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from connectors.message import Role
 
 COOKIE = "agent_runtime_chat"
 SESSION_SECONDS = 7 * 24 * 3600
-"""How long a sign-in lasts."""
+"""How long a person stays signed in."""
 
 
 class WebCaller(Protocol):
-    """Whoever holds a token, after authentication."""
+    """The authenticated holder of a token."""
 
     @property
     def role(self) -> Role: ...
 
     @property
     def workspace_id(self) -> str | None:
-        """The only workspace that the token is for; None for all."""
+        """The only workspace of the token; None for all."""
 
     @property
     def id(self) -> str:
@@ -31,16 +31,16 @@ class WebCaller(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call the token's holder."""
+        """The display name of the token's holder."""
 
     @property
     def person(self) -> str:
-        """The id of the person for whom the token was made; empty for a program's, and the admin's."""
+        """The id of the person for whom the token was created. Empty for a program's token and the admin's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A person at the page."""
+    """The sign-in of one person in one workspace."""
 
     caller_id: str
     role: Role
@@ -50,22 +50,22 @@ class Session:
 
 
 class Sessions(Protocol):
-    """Keeps sessions by a random secret that only the browser has. Raises `connectors.message.StoreUnavailable`."""
+    """Stores sessions by a random secret that only the browser has. Raises `connectors.message.StoreUnavailable`."""
 
     async def begin(self, token: str, session: Session) -> str:
-        """Keep *session*, begun with the API token *token*; its new secret. The token itself is not kept."""
+        """Store *session*, signed in with the API token *token*; return its new secret. Does not store the token."""
 
     async def find(self, secret: str) -> Session | None:
-        """The session of *secret*, with what its token allows now; None where either is gone."""
+        """Return the session of *secret* with its token's current permissions, or None if either no longer exists."""
 
     async def move(self, secret: str, workspace_id: str) -> Session | None:
-        """Let the session be in another workspace from now on; None where its token is not for that one."""
+        """Move the session to another workspace and return it, or None if its token is not for that workspace."""
 
     async def end(self, secret: str) -> None:
-        """Forget the session."""
+        """Delete the session."""
 
 
 Authenticate = Callable[[Request], Awaitable[WebCaller]]
-"""By the bearer token. Raises `starlette.exceptions.HTTPException` (401, 403) and `StoreUnavailable`."""
+"""Authenticates a bearer token. Raises `starlette.exceptions.HTTPException` (401, 403) and `StoreUnavailable`."""
 CheckPlace = Callable[[Request], None]
-"""Refuses foreign hosts and origins: raises `starlette.exceptions.HTTPException` 403."""
+"""Checks host and origin. Raises `starlette.exceptions.HTTPException` (403) for foreign ones."""

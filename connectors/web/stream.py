@@ -1,4 +1,4 @@
-"""What an open page is told, as server-sent events."""
+"""The stream of server-sent events to an open page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from connectors.web.channel import Channel, Subscription
 from connectors.web.convert import sse
 
 KEEP_ALIVE_SECONDS = 15.0
-"""A stream carries a comment this often, so that proxies keep it open; then its session is looked at, too."""
+"""Interval between a stream's comments, which make proxies keep it open. Each time, the session is checked too."""
 DRAFT_SECONDS = 0.08
-"""How often a growing reply is shown: as often as eyes tell apart, and more slowly the longer it is."""
+"""Shortest interval between updates of a growing reply; faster ones would not be visible."""
 DRAFT_CHARACTERS_PER_SECOND = 40_000
+"""The interval grows by a second for each so many characters of the reply."""
 
 
 class OpenPage(StreamingResponse):
-    """A stream of *events*. It counts among the pages of *channel* from here on: before its first event others ask."""
+    """The response with the stream of *events*.
+
+    It counts as a page of *channel* from its creation, not only from its first event, so that many simultaneous
+    requests cannot exceed the limit of pages.
+    """
 
     def __init__(self, channel: Channel, events: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
         super().__init__(events, media_type="text/event-stream", headers=headers)
@@ -36,10 +41,10 @@ class OpenPage(StreamingResponse):
 async def stream(
     channel: Channel, cursor: str, *, running: Callable[[], bool], lasts: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[bytes]:
-    """The events of *channel* from *cursor* on; ``reset`` first where not all of them are known any more.
+    """Yield the events of *channel* after *cursor*. Yields ``reset`` first if some of them are no longer in memory.
 
-    It ends when the channel is closed, when the session does not last, and once the connector is not *running* and
-    no answer is awaited.
+    Ends when the channel is closed, when the session is no longer valid (*lasts*), or when the connector is not
+    *running* and no answer is expected.
     """
     resumed = channel.resume(cursor)
     page = Subscription(channel.last if resumed is None else resumed)
@@ -49,38 +54,38 @@ async def stream(
             yield sse("reset", {}, channel.event_id(page.cursor))
         yield b": open\n\n"
         loop = asyncio.get_running_loop()
-        drafts_at, looked_at = 0.0, loop.time()
+        next_draft_at, checked_at = 0.0, loop.time()
         while True:
             page.changed.clear()
-            for event in _news(channel, page):
+            for event in _new_events(channel, page):
                 yield event
-            patience = KEEP_ALIVE_SECONDS
-            if channel.drafts and loop.time() < drafts_at:
-                patience = drafts_at - loop.time()
+            wait_for_seconds = KEEP_ALIVE_SECONDS
+            if channel.drafts and loop.time() < next_draft_at:
+                wait_for_seconds = next_draft_at - loop.time()
             else:
                 async for event in _progress(channel, page):
                     yield event
-                drafts_at = loop.time() + _pace_seconds(channel)
+                next_draft_at = loop.time() + _pace_seconds(channel)
             if page.closed or not (running() or channel.waits):
                 return
-            if loop.time() - looked_at > KEEP_ALIVE_SECONDS:
-                looked_at = loop.time()
+            if loop.time() - checked_at > KEEP_ALIVE_SECONDS:
+                checked_at = loop.time()
                 yield b": waiting\n\n"
                 if not await lasts():
                     return
-            await _changed(page, patience)
+            await _wait_for_change(page, wait_for_seconds)
     finally:
         channel.subscriptions.discard(page)
 
 
-def _news(channel: Channel, page: Subscription) -> list[bytes]:
-    news = []
+def _new_events(channel: Channel, page: Subscription) -> list[bytes]:
+    events = []
     for number, name, data in channel.since(page.cursor):
         page.cursor = number
-        news.append(sse(name, data, channel.event_id(number)))
-    news += [sse("typing", {"conversation": conversation}) for conversation in page.typing]
+        events.append(sse(name, data, channel.event_id(number)))
+    events += [sse("typing", {"conversation": conversation}) for conversation in page.typing]
     page.typing.clear()
-    return news
+    return events
 
 
 async def _progress(channel: Channel, page: Subscription) -> AsyncIterator[bytes]:
@@ -95,9 +100,9 @@ def _pace_seconds(channel: Channel) -> float:
     return DRAFT_SECONDS + longest / DRAFT_CHARACTERS_PER_SECOND
 
 
-async def _changed(page: Subscription, patience_seconds: float) -> None:
+async def _wait_for_change(page: Subscription, timeout_seconds: float) -> None:
     try:
-        async with asyncio.timeout(patience_seconds):
+        async with asyncio.timeout(timeout_seconds):
             await page.changed.wait()
     except TimeoutError:
         return

@@ -1,11 +1,11 @@
-// Requests to the runtime, and the stream of what comes from it.
+// Requests to the runtime, and the stream of its events.
 
 const BASE = new URL("../", import.meta.url);
 const REQUEST_MS = 40_000;
-const SILENCE_MS = 40_000; // the server says something every 15 s
+const SILENCE_MS = 40_000; // the server sends at least a comment every 15 s
 const LONGEST_PAUSE_MS = 30_000;
 
-/** A request that was not done. status 0: the runtime cannot be reached. */
+/** A failed request. status is 0 if the runtime cannot be reached. */
 export class Failure extends Error {
   constructor(status, code, message, retryAfterSeconds = 0) {
     super(message);
@@ -14,21 +14,21 @@ export class Failure extends Error {
     this.retryAfterSeconds = retryAfterSeconds;
   }
 
-  /** Whether the same request may be taken later without anybody doing anything. */
-  get passes() {
+  /** Whether the same request may succeed later without a change. */
+  get retryable() {
     return [0, 408, 429, 500, 502, 503, 504].includes(this.status);
   }
 }
 
-/** Pause before attempt *n* (from 1): doubles, half of it random. */
+/** Returns the pause in milliseconds before an attempt (from 1). It doubles each time; half of it is random. */
 export function pause(attempt) {
   const longest = Math.min(LONGEST_PAUSE_MS, 500 * 2 ** Math.min(attempt, 10));
   return longest / 2 + (Math.random() * longest) / 2;
 }
 
-/** The answer's object. Throws Failure. */
+/** Sends a request and returns the JSON object of the response. Throws Failure. */
 export async function call(method, path, body, headers = {}) {
-  const response = await reach(path, {
+  const response = await sendRequest(path, {
     method,
     headers: body === undefined ? headers : { "Content-Type": "application/json", ...headers },
     body: body === undefined ? undefined : JSON.stringify(body),
@@ -41,17 +41,17 @@ export async function call(method, path, body, headers = {}) {
   }
 }
 
-/** Sends *data* (a File) and returns the answer's object; progress(part) is told how much of it went, 0 to 1. */
+/** Uploads *data* (a File) and returns the JSON object of the response. Calls progress with the sent share, 0 to 1. */
 export function upload(path, data, progress, signal) {
   return new Promise((resolve, reject) => {
-    const request = new XMLHttpRequest(); // fetch does not tell how far it is
+    const request = new XMLHttpRequest(); // fetch does not report upload progress
     request.open("POST", new URL(path, BASE));
     request.setRequestHeader("Content-Type", "application/octet-stream");
     request.responseType = "json";
     request.upload.addEventListener("progress", (event) => progress(event.loaded / (event.total || 1)));
-    const broken = () => reject(new Failure(0, "unreachable", "The connection was lost."));
-    request.addEventListener("error", broken);
-    request.addEventListener("abort", broken);
+    const fail = () => reject(new Failure(0, "unreachable", "The connection was lost."));
+    request.addEventListener("error", fail);
+    request.addEventListener("abort", fail);
     request.addEventListener("load", () => {
       if (request.status < 300) return resolve(request.response);
       const error = request.response?.error;
@@ -62,7 +62,7 @@ export function upload(path, data, progress, signal) {
   });
 }
 
-async function reach(path, options) {
+async function sendRequest(path, options) {
   let response;
   try {
     response = await fetch(new URL(path, BASE), { credentials: "same-origin", cache: "no-store", ...options });
@@ -71,42 +71,42 @@ async function reach(path, options) {
   }
   if (response.ok) return response;
   const wait = Number(response.headers.get("Retry-After")) || 0;
-  const error = await response.json().then((told) => told.error, () => null);
+  const error = await response.json().then((body) => body.error, () => null);
   throw new Failure(response.status, error?.code ?? "failed", error?.message ?? `Error ${response.status}.`, wait);
 }
 
 /**
- * Follows the events from *cursor* on, through lost connections, until the signal or a 401.
- * told.event(name, data), told.state("open" | "lost", why), told.signedOut().
+ * Receives the events after *cursor*, and reconnects after lost connections, until *signal* aborts or a 401.
+ * Calls handlers.event(name, data), handlers.state("open" | "lost", reason) and handlers.signedOut().
  */
-export async function follow(cursor, told, signal) {
+export async function follow(cursor, handlers, signal) {
   let attempt = 0;
   while (!signal.aborted) {
     try {
       for await (const event of stream(cursor, signal)) {
         attempt = 0;
         if (event.id) cursor = event.id;
-        if (event.name === "open") told.state("open", "");
-        else told.event(event.name, event.data);
+        if (event.name === "open") handlers.state("open", "");
+        else handlers.event(event.name, event.data);
       }
       attempt += 1;
     } catch (error) {
       if (signal.aborted) return;
-      if (error.status === 401) return told.signedOut();
+      if (error.status === 401) return handlers.signedOut();
       attempt += 1;
       if (!(error instanceof Failure)) error = new Failure(0, "unreachable", "The connection was lost.");
-      told.state("lost", error.message);
-      await rest(Math.max(pause(attempt), error.retryAfterSeconds * 1000), signal);
+      handlers.state("lost", error.message);
+      await waitForNetwork(Math.max(pause(attempt), error.retryAfterSeconds * 1000), signal);
       continue;
     }
     if (signal.aborted) return;
-    told.state("lost", "The runtime closed the connection.");
-    await rest(pause(attempt), signal);
+    handlers.state("lost", "The runtime closed the connection.");
+    await waitForNetwork(pause(attempt), signal);
   }
 }
 
-/** Waits, but no longer than until the network is back. */
-function rest(ms, signal) {
+/** Waits *ms* milliseconds, or less if the network comes back or *signal* aborts. */
+function waitForNetwork(ms, signal) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, ms);
     const now = () => (clearTimeout(timer), resolve());
@@ -120,7 +120,7 @@ async function* stream(cursor, signal) {
   const either = AbortSignal.any([signal, quiet.signal]);
   let timer = setTimeout(() => quiet.abort(), SILENCE_MS);
   try {
-    const response = await reach("events", { headers: cursor ? { "Last-Event-ID": cursor } : {}, signal: either });
+    const response = await sendRequest("events", { headers: cursor ? { "Last-Event-ID": cursor } : {}, signal: either });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     yield { name: "open" };
     let text = "";

@@ -1,4 +1,4 @@
-// The page: signing in, the open conversation, and what happens in it.
+// The page: signing in, the open conversation, and its events.
 
 import { Failure, call, follow } from "./api.js";
 import { Composer } from "./composer.js";
@@ -21,12 +21,12 @@ class Chat {
     this.owner = `${session.workspace}.${session.person}`;
     this.ended = new AbortController();
     this.conversations = new Conversations(this.owner);
-    this.waits = new Map(); // by conversation: ids of messages whose answer is still to come
+    this.waits = new Map(); // conversation → ids of the messages without an answer yet
     this.answered = new Set();
-    this.drafts = new Map(); // by conversation: what there is of the reply that is being written
+    this.drafts = new Map(); // conversation → its growing reply
     this.cursor = "";
     this.loading = 0;
-    this.held = null; // what came while a conversation was loaded, which may be missing in what was loaded
+    this.queuedEvents = null; // events during a load, which the loaded messages may not include; null: not loading
     const signedOut = () => leave("Your session has ended. Please sign in again.");
     this.log = new Log($("log"), $("newest"), {
       retry: (id) => this.outbox.retry(id),
@@ -37,15 +37,15 @@ class Chat {
       edit: (question) => this.edit(question),
       again: (question) => this.post(question.text, question.files, question.ids),
     });
-    this.editing = null; // the question in whose place the next message goes
+    this.editing = null; // the question that the next message replaces
     this.outbox = new Outbox(this.owner, {
       changed: (message) => this.showUnsent(message),
       taken: (message, answer) => this.taken(message, answer),
       signedOut,
     });
-    composer.told.send = (text) => this.send(text);
-    composer.told.stop = () => this.stop();
-    composer.told.escape = () => this.editing && (this.edit(null), true);
+    composer.handlers.send = (text) => this.send(text);
+    composer.handlers.stop = () => this.stop();
+    composer.handlers.escape = () => this.editing && (this.edit(null), true);
     files.limits = session;
     $("who").textContent = `${session.name || "You"} · ${session.role} in ${session.workspace}`;
     $("workspace").replaceChildren(...session.workspaces.map((name) => new Option(name, name)));
@@ -60,7 +60,7 @@ class Chat {
     this.show();
     await this.load();
     this.readCommands();
-    this.outbox.hurry();
+    this.outbox.sendNow();
     follow(this.cursor, {
       event: (name, data) => this.event(name, data),
       state: (state, why) => this.connected(state === "open", why),
@@ -75,9 +75,9 @@ class Chat {
 
   async list() {
     try {
-      const found = await call("GET", "conversations");
-      this.cursor ||= found.cursor;
-      this.conversations.fill(found.conversations);
+      const loaded = await call("GET", "conversations");
+      this.cursor ||= loaded.cursor;
+      this.conversations.fill(loaded.conversations);
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       if (error.status === 401) return leave("Please sign in.");
@@ -87,10 +87,10 @@ class Chat {
   }
 
   async search(words) {
-    const asked = (this.asked = words.trim());
+    const query = (this.query = words.trim());
     try {
-      const found = asked && (await call("GET", `conversations?q=${encodeURIComponent(asked)}`)).conversations;
-      if (asked !== this.asked) return;
+      const found = query && (await call("GET", `conversations?q=${encodeURIComponent(query)}`)).conversations;
+      if (query !== this.query) return;
       this.conversations.found = found || null;
       this.show();
     } catch (error) {
@@ -99,7 +99,7 @@ class Chat {
     }
   }
 
-  /** Commands are known once the connectors are up, which may be a moment after the page is. */
+  /** Reads the commands. Repeats until there are some: the connectors may start after the page was opened. */
   async readCommands() {
     try {
       composer.commands = (await call("GET", "commands")).commands;
@@ -125,7 +125,7 @@ class Chat {
     this.conversations.open(id);
     this.edit(null);
     this.log.clear();
-    openSide(false);
+    toggleSide(false);
     this.show();
     composer.box.focus();
     await this.load();
@@ -134,14 +134,14 @@ class Chat {
   async load() {
     const conversation = this.current;
     const number = ++this.loading;
-    this.held ??= [];
-    this.log.unsign();
+    this.queuedEvents ??= [];
+    this.log.hideWriting();
     try {
-      const found = await call("GET", `messages?conversation=${encodeURIComponent(conversation)}`);
+      const loaded = await call("GET", `messages?conversation=${encodeURIComponent(conversation)}`);
       if (number !== this.loading) return;
-      this.cursor ||= found.cursor;
-      this.log.fill(found.messages);
-      for (const item of found.messages) if (item.by === "bot") this.heard(item);
+      this.cursor ||= loaded.cursor;
+      this.log.fill(loaded.messages);
+      for (const item of loaded.messages) if (item.by === "bot") this.markAnswered(item);
       for (const message of this.outbox.waiting) this.showUnsent(message);
       const draft = this.drafts.get(conversation);
       if (draft) this.log.grow({ ...draft, from: 0 });
@@ -151,13 +151,13 @@ class Chat {
       if (number === this.loading) this.log.fail(`The conversation cannot be shown. ${error.message}`, () => this.load());
     }
     if (number !== this.loading) return;
-    const held = this.held;
-    this.held = null;
-    for (const [name, data] of held) this.event(name, data);
+    const events = this.queuedEvents;
+    this.queuedEvents = null;
+    for (const [name, data] of events) this.event(name, data);
     this.busy();
   }
 
-  /** Sends what stands in the composer. Whether there was anything to send. */
+  /** Sends the composer's text and files. Returns whether it did. */
   send(text) {
     if (files.busy) return say("A file is still being sent."), false;
     if (!text && !files.ready.length) return false;
@@ -174,7 +174,7 @@ class Chat {
     this.log.toEnd();
   }
 
-  /** Puts the last question into the composer, to be said otherwise; null: it stays as it is. */
+  /** Puts *question*, the last one, into the composer to be edited. null ends editing. */
   edit(question) {
     if (!question && !this.editing) return files.clear();
     this.editing = question;
@@ -186,9 +186,9 @@ class Chat {
 
   async stop() {
     if (!this.waits.get(this.current)?.size && !this.log.draft) return;
-    const begun = Boolean(this.log.draft); // then the answer itself says that it was stopped
+    const replyStarted = Boolean(this.log.draft); // then the answer itself shows that it was stopped
     const done = await this.act("POST", "stop", {}, "The answer could not be stopped.");
-    if (done?.stopped && !begun) notify("Stopped.");
+    if (done?.stopped && !replyStarted) notify("Stopped.");
   }
 
   async mark(item, mark) {
@@ -198,7 +198,7 @@ class Chat {
     if (!done) this.log.mark(item.turn, before);
   }
 
-  /** Asks the runtime to do something in the open conversation. Says *failed* and why where it did not. */
+  /** Sends a request about the open conversation. Returns null, and shows *failed* and the reason, if it fails. */
   async act(method, path, fields, failed) {
     try {
       return await call(method, path, { conversation: this.current, ...fields });
@@ -216,8 +216,8 @@ class Chat {
     body.textContent = "Loading…";
     $("section-dialog").showModal();
     try {
-      const asked = new URLSearchParams({ conversation: this.current, source, heading });
-      body.replaceChildren(...build((await call("GET", `sections?${asked}`)).nodes));
+      const query = new URLSearchParams({ conversation: this.current, source, heading });
+      body.replaceChildren(...build((await call("GET", `sections?${query}`)).nodes));
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       body.textContent = error.message;
@@ -239,10 +239,10 @@ class Chat {
     if (conversation !== this.current) return;
     const ignored = answer.outcome === "ignored" ? { state: "ignored", note: "Not answered here." } : {};
     this.log.put({ ...answer.message, ...ignored });
-    if (answer.outcome === "stored" && this.waits.get(conversation)?.has(message.id)) this.log.sign();
+    if (answer.outcome === "stored" && this.waits.get(conversation)?.has(message.id)) this.log.showWriting();
   }
 
-  /** An answer to the message is to be expected, unless it came before we knew. */
+  /** Expects an answer to the message, unless it has already arrived. */
   wait(conversation, id) {
     if (this.answered.has(id)) return;
     const waits = this.waits.get(conversation) ?? new Set();
@@ -252,24 +252,24 @@ class Chat {
 
   event(name, data) {
     if (name === "reset") return this.drafts.clear(), this.list().then(() => (this.show(), this.load()));
-    if (this.held) return this.held.push([name, data]);
+    if (this.queuedEvents) return this.queuedEvents.push([name, data]);
     if (name === "conversation") return this.conversations.put(data), this.show();
-    if (name === "deleted") return this.dropped(data.conversation);
+    if (name === "deleted") return this.forget(data.conversation);
     const here = data.conversation === this.current;
-    if (name === "message") return this.came(data, here);
+    if (name === "message") return this.showMessage(data, here);
     if (name === "draft") this.keepDraft(data);
     if (name === "settled") this.settle({ ...data, kind: "reply" });
     if (!here) return;
     if (name === "draft") this.log.grow(data);
-    else if (name === "typing") this.log.sign();
+    else if (name === "typing") this.log.showWriting();
     else if (name === "edited") this.log.put(data);
     else if (name === "removed") this.log.remove(data.id);
     else if (name === "marked") this.log.mark(data.turn, data.mark);
-    else if (name === "settled") this.log.drop(), this.log.unsign();
+    else if (name === "settled") this.log.drop(), this.log.hideWriting();
     this.busy();
   }
 
-  dropped(id) {
+  forget(id) {
     this.conversations.drop(id);
     if (id === this.current) return this.open(newId());
     this.show();
@@ -282,17 +282,17 @@ class Chat {
     this.drafts.set(conversation, draft);
   }
 
-  came(item, here) {
+  showMessage(item, here) {
     if (item.by === "bot") {
       this.conversations.mark(item.conversation);
       this.show();
       this.settle(item);
     }
     if (here) {
-      const made = this.log.put(item);
+      const element = this.log.put(item);
       if (item.by === "bot") {
-        if (!this.waits.get(item.conversation)?.size) this.log.unsign();
-        say(`${item.kind === "notice" ? "Notice" : "Answer"}: ${made.querySelector(".body").innerText.slice(0, ANNOUNCED_CHARACTERS)}`);
+        if (!this.waits.get(item.conversation)?.size) this.log.hideWriting();
+        say(`${item.kind === "notice" ? "Notice" : "Answer"}: ${element.querySelector(".body").innerText.slice(0, ANNOUNCED_CHARACTERS)}`);
       }
     } else if (item.by === "you") {
       this.conversations.mark(item.conversation);
@@ -306,12 +306,12 @@ class Chat {
     if (draft && (item.kind !== "notice" || item.answers.some((id) => draft.answers.includes(id)))) {
       this.drafts.delete(item.conversation);
     }
-    this.heard(item);
-    // One turn at a time: what is left goes on with a sign of its own.
+    this.markAnswered(item);
+    // Only one turn runs at a time. If messages remain, the next turn shows "writing…" again.
     if (item.kind !== "notice") this.waits.get(item.conversation)?.clear();
   }
 
-  heard(item) {
+  markAnswered(item) {
     for (const id of item.answers) {
       this.waits.get(item.conversation)?.delete(id);
       this.answered.add(id);
@@ -329,13 +329,13 @@ class Chat {
     if (!open) return;
     this.drafts.clear();
     this.log.drop();
-    this.outbox.hurry();
+    this.outbox.sendNow();
   }
 }
 
 const composer = new Composer(
   { form: $("composer"), box: $("message"), palette: $("palette"), stop: $("stop"), stopKey: $("stop-key") },
-  { send() {}, stop() {}, escape() {}, listed: (number) => say(`${number} commands. Choose with the arrow keys, accept with Tab.`) },
+  { send() {}, stop() {}, escape() {}, commandsShown: (number) => say(`${number} commands. Choose with the arrow keys, accept with Tab.`) },
 );
 
 const files = new Files($("files"), {
@@ -343,7 +343,7 @@ const files = new Files($("files"), {
   refused: (why) => notify(why),
 });
 
-/** Shows *text* for a while, and has it read out. */
+/** Shows *text* for a while. Screen readers read it out. */
 function notify(text) {
   $("notice").textContent = text;
   $("notice").hidden = false;
@@ -351,6 +351,7 @@ function notify(text) {
   notify.timer = setTimeout(() => ($("notice").hidden = true), 6_000);
 }
 
+/** Makes screen readers read *text* out. */
 function say(text) {
   $("announce").textContent = text;
 }
@@ -373,7 +374,7 @@ function leave(why) {
   $("token").focus();
 }
 
-/** The token of what somebody pasted: a link that was made for them, or the token itself. */
+/** Returns the token in a pasted text: an invite link or the token itself. */
 function tokenIn(text) {
   return text.trim().split("#token=").pop();
 }
@@ -406,7 +407,7 @@ async function changeWorkspace() {
 async function deleteConversation() {
   const id = chat.current;
   const done = await chat.act("DELETE", "conversations", {}, "The conversation was not deleted.");
-  if (done) chat.dropped(id);
+  if (done) chat.forget(id);
 }
 
 async function signOut() {
@@ -425,7 +426,7 @@ async function signOut() {
   }
 }
 
-function openSide(open) {
+function toggleSide(open) {
   $("chat").classList.toggle("side-open", open);
   $("scrim").hidden = !open;
   $("stage").inert = open;
@@ -434,7 +435,7 @@ function openSide(open) {
   else if ($("side").contains(document.activeElement)) $("open-side").focus();
 }
 
-function wearTheme(theme) {
+function applyTheme(theme) {
   document.documentElement.dataset.theme = theme;
   $("theme").textContent = `Theme: ${theme}`;
 }
@@ -464,8 +465,8 @@ function listen() {
   });
   $("delete").addEventListener("click", () => $("delete-dialog").showModal());
   $("delete-form").addEventListener("submit", deleteConversation);
-  for (const one of document.querySelectorAll("dialog .close")) {
-    one.addEventListener("click", () => one.closest("dialog").close());
+  for (const button of document.querySelectorAll("dialog .close")) {
+    button.addEventListener("click", () => button.closest("dialog").close());
   }
   $("section-dialog").addEventListener("click", (event) => event.target === event.currentTarget && event.target.close());
   $("cancel-editing").addEventListener("click", () => chat.edit(null));
@@ -484,32 +485,32 @@ function listen() {
     event.preventDefault();
     files.take(event.dataTransfer.files, chat.current);
   });
-  $("open-side").addEventListener("click", () => openSide(true));
-  $("close-side").addEventListener("click", () => openSide(false));
-  $("scrim").addEventListener("click", () => openSide(false));
+  $("open-side").addEventListener("click", () => toggleSide(true));
+  $("close-side").addEventListener("click", () => toggleSide(false));
+  $("scrim").addEventListener("click", () => toggleSide(false));
   $("side").addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || $("scrim").hidden) return;
     event.preventDefault();
-    openSide(false);
+    toggleSide(false);
   });
   $("theme").addEventListener("click", () => {
     const theme = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length];
     localStorage.setItem("agent-runtime.theme", theme);
-    wearTheme(theme);
+    applyTheme(theme);
   });
 }
 
-/** The token of an invite link that was followed, also in a tab that shows the page already; empty where none was. */
+/** Returns the token of an invite link in the address bar, and removes it there. Empty if there is none. */
 function takeInvite() {
   if (!location.hash.startsWith("#token=")) return "";
   const token = tokenIn(location.hash);
-  history.replaceState(null, "", location.pathname); // so that nobody reads it in the address bar
+  history.replaceState(null, "", location.pathname);
   return token;
 }
 
-async function begin() {
+async function start() {
   const theme = localStorage.getItem("agent-runtime.theme");
-  wearTheme(THEMES.includes(theme) ? theme : "auto");
+  applyTheme(THEMES.includes(theme) ? theme : "auto");
   listen();
   const invited = takeInvite();
   if (invited) return signIn(invited);
@@ -521,4 +522,4 @@ async function begin() {
   }
 }
 
-begin();
+start();

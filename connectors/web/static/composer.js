@@ -1,25 +1,25 @@
-// The message box, and the list of commands above it.
+// The message box and the list of commands above it.
 
 const LONGEST_PX = 220;
 
 export class Composer {
-  /** told.send(text): whether it was taken, told.stop(), told.escape(): whether it meant something, told.listed(number):
-   * so many commands are shown. */
-  constructor({ form, box, palette, stop, stopKey }, told) {
-    Object.assign(this, { form, box, palette, stopButton: stop, stopKey, told });
+  /** handlers: send(text) returns whether it sent the text; stop(); escape() returns whether it handled the key;
+   * commandsShown(number). */
+  constructor({ form, box, palette, stop, stopKey }, handlers) {
+    Object.assign(this, { form, box, palette, stopButton: stop, stopKey, handlers });
     this.commands = [];
     this.chosen = 0;
     this.matching = [];
     this.closed = false;
     form.addEventListener("submit", (event) => (event.preventDefault(), this.submit()));
-    stop.addEventListener("click", () => (told.stop(), box.focus()));
-    box.addEventListener("input", () => (this.fit(), (this.closed = false), this.list()));
+    stop.addEventListener("click", () => (handlers.stop(), box.focus()));
+    box.addEventListener("input", () => (this.fit(), (this.closed = false), this.updatePalette()));
     box.addEventListener("keydown", (event) => this.key(event));
     box.addEventListener("blur", (event) => palette.contains(event.relatedTarget) || this.hide());
     palette.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog[open]")) return;
-      if (!told.escape()) told.stop();
+      if (!handlers.escape()) handlers.stop();
     });
   }
 
@@ -32,7 +32,7 @@ export class Composer {
     return this.box.value;
   }
 
-  /** Whether an answer is being written, which may be stopped. */
+  /** Whether an answer is being written, so that there is one to stop. */
   set busy(busy) {
     const focused = document.activeElement === this.stopButton;
     this.stopButton.hidden = this.stopKey.hidden = !busy;
@@ -40,7 +40,7 @@ export class Composer {
   }
 
   submit() {
-    if (!this.told.send(this.text.trim())) return;
+    if (!this.handlers.send(this.text.trim())) return;
     this.text = "";
     this.hide();
     this.box.focus();
@@ -53,7 +53,7 @@ export class Composer {
       event.preventDefault();
       const step = event.key === "ArrowDown" ? 1 : -1;
       this.choose((this.chosen + step + this.matching.length) % this.matching.length);
-    } else if (open && (event.key === "Tab" || (event.key === "Enter" && !this.isWhole())) && !event.shiftKey) {
+    } else if (open && (event.key === "Tab" || (event.key === "Enter" && !this.isCompleteCommand())) && !event.shiftKey) {
       event.preventDefault();
       this.take(this.matching[this.chosen]);
     } else if (open && event.key === "Escape") {
@@ -66,17 +66,17 @@ export class Composer {
     }
   }
 
-  /** Whether what is written is a command already, so that Enter gives it. */
-  isWhole() {
+  /** Whether the text is a complete command, so that Enter sends it. */
+  isCompleteCommand() {
     return this.commands.some((command) => `/${command.name}` === this.text.trim());
   }
 
-  list() {
+  updatePalette() {
     const word = /^\/([A-Za-z0-9_-]*)$/.exec(this.text);
     this.matching = word ? this.commands.filter(({ name }) => name.startsWith(word[1].toLowerCase())) : [];
     if (!this.matching.length || this.closed) return this.hide();
     this.palette.replaceChildren(...this.matching.map((command, index) => this.option(command, index)));
-    if (this.palette.hidden) this.told.listed(this.matching.length);
+    if (this.palette.hidden) this.handlers.commandsShown(this.matching.length);
     this.palette.hidden = false;
     this.choose(0);
   }

@@ -1,26 +1,26 @@
-// The conversations of the person who is signed in, as the runtime lists them, and which one is open in this browser.
+// The signed-in person's list of conversations, and which one is open in this browser.
 
 export class Conversations {
   constructor(owner) {
     this.key = `agent-runtime.current.${owner}`;
     this.list = [];
-    this.found = null; // what a search found; null: everything is shown
+    this.found = null; // the results of a search; null: all conversations are shown
     this.unread = new Set();
     this.current = localStorage.getItem(this.key) ?? "";
   }
 
-  /** Takes the runtime's list. The open conversation stays open if it is there, else the newest is opened. */
+  /** Sets the list. The open conversation stays open if it is in the list, else the newest is opened. */
   fill(list) {
     this.list = list;
     if (!this.isListed(this.current)) this.current = list[0]?.conversation ?? newId();
   }
 
   isListed(id) {
-    return this.list.some((one) => one.conversation === id);
+    return this.list.some((entry) => entry.conversation === id);
   }
 
   get title() {
-    return this.list.find((one) => one.conversation === this.current)?.title ?? "New conversation";
+    return this.list.find((entry) => entry.conversation === this.current)?.title ?? "New conversation";
   }
 
   open(id) {
@@ -29,9 +29,9 @@ export class Conversations {
     localStorage.setItem(this.key, id);
   }
 
-  /** A conversation is new, has another title, or something was said in it. */
-  put(one) {
-    this.list = [one, ...this.list.filter(({ conversation }) => conversation !== one.conversation)];
+  /** Adds or updates a conversation: it is new, was renamed, or has a new message. */
+  put(entry) {
+    this.list = [entry, ...this.list.filter(({ conversation }) => conversation !== entry.conversation)];
     this.list.sort((a, b) => b.at.localeCompare(a.at));
   }
 
@@ -41,14 +41,14 @@ export class Conversations {
     this.unread.delete(id);
   }
 
-  /** Says that something came in a conversation that is not open. */
+  /** Marks a conversation as unread, unless it is open. */
   mark(id) {
     if (id !== this.current) this.unread.add(id);
   }
 
-  /** Fills *element* with a button for each; opened(id) is called for the one that is chosen. */
+  /** Fills *element* with a button for each conversation, which calls opened(id). */
   show(element, opened) {
-    const rows = (this.found ?? this.list).map((one) => this.row(one, opened));
+    const rows = (this.found ?? this.list).map((entry) => this.row(entry, opened));
     if (!rows.length && this.found) {
       const none = document.createElement("li");
       none.className = "hint";

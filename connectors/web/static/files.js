@@ -1,47 +1,47 @@
-// Files that are attached to the next message: sent at once, and named in the message when it is sent.
+// Files attached to the next message. They are uploaded at once; the message names them when it is sent.
 
 import { Failure, upload } from "./api.js";
 
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 export class Files {
-  /** limits: max_file_bytes, max_files. told.changed(), told.refused(text). */
-  constructor(list, told) {
+  /** handlers: changed(), refused(text). The limits are set later: max_file_bytes, max_files. */
+  constructor(list, handlers) {
     this.list = list;
-    this.told = told;
+    this.handlers = handlers;
     this.limits = { max_file_bytes: 0, max_files: 0 };
     this.entries = [];
   }
 
-  /** Those that are here whole, as a message names them. */
+  /** The uploaded files, in the form in which a message names them. */
   get ready() {
-    return this.entries.filter((one) => one.file.id).map((one) => one.file);
+    return this.entries.filter((entry) => entry.file.id).map((entry) => entry.file);
   }
 
   get busy() {
-    return this.entries.some((one) => !one.file.id);
+    return this.entries.some((entry) => !entry.file.id);
   }
 
-  /** Shows files that the runtime has already, those of a message that is edited. */
+  /** Shows files that are already uploaded: those of an edited message. */
   fill(files) {
     this.clear();
     for (const file of files) this.add({ file: { ...file }, abort() {} });
   }
 
   clear() {
-    for (const one of this.entries) one.abort();
+    for (const entry of this.entries) entry.abort();
     this.entries = [];
     this.show();
   }
 
-  /** Sends *chosen* (File objects) to *conversation*. */
+  /** Uploads *chosen* (File objects) to *conversation*. */
   take(chosen, conversation) {
     for (const data of chosen) {
       if (this.entries.length >= this.limits.max_files) {
-        return this.told.refused(`A message takes ${this.limits.max_files} files at most.`);
+        return this.handlers.refused(`A message takes ${this.limits.max_files} files at most.`);
       }
       if (data.size > this.limits.max_file_bytes) {
-        this.told.refused(`${data.name} is too large: the limit is ${size(this.limits.max_file_bytes)}.`);
+        this.handlers.refused(`${data.name} is too large: the limit is ${size(this.limits.max_file_bytes)}.`);
         continue;
       }
       this.send(data, conversation);
@@ -49,20 +49,20 @@ export class Files {
   }
 
   async send(data, conversation) {
-    const stopped = new AbortController();
+    const cancel = new AbortController();
     const entry = {
       file: { name: data.name, media_type: data.type.split(";")[0], size: data.size },
-      abort: () => stopped.abort(),
+      abort: () => cancel.abort(),
     };
     this.add(entry);
     try {
       const path = `files?conversation=${encodeURIComponent(conversation)}`;
-      const kept = await upload(path, data, (part) => (entry.progress.value = part), stopped.signal);
-      entry.file.id = kept.id;
+      const stored = await upload(path, data, (part) => (entry.progress.value = part), cancel.signal);
+      entry.file.id = stored.id;
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
-      this.entries = this.entries.filter((one) => one !== entry);
-      if (!stopped.signal.aborted) this.told.refused(`${data.name} was not attached. ${error.message}`);
+      this.entries = this.entries.filter((other) => other !== entry);
+      if (!cancel.signal.aborted) this.handlers.refused(`${data.name} was not attached. ${error.message}`);
     }
     this.show();
   }
@@ -78,14 +78,14 @@ export class Files {
 
   remove(entry) {
     entry.abort();
-    this.entries = this.entries.filter((one) => one !== entry);
+    this.entries = this.entries.filter((other) => other !== entry);
     this.show();
   }
 
   show() {
     this.list.replaceChildren(...this.entries.map((entry) => this.row(entry)));
     this.list.hidden = !this.entries.length;
-    this.told.changed();
+    this.handlers.changed();
   }
 
   row(entry) {
@@ -107,15 +107,15 @@ export class Files {
   }
 }
 
-/** What came with a message: pictures are shown, all else can be saved. */
+/** Returns the list of a message's files. It shows pictures and links to all other files. */
 export function attached(files, conversation) {
   const list = document.createElement("ul");
   list.className = "attached";
   for (const { id, name, media_type: type, size: bytes } of files) {
     const row = document.createElement("li");
     const link = document.createElement("a");
-    const asked = new URLSearchParams({ conversation, file: id, name, type });
-    link.href = new URL(`../files?${asked}`, import.meta.url).href;
+    const query = new URLSearchParams({ conversation, file: id, name, type });
+    link.href = new URL(`../files?${query}`, import.meta.url).href;
     if (PICTURES.includes(type)) {
       const picture = document.createElement("img");
       picture.src = link.href;

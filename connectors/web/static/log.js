@@ -1,4 +1,4 @@
-// The messages of the open conversation, as people see them.
+// Shows the messages of the open conversation.
 
 import { attached } from "./files.js";
 import { build, copyButton } from "./render.js";
@@ -7,12 +7,12 @@ const NEAR_PX = 80;
 const TYPING_MS = 6_000;
 
 export class Log {
-  /** told.retry(id), told.discard(id), told.suggest(text), told.mark(item, mark), told.open(source, opener),
-   * told.edit(question), told.again(question). */
-  constructor(element, newest, told) {
+  /** handlers: retry(id), discard(id), suggest(text), mark(item, mark), open(source), edit(question),
+   * again(question). */
+  constructor(element, newest, handlers) {
     this.element = element;
     this.newest = newest;
-    this.told = told;
+    this.handlers = handlers;
     this.shown = new Map();
     this.items = new Map();
     this.draft = null;
@@ -24,7 +24,7 @@ export class Log {
     newest.addEventListener("click", () => this.toEnd());
   }
 
-  /** Shows nothing, until there is something to show. */
+  /** Removes all messages. */
   clear() {
     this.shown.clear();
     this.items.clear();
@@ -32,42 +32,42 @@ export class Log {
     this.element.replaceChildren();
   }
 
-  /** Shows *items* and nothing else. */
+  /** Replaces all messages with *items*. */
   fill(items) {
     this.clear();
-    if (!items.length) this.element.append(welcome(this.told.suggest));
+    if (!items.length) this.element.append(welcome(this.handlers.suggest));
     for (const item of items) this.put(item);
     this.toEnd();
   }
 
-  /** Says why there is nothing to see; *again* is done on request. */
+  /** Shows an error instead of the messages, with a button that calls *again*. */
   fail(text, again) {
     this.clear();
     const problem = document.createElement("div");
     problem.className = "empty";
     problem.setAttribute("role", "alert");
-    const said = document.createElement("p");
-    said.textContent = text;
-    problem.append(said, button("Try again", again));
+    const paragraph = document.createElement("p");
+    paragraph.textContent = text;
+    problem.append(paragraph, button("Try again", again));
     this.element.append(problem);
   }
 
-  /** Adds *item*, or gives it the form that it has now. */
+  /** Adds *item*, or updates it. */
   put(item) {
     this.element.querySelector(".empty")?.remove();
-    const made = item.by === "you" ? yours(item, this.told) : theirs(item, this.told);
-    const known = this.shown.get(item.id);
-    const grown = this.draft && answers(item, this.draft.answers) ? this.draft.element : null;
-    if (grown) this.draft = null;
-    if (known) known.replaceWith(made);
-    else if (grown) grown.replaceWith(made);
-    else this.element.insertBefore(made, this.end);
-    if (known) grown?.remove();
-    this.shown.set(item.id, made);
+    const node = item.by === "you" ? personMessage(item, this.handlers) : botMessage(item, this.handlers);
+    const existing = this.shown.get(item.id);
+    const draftElement = this.draft && answers(item, this.draft.answers) ? this.draft.element : null;
+    if (draftElement) this.draft = null;
+    if (existing) existing.replaceWith(node);
+    else if (draftElement) draftElement.replaceWith(node);
+    else this.element.insertBefore(node, this.end);
+    if (existing) draftElement?.remove();
+    this.shown.set(item.id, node);
     this.items.set(item.id, item);
     this.offer();
     this.keepUp();
-    return made;
+    return node;
   }
 
   remove(id) {
@@ -77,47 +77,48 @@ export class Log {
     this.offer();
   }
 
-  /** Takes a message away with what answered it: another one goes in its place. */
+  /** Removes a message that another one replaces, and its answers. */
   replace(id) {
     for (const item of [...this.items.values()]) if (item.id === id || item.answers?.includes(id)) this.remove(item.id);
   }
 
-  /** The person thinks otherwise of the answer of a turn. */
+  /** Sets the person's mark of a turn's answer. */
   mark(turn, mark) {
     for (const item of this.items.values()) {
       if (item.turn !== turn) continue;
       item.mark = mark;
-      for (const one of this.shown.get(item.id).querySelectorAll(".mark")) {
-        one.setAttribute("aria-pressed", String(one.value === mark));
+      for (const thumb of this.shown.get(item.id).querySelectorAll(".mark")) {
+        thumb.setAttribute("aria-pressed", String(thumb.value === mark));
       }
     }
   }
 
-  /** Offers to change the last question, and to have it answered again, while no answer is being written. */
+  /** Shows buttons to edit the last question and to answer it again, unless an answer is being written. */
   offer() {
     const question = this.busy ? null : this.question();
-    const known = this.element.querySelector(".again");
-    if (known && question && known.dataset.ids === question.ids.join()) return; // or it would lose the focus
-    known?.remove();
+    const existing = this.element.querySelector(".again");
+    if (existing && question && existing.dataset.ids === question.ids.join()) return; // keeps the focus
+    existing?.remove();
     if (!question) return;
     const row = document.createElement("div");
     row.className = "again";
     row.dataset.ids = question.ids.join();
-    row.append(button("Edit", () => this.told.edit(question)), button("Answer again", () => this.told.again(question)));
+    row.append(button("Edit", () => this.handlers.edit(question)), button("Answer again", () => this.handlers.again(question)));
     this.shown.get(question.ids.at(-1)).append(row);
   }
 
-  /** The last question: what it says, its files, and the ids of its messages, which one answer may have answered. */
+  /** Returns the last question: its text, its files and the ids of its messages. One answer may answer several messages.
+   * null if the last message cannot be edited. */
   question() {
     const all = [...this.items.values()];
     const last = all.findLast((item) => item.by === "you");
     if (!last || last.state || last.text.startsWith("/")) return null;
     const answer = all.findLast((item) => item.by === "bot" && item.kind !== "notice" && item.answers.includes(last.id));
-    const asked = all.filter((item) => item === last || (item.by === "you" && answer?.answers.includes(item.id)));
+    const parts = all.filter((item) => item === last || (item.by === "you" && answer?.answers.includes(item.id)));
     return {
-      ids: asked.map((item) => item.id),
-      text: asked.map((item) => item.text).filter(Boolean).join("\n\n"),
-      files: asked.flatMap((item) => item.files ?? []),
+      ids: parts.map((item) => item.id),
+      text: parts.map((item) => item.text).filter(Boolean).join("\n\n"),
+      files: parts.flatMap((item) => item.files ?? []),
     };
   }
 
@@ -125,37 +126,37 @@ export class Log {
     return this.shown.has(id);
   }
 
-  /** A reply that is being written: its elements from one on. */
+  /** Updates the growing reply: *nodes* replace its top-level elements from index *from* on. */
   grow({ answers: to, from, nodes }) {
     if (!this.draft || this.draft.answers.join() !== to.join()) {
       this.draft?.element.remove();
-      const made = message("bot", "Assistant", "");
-      made.classList.add("growing");
-      this.draft = { answers: to, element: made };
-      this.element.insertBefore(made, this.writing.parentNode ? this.writing : null);
+      const node = message("bot", "Assistant", "");
+      node.classList.add("growing");
+      this.draft = { answers: to, element: node };
+      this.element.insertBefore(node, this.writing.parentNode ? this.writing : null);
     }
     const body = this.draft.element.querySelector(".body");
     while (body.childNodes.length > from) body.lastChild.remove();
     body.append(...build(nodes));
-    this.sign();
+    this.showWriting();
   }
 
-  /** Forgets the reply that is being written; it comes whole if it is still going on. */
+  /** Removes the growing reply. If it still grows, the server sends all of it again. */
   drop() {
     this.draft?.element.remove();
     this.draft = null;
   }
 
-  /** Shows that an answer is on its way. */
-  sign() {
+  /** Shows that an answer is being written. */
+  showWriting() {
     this.element.querySelector(".empty")?.remove();
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.unsign(), TYPING_MS);
+    this.timer = setTimeout(() => this.hideWriting(), TYPING_MS);
     if (this.element.lastChild !== this.writing) this.element.append(this.writing);
     this.keepUp();
   }
 
-  unsign() {
+  hideWriting() {
     clearTimeout(this.timer);
     this.writing.remove();
   }
@@ -186,8 +187,8 @@ function answers(item, to) {
 }
 
 function message(by, author, at) {
-  const made = document.createElement("article");
-  made.className = `message ${by}`;
+  const node = document.createElement("article");
+  node.className = `message ${by}`;
   const head = document.createElement("header");
   const name = document.createElement("h2");
   name.className = "author";
@@ -200,19 +201,19 @@ function message(by, author, at) {
     time.textContent = shown;
     head.append(time);
   }
-  made.setAttribute("aria-label", shown ? `${author}, ${shown}` : author);
+  node.setAttribute("aria-label", shown ? `${author}, ${shown}` : author);
   const body = document.createElement("div");
   body.className = "body";
-  made.append(head, body);
-  return made;
+  node.append(head, body);
+  return node;
 }
 
-function yours(item, told) {
-  const made = message("you", "You", item.at);
-  const body = made.querySelector(".body");
+function personMessage(item, handlers) {
+  const node = message("you", "You", item.at);
+  const body = node.querySelector(".body");
   if (item.text) body.append(...build(item.nodes ?? [item.text]));
   else body.remove();
-  if (item.files?.length) made.append(attached(item.files, item.conversation));
+  if (item.files?.length) node.append(attached(item.files, item.conversation));
   if (item.state) {
     const foot = document.createElement("footer");
     foot.className = item.state === "refused" ? "problem" : "hint";
@@ -220,27 +221,27 @@ function yours(item, told) {
     why.textContent = item.note;
     foot.append(why);
     if (item.state === "refused") {
-      foot.append(button("Try again", () => told.retry(item.id)), button("Discard", () => told.discard(item.id)));
+      foot.append(button("Try again", () => handlers.retry(item.id)), button("Discard", () => handlers.discard(item.id)));
     }
-    made.append(foot);
+    node.append(foot);
   }
-  return made;
+  return node;
 }
 
-function theirs(item, told) {
-  const made = message("bot", item.kind === "notice" ? "Notice" : "Assistant", item.at);
-  made.classList.add(item.kind);
-  made.querySelector(".body").append(...build(item.nodes));
+function botMessage(item, handlers) {
+  const node = message("bot", item.kind === "notice" ? "Notice" : "Assistant", item.at);
+  node.classList.add(item.kind);
+  node.querySelector(".body").append(...build(item.nodes));
   const foot = document.createElement("footer");
   if (item.stopped) foot.append(stopped());
-  if (item.sources.length) foot.append(sources(item.sources, told));
+  if (item.sources.length) foot.append(sources(item.sources, handlers));
   if (item.degraded.length) foot.append(degraded(item.degraded));
   if (item.kind !== "notice") foot.append(copyButton("Copy the answer", () => item.text));
   if (item.kind === "reply" && item.turn) {
-    foot.append(thumb("good", "Good answer", item, told), thumb("bad", "Bad answer", item, told));
+    foot.append(thumb("good", "Good answer", item, handlers), thumb("bad", "Bad answer", item, handlers));
   }
-  if (foot.childNodes.length) made.append(foot);
-  return made;
+  if (foot.childNodes.length) node.append(foot);
+  return node;
 }
 
 function stopped() {
@@ -250,15 +251,15 @@ function stopped() {
   return note;
 }
 
-function sources(found, told) {
+function sources(passages, handlers) {
   const list = document.createElement("ul");
   const part = document.createElement("div");
   part.className = "sources";
   const label = document.createElement("h3");
-  label.textContent = found.length > 1 ? "Sources" : "Source";
-  for (const { source, heading } of found) {
+  label.textContent = passages.length > 1 ? "Sources" : "Source";
+  for (const { source, heading } of passages) {
     const row = document.createElement("li");
-    const chip = button(heading ? `${source} › ${heading}` : source, () => told.open({ source, heading }));
+    const chip = button(heading ? `${source} › ${heading}` : source, () => handlers.open({ source, heading }));
     chip.title = "Show this passage";
     row.append(chip);
     list.append(row);
@@ -277,38 +278,38 @@ const MISSING = {
 function degraded(parts) {
   const note = document.createElement("p");
   note.className = "degraded";
-  const plain = (words) => words.replaceAll("_", " ");
-  const named = parts.map(({ block, why }) => MISSING[`${block} ${why}`] ?? `${plain(block)} (${plain(why)})`);
-  note.textContent = `Answered without ${named.join(", ")}`;
+  const readable = (words) => words.replaceAll("_", " ");
+  const missing = parts.map(({ block, why }) => MISSING[`${block} ${why}`] ?? `${readable(block)} (${readable(why)})`);
+  note.textContent = `Answered without ${missing.join(", ")}`;
   return note;
 }
 
 function button(label, pressed) {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.className = "quiet";
-  made.textContent = label;
-  made.addEventListener("click", pressed);
-  return made;
+  const node = document.createElement("button");
+  node.type = "button";
+  node.className = "quiet";
+  node.textContent = label;
+  node.addEventListener("click", pressed);
+  return node;
 }
 
-// Drawn, since not every machine has a font with emoji.
+// A drawing, because not every machine has a font with emoji.
 const THUMB = "M6 9v8H3V9h3zm0 0 4-6c1.2 0 2 .9 2 2.1L11.5 8H16c1 0 1.7.9 1.5 1.9l-1.2 5.6c-.2.9-1 1.5-1.9 1.5H6";
 
-function thumb(mark, label, item, told) {
-  const made = button("", () => told.mark(item, item.mark === mark ? null : mark));
-  made.value = mark;
-  made.setAttribute("aria-pressed", String(item.mark === mark));
-  made.classList.add("mark", mark);
-  made.setAttribute("aria-label", label);
-  made.title = label;
+function thumb(mark, label, item, handlers) {
+  const node = button("", () => handlers.mark(item, item.mark === mark ? null : mark));
+  node.value = mark;
+  node.setAttribute("aria-pressed", String(item.mark === mark));
+  node.classList.add("mark", mark);
+  node.setAttribute("aria-label", label);
+  node.title = label;
   const [drawing, path] = ["svg", "path"].map((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
   drawing.setAttribute("viewBox", "0 0 20 20");
   drawing.setAttribute("aria-hidden", "true");
   path.setAttribute("d", THUMB);
   drawing.append(path);
-  made.append(drawing);
-  return made;
+  node.append(drawing);
+  return node;
 }
 
 function writingSign() {

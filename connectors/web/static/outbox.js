@@ -1,45 +1,45 @@
-// What was written and is not taken yet. It outlives the page, and is sent in order, each message under an id of its
-// own, so that one that was taken although nobody heard so is not taken twice.
+// Messages that the runtime has not accepted yet. They survive a reload of the page and are sent in order. Each has an
+// id, so that the runtime does not accept a message twice if its response was lost.
 
 import { Failure, call, pause } from "./api.js";
 import { newId } from "./conversations.js";
 
 export class Outbox {
-  /** told.changed(message), told.taken(message, answer), told.signedOut(). */
-  constructor(owner, told) {
+  /** handlers: changed(message), taken(message, answer), signedOut(). */
+  constructor(owner, handlers) {
     this.prefix = `agent-runtime.unsent.${owner}.`;
-    this.told = told;
+    this.handlers = handlers;
     this.attempt = 0;
     this.running = false;
     this.timer = 0;
-    const kept = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix));
-    this.messages = new Map(kept.map((key) => [key.slice(this.prefix.length), JSON.parse(localStorage.getItem(key))]));
-    window.addEventListener("online", () => this.hurry());
+    const keys = Object.keys(localStorage).filter((key) => key.startsWith(this.prefix));
+    this.messages = new Map(keys.map((key) => [key.slice(this.prefix.length), JSON.parse(localStorage.getItem(key))]));
+    window.addEventListener("online", () => this.sendNow());
   }
 
-  /** The messages that wait, oldest first. */
+  /** The unsent messages, oldest first. */
   get waiting() {
     return [...this.messages.values()].sort((a, b) => a.order - b.order);
   }
 
-  /** *replaces*: the ids of the messages whose place it takes. */
+  /** Adds a message and sends it. *replaces*: the ids of the messages that it replaces. */
   add(conversation, text, files = [], replaces = []) {
     const at = new Date().toISOString();
     const order = Date.now() + performance.now() / 1e6;
     const message = { id: newId(), conversation, text, files, replaces, at, order };
-    this.keep(message);
-    this.hurry();
+    this.save(message);
+    this.sendNow();
     return message;
   }
 
-  /** Offers a message that was refused again. */
+  /** Sends a refused message again. */
   retry(id) {
-    const message = this.waiting.find((one) => one.id === id);
+    const message = this.waiting.find((entry) => entry.id === id);
     if (!message) return;
     delete message.refused;
-    this.keep(message);
-    this.told.changed(message);
-    this.hurry();
+    this.save(message);
+    this.handlers.changed(message);
+    this.sendNow();
   }
 
   discard(id) {
@@ -47,8 +47,8 @@ export class Outbox {
     localStorage.removeItem(this.prefix + id);
   }
 
-  /** Tries now, e.g. because the connection is back. */
-  hurry() {
+  /** Sends the unsent messages now, e.g. because the connection is back. */
+  sendNow() {
     clearTimeout(this.timer);
     this.attempt = 0;
     this.run();
@@ -59,12 +59,12 @@ export class Outbox {
     this.stopped = true;
   }
 
-  keep(message) {
+  save(message) {
     this.messages.set(message.id, message);
     try {
       localStorage.setItem(this.prefix + message.id, JSON.stringify(message));
     } catch (error) {
-      if (error.name !== "QuotaExceededError") throw error; // no room: it waits as long as the page is open
+      if (error.name !== "QuotaExceededError") throw error; // no room: it is lost if the page is closed
     }
   }
 
@@ -73,7 +73,7 @@ export class Outbox {
     this.running = true;
     try {
       let message;
-      while (!this.stopped && (message = this.waiting.find((one) => !one.refused))) {
+      while (!this.stopped && (message = this.waiting.find((entry) => !entry.refused))) {
         if (!(await this.offer(message))) break;
       }
     } finally {
@@ -81,29 +81,29 @@ export class Outbox {
     }
   }
 
-  /** Whether to go on with the next. */
+  /** Sends a message. Returns whether to continue with the next one. */
   async offer(message) {
     try {
       const { id, conversation, text, files, replaces } = message;
       const answer = await call("POST", "messages", { id, conversation, text, files, replaces });
       this.attempt = 0;
       this.discard(id);
-      this.told.taken(message, answer);
+      this.handlers.taken(message, answer);
       return true;
     } catch (error) {
       if (!(error instanceof Failure)) throw error;
       if (error.status === 401) {
-        this.told.signedOut();
+        this.handlers.signedOut();
         return false;
       }
-      if (!error.passes) {
+      if (!error.retryable) {
         message.refused = error.message;
-        this.keep(message);
-        this.told.changed(message);
+        this.save(message);
+        this.handlers.changed(message);
         return true;
       }
       this.attempt += 1;
-      for (const one of this.waiting) if (!one.refused) this.told.changed({ ...one, delayed: error.message });
+      for (const entry of this.waiting) if (!entry.refused) this.handlers.changed({ ...entry, delayed: error.message });
       this.timer = setTimeout(() => this.run(), Math.max(pause(this.attempt), error.retryAfterSeconds * 1000));
       return false;
     }

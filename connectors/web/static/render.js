@@ -1,4 +1,4 @@
-// Builds the elements of a reply from the server's tree. No HTML is parsed anywhere: what is not listed is text.
+// Builds the DOM of a reply from the server's tree. Parses no HTML; an element with an unlisted tag becomes a span.
 
 const PLAIN = new Set([
   "p", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "code", "thead", "tbody", "tr", "th", "td", "hr",
@@ -6,7 +6,7 @@ const PLAIN = new Set([
 ]);
 const LINKS = new Set(["http:", "https:", "mailto:"]);
 
-/** The DOM nodes of *nodes*: strings, and [tag, attributes, children]. */
+/** Returns the DOM nodes of *nodes*: strings and [tag, attributes, children]. */
 export function build(nodes) {
   return nodes.map((node) => (typeof node === "string" ? document.createTextNode(node) : element(node)));
 }
@@ -15,23 +15,23 @@ function element([tag, attributes, children]) {
   if (tag === "a") return link(attributes.href, children);
   if (tag === "pre") return codeBlock(attributes.language ?? "", children);
   if (tag === "table") return table(children);
-  const made = document.createElement(PLAIN.has(tag) ? tag : "span");
-  if (tag === "li" && Number.isInteger(attributes.value)) made.value = attributes.value;
-  if (["left", "center", "right"].includes(attributes.align)) made.classList.add(attributes.align);
-  if (tag === "th") made.scope = "col";
-  made.append(...build(children));
-  return made;
+  const dom = document.createElement(PLAIN.has(tag) ? tag : "span");
+  if (tag === "li" && Number.isInteger(attributes.value)) dom.value = attributes.value;
+  if (["left", "center", "right"].includes(attributes.align)) dom.classList.add(attributes.align);
+  if (tag === "th") dom.scope = "col";
+  dom.append(...build(children));
+  return dom;
 }
 
 function link(address, children) {
-  const made = document.createElement("a");
+  const dom = document.createElement("a");
   if (URL.canParse(address) && LINKS.has(new URL(address).protocol)) {
-    made.href = address;
-    made.rel = "noopener noreferrer nofollow";
-    made.target = "_blank";
+    dom.href = address;
+    dom.rel = "noopener noreferrer nofollow";
+    dom.target = "_blank";
   }
-  made.append(...build(children));
-  return made;
+  dom.append(...build(children));
+  return dom;
 }
 
 function codeBlock(language, children) {
@@ -57,13 +57,13 @@ function table(children) {
   frame.tabIndex = 0;
   frame.setAttribute("role", "group");
   frame.setAttribute("aria-label", "Table");
-  const made = document.createElement("table");
-  made.append(...build(children));
-  frame.append(made);
+  const dom = document.createElement("table");
+  dom.append(...build(children));
+  frame.append(dom);
   return frame;
 }
 
-/** A button that copies what *text* gives, and says so. */
+/** Returns a button that copies the result of text() and shows whether it did. */
 export function copyButton(label, text) {
   const button = document.createElement("button");
   button.type = "button";
@@ -71,15 +71,15 @@ export function copyButton(label, text) {
   button.textContent = "Copy";
   button.setAttribute("aria-label", label);
   button.addEventListener("click", async () => {
-    button.textContent = (await copied(text())) ? "Copied" : "Not copied";
+    button.textContent = (await copyText(text())) ? "Copied" : "Not copied";
     setTimeout(() => (button.textContent = "Copy"), 1600);
   });
   return button;
 }
 
-async function copied(text) {
+async function copyText(text) {
   try {
-    await navigator.clipboard.writeText(text); // there only over HTTPS and on this machine
+    await navigator.clipboard.writeText(text); // exists only over HTTPS and on localhost
     return true;
   } catch {
     const area = document.createElement("textarea");
