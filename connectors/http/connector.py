@@ -1,4 +1,4 @@
-"""Messages over HTTP: ``POST /v1/workspaces/{w}/messages``."""
+"""The HTTP connector: ``POST /v1/workspaces/{w}/messages``."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from connectors.message import (
 )
 
 MARGIN_SECONDS = 15.0
-"""What a turn may take besides its model calls."""
+"""Time that a turn may need besides its model calls."""
 KEEP_ALIVE_SECONDS = 15.0
-"""A quiet stream carries a comment this often, so that proxies keep it open."""
+"""Interval between the comments on a quiet stream, which make proxies keep it open."""
 DISCARDED_BYTES = 8_000_000
-"""How much of a body that is too large is read beyond the limit, and thrown away."""
+"""How many bytes of a too large body are read beyond the limit and discarded."""
 MAX_PART_CHARACTERS = 100_000_000
-"""A reply is one part here: HTTP has no limit of its own."""
+"""HTTP has no limit, so a reply is always one part."""
 
 _CODES = {401: "unauthenticated", 403: "forbidden", 404: "not_found", 413: "too_large", 503: "store_unavailable"}
 
@@ -50,42 +50,42 @@ log = structlog.get_logger()
 
 
 class HttpCaller(Protocol):
-    """Whoever sent a request, after authentication."""
+    """The authenticated sender of a request."""
 
     @property
     def role(self) -> Role: ...
 
     @property
     def workspace_id(self) -> str | None:
-        """The only workspace that the caller may enter; None for all."""
+        """The only workspace that the caller may use; None for all."""
 
     @property
     def id(self) -> str:
-        """Stands for the caller where no author is named; begins with `connectors.message.CALLER_PREFIX`."""
+        """The author's id if a message names no author. Begins with `connectors.message.CALLER_PREFIX`."""
 
 
 Authenticate = Callable[[Request], Awaitable[HttpCaller]]
-"""Raises `starlette.exceptions.HTTPException` (401, 403) for a request that may not pass, and
-`connectors.message.StoreUnavailable` when that cannot be found out."""
+"""Authenticates a request. Raises `starlette.exceptions.HTTPException` (401, 403) if the request is not allowed, and
+`connectors.message.StoreUnavailable` if the store cannot be asked."""
 
 
 def wait_seconds(settings: Settings) -> float:
-    """How long a request waits for its answer: all attempts of all models, and a margin."""
+    """Return how long a request waits for its answer: the time of all attempts of all models, plus a margin."""
     models = 1 + len(settings.llm_fallback_models)
     return settings.llm_timeout_seconds * settings.llm_max_attempts * models + MARGIN_SECONDS
 
 
 class HttpConnector:
-    """The connector whose platform is a program: each request waits for the answer to its message.
+    """The connector for programs: each HTTP request waits for the answer to its message.
 
-    The turn does not depend on the request: a client that goes away, or waits in vain, has the answer
-    by repeating the request with the same ``Idempotency-Key``.
+    The turn continues without the request. A client that disconnects or gets a timeout can repeat the request with
+    the same ``Idempotency-Key`` to get the answer.
     """
 
     name = convert.NAME
     capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, idempotency="metadata", local=True)
     openapi = OPENAPI
-    """What `routes` are, for the document at ``/openapi.json``."""
+    """The description of `routes` in ``/openapi.json``."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class HttpConnector:
 
     @classmethod
     def of(cls, settings: Settings, authenticate: Authenticate) -> HttpConnector:
-        """The connector as *settings* want it."""
+        """Create the connector with the limits of *settings*."""
         return cls(authenticate, max_body_bytes=settings.http_max_body_bytes, wait_seconds=wait_seconds(settings))
 
     @property
@@ -127,10 +127,9 @@ class HttpConnector:
         return (OutboundPart(0, 1, message.text, token=f"{message.turn_id}:{message.kind}:0"),)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        """Hand the answer to the requests that wait for it.
+        """Give the answer to the requests that wait for it.
 
-        Where none does the answer is kept by the runtime for a repeat of the request, so that it counts
-        as sent all the same.
+        The answer counts as sent even if no request waits: the runtime stores it for a repeated request.
         """
         for waiter in self._waiting.of(message.key, message.answers):
             waiter.finish(message)
@@ -144,14 +143,14 @@ class HttpConnector:
             waiter.add(delta)
 
     def let_go(self, key: ConversationKey, messages: tuple[str, ...], *, gone: bool) -> None:
-        none = OutboundMessage(key, "", "", answers=messages, superseded=messages)
+        message = OutboundMessage(key, "", "", answers=messages, superseded=messages)
         if gone:
-            none = convert.no_workspace(key, messages)
+            message = convert.no_workspace(key, messages)
         for waiter in self._waiting.of(key, messages):
-            waiter.finish(none)
+            waiter.finish(message)
 
     def release(self) -> None:
-        """Let all requests go that still wait: they are told that the runtime stops, and how to have the answer."""
+        """Answer all waiting requests with an error that says that the runtime stops and how to get the answer."""
         self._waiting.close()
 
     async def close(self) -> None:
@@ -174,7 +173,7 @@ class HttpConnector:
             return _error_response(RequestError(404, "unknown_workspace", str(error)))
         except AgentRuntimeError as error:
             failure = convert.failure(error)
-            if failure.status >= 500:  # else it is the caller's mistake, and told to them
+            if failure.status >= 500:  # below 500 it is the caller's mistake
                 log.warning("http.failed", error=type(error).__name__, connector=self.name)
             return _error_response(failure)
 
@@ -188,15 +187,15 @@ class HttpConnector:
             return await self._start_stream(message)
         key = ConversationKey(workspace_id, self.name, message.external_id)
         with self._waiting.wait(question(key, message.message_id)) as waiter:
-            known = await self._hand_on(message)
-            answer = known or await self._wait(waiter)
+            earlier_answer = await self._submit(message)
+            answer = earlier_answer or await self._wait(waiter)
         return _json_response(convert.outcome(answer, message.message_id))
 
     async def _read_message(self, request: Request, workspace_id: str, caller: HttpCaller) -> InboundMessage:
-        asked = convert.parse_body(await self._read_body(request))
+        body = convert.parse_body(await self._read_body(request))
         idempotency_key = request.headers.get("idempotency-key")
         return convert.to_inbound(
-            asked,
+            body,
             workspace_id=workspace_id,
             message_id=(
                 uuid.uuid4().hex if idempotency_key is None else convert.message_id_of(idempotency_key, caller.id)
@@ -207,10 +206,10 @@ class HttpConnector:
         )
 
     async def _read_body(self, request: Request) -> bytes:
-        """The body, if it is within the limit. Of a larger one nothing is kept.
+        """Read the body. Raises `RequestError` (413) if it is larger than the limit.
 
-        A little more than the limit is read and thrown away all the same: a client that is still sending
-        when the connection closes does not get to see the answer.
+        Reads and discards up to `DISCARDED_BYTES` beyond the limit: a client that is still sending when the
+        connection closes does not see the response.
         """
         body, size = bytearray(), 0
         length = request.headers.get("content-length", "")
@@ -220,10 +219,10 @@ class HttpConnector:
             async with asyncio.timeout(self._body_timeout_seconds):
                 more = True
                 while more:
-                    piece = await request.receive()
-                    if piece["type"] == "http.disconnect":
+                    event = await request.receive()
+                    if event["type"] == "http.disconnect":
                         raise RequestError(400, "bad_request", "the body ended early", close=True)
-                    chunk, more = piece.get("body", b""), piece.get("more_body", False)
+                    chunk, more = event.get("body", b""), event.get("more_body", False)
                     size += len(chunk)
                     if size <= self._max_body_bytes:
                         body += chunk
@@ -239,8 +238,8 @@ class HttpConnector:
         message = f"the body is larger than {self._max_body_bytes} bytes (AGENT_RUNTIME_HTTP_MAX_BODY_BYTES)"
         return RequestError(413, "too_large", message, close=close)
 
-    async def _hand_on(self, message: InboundMessage) -> OutboundMessage | None:
-        """Let the gateway have *message*; the answer, if it is known already."""
+    async def _submit(self, message: InboundMessage) -> OutboundMessage | None:
+        """Submit *message* to the gateway. Returns the answer if an earlier copy of *message* was already answered."""
         if self._accept is None:
             raise RequestError(503, "not_ready", "the runtime is starting or stopping", retry_after_seconds=1)
         accepted: Accepted = await self._accept(message)
@@ -255,20 +254,20 @@ class HttpConnector:
             async with asyncio.timeout(self._wait_seconds):
                 return await waiter.answer()
         except TimeoutError:
-            raise _pending() from None
+            raise _pending_error() from None
         except Closed:
-            raise _stopping() from None
+            raise _stopping_error() from None
 
     async def _start_stream(self, message: InboundMessage) -> Response:
-        """A stream of events; but an error that is known before the first one has its own status."""
+        """Start a stream of events. An error before the first event becomes an error response with its own status."""
         assert message.workspace_id is not None
         key = ConversationKey(message.workspace_id, self.name, message.external_id)
         with ExitStack() as waiting:
             waiter = waiting.enter_context(self._waiting.wait(question(key, message.message_id), reads_deltas=True))
-            known = await self._hand_on(message)
-            if known is not None:
-                convert.outcome(known, message.message_id)
-                waiter.finish(known)
+            earlier_answer = await self._submit(message)
+            if earlier_answer is not None:
+                convert.outcome(earlier_answer, message.message_id)  # raises if it is no answer
+                waiter.finish(earlier_answer)
             return _EventResponse(self._events(waiter, message.message_id), waiting.pop_all())
 
     async def _events(self, waiter: Waiter, message_id: str) -> AsyncIterator[bytes]:
@@ -279,25 +278,28 @@ class HttpConnector:
                 left = deadline - loop.time()
                 try:
                     async with asyncio.timeout(min(KEEP_ALIVE_SECONDS, left)):
-                        news = await waiter.next()
+                        update = await waiter.next()
                 except TimeoutError:
                     if loop.time() >= deadline:
-                        raise _pending() from None
+                        raise _pending_error() from None
                     yield b": waiting\n\n"
                     continue
                 except Closed:
-                    raise _stopping() from None
-                if isinstance(news, OutboundMessage):
-                    yield convert.sse_event("done", convert.outcome(news, message_id))
+                    raise _stopping_error() from None
+                if isinstance(update, OutboundMessage):
+                    yield convert.sse_event("done", convert.outcome(update, message_id))
                     return
-                yield convert.sse_event("delta", {"text": news})
+                yield convert.sse_event("delta", {"text": update})
         except RequestError as error:
             yield convert.sse_event("error", error.body)
 
 
 class _Endpoint:
-    """*answer*, which raises nothing that a route could handle, without the layers that Starlette puts around functions
-    to do so: each of them would be gone through whenever the request goes on."""
+    """An ASGI endpoint around *answer*, without Starlette's error handling.
+
+    Starlette adds error-handling layers around function endpoints, which every request would pass through. *answer*
+    needs none, because it turns its errors into responses itself.
+    """
 
     def __init__(self, answer: Callable[[Request], Awaitable[Response]]) -> None:
         self._answer = answer
@@ -308,7 +310,7 @@ class _Endpoint:
 
 
 class _EventResponse(StreamingResponse):
-    """Server-sent events; lets go of the waiter at the end, even where the client left before the first event."""
+    """A response of server-sent events. Closes *waiting* at its end, even if the client leaves before any event."""
 
     def __init__(self, events: AsyncIterator[bytes], waiting: ExitStack) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -320,7 +322,7 @@ class _EventResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def _pending() -> RequestError:
+def _pending_error() -> RequestError:
     return RequestError(
         504,
         "answer_pending",
@@ -328,7 +330,7 @@ def _pending() -> RequestError:
     )
 
 
-def _stopping() -> RequestError:
+def _stopping_error() -> RequestError:
     return RequestError(
         503,
         "stopping",
@@ -343,6 +345,6 @@ def _error_response(error: RequestError, headers: Mapping[str, str] | None = Non
 
 
 def _json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    # Half a surrogate pair in a model's text becomes a JSON escape, where a plain encoder would fail.
+    # An unpaired surrogate in a model's text becomes a JSON escape; a strict encoder would fail.
     body = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
     return Response(body, status, headers, media_type="application/json")

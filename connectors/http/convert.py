@@ -1,4 +1,4 @@
-"""Between HTTP bodies and the nouns. Pure."""
+"""Convert between HTTP bodies and the connectors' messages. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from connectors.message import (
 NAME = "http"
 DEFAULT_CONTEXT = "default"
 MAX_ID_BYTES = 200
-"""Of a context or author, percent-encoded: they become names of files and keys."""
+"""The longest percent-encoded id of a context or author. Ids become names of files and keys."""
 MAX_NAME_CHARACTERS = 200
 MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
 
@@ -41,14 +41,13 @@ REFUSALS = {
     "empty": (400, "The message is empty."),
     GIVEN_UP: (500, "Something went wrong here."),
 }
-"""Reasons why a message gets no answer, with status and text; any other reason is 403."""
-
+"""HTTP status and text by the reason why a message gets no answer. Any other reason gives 403."""
 
 _SUPERSEDED = (REFUSALS["superseded"][0], "superseded", REFUSALS["superseded"][1])
 
 
 class RequestError(Exception):
-    """A request that is answered with an error: its status, a code for programs and a text for people."""
+    """An error response: its HTTP status, a code for programs and a text for people."""
 
     def __init__(
         self, status: int, code: str, message: str, *, retry_after_seconds: int | None = None, close: bool = False
@@ -59,7 +58,7 @@ class RequestError(Exception):
         self.message = message
         self.retry_after_seconds = retry_after_seconds
         self.close = close
-        """Whether the connection cannot be used again, because the body was not read."""
+        """Whether to close the connection, because part of the request's body was not read."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -77,7 +76,7 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MessageRequest:
-    """The body of ``POST /v1/workspaces/{w}/messages``; ``author`` is None where none is named."""
+    """The body of ``POST /v1/workspaces/{w}/messages``. ``author`` is None if the body names none."""
 
     text: str
     context: str = DEFAULT_CONTEXT
@@ -87,7 +86,7 @@ class MessageRequest:
 
 
 def parse_body(body: bytes) -> MessageRequest:
-    """*body* as a request. Raises `RequestError` (400), whose text names the field and what is expected."""
+    """Parse *body*. Raises `RequestError` (400) with a text that names the field and the expected value."""
     fields = _parse_json(body)
     if not isinstance(fields, dict):
         raise _bad('the body must be a JSON object, for example {"text": "Hello"}')
@@ -96,7 +95,8 @@ def parse_body(body: bytes) -> MessageRequest:
         raise _bad('"text" is missing; send {"text": "…"}')
     if not _check_string("text", text).strip():
         raise RequestError(400, "empty", '"text" is empty; there is nothing to answer')
-    if "user" in fields:  # as it is called elsewhere; passed over, the person would be taken for the token's holder
+    # Other routes call this field "user". If it were ignored here, the message would count as the token holder's.
+    if "user" in fields:
         raise _bad('"user" is not a field of a message; name the person in "author"')
     direct, public = _flag(fields, "direct"), _flag(fields, "public")
     if direct and public:
@@ -120,7 +120,7 @@ def to_inbound(
     caller_role: Role,
     sent_at: datetime,
 ) -> InboundMessage:
-    """*request* as the runtime sees it. Without a named author the caller's own id stands for one."""
+    """Turn *request* into an inbound message. If it names no author, the caller is the author."""
     return InboundMessage(
         connector=NAME,
         external_id=request.context,
@@ -137,9 +137,9 @@ def to_inbound(
 
 
 def message_id_of(idempotency_key: str, caller_id: str) -> str:
-    """The identity of a message that was sent with a key: the caller's own, so that no other caller meets it.
+    """Return the id of a message with this Idempotency-Key. Includes the caller, so that callers' keys cannot collide.
 
-    Raises `RequestError` for a key that is empty, too long or not plain ASCII.
+    Raises `RequestError` if the key is empty, too long or not printable ASCII.
     """
     if not (
         0 < len(idempotency_key) <= MAX_IDEMPOTENCY_KEY_CHARACTERS
@@ -151,7 +151,7 @@ def message_id_of(idempotency_key: str, caller_id: str) -> str:
 
 
 def refusal(accepted: Accepted) -> RequestError:
-    """Why a message that was refused or ignored gets no answer."""
+    """Return the error response for a message that the gateway refused or ignored."""
     status, text = REFUSALS.get(accepted.why, (403, f"The message is not answered here: {accepted.why or 'refused'}."))
     retry_after = accepted.retry_after_seconds
     return RequestError(
@@ -163,7 +163,11 @@ def refusal(accepted: Accepted) -> RequestError:
 
 
 def failure(error: AgentRuntimeError) -> RequestError:
-    """An error that the gateway raised: 503 where nothing could be stored, by its ``code``, else 500."""
+    """Return the error response for an error that the gateway raised.
+
+    The status is 503 if the store is unavailable, else the one of `REFUSALS` for the error's ``code``, else 503 if the
+    error is retryable, else 500.
+    """
     if isinstance(error, StoreUnavailable):
         return RequestError(503, "store_unavailable", error.user_text, retry_after_seconds=1)
     code = getattr(error, "code", "")
@@ -173,10 +177,10 @@ def failure(error: AgentRuntimeError) -> RequestError:
 
 
 def outcome(message: OutboundMessage, message_id: str) -> dict[str, Any]:
-    """The answer's object, for who said *message_id*. Raises `RequestError` where a newer message took its place, or
-    an ``error_code`` of `REFUSALS` says that there is none.
+    """Return the response body with the answer to *message_id*.
 
-    Any other text is an answer, degraded as it may be.
+    Raises `RequestError` if a newer message superseded *message_id*, or if the message has an ``error_code`` of
+    `REFUSALS`. Any other message is an answer, even if it is degraded.
     """
     if message_id in message.superseded:
         raise RequestError(*_SUPERSEDED)
@@ -187,13 +191,13 @@ def outcome(message: OutboundMessage, message_id: str) -> dict[str, Any]:
 
 
 def no_workspace(key: ConversationKey, message_ids: tuple[str, ...]) -> OutboundMessage:
-    """What those who said *message_ids* hear where their workspace is gone."""
+    """Return the message for the senders of *message_ids* after their workspace was deleted."""
     code = "unknown_workspace"
     return OutboundMessage(key, "", REFUSALS[code][1], answers=message_ids, error_code=code)
 
 
 def sse_event(name: str, data: dict[str, Any]) -> bytes:
-    """One server-sent event. JSON without line breaks, so one ``data`` line holds it whatever the text."""
+    """Encode one server-sent event. The JSON has no line breaks, so it always fits one ``data`` line."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode("ascii")
 
 
@@ -206,7 +210,7 @@ def _parse_json(body: bytes) -> Any:
         raise _bad(f"the body is not UTF-8: byte {error.start} is not valid") from None
     except json.JSONDecodeError as error:
         raise _bad(f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except (ValueError, RecursionError):  # a number of thousands of digits, thousands of brackets
+    except (ValueError, RecursionError):  # e.g. a number with thousands of digits, or thousands of brackets
         raise _bad("the body cannot be read as JSON: a number is too large, or the nesting too deep") from None
 
 

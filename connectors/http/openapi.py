@@ -1,4 +1,4 @@
-"""What ``/openapi.json`` says of this package's call: ``paths`` and ``components`` to be merged."""
+"""The ``paths`` and ``components`` of this connector's route in ``/openapi.json``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _schema(name: str) -> dict[str, str]:
 
 
 def _error(description: str, *headers: str) -> dict[str, Any]:
-    described = {name: {"schema": _INTEGER, "description": "Seconds to wait."} for name in headers}
+    header_schemas = {name: {"schema": _INTEGER, "description": "Seconds to wait."} for name in headers}
     return {
         "description": description,
         "content": {"application/json": {"schema": _schema("Error")}},
-        **({"headers": described} if described else {}),
+        **({"headers": header_schemas} if header_schemas else {}),
     }
 
 

@@ -1,4 +1,4 @@
-"""The requests that wait for an answer, and how an answer finds them."""
+"""HTTP requests that wait for an answer, and their lookup when the answer arrives."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def question(key: ConversationKey, message_id: str) -> Question:
 
 
 class Closed(Exception):
-    """The process stops, and the answer will not come to this request."""
+    """The process stops, so this request will get no answer."""
 
 
 class Waiter:
-    """One request's view of its answer: what was streamed so far, and the end.
+    """A request that waits for an answer: it receives the streamed deltas and then the answer.
 
-    Deltas that nobody has taken yet run together, so that a slow reader costs no more than the reply.
+    Unread deltas are concatenated, so a slow reader needs no more memory than the reply.
     """
 
     def __init__(self, *, reads_deltas: bool = False) -> None:
@@ -48,7 +48,7 @@ class Waiter:
         self._changed.set()
 
     async def next(self) -> str | OutboundMessage:
-        """The text that came since the last call, or the answer once all text was taken.
+        """Wait for and return the new text since the last call, or the answer after all text was returned.
 
         Raises `Closed`.
         """
@@ -64,15 +64,15 @@ class Waiter:
             await self._changed.wait()
 
     async def answer(self) -> OutboundMessage:
-        """The answer. Raises `Closed`."""
+        """Wait for and return the answer. Raises `Closed`."""
         while True:
-            news = await self.next()
-            if isinstance(news, OutboundMessage):
-                return news
+            update = await self.next()
+            if isinstance(update, OutboundMessage):
+                return update
 
 
 class Waiting:
-    """All waiters, by the question that they asked; a repeated question has several."""
+    """All waiters, by their question. A question that was sent several times has several waiters."""
 
     def __init__(self) -> None:
         self._waiters: dict[Question, set[Waiter]] = {}
@@ -80,7 +80,7 @@ class Waiting:
 
     @contextmanager
     def wait(self, asked: Question, *, reads_deltas: bool = False) -> Iterator[Waiter]:
-        """A waiter that is known while inside. Enter before the question is handed on: answers are quick."""
+        """Register a waiter inside the context. Enter it before submitting the question, to not miss the answer."""
         waiter = Waiter(reads_deltas=reads_deltas)
         if self._closed:
             waiter.close()
@@ -94,11 +94,11 @@ class Waiting:
                 del self._waiters[asked]
 
     def of(self, key: ConversationKey, message_ids: tuple[str, ...]) -> list[Waiter]:
-        """Everybody who waits for the answer to one of these messages."""
+        """Return all waiters for the answer to any of these messages."""
         return [waiter for message_id in message_ids for waiter in self._waiters.get(question(key, message_id), ())]
 
     def close(self) -> None:
-        """Let all go, and whoever comes after."""
+        """Close all waiters, and every waiter registered later."""
         self._closed = True
         for same in self._waiters.values():
             for waiter in same:
