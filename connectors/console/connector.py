@@ -1,4 +1,4 @@
-"""The conversation with whoever sits at the terminal, or writes into the command's standard input."""
+"""The chat in a terminal or over standard input and output."""
 
 from __future__ import annotations
 
@@ -28,45 +28,46 @@ from connectors.message import (
 )
 
 MAX_PART_CHARACTERS = 100_000_000
-"""A reply is one part here: a terminal has no limit of its own."""
+"""A terminal has no limit, so a reply is always one part."""
 LEAVE = frozenset({"/quit", "/exit"})
 
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 5.0
 
-
 STOP = "/stop"
 _STOP_SECONDS = 5.0
-"""How long a stop may take until the next line is asked."""
+"""How long the prompt waits for an answer to stop."""
 _STOP_AGAIN_SECONDS = 0.3
-"""A question that nobody has begun to answer cannot be stopped yet."""
+"""Pause between two stop messages. A stop does nothing before a worker has begun the answer, so it is repeated."""
 
 
 class _Question:
-    """A message that waits for its answer. ``came`` is what came of that so far, ``written`` the beginning of it that
-    will not change and stands on the screen."""
+    """A message that waits for its answer.
+
+    ``received`` is the text streamed so far; ``shown`` is its beginning that is final and already on the screen.
+    """
 
     def __init__(self, message: InboundMessage, asked_at: float) -> None:
         self.message_id = message.message_id
         self.asked_at = asked_at
-        self.came = ""
-        self.written = ""
+        self.received = ""
+        self.shown = ""
         self.answered = asyncio.Event()
         self.stopped = False
-        self.kept = False
+        self.stored = False
 
 
 UNANSWERED = "model"
-"""What a reply had to do without that is an apology, and no answer."""
+"""The degraded block of a reply that is only an apology, because no model answered."""
 
 
 class ConsoleConnector:
-    """A terminal chat; `run` ends when the person leaves, or after the answer to *one_shot*.
+    """The connector of a terminal chat. `run` ends when the person leaves, or after the answer to *one_shot*.
 
-    One message at a time: the next line is asked when the answer is there, or when *wait_seconds* are over; an answer
-    that comes later is shown then. Ctrl-C, and ``/stop`` where lines can be typed meanwhile, stop an answer: nothing
-    more of it is shown. Without a person who watches, or with *one_shot*, an answer is printed once, when it is there;
-    with *as_json* as one JSON object. `exit_code` says afterwards whether each message was answered.
+    It sends one message at a time: the next line is sent after the answer, or after *wait_seconds*; a later answer is
+    shown when it arrives. Ctrl-C stops an answer, and so does ``/stop`` on a live terminal; the rest of the answer is
+    not shown. An answer grows on the screen only on a live terminal, without *one_shot* and *as_json*; else it is
+    printed once, with *as_json* as one JSON object. Afterwards `exit_code` is 0 if every message was answered, else 1.
     """
 
     name = convert.NAME
@@ -95,13 +96,13 @@ class ConsoleConnector:
         self._one_shot = one_shot
         self._as_json = as_json
         self._clock = clock
-        self._grows = terminal.live and one_shot is None and not as_json
-        """Whether answers are shown while they are written."""
+        self._shows_drafts = terminal.live and one_shot is None and not as_json
+        """Whether a growing answer is shown."""
         self._question: _Question | None = None
-        self._limit: asyncio.Timeout | None = None
-        """Of the waiting for the answer to the question."""
-        self._unshown: set[str] = set()
-        """Messages whose answers are not shown: what was stopped, and the stops."""
+        self._deadline: asyncio.Timeout | None = None
+        """The time limit for the answer to the current question."""
+        self._hidden_ids: set[str] = set()
+        """Ids of messages whose answers are not shown: stopped questions and stop messages."""
         self._health = Health(State.CONNECTING, "the chat has not begun")
         self.exit_code = 0
 
@@ -110,7 +111,7 @@ class ConsoleConnector:
         return self._health
 
     async def run(self, accept: Accept) -> None:
-        """Converse until the person leaves. Unlike other connectors this one ends by itself."""
+        """Run the chat until the person leaves. Unlike other connectors, this one ends by itself."""
         self._health = Health(State.CONNECTED)
         try:
             if self._one_shot is not None:
@@ -118,7 +119,7 @@ class ConsoleConnector:
             else:
                 await self._converse(accept)
         except OSError:
-            self.exit_code = 1  # nobody reads what we write: there is nobody left to talk to
+            self.exit_code = 1  # the output is closed, so nobody reads the answers
         finally:
             self._health = Health(State.STOPPED, "the chat has ended")
 
@@ -130,18 +131,18 @@ class ConsoleConnector:
                 await self._ask(accept, line)
             return
         lines: asyncio.Queue[str | None] = asyncio.Queue()
-        # Not in a TaskGroup: that would wrap what asking raises.
-        reading = asyncio.create_task(self._read_ahead(lines), name="console lines")
+        # Not in a TaskGroup, which would wrap the exceptions of `_ask`.
+        reader = asyncio.create_task(self._read_ahead(lines), name="console lines")
         try:
             while (line := await lines.get()) is not None:
                 await self._terminal.write(f"{PROMPT}{convert.neutralise(line)}\n", Style.QUESTION)
                 await self._ask(accept, line)
         finally:
-            reading.cancel()
-            await asyncio.wait({reading})
+            reader.cancel()
+            await asyncio.wait({reader})
 
     async def _read_ahead(self, lines: asyncio.Queue[str | None]) -> None:
-        """Read lines while others are answered: ``/stop`` holds at once."""
+        """Read lines while earlier ones are answered, so that ``/stop`` takes effect at once."""
         while True:
             try:
                 line = await self._next_line()
@@ -156,7 +157,7 @@ class ConsoleConnector:
                 return
 
     async def _next_line(self) -> str | None:
-        """The next line that asks something; None where the person leaves."""
+        """Return the next line that is not blank, or None if the person leaves."""
         leaving = False
         while True:
             try:
@@ -199,39 +200,39 @@ class ConsoleConnector:
 
     async def _await_answer(self, accept: Accept, message: InboundMessage, question: _Question) -> None:
         try:
-            # A person who looks on decides for themselves how long they wait for the store.
-            patience = None if self._terminal.interactive else self._wait_seconds
-            async with asyncio.timeout(patience) as limit:
-                self._limit = limit
+            # Without a time limit for storing if a person watches: they decide how long they wait for the store.
+            limit_seconds = None if self._terminal.interactive else self._wait_seconds
+            async with asyncio.timeout(limit_seconds) as deadline:
+                self._deadline = deadline
                 with self._terminal.interrupts(self._stop_now):
-                    accepted = await self._hand_on(accept, message)
-                    question.kept = True
+                    accepted = await self._submit(accept, message)
+                    question.stored = True
                     if accepted.outcome == "duplicate" and accepted.reply is not None:
                         await self._show_answer(accepted.reply)
                     elif accepted.outcome in ("stored", "duplicate"):
-                        limit.reschedule(asyncio.get_running_loop().time() + self._wait_seconds)
+                        deadline.reschedule(asyncio.get_running_loop().time() + self._wait_seconds)
                         await question.answered.wait()
                     else:
                         await self._fail(_refusal(accepted))
         except TimeoutError:
-            await self._give_up(accept, message, question)
+            await self._handle_timeout(accept, message, question)
         finally:
-            self._limit = None
+            self._deadline = None
 
     def _stop_now(self) -> None:
-        """End the waiting for the answer to the question at hand: from here on nothing of it is shown."""
-        if self._question is not None and self._limit is not None and not self._question.answered.is_set():
+        """Stop waiting for the answer to the current question, and show nothing more of it."""
+        if self._question is not None and self._deadline is not None and not self._question.answered.is_set():
             self._question.stopped = True
-            if not self._limit.expired():
-                self._limit.reschedule(asyncio.get_running_loop().time())
+            if not self._deadline.expired():
+                self._deadline.reschedule(asyncio.get_running_loop().time())
 
-    async def _give_up(self, accept: Accept, message: InboundMessage, question: _Question) -> None:
+    async def _handle_timeout(self, accept: Accept, message: InboundMessage, question: _Question) -> None:
         await self._terminal.show_growing("")
-        if not question.kept:
+        if not question.stored:
             self._health = Health(State.CONNECTED)
             await self._fail("The message could not be stored and is not answered: the store cannot be reached.")
         elif question.stopped:
-            if rest := question.came.removeprefix(question.written).strip("\n"):
+            if rest := question.received.removeprefix(question.shown).strip("\n"):
                 await self._terminal.write_markdown(rest)
             await self._terminal.write("\nStopped.\n\n", Style.DIM)
             await self._stop(accept, message, question)
@@ -239,24 +240,24 @@ class ConsoleConnector:
             await self._fail(f"No answer after {self._wait_seconds:.0f} s. It is shown when it arrives.")
 
     async def _stop(self, accept: Accept, message: InboundMessage, question: _Question) -> None:
-        """Have the answer to *question* end. What is said to that, and what was left of the answer, is not shown."""
-        self._unshown.add(question.message_id)
+        """Send stop messages until the answer to *question* ends. Hides their replies and the rest of the answer."""
+        self._hidden_ids.add(question.message_id)
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 while not question.answered.is_set():
                     stop = replace(message, message_id=uuid.uuid4().hex, text=STOP, sent_at=datetime.now(UTC))
-                    self._unshown.add(stop.message_id)
+                    self._hidden_ids.add(stop.message_id)
                     await accept(stop)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_STOP_AGAIN_SECONDS):
                             await question.answered.wait()
         except TimeoutError:
-            return  # it ends later; nothing of it is shown
+            return  # it ends later, and stays hidden
         except AgentRuntimeError as error:
             await self._terminal.complain(f"The answer cannot be shown here, but the bot continues it: {error}")
 
-    async def _hand_on(self, accept: Accept, message: InboundMessage) -> Accepted:
-        """Have *message* stored, however often that takes. Raises `AgentRuntimeError` where it cannot help."""
+    async def _submit(self, accept: Accept, message: InboundMessage) -> Accepted:
+        """Submit *message*, and retry while the store is unavailable. Raises any other `AgentRuntimeError`."""
         pause = _FIRST_RETRY_SECONDS
         while True:
             try:
@@ -278,25 +279,23 @@ class ConsoleConnector:
         await self._terminal.show_growing("")
         await self._terminal.complain(" ".join(convert.neutralise(why).split()))
 
-    # What the runtime says.
-
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
         if not message.text:
             return ()
         return (OutboundPart(0, 1, message.text, token=f"{message.turn_id}:{message.kind}:0"),)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        if any(one.block == UNANSWERED for one in message.degraded):
-            self.exit_code = 1  # what is told is that no model answered
+        if any(degraded.block == UNANSWERED for degraded in message.degraded):
+            self.exit_code = 1  # the reply only says that no model answered
         question = self._question
         answers_it = question is not None and question.message_id in message.answers
         try:
-            if not self._unshown.intersection(message.answers):
+            if not self._hidden_ids.intersection(message.answers):
                 await self._show_answer(message)
         except OSError as error:
             raise SendFailed(f"the terminal is gone: {type(error).__name__}", retryable=False) from error
         finally:
-            # Whether or not it could be shown, there is nothing more to wait for.
+            # Even if it could not be shown, no other answer will come.
             if question is not None and answers_it:
                 question.answered.set()
         return Receipt(part.token)
@@ -306,41 +305,46 @@ class ConsoleConnector:
             await self._terminal.write(json.dumps(answer_object(message)) + "\n", Style.PLAIN)
             return
         question = self._question
-        written, seconds = "", None
+        shown, seconds = "", None
         if question is not None and question.message_id in message.answers:
-            written, seconds = question.written, self._clock() - question.asked_at
+            shown, seconds = question.shown, self._clock() - question.asked_at
         elif message.silent:
-            return  # who stopped it was told so, and nobody waits for it
+            return  # the person who stopped it was told so, and nobody waits for it
         await self._terminal.show_growing("")
         text = convert.neutralise(message.text)
-        if not text.startswith(written):
+        if not text.startswith(shown):
             await self._terminal.write("(The answer was written again:)\n\n", Style.DIM)
-            written = ""
-        if rest := text[len(written) :].strip("\n"):
+            shown = ""
+        if rest := text[len(shown) :].strip("\n"):
             await self._terminal.write_markdown(rest)
         for line in convert.footer(message, seconds):
             await self._terminal.write(convert.wrap(line, self._terminal.columns) + "\n", Style.DIM)
         await self._terminal.write("\n", Style.PLAIN)
 
     def is_watched(self, key: ConversationKey, answers: tuple[str, ...]) -> bool:
-        return self._grows and self._question is not None and self._question.message_id in answers
+        return self._shows_drafts and self._question is not None and self._question.message_id in answers
 
     async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:
         question = self._question
-        if question is None or question.message_id not in answers or question.stopped or not self._grows:
+        if question is None or question.message_id not in answers or question.stopped or not self._shows_drafts:
             return
-        question.came += convert.neutralise(delta)
-        finished, rest = split_finished(question.came.removeprefix(question.written))
-        with suppress(OSError):  # `send` says so
+        question.received += convert.neutralise(delta)
+        finished, rest = split_finished(question.received.removeprefix(question.shown))
+        with suppress(OSError):  # `send` reports it
             if finished:
-                question.written += finished
+                question.shown += finished
                 await self._terminal.write_markdown(finished)
                 await self._terminal.write("\n", Style.PLAIN)
             if not question.stopped:
                 await self._terminal.show_growing(rest)
 
     async def typing(self, key: ConversationKey) -> None:
-        if self._question is not None and not self._question.came and not self._question.stopped and self._grows:
+        if (
+            self._question is not None
+            and not self._question.received
+            and not self._question.stopped
+            and self._shows_drafts
+        ):
             with suppress(OSError):
                 await self._terminal.show_growing("…")
 

@@ -1,4 +1,4 @@
-"""Between lines of a terminal and the nouns. Pure."""
+"""Convert between lines of a terminal and the connectors' messages. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "console"
 DEFAULT_CONTEXT = "default"
 DEFAULT_WORKSPACE = "sample"
 AUTHOR_ID = CALLER_PREFIX + "console"
-"""Whoever sits at the terminal owns the process and its files, and needs no role given."""
+"""The id of the person at the terminal. That person owns the process and its files, and is always an admin."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _PICTURES = 0x2400  # U+2400 + n is the visible picture of the control character n
@@ -29,13 +29,13 @@ def to_inbound(
     author_name: str,
     sent_at: datetime,
 ) -> InboundMessage:
-    """A line that was typed, as the runtime sees it."""
+    """Turn a typed line into an inbound message."""
     return InboundMessage(
         connector=NAME,
         external_id=context,
         message_id=message_id,
         author=Author(AUTHOR_ID, author_name),
-        text=text.encode("utf-8", "replace").decode(),  # a terminal can hand over halves of surrogate pairs
+        text=text.encode("utf-8", "replace").decode(),  # a terminal can pass unpaired surrogates
         sent_at=sent_at,
         direct=True,
         workspace_id=workspace_id,
@@ -45,11 +45,11 @@ def to_inbound(
 
 
 def neutralise(text: str) -> str:
-    """*text* without anything that a terminal obeys: what a model writes may only be read.
+    """Remove everything from *text* that could control a terminal.
 
-    Line feeds and tabs stay, carriage returns go. Other control characters become their visible
-    pictures; C1 controls, halves of surrogate pairs and marks that reorder text become U+FFFD. Each
-    character is judged alone, so that pieces of a stream give what the whole would.
+    Line feeds and tabs stay; carriage returns are removed. Other control characters become their visible pictures.
+    C1 controls, unpaired surrogates and characters that reorder text become U+FFFD. Each character is replaced
+    independently of its neighbours, so a text gives the same result whole or in pieces.
     """
     return "".join(map(_neutral, text))
 
@@ -74,21 +74,22 @@ def _neutral(character: str) -> str:
 _REORDERING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 
 
-_SAID = {"deep": "the second look of the search", "late": "it took too long"}
-"""Words of `Degraded` that say nothing to people, in words that do."""
+_DEGRADED_WORDS = {"deep": "the second look of the search", "late": "it took too long"}
+"""Readable words for blocks and reasons of `Degraded`."""
 
 
 def footer(message: OutboundMessage, seconds: float | None) -> tuple[str, ...]:
-    """The lines under an answer: its sources, what it had to do without, and how it came about.
+    """Return the lines below an answer: its sources, its degraded blocks, its strategy and reason, and its duration.
 
-    *seconds* is how long it took, where that is known.
+    *seconds* is None if the duration is unknown.
     """
     lines = []
     if sources := sources_line(message):
         lines.append(sources)
     if message.degraded:
         missing = (
-            f"{_SAID.get(part.block, part.block)} ({_SAID.get(part.why, part.why)})" for part in message.degraded
+            f"{_DEGRADED_WORDS.get(part.block, part.block)} ({_DEGRADED_WORDS.get(part.why, part.why)})"
+            for part in message.degraded
         )
         lines.append("answered without: " + ", ".join(missing))
     details = [part for part in (message.strategy, message.reason) if part]
@@ -100,5 +101,5 @@ def footer(message: OutboundMessage, seconds: float | None) -> tuple[str, ...]:
 
 
 def wrap(line: str, columns: int) -> str:
-    """*line* in lines of at most *columns*, broken between words; as it is where *columns* is 0."""
+    """Wrap *line* between words to at most *columns*. If *columns* is 0, returns it unchanged."""
     return textwrap.fill(line, columns, break_on_hyphens=False, break_long_words=False) if columns else line

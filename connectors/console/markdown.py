@@ -1,4 +1,4 @@
-"""Markdown as a terminal shows it, and which part of a growing text will not change any more. Pure."""
+"""Render Markdown for a terminal, and find the finished blocks of a streamed text. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _THEME = Theme(
 
 
 def render(text: str, width: int, *, colours: bool) -> str:
-    """*text* (Markdown) in lines of at most *width* columns, broken between words, without a line end at its end.
+    """Render *text* (Markdown) in lines of at most *width* columns, wrapped between words, without a final line end.
 
-    Line breaks of *text* stay, HTML is shown as it is written, and addresses of links are shown.
+    Keeps the line breaks of *text*, shows HTML as text, and shows the URLs of links.
     """
     output = io.StringIO()
     console = Console(
@@ -42,7 +42,7 @@ def render(text: str, width: int, *, colours: bool) -> str:
 
 
 def split_finished(text: str) -> tuple[str, str]:
-    """*text* in two: the blocks (paragraphs, lists, tables, …) to which nothing can be added, and the rest."""
+    """Split *text* into its finished blocks (paragraphs, lists, tables, …), which cannot grow further, and the rest."""
     whole_lines = text[: text.rfind("\n") + 1]
     starts = [token.map[0] for token in tokens(whole_lines) if token.level == 0 and token.map and token.nesting >= 0]
     if len(starts) < 2:

@@ -1,4 +1,4 @@
-"""The person's terminal: lines in, text out. With prompt_toolkit where there is a real one, else plain."""
+"""Read lines from a terminal and write text to it, with prompt_toolkit on a real terminal, else with plain streams."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PROMPT = "you> "
 MAX_LINE_BYTES = 1_000_000
 REDRAW_SECONDS = 0.05
 KEPT_LINES = 6
-"""Of the screen, for the line that is typed and what is above a growing answer."""
+"""Lines of the screen that stay free for the prompt and for text above a growing answer."""
 
 _RESET = "\x1b[0m"
 
 
 class Style(StrEnum):
-    """What a piece of text is, where colours are to be had."""
+    """The role of a piece of text, which decides its colour."""
 
     QUESTION = "question"
     PLAIN = "plain"
@@ -47,45 +47,47 @@ class Interrupted(Exception):
 
 
 class Unreadable(Exception):
-    """A line came that is no text, or too long; it was left out. The text says why."""
+    """A line was skipped because it is not UTF-8 text or too long. The error's text says which."""
 
 
 class Terminal(Protocol):
-    """Where lines come from and text goes to. Text is shown as it is: the caller has neutralised it."""
+    """A source of lines and a target for text. It writes text unchanged: callers must neutralise it first."""
 
     interactive: bool
-    """Whether a person sits there and can be told things while they wait."""
+    """Whether a person is at the terminal and reads messages while they wait."""
     live: bool
-    """Whether an answer can be shown while it grows, and lines can be read meanwhile."""
+    """Whether the terminal can show a growing answer and read lines at the same time."""
 
     @property
     def columns(self) -> int:
-        """The width in which a person reads; 0 where that is not known, or a program reads."""
+        """The width of the terminal; 0 if it is unknown, or if a program reads the output."""
 
     async def read_line(self) -> str | None:
-        """The next line, without its end; None when no more will come. Raises `Interrupted` and `Unreadable`."""
+        """Read the next line, without its line end; None at the end of input. Raises `Interrupted` and `Unreadable`."""
 
     async def write(self, text: str, style: Style) -> None:
-        """Write whole lines as they are. Raises `OSError` when nobody reads any more."""
+        """Write whole lines unchanged. Raises `OSError` if the output is closed."""
 
     async def write_markdown(self, text: str) -> None:
-        """Write blocks of Markdown, rendered for a person, and a line end. Raises `OSError`."""
+        """Write rendered blocks of Markdown and a line end. Raises `OSError`."""
 
     async def show_growing(self, text: str) -> None:
-        """Show *text* (Markdown) below all that was written, in place of the last one. Empty takes it away. Does
-        nothing where the terminal is not `live`. Raises `OSError`."""
+        """Show *text* (Markdown) below the written text, in place of the previous growing text.
+
+        An empty text removes it. Does nothing if the terminal is not `live`. Raises `OSError`.
+        """
 
     async def complain(self, text: str) -> None:
-        """Say one line that is no part of the output proper. Raises `OSError`."""
+        """Write one line about a problem, outside the regular output. Raises `OSError`."""
 
     def interrupts(self, callback: Callable[[], None]) -> AbstractContextManager[None]:
-        """While inside, Ctrl-C calls *callback* instead of ending the process."""
+        """Inside the context, Ctrl-C calls *callback* instead of ending the process."""
 
 
 class PlainTerminal:
-    """Standard streams, or anything like them. A line that comes is read in a thread that ends with the process.
+    """A terminal on plain streams. A daemon thread reads the lines.
 
-    Markdown is rendered where there are *columns*, else written as it is.
+    Renders Markdown if *columns* is not 0, else writes it unchanged.
     """
 
     live = False
@@ -109,18 +111,18 @@ class PlainTerminal:
         self._errors = errors
         self._prompt = prompt
         self._max_line_bytes = max_line_bytes
-        self._wanted: queue.SimpleQueue[asyncio.Future[bytes]] = queue.SimpleQueue()
-        self._reader: threading.Thread | None = None
+        self._line_requests: queue.SimpleQueue[asyncio.Future[bytes]] = queue.SimpleQueue()
+        self._byte_reader: threading.Thread | None = None
 
     async def read_line(self) -> str | None:
         if self._prompt:
             await self.write(self._prompt, Style.PLAIN)
-        if self._reader is None:
-            # Not a pool's thread: the interpreter waits for those at its end, and nobody may ever type a line.
-            self._reader = threading.Thread(target=self._read, name="console-reader", daemon=True)
-            self._reader.start()
+        if self._byte_reader is None:
+            # Not a pool's thread: the interpreter waits for those when it exits, but the next line may never come.
+            self._byte_reader = threading.Thread(target=self._read, name="console-reader", daemon=True)
+            self._byte_reader.start()
         line: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._wanted.put(line)
+        self._line_requests.put(line)
         return self._decode(await line)
 
     def _decode(self, line: bytes) -> str | None:
@@ -135,16 +137,16 @@ class PlainTerminal:
 
     def _read(self) -> None:
         while True:
-            future = self._wanted.get()
+            future = self._line_requests.get()
             try:
                 line = self._source.readline(self._max_line_bytes + 1)
                 rest = line
                 while rest and not rest.endswith(b"\n") and len(line) > self._max_line_bytes:
-                    rest = self._source.readline(self._max_line_bytes)  # the rest of a line that is too long
+                    rest = self._source.readline(self._max_line_bytes)  # skip the rest of an overlong line
             except (OSError, ValueError):
-                line = b""  # the stream was closed: no more will come
+                line = b""  # the stream was closed
             try:
-                future.get_loop().call_soon_threadsafe(_set_unless_done, future, line)
+                future.get_loop().call_soon_threadsafe(_set_result_if_pending, future, line)
             except RuntimeError:  # the loop was closed
                 return
 
@@ -172,10 +174,10 @@ class PlainTerminal:
 
 
 class PromptTerminal:
-    """A real terminal: a line that is edited at the bottom, with history and completion by Tab; above it the answer
-    that grows; above that all that was written, which scrolls away as the output of any program does.
+    """A real terminal. At the bottom is the prompt, with history and Tab completion; above it the growing answer; above
+    that the written text, which scrolls like the output of any program.
 
-    *words* are completed where a line begins with one of them.
+    Tab completes the beginning of a line to one of *words*.
     """
 
     interactive = True
@@ -222,18 +224,18 @@ class PromptTerminal:
                 event.app.exit(exception=KeyboardInterrupt)
 
         session: PromptSession[str] = PromptSession(
-            message=self._above_line,
+            message=self._prompt_text,
             completer=WordCompleter(list(self._words), sentence=True),
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,
             key_bindings=keys,
-            erase_when_done=True,  # a line is written when it is asked, so that it stands above its answer
+            erase_when_done=True,  # the connector writes the line itself, directly above its answer
         )
         session.app.min_redraw_interval = REDRAW_SECONDS
         return session
 
-    def _above_line(self) -> AnyFormattedText:
-        """The growing end of an answer, as much of it as has room, and the prompt."""
+    def _prompt_text(self) -> AnyFormattedText:
+        """Return the last lines of the growing answer, as many as fit on the screen, and the prompt."""
         from prompt_toolkit.formatted_text import ANSI
 
         if not self._growing:
@@ -262,7 +264,7 @@ class PromptTerminal:
         if self._session is not None and self._session.app.is_running:
             from prompt_toolkit.application import run_in_terminal
 
-            # Above the line that is being typed, which is drawn again below.
+            # Writes above the prompt, which prompt_toolkit then draws again below.
             await run_in_terminal(lambda: _write(self._output, text))
         else:
             _write(self._output, text)
@@ -279,30 +281,30 @@ class PromptTerminal:
 def open_terminal(
     environment: Mapping[str, str] = os.environ, *, one_shot: bool = False, words: Sequence[str] = ()
 ) -> Terminal:
-    """The terminal of this process: prompt_toolkit's, or plain for pipes, files and terminals that can do nothing.
+    """Open this process's terminal: with prompt_toolkit, or plain for pipes, files and dumb terminals.
 
-    Nothing is read for *one_shot*, and Ctrl-C ends the process. *words* are completed by Tab.
+    With *one_shot*, no line is read and Ctrl-C ends the process. Tab completes *words*.
     """
-    shows = sys.stdout.isatty()
-    is_terminal = not one_shot and sys.stdin.isatty() and shows
-    able = environment.get("TERM", "") not in ("", "dumb")
-    colours = able and "NO_COLOR" not in environment
-    if is_terminal and able:
+    writes_to_terminal = sys.stdout.isatty()
+    is_terminal = not one_shot and sys.stdin.isatty() and writes_to_terminal
+    can_move_cursor = environment.get("TERM", "") not in ("", "dumb")
+    colours = can_move_cursor and "NO_COLOR" not in environment
+    if is_terminal and can_move_cursor:
         return PromptTerminal(sys.stdout, colours=colours, words=words)
     return PlainTerminal(
-        _reader(sys.stdin),
+        _byte_reader(sys.stdin),
         sys.stdout,
         sys.stderr,
         prompt=PROMPT if is_terminal else "",
-        columns=shutil.get_terminal_size().columns if shows else 0,
+        columns=shutil.get_terminal_size().columns if writes_to_terminal else 0,
         colours=colours,
     )
 
 
-def _reader(stream: TextIO) -> IO[bytes]:
-    """The bytes of *stream*; those of a file by a reader of our own.
+def _byte_reader(stream: TextIO) -> IO[bytes]:
+    """Return a reader of the bytes of *stream*, separate from its own reader if it is a file.
 
-    At its end the interpreter closes the reader that *stream* has, and aborts where a thread still waits in it.
+    When the interpreter exits, it closes the stream's own reader and aborts if a thread still waits in it.
     """
     raw = getattr(stream.buffer, "raw", None)
     return io.BufferedReader(io.FileIO(raw.fileno(), closefd=False)) if isinstance(raw, io.FileIO) else stream.buffer
@@ -310,7 +312,7 @@ def _reader(stream: TextIO) -> IO[bytes]:
 
 @contextmanager
 def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGINT calls *callback* in the event loop; where signals cannot be had, nothing changes."""
+    """Inside the context, SIGINT calls *callback* in the event loop. Does nothing if no signal handler can be set."""
     loop = asyncio.get_running_loop()
     previous = signal.getsignal(signal.SIGINT)
     try:
@@ -325,7 +327,7 @@ def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-def _set_unless_done(future: asyncio.Future[bytes], line: bytes) -> None:
+def _set_result_if_pending(future: asyncio.Future[bytes], line: bytes) -> None:
     if not future.done():
         future.set_result(line)
 
