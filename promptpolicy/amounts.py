@@ -1,7 +1,7 @@
-"""Amounts in a text: numbers, in digits or spelled out, with the units that they are of. Pure.
+"""Find amounts in a text: numbers in digits or words, with their units. English and German. Pure.
 
-English and German. Numbers are compared by what they mean (``two`` is 2), units by what they measure (``14-day`` and
-``14 days`` are the same, ``14 working days`` are not). ``one`` is left out: it is a pronoun more often than a number.
+Numbers are compared by value (``two`` is 2), and units by meaning (``14-day`` equals ``14 days``, but not
+``14 working days``). ``one`` does not count as a number, because it is more often a pronoun.
 """
 
 from __future__ import annotations
@@ -56,34 +56,35 @@ _AMOUNT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """``value`` in digits, as it is written where it was; ``unit`` is empty where there is none that is known here."""
+    """A number with its unit. ``value`` is in digits (unchanged if the text has digits). ``unit`` is empty if there is
+    none, or none that is known here."""
 
     value: str
     unit: str = ""
 
 
 def amounts(text: str) -> dict[Amount, str]:
-    """What is spelled out or has a unit in *text*, and how it is written there first."""
-    found: dict[Amount, str] = {}
+    """Return the amounts in *text* that are spelled out or have a unit, each with its first spelling there."""
+    spellings: dict[Amount, str] = {}
     for match in _AMOUNT.finditer(text):
         amount = _read(match)
         if amount.unit or not match["number"][0].isdigit():
-            found.setdefault(amount, match[0].strip())
-    return found
+            spellings.setdefault(amount, match[0].strip())
+    return spellings
 
 
 def lost(old: str, new: str) -> Iterator[str]:
-    """The amounts of *old*, as they are written there, that *new* has neither in digits nor in words."""
-    there = amounts(new)
-    values = {match["number"] for match in _AMOUNT.finditer(new)} | {one.value for one in there}
-    for amount, written in amounts(old).items():
-        if amount not in there and (amount.unit or amount.value not in values):
-            yield written
+    """Yield the amounts of *old*, as spelled there, that *new* has neither in digits nor in words."""
+    remaining = amounts(new)
+    values = {match["number"] for match in _AMOUNT.finditer(new)} | {amount.value for amount in remaining}
+    for amount, spelling in amounts(old).items():
+        if amount not in remaining and (amount.unit or amount.value not in values):
+            yield spelling
 
 
 def is_spelled(number: str, text: str) -> bool:
-    """Whether *number*, which is written in digits, is spelled out in *text*."""
-    return any(one.value == number for one in amounts(text))
+    """Return whether *text* contains *number*, given in digits, as a word or with a unit."""
+    return any(amount.value == number for amount in amounts(text))
 
 
 def _read(match: re.Match[str]) -> Amount:

@@ -1,9 +1,9 @@
-"""Directives made shorter: what a model is asked for, and whether its text will do. Pure.
+"""Condense directives: the prompt that asks a model for a shorter text, and the check of its answer. Pure.
 
-Whether every rule is still there only a person can say, who is shown the difference and told where to look (`rules`).
-What has to stay word for word is checked here: what stands between ``<!-- verbatim -->`` and ``<!-- /verbatim -->``,
-code, quoted text, addresses, names of files and identifiers, numbers (each as often as before) with their units,
-spelled-out numbers (which may become digits), and names of people, places and products.
+Only a person can tell whether every rule is still there; they see the difference and notes on where to look (`rules`).
+This module checks the parts that must stay word for word: text between ``<!-- verbatim -->`` and
+``<!-- /verbatim -->``, code, quoted text, addresses, names of files and identifiers, numbers (each as often as before)
+with their units, spelled-out numbers (which may become digits), and names of people, places and products.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from promptpolicy.rules import DENYING, DENYING_ENDS
 from promptpolicy.slot import InvalidDirective, Kind, Slot, canonical
 
 CONDENSED = (Kind.SYSTEM, Kind.SOUL, Kind.SKILL)
-"""The others are tables, not prose."""
+"""The kinds that can be condensed. The others are tables, not prose."""
 MOST_TOLD = 12
 MOST_LONGER = 4
-"""Of a text that has so many times the characters nothing more has to be known."""
+"""An answer with more than this many times the characters of the directive is not checked any further."""
 _SHOWN_CHARACTERS = 60
-_MARKED = re.compile(r"<!--\s*verbatim\s*-->.*?(?:<!--\s*/verbatim\s*-->|\Z)", re.DOTALL)
+_MARKED_TEXT = re.compile(r"<!--\s*verbatim\s*-->.*?(?:<!--\s*/verbatim\s*-->|\Z)", re.DOTALL)
 _EXACT = (
-    ("marked text", _MARKED),
+    ("marked text", _MARKED_TEXT),
     ("code", re.compile(r"^(```+|~~~+)[^\n]*\n.*?(?:^\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)),
     ("code", re.compile(r"`[^`\n]+`")),
     ("address", re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^\s<>\"'()\[\]]*[^\s<>\"'()\[\].,;:!?]", re.IGNORECASE)),
@@ -42,35 +42,36 @@ _EXACT = (
     ),
     ("number", re.compile(r"(?<![\w.])\d+(?:[.,:/-]\d+)*(?:\s?%)?")),
 )
-_ADDED = ("number", "address", "code")
+_CHECKED_ADDITIONS = ("number", "address", "code")
 _LIST_NUMBER = re.compile(r"^\s*\d+[.)]\s+", re.MULTILINE)
 _WORD = re.compile(r"[^\W\d_](?:[\w’'-]*\w)?")
-_OPENING = " \t>*+-–—•(\"'“„«"
-_ENDING = ".!?:;…"
-_LOOKED_BACK = 16
-"""Characters before a word by which it is told whether a sentence begins with it."""
+_OPENING_CHARACTERS = " \t>*+-–—•(\"'“„«"
+_SENTENCE_ENDS = ".!?:;…"
+_LOOKBACK_CHARACTERS = 16
+"""Number of characters before a word that show whether the word begins a sentence."""
 _EMPHASIS = frozenset(
     ("NEVER", "ALWAYS", "MUST", "NOT", "DO", "DONT", "ONLY", "NO", "ALL", "ANY", "AND", "OR", "IF", "BUT", "SHOULD")
 )
-"""Words that are written in capitals without being names."""
-_MOST_NAMES = 0.15
-"""Of the words within sentences. Where more begin with a capital letter the language (German) writes all nouns so."""
-_TURNS = DENYING | {
+"""Words that people write in capitals for emphasis, which are no names."""
+_MAX_SHARE_OF_NAMES = 0.15
+"""The largest share of capitalised words within sentences that can be names. A text with a larger share is in a
+language that capitalises all nouns (German)."""
+_REVERSING_WORDS = DENYING | {
     "only", "unless", "except", "always", "must", "before", "until",
     "nur", "außer".casefold(), "immer", "muss", "müssen", "bevor",
 }  # fmt: skip
-"""Words that turn a rule around where they are missing, as they are when casefolded."""
+"""Words, casefolded, without which a rule may mean the opposite."""
 
 
 class NotCondensed(AgentRuntimeError):
-    """There is no shorter text; the error says why. Nothing was changed."""
+    """No shorter text could be produced; the error says why. Nothing was changed."""
 
     user_text = "No shorter text could be made."
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A model's text: what is wrong with it (nothing where it may be published), and what a person should look at."""
+    """A model's text with its problems and with notes for a person. A text without problems may be published."""
 
     text: str
     problems: tuple[str, ...]
@@ -78,13 +79,13 @@ class Judged:
 
 
 def check_kind(slot: Slot) -> None:
-    """Raises `InvalidDirective` where *slot* holds no prose."""
+    """Raise `InvalidDirective` if directives of *slot* are not prose."""
     if slot.kind not in CONDENSED:
         raise InvalidDirective(f"{slot.label} is a table; {', '.join(CONDENSED)} can be condensed")
 
 
 def plan(text: str) -> list[dict[str, str]]:
-    """What to ask a model about the directive *text*."""
+    """Return the messages that ask a model to condense the directive *text*."""
     system = (
         "You make instructions for an assistant shorter without changing what they ask for. Keep every rule, "
         "condition, exception and order of precedence, and who each is about. Drop repetition, filler, politeness and "
@@ -97,113 +98,115 @@ def plan(text: str) -> list[dict[str, str]]:
 
 
 def again(asked: list[dict[str, str]], answer: str, problems: tuple[str, ...]) -> list[dict[str, str]]:
-    """*asked* with what came of it: what to ask next."""
-    said = f"That will not do: {'; '.join(problems)}. Write the whole text again, without these mistakes."
-    return [*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": said}]
+    """Return the messages *asked* with the *answer* and a request to correct its *problems*."""
+    request = f"That will not do: {'; '.join(problems)}. Write the whole text again, without these mistakes."
+    return [*asked, {"role": "assistant", "content": answer}, {"role": "user", "content": request}]
 
 
 def judge(old: str, answer: str, count: Callable[[str], int]) -> Judged:
-    """The text in a model's *answer* where *old* is the directive as it is; *count* counts tokens."""
+    """Check the text in a model's *answer* against *old*, the current directive. *count* counts tokens."""
     try:
-        new = canonical(_unwrapped(answer, old))
+        new = canonical(_remove_fence(answer, old))
     except InvalidDirective as error:
         return Judged(answer, (str(error),))
     if len(new) > MOST_LONGER * len(old):
         return Judged(new, (f"it is not shorter: {len(new)} characters instead of {len(old)}",))
-    problems = [*_lost(old, new), *_gained(old, new)]
+    problems = [*_find_lost(old, new), *_find_added(old, new)]
     if count(new) >= count(old):
         problems.insert(0, f"it is not shorter: {count(new)} tokens instead of {count(old)}")
-    return Judged(new, _told(problems), _told(list(_notes(old, new))))
+    return Judged(new, _limit_length(problems), _limit_length(list(_notes(old, new))))
 
 
-def _told(all_of_it: list[str]) -> tuple[str, ...]:
-    if len(all_of_it) <= MOST_TOLD:
-        return tuple(all_of_it)
-    return (*all_of_it[:MOST_TOLD], f"and {len(all_of_it) - MOST_TOLD} more")
+def _limit_length(lines: list[str]) -> tuple[str, ...]:
+    if len(lines) <= MOST_TOLD:
+        return tuple(lines)
+    return (*lines[:MOST_TOLD], f"and {len(lines) - MOST_TOLD} more")
 
 
 def _notes(old: str, new: str) -> Iterator[str]:
-    """What may turn a rule around."""
+    """Yield notes on changes that may reverse a rule."""
     before, after = (Counter(word.casefold() for word in _WORD.findall(text)) for text in (old, new))
-    if gone := [word for word in before if (word in _TURNS or word.endswith(DENYING_ENDS)) and word not in after]:
+    if gone := [
+        word for word in before if (word in _REVERSING_WORDS or word.endswith(DENYING_ENDS)) and word not in after
+    ]:
         yield f"these words are gone: {', '.join(gone)}"
-    was, now = (
+    old_count, new_count = (
         sum(times for word, times in words.items() if word in DENYING or word.endswith(DENYING_ENDS))
         for words in (before, after)
     )
-    if now < was:
-        yield f"fewer words say no: {now}, and now it is {was}"
+    if new_count < old_count:
+        yield f"fewer words say no: {new_count}, and now it is {old_count}"
     yield from rules.lost(old, new)
 
 
 def difference(old: str, new: str, label: str) -> str:
-    """What changes from *old* to *new*, as a unified diff."""
+    """Return the changes from *old* to *new* as a unified diff."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), label, f"{label}, condensed", lineterm="")
     return "\n".join(lines)
 
 
 def verbatim(text: str) -> Counter[tuple[str, str]]:
-    """What has to stay of *text*, as pairs of what it is and its words, with how often each is there."""
-    found: Counter[tuple[str, str]] = Counter()
+    """Count the parts of *text* that must stay word for word, as pairs of kind and part."""
+    parts: Counter[tuple[str, str]] = Counter()
     rest = text
     for kind, pattern in _EXACT:
         if kind == "number":
-            rest = _LIST_NUMBER.sub("", rest)  # the number of an item is no number of a rule
-        found.update((kind, match[0].strip()) for match in pattern.finditer(rest))
+            rest = _LIST_NUMBER.sub("", rest)  # list numbers are not part of the rules
+        parts.update((kind, match[0].strip()) for match in pattern.finditer(rest))
         rest = pattern.sub(" ", rest)
-    found.update(dict.fromkeys((("name", word) for word in _names(rest)), 1))
-    return found
+    parts.update(dict.fromkeys((("name", word) for word in _names(rest)), 1))
+    return parts
 
 
 def _names(text: str) -> Iterator[str]:
-    """Words that are written as names within sentences, where not all nouns are."""
+    """Yield the capitalised words within sentences, unless the text capitalises all nouns."""
     names: list[str] = []
     words = 0
     for line in text.splitlines():
-        if line.lstrip().startswith("#"):  # headings write many words so
+        if line.lstrip().startswith("#"):  # headings capitalise many words
             continue
         for match in _WORD.finditer(line):
-            before = line[max(0, match.start() - _LOOKED_BACK) : match.start()].rstrip(_OPENING)
-            if not before or before[-1] in _ENDING:
+            before = line[max(0, match.start() - _LOOKBACK_CHARACTERS) : match.start()].rstrip(_OPENING_CHARACTERS)
+            if not before or before[-1] in _SENTENCE_ENDS:
                 continue
             words += 1
             word = match[0]
             if word[0].isupper() and len(word) > 1 and word.upper().replace("’", "").replace("'", "") not in _EMPHASIS:
                 names.append(word)
-    if len(names) <= max(words * _MOST_NAMES, 3):
+    if len(names) <= max(words * _MAX_SHARE_OF_NAMES, 3):
         yield from names
 
 
-def _lost(old: str, new: str) -> Iterator[str]:
-    there = verbatim(new)
+def _find_lost(old: str, new: str) -> Iterator[str]:
+    remaining = verbatim(new)
     words = set(_WORD.findall(new))
     for (kind, part), times in verbatim(old).items():
-        left = there[kind, part]
+        left = remaining[kind, part]
         if kind == "name" and (left or part in words or part in new):
             continue
         if left < times:
             often = f" ({times} times, and now {left})" if left else ""
-            yield f"it lost the {kind} {_shown(part)}{often}"
-    for written in amounts.lost(_LIST_NUMBER.sub("", old), _LIST_NUMBER.sub("", new)):
-        yield f"it lost the amount {_shown(written)}"
+            yield f"it lost the {kind} {_quote(part)}{often}"
+    for amount in amounts.lost(_LIST_NUMBER.sub("", old), _LIST_NUMBER.sub("", new)):
+        yield f"it lost the amount {_quote(amount)}"
 
 
-def _gained(old: str, new: str) -> Iterator[str]:
+def _find_added(old: str, new: str) -> Iterator[str]:
     before = verbatim(old)
     for kind, part in verbatim(new):
         if kind == "number" and amounts.is_spelled(part, old):
             continue
-        if kind in _ADDED and part not in old and (kind, part) not in before:
-            yield f"it adds the {kind} {_shown(part)}"
+        if kind in _CHECKED_ADDITIONS and part not in old and (kind, part) not in before:
+            yield f"it adds the {kind} {_quote(part)}"
 
 
-def _shown(part: str) -> str:
+def _quote(part: str) -> str:
     line = " ".join(part.split())
     return repr(line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…")
 
 
-def _unwrapped(answer: str, old: str) -> str:
-    """*answer* without a fence around all of it, which *old* has not."""
+def _remove_fence(answer: str, old: str) -> str:
+    """Remove a code fence around the whole *answer*, unless *old* begins with one."""
     text = answer.strip()
     fenced = re.fullmatch(r"```[a-z]*\n(.*)\n```", text, re.DOTALL)
     return fenced[1] if fenced and not old.startswith("```") else text

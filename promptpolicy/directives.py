@@ -1,12 +1,12 @@
-"""Directives in Redis: the current ones, and every version that there ever was.
+"""Directives in Redis: the current versions and the complete history.
 
-Keys (owner ``directives``; one hash tag for everywhere, one for each workspace with its contexts):
+Keys (owner ``directives``; one hash tag for global directives, one for each workspace with its contexts):
 
-- ``…:current:<place>`` hash, slot field → ``<version> <sha256> <entry>``; the digest of nothing is ``-``
-- ``…:log:<place>/<field>`` list of entries; version N is the N-th. Nothing is ever taken out of it
-- ``…:slots`` set of ``<place>/<field>`` that ever had a version
-- ``…:stamp`` a value that is new after each change: what a reader compares with what it remembers
-- ``…:workspaces`` (tag of everywhere) set of workspaces that ever had a directive
+- ``…:current:<place>`` hash, slot field → ``<version> <sha256> <entry>``; the digest of a cleared slot is ``-``
+- ``…:log:<place>/<field>`` list of entries; version N is the N-th. Entries are never removed
+- ``…:slots`` set of every ``<place>/<field>`` that ever had a version
+- ``…:stamp`` a value that each change replaces; readers compare it with their cached one
+- ``…:workspaces`` (global tag) set of workspaces that ever had a directive
 
 An entry is a version as `promptpolicy.versions` packs it.
 """
@@ -51,19 +51,21 @@ return {'appended', version}
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All current entries under one hash tag, and the stamp that they belong to."""
+    """All current versions under one hash tag, with the stamp at which they were read."""
 
     stamp: str
     versions: dict[Slot, Version]
 
     def directives(self) -> tuple[Directive, ...]:
-        """Those entries that were not cleared."""
-        return _held(self.versions.values())
+        """Return the current directives, without cleared slots."""
+        return _active(self.versions.values())
 
 
 class Directives:
-    """Versions of directives under the keys above. Every method raises `StoreUnavailable` when Redis
-    is away and `UnknownFormat` for values of a newer release."""
+    """Store of directives under the keys above.
+
+    Every method raises `StoreUnavailable` if Redis does not answer, and `UnknownFormat` for values of a newer release.
+    """
 
     def __init__(
         self, redis: Redis, timeout_seconds: float, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -71,62 +73,64 @@ class Directives:
         self._redis = redis
         self._timeout = timeout_seconds
         self._now = now
-        self._remembered: OrderedDict[Place, tuple[str, tuple[Directive, ...]]] = OrderedDict()
+        self._cache: OrderedDict[Place, tuple[str, tuple[Directive, ...]]] = OrderedDict()
 
     async def load(self, scope: Scope) -> tuple[Directive, ...]:
-        """All directives that hold in *scope*, for `policy.compose`.
+        """Load all directives that apply in *scope*, for `policy.compose`.
 
-        One round trip when nothing changed since the last call, else two. A change made anywhere is
-        seen by the next call.
+        Takes one round trip if nothing changed since the last call, else two. The next call sees a change by any
+        process.
         """
         places = places_of(scope)
-        async with self._in_time():
+        async with self._time_limit():
             stamps = await self._stamps(places)
-            known = [self._remembered.get(place) for place in places]
+            cached = [self._cache.get(place) for place in places]
             stale = {
                 place: stamp
-                for place, one, stamp in zip(places, known, stamps, strict=True)
-                if one is None or one[0] != stamp
+                for place, entry, stamp in zip(places, cached, stamps, strict=True)
+                if entry is None or entry[0] != stamp
             }
-            found = await self._current(list(stale)) if stale else {}
-        held: list[Directive] = []
-        for place, one in zip(places, known, strict=True):
-            if one is None or (stale and place in stale):
-                one = stale[place], _held(found[place].values())
-            self._remembered[place] = one  # another load may have dropped it meanwhile
-            self._remembered.move_to_end(place)
-            held += one[1]
-        while len(self._remembered) > REMEMBERED_PLACES:
-            self._remembered.popitem(last=False)
-        return tuple(held)
+            loaded = await self._current(list(stale)) if stale else {}
+        directives: list[Directive] = []
+        for place, entry in zip(places, cached, strict=True):
+            if entry is None or (stale and place in stale):
+                entry = stale[place], _active(loaded[place].values())
+            self._cache[place] = entry  # a concurrent load may have evicted it
+            self._cache.move_to_end(place)
+            directives += entry[1]
+        while len(self._cache) > REMEMBERED_PLACES:
+            self._cache.popitem(last=False)
+        return tuple(directives)
 
     def last_loaded(self, scope: Scope) -> tuple[Directive, ...] | None:
-        """What `load` last found for the places of *scope* in this process, without asking Redis; None
-        where that is not remembered. For a turn while Redis is away: old rules are better than none."""
-        known = [self._remembered.get(place) for place in places_of(scope)]
-        if None in known:
+        """Return the last result of `load` for *scope* in this process, without asking Redis, or None if not cached.
+
+        For turns while Redis is unavailable, because old rules are better than none.
+        """
+        cached = [self._cache.get(place) for place in places_of(scope)]
+        if None in cached:
             return None
-        return tuple(directive for one in known if one is not None for directive in one[1])
+        return tuple(directive for entry in cached if entry is not None for directive in entry[1])
 
     async def latest(self, slot: Slot) -> Version | None:
-        """The newest version of *slot*, which may be a clearing; None where there never was one."""
-        async with self._in_time():
+        """Return the newest version of *slot*, which may have cleared it, or None if it never had a version."""
+        async with self._time_limit():
             packed = await cast("Any", self._redis.hget(_current_key(slot.place), slot.field))
         return None if packed is None else unpack(slot, packed)
 
     async def version(self, slot: Slot, number: int) -> Version:
-        """Version *number* of *slot*. Raises `NoSuchVersion`."""
+        """Return version *number* of *slot*. Raises `NoSuchVersion`."""
         entry = None
         if number >= 1:
-            async with self._in_time():
+            async with self._time_limit():
                 entry = await cast("Any", self._redis.lindex(_log_key(slot), number - 1))
         if entry is None:
             raise NoSuchVersion(f"{slot.label} has no version {number}")
         return read(slot, number, entry)
 
     async def history(self, slot: Slot, limit: int = 50, before: int | None = None) -> list[Version]:
-        """At most *limit* versions of *slot*, newest first, older than version *before* if given."""
-        async with self._in_time():
+        """Return at most *limit* versions of *slot*, newest first; with *before*, only versions older than that."""
+        async with self._time_limit():
             newest = await cast("Any", self._redis.llen(_log_key(slot)))
             if before is not None:
                 newest = min(newest, before - 1)
@@ -137,11 +141,11 @@ class Directives:
         return [read(slot, oldest + index, entry) for index, entry in enumerate(entries)][::-1]
 
     async def snapshot(self, home: Place, only: Place | None = None) -> Snapshot:
-        """All that is current under the hash tag of *home*: everywhere, or a workspace and its contexts.
+        """Return the current versions under the hash tag of *home*: global ones, or of a workspace and its contexts.
 
-        With *only*, a context of the workspace: what is current in that context and in the workspace.
+        With *only*, a context of the workspace, returns only those of that context and of the workspace itself.
         """
-        async with self._in_time():
+        async with self._time_limit():
             pipe = self._redis.pipeline(transaction=False)
             pipe.get(_key(home, "stamp"))
             if only is None:
@@ -149,33 +153,34 @@ class Directives:
             stamp, *listed = await pipe.execute()
             places = {home, only} if only is not None else set()
             places |= {place_in(home, encoded.partition("/")[0]) for slots in listed for encoded in slots}
-            found = await self._current(sorted(places, key=lambda place: place.encoded))
-        versions = {slot: one for place in found.values() for slot, one in place.items()}
+            current = await self._current(sorted(places, key=lambda place: place.encoded))
+        versions = {slot: version for by_slot in current.values() for slot, version in by_slot.items()}
         return Snapshot(stamp or "", versions)
 
     async def workspaces(self) -> list[Place]:
-        """The workspaces that ever had a directive, by id."""
-        async with self._in_time():
+        """Return the workspaces that ever had a directive, sorted by id."""
+        async with self._time_limit():
             names = await cast("Any", self._redis.smembers(_key(EVERYWHERE, "workspaces")))
         return [Place(Scope(name)) for name in sorted(names)]
 
     async def append(
         self, slot: Slot, draft: Draft, stamp: str, expected_version: int | None = None
     ) -> tuple[Literal["appended", "same", "moved", "overtaken"], int]:
-        """Make *draft* the newest version of *slot*, atomically, and say what the newest version now is.
+        """Append *draft* as the newest version of *slot*, atomically. Returns the outcome and the newest version.
 
-        ``same``: that is its text already, so that nothing was added; ``moved``: its newest version is
-        not *expected_version* (0 for none yet); ``overtaken``: something under the same hash tag changed
-        since *stamp* (from `snapshot`), so that what was checked against it must be checked again.
+        ``appended``: *draft* is the newest version. ``same``: the newest version already has this text, so nothing
+        was appended. ``moved``: the newest version is not *expected_version* (0 means none). ``overtaken``: something
+        under the same hash tag changed since *stamp* (from `snapshot`), so the caller must repeat its checks.
         """
         place = slot.place
         keys = (_current_key(place), _log_key(slot), _key(place, "slots"), _key(place, "stamp"))
         expected = "" if expected_version is None else str(expected_version)
         entry = pack(draft, self._now())
         arguments = (slot.field, slot.encoded, draft.sha256, entry, expected, stamp, uuid.uuid4().hex)
-        async with self._in_time():
+        async with self._time_limit():
             if place.scope is not None:
-                # Before the change and under another tag: a name too many is harmless, one too few is not.
+                # A separate command, because the key has another hash tag. It comes first: an extra name is harmless,
+                # a missing one is not.
                 names = _key(EVERYWHERE, "workspaces")
                 await cast("Any", self._redis.sadd(names, place.scope.workspace_id))
             outcome, version = await cast("Any", self._redis.eval(_APPEND, len(keys), *keys, *arguments))
@@ -184,7 +189,7 @@ class Directives:
     async def forget_workspace(self, scope: Scope) -> None:
         """Delete all directives of the workspace and of its contexts, with their history."""
         home = Place(Scope(scope.workspace_id))
-        async with self._in_time():
+        async with self._time_limit():
             slots = await cast("Any", self._redis.smembers(_key(home, "slots")))
             keys = {_key(home, "slots"), _key(home, "stamp")}
             for encoded in slots:
@@ -194,25 +199,25 @@ class Directives:
 
     async def _stamps(self, places: Sequence[Place]) -> list[str]:
         keys = [_key(place, "stamp") for place in places]
-        asked = list(dict.fromkeys(keys))  # a workspace and its contexts share one
+        distinct = list(dict.fromkeys(keys))  # a workspace and its contexts share a stamp
         pipe = self._redis.pipeline(transaction=False)
-        for key in asked:
+        for key in distinct:
             pipe.get(key)
-        found = dict(zip(asked, await pipe.execute(), strict=True))
-        return [found[key] or "" for key in keys]
+        stamps = dict(zip(distinct, await pipe.execute(), strict=True))
+        return [stamps[key] or "" for key in keys]
 
     async def _current(self, places: list[Place]) -> dict[Place, dict[Slot, Version]]:
         pipe = self._redis.pipeline(transaction=False)
         for place in places:
             pipe.hgetall(_current_key(place))
-        found: dict[Place, dict[Slot, Version]] = {}
+        versions: dict[Place, dict[Slot, Version]] = {}
         for place, fields in zip(places, await pipe.execute(), strict=True):
             slots = {slot_in(place, field): packed for field, packed in sorted(fields.items())}
-            found[place] = {slot: unpack(slot, packed) for slot, packed in slots.items()}
-        return found
+            versions[place] = {slot: unpack(slot, packed) for slot, packed in slots.items()}
+        return versions
 
     @asynccontextmanager
-    async def _in_time(self) -> AsyncIterator[None]:
+    async def _time_limit(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(self._timeout):
                 yield
@@ -220,8 +225,10 @@ class Directives:
             raise StoreUnavailable(f"Redis gave no answer about directives in {self._timeout} s") from error
 
 
-def _held(versions: Iterable[Version]) -> tuple[Directive, ...]:
-    return tuple(Directive(one.slot, one.version, one.text) for one in versions if one.text is not None)
+def _active(versions: Iterable[Version]) -> tuple[Directive, ...]:
+    return tuple(
+        Directive(version.slot, version.version, version.text) for version in versions if version.text is not None
+    )
 
 
 def _key(place: Place, part: str) -> str:

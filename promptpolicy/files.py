@@ -1,7 +1,7 @@
-"""Keeps directives and their files under DATA_DIR in step, in both directions.
+"""Synchronise directives with their files under DATA_DIR, in both directions.
 
-One process at a time may do this: with several, the one that holds the lease on the files; the others
-use a plain `Publisher`, and what they publish is copied by the next import here.
+Only one process at a time may do this: the one that holds the lease on the files. The others use a plain `Publisher`,
+and the next import here copies what they published.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from promptpolicy.tree import RECORD, Copied, DirectiveTree, Found, Note, Refusa
 from promptpolicy.versions import Draft, Version
 
 CLOCK_TOLERANCE = timedelta(seconds=1)
-"""File systems and the store do not tell the time to the same fraction of a second."""
+"""File systems and the store round times differently, by up to this much."""
 
 log = structlog.get_logger()
 
 
 class Step(Enum):
-    """What puts a slot and its file in step."""
+    """The action that synchronises a slot with its file."""
 
     NOTHING = auto()
-    NOTE = auto()  # they agree, and the record does not know
-    IMPORT = auto()  # a person wrote the file
-    CLEAR = auto()  # a person deleted it
-    COPY = auto()  # the slot was published (or cleared) since the file was written
+    NOTE = auto()  # they agree, but the record does not say so yet: update the record
+    IMPORT = auto()  # a person edited the file: publish it
+    CLEAR = auto()  # a person deleted the file: clear the slot
+    COPY = auto()  # the slot was published or cleared since the file was written: write the file
     REJECT = auto()  # the file cannot be a directive
-    CONFLICT = auto()  # a person wrote the file, and somebody published since it was written or last read
+    CONFLICT = auto()  # a person edited the file, and somebody published after it was written or last read
 
 
 def decide(found: Found | None, last: Copied | None, newest: Version | None) -> Step:
-    """What to do about a slot: its file *found*, the copy *last* in step, its *newest* version.
+    """Choose the step for a slot from its file, its last synchronised copy and its newest version. Pure.
 
-    A file that a person changed becomes the next version, unless somebody published since it was read or written: then
-    the newer version stays. A file that is behind is written anew; one that is missing is a deletion only where it was
-    in step before, so that an empty disk clears nothing; a store that was lost is filled again from the files. Pure.
+    A file that a person edited becomes the next version, unless somebody published since it was read or written; then
+    the newer version stays. An outdated file is rewritten. A missing file clears the slot only if it was synchronised
+    before, so an empty disk clears nothing. If the store was lost, the files fill it again.
     """
     version = newest.version if newest else 0
     text = newest.text if newest else None
@@ -63,31 +63,36 @@ def decide(found: Found | None, last: Copied | None, newest: Version | None) -> 
         return Step.CONFLICT if is_edited else Step.COPY
     if text is None or (last is not None and last.version == version and is_edited):
         return Step.CONFLICT if newest is not None and _is_older(found, newest) else Step.IMPORT
-    return Step.CONFLICT  # nobody knows that the file is newer
+    return Step.CONFLICT  # nothing shows that the file is newer
 
 
 def _is_older(found: Found, newest: Version) -> bool:
-    """Whether the file was changed last before *newest* was published. One that was deleted may come back as it was."""
+    """Return whether the file's last change is older than *newest*.
+
+    False if *newest* is the deletion of the file, because a person may restore a deleted file unchanged.
+    """
     if found.changed_at is None or (newest.text is None and newest.origin == "file"):
         return False
     return found.changed_at < newest.at - CLOCK_TOLERANCE
 
 
 def undone_by(text: str, history: Sequence[Version]) -> Version | None:
-    """The earlier version that says *text*, if to publish *text* again would undo what was published otherwise than by
-    the file; *history* is the newest first. What only the file said may be taken back in the file."""
-    elsewhere = False
+    """Return the earlier version with *text* if publishing it again would undo a change made outside the file.
+
+    *history* is newest first. Returns None if all later versions came from the file: a person may take back in the
+    file what they wrote in the file.
+    """
+    changed_elsewhere = False
     for version in history:
         if version.sha256 == digest(text):
-            return version if elsewhere else None
-        elsewhere = elsewhere or version.origin != "file"
+            return version if changed_elsewhere else None
+        changed_elsewhere = changed_elsewhere or version.origin != "file"
     return None
 
 
 @dataclass
 class Imported:
-    """What an import did: slots whose file became a version, was cleared, or was written; and paths
-    whose text was not published, with the reason."""
+    """The result of an import: published, cleared and copied slots, and the reason for each rejected path."""
 
     published: list[Slot] = field(default_factory=list)
     cleared: list[Slot] = field(default_factory=list)
@@ -96,13 +101,15 @@ class Imported:
 
 
 class FilingPublisher(Publisher):
-    """A `Publisher` that also reads and writes the files. Import with `import_all` at start and
-    `import_workspace` or `import_all` when the watcher saw a change; both may be repeated at will.
+    """A `Publisher` that also reads and writes the files.
 
-    Events beside ``directive.changed``: ``directive.rejected`` (``path``, ``why``), once for each state
-    of a bad file, whose last good version stays, and for each conflict; ``directive.copy_failed`` (``path``, ``why``)
-    where the disk would not take a copy, which the next import tries again. Beside a file whose text was not published
-    lies a note that says why and what to do.
+    Call `import_all` at start, and `import_workspace` or `import_all` if the watcher saw a change. Both can be
+    repeated safely.
+
+    Logs these events in addition to ``directive.changed``: ``directive.rejected`` (``path``, ``why``) once for each
+    state of a bad file, whose last good version stays, and for each conflict; ``directive.copy_failed`` (``path``,
+    ``why``) if a file could not be written, which the next import tries again. Next to a file that was not published,
+    it writes a note with the reason and what to do.
     """
 
     def __init__(
@@ -116,12 +123,12 @@ class FilingPublisher(Publisher):
         super().__init__(directives, count, max_tokens, checks)
         self._tree = tree
         self._lock = asyncio.Lock()
-        self._told: dict[str, str] = {}
+        self._logged_reasons: dict[str, str] = {}
 
     async def import_all(self) -> Imported:
-        """Put everything in step: everywhere, and all workspaces that have files or directives.
+        """Synchronise the global directives and those of all workspaces that have files or directives.
 
-        Raises `StoreUnavailable`; what was done until then stays done.
+        Raises `StoreUnavailable`; the steps before that stay applied.
         """
         done = Imported()
         homes = await self.directives.workspaces()
@@ -134,21 +141,23 @@ class FilingPublisher(Publisher):
         return done
 
     async def import_workspace(self, scope: Scope) -> Imported:
-        """Put the workspace of *scope* and its contexts in step. Raises `StoreUnavailable`."""
+        """Synchronise the workspace of *scope* and its contexts. Raises `StoreUnavailable`."""
         done = Imported()
         await self._import(Place(Scope(scope.workspace_id)), done)
         return done
 
     async def refused(self, home: Place) -> list[Note]:
-        """See `Publisher.refused`."""
+        """Return the notes on files of *home* that were not published."""
         try:
             return await asyncio.to_thread(self._tree.notes, home)
         except OSError as error:
             return [Note(self._tree.relative_folder(home), str(error), "make the folder readable")]
 
     async def _put(self, slot: Slot, draft: Draft, expected_version: int | None = None) -> Version:
-        """An edit of the file that was not seen yet becomes a version first, so that it is in the
-        history, and *expected_version* tells the author of *draft* about it."""
+        """Publish *draft* and write its file. Publishes an edit of the file that was not imported yet first.
+
+        So the edit is in the history, and *expected_version* no longer matches for the author of *draft*.
+        """
         async with self._lock:
             home = slot.place.home
             try:
@@ -162,13 +171,15 @@ class FilingPublisher(Publisher):
             step = decide(found, record.get(slot.encoded), newest)
             try:
                 if step is not Step.COPY:
-                    await self._settle_all([_Pending(slot, found, newest, step)], record, Imported())
+                    await self._apply_all([_Pending(slot, found, newest, step)], record, Imported())
                 version = await super()._put(slot, draft, expected_version)
                 await self._copy(version, record)
                 if step is Step.REJECT and found is not None:
-                    await self._note(Refusal(slot.place, found.path, found.problem))  # it was set aside
+                    await self._note(
+                        Refusal(slot.place, found.path, found.problem)
+                    )  # `_copy` has set the bad file aside
             finally:
-                await self._keep(home, before, record)
+                await self._write_record(home, before, record)
             return version
 
     async def _import(self, home: Place, done: Imported) -> None:
@@ -187,58 +198,62 @@ class FilingPublisher(Publisher):
                 found, version = walk.files.get(slot), newest.get(slot)
                 pending.append(_Pending(slot, found, version, decide(found, record.get(slot.encoded), version)))
             try:
-                await self._settle_all(pending, record, done)
+                await self._apply_all(pending, record, done)
             finally:
-                await self._keep(home, walk.record, record)
-            await self._drop_notes(home, done)
+                await self._write_record(home, walk.record, record)
+            await self._remove_stale_notes(home, done)
 
-    async def _settle_all(self, pending: list[_Pending], record: dict[str, Copied], done: Imported) -> None:
-        """Settle each; one that is too large is tried again after the others, of which one may have shrunk."""
+    async def _apply_all(self, pending: list[_Pending], record: dict[str, Copied], done: Imported) -> None:
+        """Apply all steps. Retries a refused one after the others: another directive may have become shorter."""
         while pending:
             refused: list[tuple[_Pending, PolicyTooLarge | InvalidDirective]] = []
-            for one in pending:
+            for task in pending:
                 try:
-                    await self._settle(one, record, done)
+                    await self._apply(task, record, done)
                 except (PolicyTooLarge, InvalidDirective) as error:
-                    refused.append((one, error))
+                    refused.append((task, error))
             if len(refused) == len(pending):
-                for one, problem in refused:
-                    path = one.found.path if one.found else self._tree.relative_path(one.slot)
-                    await self._reject(Refusal(one.slot.place, path, str(problem)), done)
+                for task, problem in refused:
+                    path = task.found.path if task.found else self._tree.relative_path(task.slot)
+                    await self._reject(Refusal(task.slot.place, path, str(problem)), done)
                 return
-            pending = [one for one, _ in refused]
+            pending = [task for task, _ in refused]
 
-    async def _settle(self, one: _Pending, record: dict[str, Copied], done: Imported) -> None:
-        slot, found, newest = one.slot, one.found, one.newest
-        if one.step is Step.REJECT and found is not None:
+    async def _apply(self, task: _Pending, record: dict[str, Copied], done: Imported) -> None:
+        slot, found, newest, step = task.slot, task.found, task.newest, task.step
+        if step is Step.REJECT and found is not None:
             await self._reject(Refusal(slot.place, found.path, found.problem), done)
             return
-        if one.step in (Step.CONFLICT, Step.IMPORT) and found is not None and newest is not None:
-            conflict = await self._conflict(found, newest, is_known=one.step is Step.CONFLICT)
+        if step in (Step.CONFLICT, Step.IMPORT) and found is not None and newest is not None:
+            conflict = await self._conflict(found, newest, is_known=step is Step.CONFLICT)
             if conflict is not None:
                 await self._copy(newest, record)
                 await self._reject(conflict, done)
                 return
-        if one.step is Step.IMPORT and found is not None:
+        if step is Step.IMPORT and found is not None:
             version = await super()._put(slot, Draft(found.text, "file", "file"))
             record[slot.encoded] = Copied(found.sha256, version.version)
             done.published.append(slot)
-        elif one.step is Step.CLEAR:
+        elif step is Step.CLEAR:
             await super()._put(slot, Draft(None, "file", "file"))
             record.pop(slot.encoded, None)
             done.cleared.append(slot)
-        elif one.step is Step.COPY and newest is not None:
+        elif step is Step.COPY and newest is not None:
             await self._copy(newest, record)
             done.copied.append(slot)
-        elif one.step is Step.NOTE and found is not None and newest is not None:
+        elif step is Step.NOTE and found is not None and newest is not None:
             record[slot.encoded] = Copied(found.sha256, newest.version)
-        elif one.step is Step.NOTE:
+        elif step is Step.NOTE:
             record.pop(slot.encoded, None)
         if found is not None:
-            self._told.pop(found.path, None)
+            self._logged_reasons.pop(found.path, None)
 
     async def _conflict(self, found: Found, newest: Version, *, is_known: bool) -> Refusal | None:
-        """Why the file must not replace *newest*, and what to do; None where it may."""
+        """Return why the file must not replace *newest* and what to do, or None if it may.
+
+        *is_known* is true if `decide` has already found a conflict. Even without one, the file must not undo a change
+        that was published elsewhere.
+        """
         slot = found.slot
         what = f"version {newest.version}" if newest.text is not None else "a clearing"
         why = f"{what} was published by {newest.author} at {newest.at:%Y-%m-%d %H:%M} UTC"
@@ -246,7 +261,9 @@ class FilingPublisher(Publisher):
         undone = undone_by(found.text or "", history)
         if undone is not None:
             why = f"the file says what version {undone.version} said, and {why}"
-            return Refusal(slot.place, found.path, why, f"if you want it back, run `{_rollback(slot, undone.version)}`")
+            return Refusal(
+                slot.place, found.path, why, f"if you want it back, run `{_rollback_command(slot, undone.version)}`"
+            )
         if not is_known:
             return None
         if _is_older(found, newest):
@@ -270,7 +287,7 @@ class FilingPublisher(Publisher):
         else:
             record[slot.encoded] = Copied(sha256, version.version)
 
-    async def _keep(self, home: Place, before: dict[str, Copied], record: dict[str, Copied]) -> None:
+    async def _write_record(self, home: Place, before: dict[str, Copied], record: dict[str, Copied]) -> None:
         if record == before:
             return
         try:
@@ -281,9 +298,9 @@ class FilingPublisher(Publisher):
     async def _reject(self, refusal: Refusal, done: Imported) -> None:
         done.rejected[refusal.path] = refusal.why
         await self._note(refusal)
-        if self._told.get(refusal.path) == refusal.why:
+        if self._logged_reasons.get(refusal.path) == refusal.why:
             return
-        self._told[refusal.path] = refusal.why
+        self._logged_reasons[refusal.path] = refusal.why
         log.warning("directive.rejected", path=refusal.path, why=refusal.why, **refusal.place.ids)
 
     async def _note(self, refusal: Refusal) -> None:
@@ -292,8 +309,8 @@ class FilingPublisher(Publisher):
         except OSError as error:
             log.warning("directive.copy_failed", path=refusal.path, why=error.strerror, **refusal.place.ids)
 
-    async def _drop_notes(self, home: Place, done: Imported) -> None:
-        """Take the notes of *home* away whose files are mended or gone."""
+    async def _remove_stale_notes(self, home: Place, done: Imported) -> None:
+        """Remove the notes of *home* whose files are corrected or deleted."""
         try:
             await asyncio.to_thread(self._tree.drop_notes, home, frozenset(done.rejected))
         except OSError as error:
@@ -308,12 +325,12 @@ class _Pending:
     step: Step
 
 
-def _rollback(slot: Slot, version: int) -> str:
-    """The command that publishes *version* of *slot* again."""
+def _rollback_command(slot: Slot, version: int) -> str:
+    """Return the command that publishes *version* of *slot* again."""
     place = slot.place
-    where = {Level.GLOBAL: " --scope global", Level.CONTEXT: " --scope context"}.get(place.level, "")
+    options = {Level.GLOBAL: " --scope global", Level.CONTEXT: " --scope context"}.get(place.level, "")
     if place.scope is not None:
-        where += f" --workspace {place.scope.workspace_id}"
-        where += f" --context {shlex.quote(place.scope.context_id)}" if place.scope.context_id else ""
+        options += f" --workspace {place.scope.workspace_id}"
+        options += f" --context {shlex.quote(place.scope.context_id)}" if place.scope.context_id else ""
     name = f" {slot.name}" if slot.name else ""
-    return f"./agent-runtime prompt rollback{where} {slot.kind.value}{name} {version}"
+    return f"./agent-runtime prompt rollback{options} {slot.kind.value}{name} {version}"

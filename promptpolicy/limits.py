@@ -1,4 +1,4 @@
-"""Whether every identity that a change touches stays within its cap. Pure."""
+"""Check that every identity affected by a change stays within its token limit. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from promptpolicy.slot import EVERYWHERE, Directive, Level, Place, Slot, places_
 
 
 def check_fits(slot: Slot, text: str | None, current: Iterable[Directive], count: CountTokens, max_tokens: int) -> None:
-    """Check the change of *slot* to *text* (None clears it) where *current* is all that it may meet.
+    """Check the change of *slot* to *text* (None clears it).
 
-    Every identity that the slot is part of is composed in full: for a directive of everywhere or of a
-    workspace, that of each workspace and context with directives of its own. Clearing is checked too,
-    since it may uncover a longer skill of the same name. Raises `PolicyTooLarge`, with the place in its
-    text, unless the identity was over the cap before and gets smaller.
+    *current* must contain all directives that can be in one identity with the slot. Composes every identity with the
+    slot: for a global directive or one of a workspace, that of each workspace and context with its own directives.
+    Clearing is checked too, because it may expose a longer skill of the same name.
+    Raises `PolicyTooLarge`, with the place in its text, unless the identity was over the limit before and gets
+    smaller.
     """
-    role = max(Role, key=lambda one: count(baseline(one)))
-    held: dict[Place, list[Directive]] = {slot.place: []}
+    role = max(Role, key=lambda role: count(baseline(role)))
+    by_place: dict[Place, list[Directive]] = {slot.place: []}
     for directive in current:
-        held.setdefault(directive.slot.place, []).append(directive)
-    for place in sorted(filter(lambda one: _touches(slot.place, one), held), key=_by_name):
-        before = [one for part in _chain(place) for one in held.get(part, ())]
-        after = [one for one in before if one.slot != slot]
+        by_place.setdefault(directive.slot.place, []).append(directive)
+    for place in sorted(filter(lambda place: _is_affected(slot.place, place), by_place), key=_by_name):
+        before = [directive for part in _places_above(place) for directive in by_place.get(part, ())]
+        after = [directive for directive in before if directive.slot != slot]
         if text is not None:
             after.append(Directive(slot, 0, text))
         try:
@@ -33,11 +34,12 @@ def check_fits(slot: Slot, text: str | None, current: Iterable[Directive], count
                 raise PolicyTooLarge(f"{_where(place)}: {error}", error.policy) from None
 
 
-def _touches(changed: Place, place: Place) -> bool:
-    return changed in _chain(place)
+def _is_affected(changed: Place, place: Place) -> bool:
+    return changed in _places_above(place)
 
 
-def _chain(place: Place) -> tuple[Place, ...]:
+def _places_above(place: Place) -> tuple[Place, ...]:
+    """Return the places whose directives apply in *place*, including itself."""
     return (EVERYWHERE,) if place.scope is None else places_of(place.scope)
 
 

@@ -1,9 +1,9 @@
-"""Composes how the model must behave: the ``identity`` block of the system message. Pure.
+"""Compose the ``identity`` block of the system message, which tells the model how to behave. Pure.
 
-Order, parts joined by blank lines: the baseline of the author's role; ``system`` directives, global,
-workspace, context; SOUL in the same order; skill templates by name; the action policy. Directives add
-up and none is ever cut or left out, save that the most specific of several skills of one name holds.
-The same inputs give the same bytes: no clock, no chance, no unsorted set.
+The parts, joined by blank lines, are in this order: the baseline of the author's role; the ``system`` directives
+(global, workspace, context); the ``soul`` directives in the same order; the skills by name; the action policy. All
+directives apply together and none is cut or left out, except that of several skills of one name only the most specific
+applies. The same inputs give the same bytes: no clock, no randomness, no unsorted set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from promptpolicy.slot import Directive, Kind, Level, digest
 
 CountTokens = Callable[[str], int]
 REMEMBERED_IDENTITIES = 128
-"""With the default cap of 3000 tokens some 2 MB."""
+"""About 2 MB with the default limit of 3000 tokens."""
 
 _BASELINE = "You are a chat assistant. Answer in the language of the question, briefly and plainly."
 _BASELINES = {
@@ -32,7 +32,7 @@ _HEADINGS = {Kind.SYSTEM: "System directives", Kind.SOUL: "SOUL: character and t
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """One directive in an identity, as a turn's manifest keeps it."""
+    """A directive in an identity, as a turn's manifest records it."""
 
     scope: str
     kind: str
@@ -43,7 +43,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """An identity: its text, the text's digest and token count, and the directives in it, in order."""
+    """An identity: its text, the text's digest and number of tokens, and its directives in order."""
 
     text: str
     sha256: str
@@ -54,10 +54,9 @@ class Policy:
 class PolicyTooLarge(AgentRuntimeError):
     """An identity is over ``POLICY_MAX_TOKENS``.
 
-    When publishing, nothing was changed. When composing, ``policy`` is the whole identity, from which
-    nothing was cut: a turn goes on with it and names ``identity`` as degraded (with this error's text
-    as the reason), because a rule that is silently missing is worse than a prompt that is too long;
-    whether it fits the model's window is for the assembly to say.
+    When publishing raises it, nothing was changed. When composing raises it, ``policy`` is the complete identity. The
+    turn continues with it and reports ``identity`` as degraded, with this error's text as the reason, because a
+    silently missing rule is worse than a long prompt. The assembly checks whether it fits the model's window.
     """
 
     user_text = "My instructions are too long. Please tell an administrator."
@@ -68,11 +67,11 @@ class PolicyTooLarge(AgentRuntimeError):
 
 
 def compose(role: Role, directives: Iterable[Directive], count: CountTokens, max_tokens: int) -> Policy:
-    """The identity for a message by an author of *role* where *directives* hold, in any order.
+    """Compose the identity for an author of *role* from *directives*, in any order.
 
-    *count* counts the tokens of a text. Raises `PolicyTooLarge` (which carries the whole identity) over
-    *max_tokens*, and ValueError for directives that cannot hold together: two in one slot, or two
-    places of one level.
+    *count* counts the tokens of a text. Raises `PolicyTooLarge`, with the complete identity, if it has more than
+    *max_tokens*. Raises ValueError for directives that cannot apply together: two in one slot, or two places of one
+    level.
     """
     policy, parts = _compose(role, directives, count)
     if policy.tokens > max_tokens:
@@ -81,33 +80,33 @@ def compose(role: Role, directives: Iterable[Directive], count: CountTokens, max
 
 
 def measure(role: Role, directives: Iterable[Directive], count: CountTokens) -> Policy:
-    """Like `compose`, without a limit."""
+    """Compose the identity like `compose`, but without a limit."""
     return _compose(role, directives, count)[0]
 
 
 class Composer:
-    """Composes as `compose` does, and remembers the last identities, so that the same directives cost nothing again."""
+    """Composes like `compose` and caches the last identities."""
 
     def __init__(self, count: CountTokens, max_tokens: int) -> None:
         self._count = count
         self._max_tokens = max_tokens
-        self._remembered: OrderedDict[tuple[str, tuple[Directive, ...]], Policy] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, tuple[Directive, ...]], Policy] = OrderedDict()
 
     def compose(self, role: Role, directives: tuple[Directive, ...]) -> Policy:
         """See `compose`. Raises `PolicyTooLarge` and ValueError."""
-        asked = (baseline(role), directives)
-        policy = self._remembered.get(asked)
+        key = (baseline(role), directives)
+        policy = self._cache.get(key)
         if policy is None:
             policy = compose(role, directives, self._count, self._max_tokens)
-            self._remembered[asked] = policy
-            if len(self._remembered) > REMEMBERED_IDENTITIES:
-                self._remembered.popitem(last=False)
-        self._remembered.move_to_end(asked)
+            self._cache[key] = policy
+            if len(self._cache) > REMEMBERED_IDENTITIES:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(key)
         return policy
 
 
 def baseline(role: Role) -> str:
-    """The first part of the identity: administrators may be told how the bot is set up, others not."""
+    """Return the first part of the identity. The bot may explain its instructions only to administrators."""
     return _BASELINES["admin" if role is Role.ADMIN else "public"]
 
 
@@ -118,32 +117,42 @@ class _Part:
 
 
 def _compose(role: Role, directives: Iterable[Directive], count: CountTokens) -> tuple[Policy, list[_Part]]:
-    held = _in_order(directives)
+    ordered = _order(directives)
     parts = [_Part("baseline", baseline(role))]
-    if len({directive.slot.place.level for directive in held}) > 1:
+    if len({directive.slot.place.level for directive in ordered}) > 1:
         parts.append(_Part("precedence", _PRECEDENCE))
-    parts.extend(_Part(directive.slot.label, f"{_heading(directive)}\n{directive.text}") for directive in held)
+    parts.extend(_Part(directive.slot.label, f"{_heading(directive)}\n{directive.text}") for directive in ordered)
     parts.append(_Part("action policy", ACTION_POLICY))
     text = "\n\n".join(part.text for part in parts)
     used = tuple(
-        Used(one.slot.place.level.value, one.slot.kind.value, one.slot.name, one.version, one.sha256) for one in held
+        Used(
+            directive.slot.place.level.value,
+            directive.slot.kind.value,
+            directive.slot.name,
+            directive.version,
+            directive.sha256,
+        )
+        for directive in ordered
     )
     return Policy(text, digest(text), count(text), used), parts
 
 
-def _in_order(directives: Iterable[Directive]) -> list[Directive]:
-    given = list(directives)
-    if len({directive.slot for directive in given}) != len(given):
+def _order(directives: Iterable[Directive]) -> list[Directive]:
+    """Return the directives in the order of composition, of skills of one name only the most specific."""
+    directives = list(directives)
+    if len({directive.slot for directive in directives}) != len(directives):
         raise ValueError("two directives in one slot")
+    places = {directive.slot.place for directive in directives}
     for level in Level:
-        if len({one.slot.place for one in given if one.slot.place.level is level}) > 1:
+        if sum(place.level is level for place in places) > 1:
             raise ValueError(f"directives of more than one {level.value}")
-    if len({one.slot.place.scope.workspace_id for one in given if one.slot.place.scope is not None}) > 1:
+    if len({place.scope.workspace_id for place in places if place.scope is not None}) > 1:
         raise ValueError("directives of more than one workspace")
     ordered: list[Directive] = []
     for kind in (Kind.SYSTEM, Kind.SOUL):
-        ordered += sorted((one for one in given if one.slot.kind is kind), key=lambda one: one.slot.place.level.rank)
-    return ordered + skills.effective(given)
+        of_kind = (directive for directive in directives if directive.slot.kind is kind)
+        ordered += sorted(of_kind, key=lambda directive: directive.slot.place.level.rank)
+    return ordered + skills.effective(directives)
 
 
 def _heading(directive: Directive) -> str:

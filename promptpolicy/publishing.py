@@ -1,4 +1,4 @@
-"""The door through which directives change: checks, versions, and one event for each change."""
+"""Publish directives: check them, write versions, and log an event for each change."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from promptpolicy.tree import Note
 from promptpolicy.versions import Draft, Origin, Version
 
 ATTEMPTS = 20
-"""Times that a change is checked again because another process published in between."""
+"""How often a change is checked before giving up, if other processes publish in between."""
 
 Check = Callable[[str], str]
-"""What is wrong with a text; empty where nothing is."""
+"""Returns the problem of a text, or an empty text if there is none."""
 
 log = structlog.get_logger()
 
 
 class VersionMoved(AgentRuntimeError):
-    """Somebody published in between: ``current`` is the newest version, ``expected`` was asked for."""
+    """Somebody published in between: the newest version is ``current``, but the caller expected ``expected``."""
 
     user_text = "Somebody has changed this meanwhile. Look at the newest version and try again."
 
@@ -37,7 +37,7 @@ class VersionMoved(AgentRuntimeError):
 
 
 class PublishContended(AgentRuntimeError):
-    """Others published faster than this change could be checked; nothing was changed."""
+    """Others published faster than this change could be checked. Nothing was changed."""
 
     retryable = True
     user_text = "Others are changing the instructions right now. Please try again."
@@ -46,15 +46,16 @@ class PublishContended(AgentRuntimeError):
 class Publisher:
     """Publishes directives to Redis.
 
-    *count* counts tokens as `policy.compose` does; *max_tokens* is ``POLICY_MAX_TOKENS``; *checks* say what is
-    wrong with a text of a kind that others read, which raises `InvalidDirective`. All methods that change
-    something raise `InvalidDirective`, `PolicyTooLarge`, `VersionMoved` (a 409 over HTTP),
-    `PublishContended`, after which nothing was changed, and `StoreUnavailable`, after which only the
-    history can tell.
+    *count* counts tokens, as for `policy.compose`; *max_tokens* is ``POLICY_MAX_TOKENS``. *checks* finds problems in
+    texts of kinds that the runtime itself reads (cues, frames); a problem raises `InvalidDirective`.
 
-    The cap is checked and the version written in one step against everything under the slot's hash
-    tag. Only a directive of everywhere and one of a workspace that are published in the same instant
-    by two processes may together exceed it; `policy.compose` then says so in each turn.
+    All methods that change something raise `InvalidDirective`, `PolicyTooLarge`, `VersionMoved` (409 over HTTP) or
+    `PublishContended`, after which nothing was changed, or `StoreUnavailable`, after which only the history shows
+    whether something was changed.
+
+    The version is written only if nothing under the slot's hash tag changed since the limit was checked. Only a global
+    directive and one of a workspace can exceed the limit together, if two processes publish them at the same moment;
+    `policy.compose` then reports it in each turn.
     """
 
     def __init__(
@@ -68,17 +69,17 @@ class Publisher:
     async def publish(
         self, slot: Slot, text: str, *, author: str, origin: Origin, expected_version: int | None = None
     ) -> Version:
-        """Make *text* the newest version of *slot* and return it; it holds from the next turn on.
+        """Publish *text* as the newest version of *slot* and return it. It applies from the next turn on.
 
-        *author* is ``connector:user_id`` or what else the caller goes by. *expected_version* is the
-        version that the author saw, 0 for none. A text that holds already makes no new version.
+        *author* is ``connector:user_id`` or another name of the caller. *expected_version* is the version that the
+        author saw, 0 for none. An unchanged text creates no new version.
         """
         return await self._put(slot, Draft(canonical(text), _author(author), origin), expected_version)
 
     async def clear(
         self, slot: Slot, *, author: str, origin: Origin, expected_version: int | None = None
     ) -> Version | None:
-        """Take the directive of *slot* away, which is a version too; None where there never was one."""
+        """Clear *slot* with a new version and return it, or None if the slot never had a version."""
         if await self.directives.latest(slot) is None:
             if expected_version:
                 raise VersionMoved(slot, expected_version, 0)
@@ -88,14 +89,14 @@ class Publisher:
     async def rollback(
         self, slot: Slot, to_version: int, *, author: str, origin: Origin, expected_version: int | None = None
     ) -> Version:
-        """Publish what version *to_version* said as a new version. Raises `NoSuchVersion` too."""
+        """Publish the text of version *to_version* as a new version. Also raises `NoSuchVersion`."""
         old = await self.directives.version(slot, to_version)
         return await self._put(slot, Draft(old.text, _author(author), origin, restores=to_version), expected_version)
 
     async def diff(self, slot: Slot, a: int, b: int) -> str:
-        """What changed from version *a* to *b*, as a unified diff; empty where nothing did.
+        """Return the changes from version *a* to *b* as a unified diff, which is empty if there are none.
 
-        A cleared version counts as empty. Raises `NoSuchVersion`.
+        A cleared version counts as an empty text. Raises `NoSuchVersion`.
         """
         old, new = [await self.directives.version(slot, number) for number in (a, b)]
         lines = difflib.unified_diff(
@@ -108,16 +109,26 @@ class Publisher:
         return "\n".join(lines)
 
     async def holding(self, scope: Scope) -> list[Version]:
-        """What holds in *scope* (a workspace, or one context of it): everywhere, the workspace, the context, in the
-        order of kinds and names. What was cleared is left out."""
+        """Return the current versions that apply in *scope*, a workspace or one of its contexts.
+
+        Sorted by level (global, workspace, context), then kind and name. Leaves out cleared slots.
+        """
         home, place = Place(Scope(scope.workspace_id)), Place.of(scope)
         snapshots = [await self.directives.snapshot(EVERYWHERE), await self.directives.snapshot(home, place)]
-        versions = [one for snapshot in snapshots for one in snapshot.versions.values() if one.text is not None]
         kinds = list(Kind)
-        return sorted(versions, key=lambda one: (one.slot.place.level.rank, kinds.index(one.slot.kind), one.slot.name))
+
+        def order(version: Version) -> tuple[int, int, str]:
+            slot = version.slot
+            return slot.place.level.rank, kinds.index(slot.kind), slot.name
+
+        versions = (version for snapshot in snapshots for version in snapshot.versions.values())
+        return sorted((version for version in versions if version.text is not None), key=order)
 
     async def refused(self, home: Place) -> list[Note]:
-        """Files of *home* (everywhere, or a workspace) whose text was not published. Who keeps files knows of them."""
+        """Return the notes on files of *home* (global, or a workspace) that were not published.
+
+        This publisher reads no files and returns none; `files.FilingPublisher` does.
+        """
         return []
 
     async def _put(self, slot: Slot, draft: Draft, expected_version: int | None = None) -> Version:
@@ -128,9 +139,9 @@ class Publisher:
             only = slot.place if slot.place.level is Level.CONTEXT else None
             snapshot = await self.directives.snapshot(slot.place.home, only)
             newest = snapshot.versions.get(slot)
-            found = newest.version if newest else 0
-            if expected_version is not None and found != expected_version:
-                raise VersionMoved(slot, expected_version, found)
+            current = newest.version if newest else 0
+            if expected_version is not None and current != expected_version:
+                raise VersionMoved(slot, expected_version, current)
             await self._check(slot, draft, snapshot)
             outcome, number = await self.directives.append(slot, draft, snapshot.stamp, expected_version)
             if outcome == "moved":
@@ -138,14 +149,14 @@ class Publisher:
             if outcome != "overtaken":
                 version = await self.directives.version(slot, number)
                 if outcome == "appended":
-                    _tell(version)
+                    _log_change(version)
                 return version
         raise PublishContended(f"{slot.label} was overtaken {ATTEMPTS} times")
 
     async def _check(self, slot: Slot, draft: Draft, snapshot: Snapshot) -> None:
         others = [EVERYWHERE] if slot.place.scope is not None else await self.directives.workspaces()
         snapshots = [snapshot, *[await self.directives.snapshot(home) for home in others]]
-        current: list[Directive] = [directive for one in snapshots for directive in one.directives()]
+        current: list[Directive] = [directive for part in snapshots for directive in part.directives()]
         await asyncio.to_thread(check_fits, slot, draft.text, current, self._count, self._max_tokens)
 
 
@@ -155,7 +166,7 @@ def _author(author: str) -> str:
     return author
 
 
-def _tell(version: Version) -> None:
+def _log_change(version: Version) -> None:
     slot = version.slot
     log.info(
         "directive.changed",

@@ -1,9 +1,9 @@
-"""Rules in a text, and which of them a shorter one may have lost. Pure.
+"""Find rules in a text, and the ones that a shorter version may have lost. Pure.
 
-A rule is a sentence, or an item of a list, with a word that commands, forbids, limits or sets a condition. It is looked
-for in the other text by the words that it is about, the rarer the more; there it has to forbid, to limit and to hold
-under the same condition as before. What a text means is not understood by that: a person is shown what to look at. The
-words are those of English and German, the commonest of six more languages, and signs of Chinese, Japanese and Korean.
+A rule is a sentence or list item with a word that commands, forbids, limits or sets a condition. The shorter text is
+searched for sentences with the same content words; rare words count more. Such a sentence must still forbid, limit and
+have the same condition. This compares words, not meanings, so it only tells a person where to look. It knows the words
+of English and German, the most common ones of six more languages, and characters of Chinese, Japanese and Korean.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 FOUND = 0.4
-"""Of what a rule is about, as much has to be in one sentence, or two in a row, for it to be there."""
+"""The weighted share of a rule's content words that a sentence, or two in a row, must have to contain the rule."""
 AS_GOOD = 0.75
-"""Of the best likeness: sentences that are so much like a rule are taken to tell it, too."""
+"""Sentences with at least this share of the best similarity also count as containing the rule."""
 LONGEST_CHARACTERS = 60_000
-"""Longer texts are not looked through: no directive that can be published is."""
+"""Longer texts are not searched. No directive that can be published is that long."""
 _SHOWN_CHARACTERS = 90
-_LAST_LATIN = "\u024f"
+_LAST_LATIN_CHARACTER = "\u024f"
 _STEM_CHARACTERS = 5
-_LEAST_STEM_CHARACTERS = 3
+_MIN_STEM_CHARACTERS = 3
 
 DENYING = frozenset((
     "never", "not", "no", "cannot", "nobody", "none", "nothing", "neither", "nor", "nowhere", "without", "avoid",
@@ -64,9 +64,9 @@ _SIGNS = {
     "conditioning": ("如果", "若", "当", "當", "之前", "なら", "場合", "とき", "前に", "경우", "면 ", "때", "전에"),
     "commanding": ("必须", "必須", "一定", "总是", "總是", "必ず", "なければ", "반드시", "항상"),
 }  # fmt: skip
-"""Of scripts that set no blanks between words."""
+"""Words by kind, of scripts without spaces between words."""
 _LIMITS = frozenset(("denying", "excepting", "limiting"))
-"""Kinds of words that turn a rule around where they are missing. They stand in for each other: never but, only if."""
+"""Kinds of words without which a rule may mean the opposite. One can replace another (``never … but``, ``only if``)."""
 _FILLING = """
     a an the and or of to in on at by for from with as is are be been being was were it its this that these those there
     here you your yours they them their we our us i me my he she his her who whom whose which what how why all any some
@@ -82,12 +82,12 @@ _FILLING = """
     dass wie was wer
 """
 _FILLER = frozenset(_FILLING.split())
-"""Words that no rule is about."""
+"""Words that say nothing about the content of a rule."""
 _WORD = re.compile(r"[^\W\d_](?:[\w’'-]*\w)?")
-_WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _ITEM = re.compile(r"^\s*(?:[-*+•–]|\d+[.)])\s+")
 _HEADING = re.compile(r"^\s*#")
-_ENDS = re.compile(r"(?<=[.!?;])[\"'”»)]*\s+|(?<=[。！？；])")
+_SENTENCE_END = re.compile(r"(?<=[.!?;])[\"'”»)]*\s+|(?<=[。！？；])")
 _REASON = re.compile(
     r",? (?:because|since|so that|as we|weil|damit|denn|parce que|porque|perché)\b[^,;.!?]*(?=[,;.!?]|$)", re.I
 )
@@ -101,19 +101,19 @@ _IF_POSSIBLE = re.compile(
     r"(?=(?:possible|möglich|posible|possibile|possível)\b)",
     re.IGNORECASE,
 )
-"""No condition, but a rule put softly: what is left says as much."""
+"""Phrases like "if possible", which make a rule softer but are no condition. They are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sentence:
-    """One, with what it is about and which kinds of words of a rule it has, by kind."""
+    """A sentence with the stems of its content words, its kinds of rule words and its conditions."""
 
     text: str
     stems: frozenset[str]
     kinds: Mapping[str, str]
-    """Each with the first word of it."""
+    """The first word of each kind, by kind."""
     conditions: tuple[frozenset[str], ...]
-    """What each of its conditions is about."""
+    """The stems of each condition."""
 
     @property
     def is_rule(self) -> bool:
@@ -121,48 +121,53 @@ class _Sentence:
 
 
 def lost(old: str, new: str) -> Iterator[str]:
-    """What a person should look at: each rule of *old* that *new* may have lost or turned, as it was; and that nobody
-    looked, where the script is of none of the languages whose words are known."""
-    if old != new and _is_foreign(old):
+    """Yield notes for a person: each rule of *old* that *new* may have lost or reversed, with its text.
+
+    If the script is none of those whose words are known, yields only a note that says so.
+    """
+    if old != new and _is_unknown_script(old):
         yield "in this script no rules are looked for: compare both texts"
         return
     if max(len(old), len(new)) > LONGEST_CHARACTERS:
         return
     before, after = list(_sentences(old)), list(_sentences(new))
-    weights = {stem: 1 / times for stem, times in Counter(stem for one in before for stem in one.stems).items()}
+    counts = Counter(stem for sentence in before for stem in sentence.stems)
+    weights = {stem: 1 / times for stem, times in counts.items()}
     for rule in before:
-        if rule.is_rule and rule.stems and (said := _lost(rule, after, weights)):
-            yield f"{said}: {_shown(rule.text)}"
+        if rule.is_rule and rule.stems and (loss := _find_loss(rule, after, weights)):
+            yield f"{loss}: {_quote(rule.text)}"
 
 
-def _is_foreign(text: str) -> bool:
-    """Whether most letters of *text* are neither Latin nor of the signs that are known."""
+def _is_unknown_script(text: str) -> bool:
+    """Return whether most letters of *text* are neither Latin nor Chinese, Japanese or Korean."""
     letters = [char for char in text if char.isalpha()]
-    return sum(1 for char in letters if char > _LAST_LATIN and not _WIDE.match(char)) * 2 > len(letters)
+    return sum(1 for char in letters if char > _LAST_LATIN_CHARACTER and not _CJK.match(char)) * 2 > len(letters)
 
 
-def _lost(rule: _Sentence, after: Sequence[_Sentence], weights: Mapping[str, float]) -> str:
-    """What became of *rule*, in words; empty where it is still there."""
-    alike = [_likeness(rule, one.stems, weights) for one in after]
-    best = max(alike, default=0.0)
+def _find_loss(rule: _Sentence, after: Sequence[_Sentence], weights: Mapping[str, float]) -> str:
+    """Describe how *rule* may have been lost; an empty text if it is still there."""
+    similarities = [_similarity(rule, sentence.stems, weights) for sentence in after]
+    best = max(similarities, default=0.0)
     if best < FOUND:
-        pairs = (_likeness(rule, one.stems | other.stems, weights) for one, other in pairwise(after))
+        pairs = (_similarity(rule, first.stems | second.stems, weights) for first, second in pairwise(after))
         return "" if max(pairs, default=0.0) >= FOUND else "this rule may be gone"
-    turned = [
-        _turned(rule, one, {stem for near in after[max(0, place - 1) : place + 2] for stem in near.stems})
-        for place, one in enumerate(after)
-        if alike[place] >= max(FOUND, AS_GOOD * best)
+    differences = [
+        _find_difference(rule, sentence, {stem for near in after[max(0, index - 1) : index + 2] for stem in near.stems})
+        for index, sentence in enumerate(after)
+        if similarities[index] >= max(FOUND, AS_GOOD * best)
     ]
-    return turned[0] if all(turned) else ""
+    return differences[0] if all(differences) else ""
 
 
-def _turned(rule: _Sentence, other: _Sentence, near: Set[str]) -> str:
-    """In which way *other*, which is like *rule*, says something else; empty where it does not. *near* is what it and
-    its neighbours are about."""
+def _find_difference(rule: _Sentence, other: _Sentence, near: Set[str]) -> str:
+    """Describe how *other*, a similar sentence, differs from *rule*; an empty text if it does not.
+
+    *near* has the stems of *other* and its neighbours.
+    """
     limits = [word for kind, word in rule.kinds.items() if kind in _LIMITS]
     if limits and not other.kinds.keys() & _LIMITS:
         return f"this rule may have lost its {limits[0]!r}"
-    if any(len(one & near) * 2 < len(one) for one in rule.conditions):
+    if any(len(condition & near) * 2 < len(condition) for condition in rule.conditions):
         return "this rule may have lost its condition"
     if "conditioning" in rule.kinds and not rule.conditions and "conditioning" not in other.kinds:
         return "this rule may have lost its condition"
@@ -173,21 +178,21 @@ def _turned(rule: _Sentence, other: _Sentence, near: Set[str]) -> str:
     return ""
 
 
-def _likeness(rule: _Sentence, stems: Set[str], weights: Mapping[str, float]) -> float:
-    """Which part of what *rule* is about is among *stems*, what few sentences are about counting for more."""
-    there = rule.stems & stems
-    return sum(map(weights.__getitem__, there)) / sum(map(weights.__getitem__, rule.stems)) if there else 0.0
+def _similarity(rule: _Sentence, stems: Set[str], weights: Mapping[str, float]) -> float:
+    """Return the weighted share of the rule's stems that are among *stems*, from 0 to 1."""
+    common = rule.stems & stems
+    return sum(map(weights.__getitem__, common)) / sum(map(weights.__getitem__, rule.stems)) if common else 0.0
 
 
 def _sentences(text: str) -> Iterator[_Sentence]:
     for piece in _pieces(text):
-        for sentence in _ENDS.split(piece):
+        for sentence in _SENTENCE_END.split(piece):
             if _WORD.search(sentence):
                 yield _sentence(sentence.strip())
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Items and paragraphs of *text*, each on one line; headings are left out."""
+    """Yield the list items and paragraphs of *text*, each on one line. Leaves out headings."""
     piece: list[str] = []
     for line in text.splitlines():
         if not line.strip() or _HEADING.match(line) or _ITEM.match(line):
@@ -207,14 +212,14 @@ def _sentence(text: str) -> _Sentence:
         if kind := _kind(folded):
             kinds.setdefault(kind, folded)
     for kind, signs in _SIGNS.items():
-        if found := next((sign for sign in signs if sign in text), ""):
-            kinds.setdefault(kind, found.strip())
-    conditions = tuple(stems for found in _CONDITION.finditer(plain) if (stems := _stems(_WORD.findall(found["what"]))))
+        if sign := next((sign for sign in signs if sign in text), ""):
+            kinds.setdefault(kind, sign.strip())
+    conditions = tuple(stems for match in _CONDITION.finditer(plain) if (stems := _stems(_WORD.findall(match["what"]))))
     return _Sentence(text, _stems(_WORD.findall(_REASON.sub("", plain))), kinds, conditions)
 
 
 def _kind(word: str) -> str:
-    """Which kind of word of a rule the casefolded *word* is."""
+    """Return the kind of a casefolded rule word, or an empty text for any other word."""
     if word in DENYING or word.endswith(DENYING_ENDS):
         return "denying"
     for kind, words in (
@@ -227,18 +232,21 @@ def _kind(word: str) -> str:
 
 
 def _stems(words: Iterable[str]) -> frozenset[str]:
-    """What *words* are about: their beginnings; of scripts without blanks, each two signs in a row."""
-    found: set[str] = set()
+    """Return the stems of the content words among *words*.
+
+    A stem is the first characters of a word. In scripts without spaces, each pair of neighbouring characters is one.
+    """
+    stems: set[str] = set()
     for word in words:
         folded = word.casefold()
-        if _WIDE.search(folded):
-            found.update(folded[place : place + 2] for place in range(max(1, len(folded) - 1)))
+        if _CJK.search(folded):
+            stems.update(folded[index : index + 2] for index in range(max(1, len(folded) - 1)))
         elif folded not in _FILLER and not _kind(folded):
             for part in folded.replace("’", "'").split("'")[0].split("-"):
-                if len(part) >= _LEAST_STEM_CHARACTERS:
-                    found.add(part[:_STEM_CHARACTERS])
-    return frozenset(found)
+                if len(part) >= _MIN_STEM_CHARACTERS:
+                    stems.add(part[:_STEM_CHARACTERS])
+    return frozenset(stems)
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…")

@@ -1,4 +1,4 @@
-"""Skill templates: named directives, of which the most specific one of a name holds. Pure."""
+"""Skills are named directives. Of several with one name, the most specific applies. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from promptpolicy.slot import Directive, Kind
 
 
 def effective(directives: Iterable[Directive]) -> list[Directive]:
-    """The skills among *directives* that hold, by name: context before workspace before global."""
+    """Return the skills among *directives* that apply, sorted by name.
+
+    A context's skill replaces a workspace's skill of the same name, and that replaces a global one.
+    """
     chosen: dict[str, Directive] = {}
     for directive in directives:
         if directive.slot.kind is not Kind.SKILL:

@@ -1,4 +1,4 @@
-"""What a directive is, where it holds, and which texts can be one. Pure."""
+"""Directives, the slots and places that they apply in, and the rules for their texts. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from enum import StrEnum
 from connectors.message import AgentRuntimeError, Scope, encode_id
 
 DIRECTIVE_MAX_BYTES = 262_144
-"""Texts above this are refused unread: far over any token cap, and slow to count."""
+"""Larger texts are refused without counting tokens: they are far over any limit, and slow to count."""
 
 GLOBAL_TAG = "{global}"
-"""The hash tag of the directives that hold in all workspaces."""
+"""The hash tag of the directives that apply in all workspaces."""
 
 _SKILL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class InvalidDirective(AgentRuntimeError):
-    """A text, a name or an author that no directive can have. The message says what was expected."""
+    """An invalid text, name or author of a directive. The message says what was expected."""
 
     user_text = "This cannot be a directive."
 
 
 class Level(StrEnum):
-    """Where a directive holds, from the least to the most specific."""
+    """The level at which a directive applies, from the least to the most specific."""
 
     GLOBAL = "global"
     WORKSPACE = "workspace"
@@ -34,13 +34,13 @@ class Level(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the least specific."""
+        """The position of the level; 0 is the least specific."""
         return list(Level).index(self)
 
 
 class Kind(StrEnum):
-    """What a directive is, in the order of composition; ``cues`` and ``frames`` are kept with the others and
-    composed into nothing."""
+    """The kinds of directives in the order of composition. ``cues`` and ``frames`` are stored like the others, but are
+    no part of an identity."""
 
     SYSTEM = "system"
     SOUL = "soul"
@@ -51,13 +51,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Everywhere (``scope`` is None), a workspace, or one context of a workspace."""
+    """The place where a directive applies: everywhere (``scope`` is None), a workspace, or a context of a workspace."""
 
     scope: Scope | None = None
 
     @classmethod
     def of(cls, scope: Scope) -> Place:
-        """The context of *scope* if it has one, else its workspace. Directives are never one person's."""
+        """Return the context of *scope* if it has one, else its workspace. Directives never belong to one person."""
         return cls(Scope(scope.workspace_id, scope.context_id))
 
     @property
@@ -73,19 +73,19 @@ class Place:
 
     @property
     def home(self) -> Place:
-        """The place that owns this one's hash tag and folder: its workspace, or everywhere."""
+        """The place that owns this place's hash tag and folder: its workspace, or `EVERYWHERE`."""
         return self if self.scope is None else Place(Scope(self.scope.workspace_id))
 
     @property
     def encoded(self) -> str:
-        """Unique within the hash tag; contains no ``/``."""
+        """A text for keys, unique within the hash tag, without ``/``."""
         if self.scope is None or self.scope.context_id is None:
             return self.level.value
         return f"context:{encode_id(self.scope.context_id)}"
 
     @property
     def ids(self) -> dict[str, str]:
-        """``workspace_id`` and ``context_id`` as events carry them, where they apply."""
+        """The fields ``workspace_id`` and ``context_id`` of log events, if the place has them."""
         if self.scope is None:
             return {}
         ids = {"workspace_id": self.scope.workspace_id}
@@ -96,16 +96,16 @@ EVERYWHERE = Place()
 
 
 def places_of(scope: Scope) -> tuple[Place, ...]:
-    """The places whose directives hold in *scope*, least specific first."""
+    """Return the places whose directives apply in *scope*, the least specific first."""
     workspace = Place(Scope(scope.workspace_id))
     return (EVERYWHERE, workspace) if scope.context_id is None else (EVERYWHERE, workspace, Place.of(scope))
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What exactly one directive at a time can fill: a place, a kind and, for skills, a name.
+    """A place, a kind and, for skills, a name. A slot has at most one directive at a time.
 
-    Raises `InvalidDirective` for a skill without a valid name and for a name on anything else.
+    Raises `InvalidDirective` for a skill without a valid name, and for another kind with a name.
     """
 
     place: Place
@@ -120,40 +120,40 @@ class Slot:
 
     @classmethod
     def named(cls, level: str, kind: str, name: str = "", scope: Scope | None = None) -> Slot:
-        """The slot that a command or a request names by words; *scope* is the caller's.
+        """Return the slot that a command or a request names with words. *scope* is the caller's.
 
-        Raises `InvalidDirective` for unknown words and where *scope* lacks what the level needs.
+        Raises `InvalidDirective` for unknown words, and if *scope* has no workspace or context but *level* needs it.
         """
         if level not in list(Level):
             raise InvalidDirective(f"the scope is global, workspace or context, not {level!r}")
         if kind not in list(Kind):
             raise InvalidDirective(f"the kind is system, soul, skill, cues or frames, not {kind!r}")
-        return cls(_place(Level(level), scope), Kind(kind), name)
+        return cls(_make_place(Level(level), scope), Kind(kind), name)
 
     @property
     def field(self) -> str:
-        """Unique within the place: ``system``, ``soul`` or ``skill:<name>``."""
+        """A text for keys, unique within the place: a kind (``system``, ``soul``, …), or ``skill:<name>``."""
         return f"{self.kind.value}:{self.name}" if self.name else self.kind.value
 
     @property
     def encoded(self) -> str:
-        """Unique within the hash tag: ``<place>/<field>``."""
+        """A text for keys, unique within the hash tag: ``<place>/<field>``."""
         return f"{self.place.encoded}/{self.field}"
 
     @property
     def label(self) -> str:
-        """How a person is told of it, e.g. ``skill "refunds" (workspace)``."""
+        """The slot's name for people, e.g. ``skill "refunds" (workspace)``."""
         name = f' "{self.name}"' if self.name else ""
         return f"{self.kind.value}{name} ({self.place.level.value})"
 
 
 def slot_in(place: Place, field: str) -> Slot:
-    """The slot of *place* whose `Slot.field` is *field*. Raises `InvalidDirective`."""
+    """Return the slot of *place* whose `Slot.field` is *field*. Raises `InvalidDirective`."""
     kind, _, name = field.partition(":")
     return Slot.named(place.level.value, kind, name, place.scope)
 
 
-def _place(level: Level, scope: Scope | None) -> Place:
+def _make_place(level: Level, scope: Scope | None) -> Place:
     if level is Level.GLOBAL:
         return EVERYWHERE
     if scope is None:
@@ -167,7 +167,7 @@ def _place(level: Level, scope: Scope | None) -> Place:
 
 
 def check_context_id(context_id: str) -> str:
-    """*context_id* itself. Raises `InvalidDirective` for one that no conversation can have."""
+    """Return *context_id*. Raises `InvalidDirective` if it is not ``<connector>:<external id>``."""
     connector, _, external_id = context_id.partition(":")
     if not connector or not external_id:
         raise InvalidDirective(f"{context_id!r} is no context: write <connector>:<external id>")
@@ -175,7 +175,7 @@ def check_context_id(context_id: str) -> str:
 
 
 def place_in(home: Place, encoded: str) -> Place:
-    """The place under *home* whose `Place.encoded` is *encoded*. Raises `InvalidDirective`."""
+    """Return the place under *home* whose `Place.encoded` is *encoded*. Raises `InvalidDirective`."""
     if encoded == home.encoded:
         return home
     level, _, context = encoded.partition(":")
@@ -185,7 +185,7 @@ def place_in(home: Place, encoded: str) -> Place:
 
 
 def decode_id(encoded: str) -> str:
-    """The inverse of `encode_id`. Raises `InvalidDirective` for what `encode_id` never gives."""
+    """Decode a result of `encode_id`. Raises `InvalidDirective` for any other text."""
     raw = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode()), encoded.encode("utf-8", "replace"))
     text = raw.decode("utf-8", "replace")
     if not text or encode_id(text) != encoded:
@@ -195,7 +195,7 @@ def decode_id(encoded: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """The text that fills a slot, and its version there (from 1)."""
+    """The current text of a slot and its version number (from 1)."""
 
     slot: Slot
     version: int
@@ -207,12 +207,12 @@ class Directive:
 
 
 def digest(text: str) -> str:
-    """SHA-256 of *text* in UTF-8, as 64 hexadecimal digits."""
+    """Return the SHA-256 of *text* in UTF-8 as 64 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_skill_name(name: str) -> str:
-    """*name* itself. Raises `InvalidDirective`."""
+    """Return *name*. Raises `InvalidDirective` if it is no valid skill name."""
     if not _SKILL_NAME.fullmatch(name):
         raise InvalidDirective(
             f"{name!r} is no skill name: use 1 to 64 of a-z, 0-9, '_', '-', beginning with a letter or digit"
@@ -221,18 +221,17 @@ def check_skill_name(name: str) -> str:
 
 
 def canonical(text: str) -> str:
-    """*text* as it is kept: line ends are ``\\n``, no byte order mark, no blank space around it.
+    """Normalise *text* for storage: line ends become ``\\n``; a byte order mark and outer white space are removed.
 
-    So a text, its file and the text read back from the file are the same bytes. Raises
-    `InvalidDirective` for an empty text, one over `DIRECTIVE_MAX_BYTES`, and one with characters that
-    nobody can see in an editor.
+    Normalising a text that was written to a file and read back changes nothing. Raises `InvalidDirective` if the text
+    is empty, larger than `DIRECTIVE_MAX_BYTES`, or contains characters that editors do not show.
     """
     clean = text.removeprefix("\ufeff").replace("\r\n", "\n").strip()
     if not clean:
         raise InvalidDirective("the text is empty; to take a directive away, clear it or roll it back")
     for index, character in enumerate(clean):
-        unseen = unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
-        if unseen or character == "\ufeff":
+        is_control = unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t"
+        if is_control or character == "\ufeff":
             raise InvalidDirective(f"the text has the control character U+{ord(character):04X} at {index}")
     size = len(clean.encode())
     if size > DIRECTIVE_MAX_BYTES:

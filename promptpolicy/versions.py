@@ -1,7 +1,7 @@
-"""One version of a directive, and how it is stored. Pure.
+"""Versions of directives and their stored format. Pure.
 
-An entry is JSON: ``{"v": 1, "text", "author", "at", "origin", "sha256", "bytes", "restores"}``, its
-``text`` null and its digest ``-`` where the slot was cleared.
+An entry is JSON: ``{"v": 1, "text", "author", "at", "origin", "sha256", "bytes", "restores"}``. If the version cleared
+the slot, ``text`` is null and ``sha256`` is ``-``.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ Origin = Literal["file", "command", "api"]
 
 
 class NoSuchVersion(AgentRuntimeError):
-    """A slot has no version of that number."""
+    """A slot has no version with this number."""
 
     user_text = "There is no such version."
 
 
 class UnknownFormat(AgentRuntimeError):
-    """A stored value was written by a newer release."""
+    """A newer release wrote the stored value."""
 
     user_text = "A newer version of me has stored my instructions. Please tell an administrator."
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a slot. ``text`` is None where the slot was cleared.
+    """One version of a slot. ``text`` is None if it cleared the slot.
 
-    ``version`` counts from 1; ``bytes`` is the text's size in UTF-8; ``restores`` is the version that
-    a rollback brought back.
+    ``version`` counts from 1. ``bytes`` is the size of the text in UTF-8. ``restores`` is the version that a rollback
+    restored.
     """
 
     slot: Slot
@@ -52,7 +52,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is to become the next version of a slot; ``text`` None clears it."""
+    """The next version of a slot before it is published. If ``text`` is None, it clears the slot."""
 
     text: str | None
     author: str
@@ -65,7 +65,7 @@ class Draft:
 
 
 def pack(draft: Draft, at: datetime) -> str:
-    """*draft* as an entry that was published *at*."""
+    """Encode *draft*, published *at*, as an entry."""
     fields = {
         "v": FORMAT,
         "text": draft.text,
@@ -80,7 +80,7 @@ def pack(draft: Draft, at: datetime) -> str:
 
 
 def read(slot: Slot, number: int, entry: str) -> Version:
-    """Version *number* of *slot* from its entry. Raises `UnknownFormat`."""
+    """Decode the entry of version *number* of *slot*. Raises `UnknownFormat`."""
     fields = json.loads(entry)
     if fields["v"] > FORMAT:
         raise UnknownFormat(
@@ -93,6 +93,6 @@ def read(slot: Slot, number: int, entry: str) -> Version:
 
 
 def unpack(slot: Slot, packed: str) -> Version:
-    """The newest version of *slot* from its current value. Raises `UnknownFormat`."""
+    """Decode the newest version of *slot* from its value in ``…:current``. Raises `UnknownFormat`."""
     number, _, entry = packed.split(" ", 2)
     return read(slot, int(number), entry)
