@@ -18,7 +18,6 @@ from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from grounding.budgets import Budgets
 from grounding.continuing import Continuing
 from grounding.cues.kinds import Cues
-from grounding.deadlines import Deadlines
 from grounding.memory.frames.frame import Frames
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.karma.reading import Karma
@@ -99,7 +98,6 @@ class Gathering:
         self.sources = sources
         self.message = message
         self.degraded: list[DegradedBlock] = []
-        self._deadlines = Deadlines(sources.timeout_seconds)
         self._group = group
         self._begun: dict[Layer[Any], asyncio.Task[Any]] = {}
 
@@ -128,7 +126,7 @@ class Gathering:
         """What *get* gives in time; None where it fails, and then *lost* (the turn's ``degraded``) names *block*."""
         named = self.degraded if lost is None else lost
         try:
-            with self._deadlines.wait():
+            async with asyncio.timeout(self.sources.timeout_seconds):
                 return await get()
         except TimeoutError:
             named.append(DegradedBlock(block=block, why="timeout"))

@@ -206,7 +206,7 @@ async def _run_parts(
         stack.push_async_callback(runtime.jobs.finish)  # before their runner ends
     if "gateway" in parts:
         await stack.enter_async_context(process.delivering.running())
-        await stack.enter_async_context(beside(process.conversing.gateway.run(), "refusals"))
+        await stack.enter_async_context(beside(process.conversing.gateway.run(), "gateway"))
         await stack.enter_async_context(beside(process.workers[Lane.COMMANDS].run(), "commands"))
     if "worker" in parts:
         await stack.enter_async_context(beside(_warm_up(runtime), "warm up"))

@@ -71,9 +71,9 @@ class Finding:
                 answering.search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=noted, earlier=earlier),
                 self._doubt_after_a_look(scope, answering),
             )
-        noted = with_doubt(noted, doubt or self._doubt_of_loss(answering))
+        noted = with_doubt(noted, doubt)
         is_filling = any(one.block == "retrieved" and one.why == REBUILDING for one in noted)
-        if not found and (self._is_behind(scope) or is_filling):
+        if not found and (self._following.is_behind(scope) or is_filling):
             raise IndexUnavailable("the documents are still being indexed")
         lost += noted
         return found
@@ -120,23 +120,16 @@ class Finding:
     async def _lacks(self, scope: Scope, answering: Collection, *what: Lacks) -> bool:
         """Whether something is known to be missing where a former collection answers, or of what was said."""
         if answering is self._opening.target:
-            is_lacking = scope.workspace_id in self.unremembered or self._opening.lacks or self._doubts.is_apart
-            if self._opening.is_seen_to or (Lacks.TURNS in what and is_lacking):
-                return Lacks.TURNS in what and is_lacking
+            is_lacking = Lacks.TURNS in what and (scope.workspace_id in self.unremembered or self._doubts.is_apart)
+            if is_lacking or not self._is_copied:  # this process alone fills it, and knows
+                return is_lacking
         return await self._opening.catalogue.is_behind(scope, answering.name, *what)
 
     def doubt(self, scope: Scope) -> str:
         """Why what is found may not be all that there is, as a word of metrics; empty where nothing says so."""
-        if self._is_behind(scope) or self._following.is_failing(scope):
+        if self._following.is_behind(scope) or self._following.is_failing(scope):
             return STALE
         return self._doubts.doubt(scope)
-
-    def _doubt_of_loss(self, answering: Collection) -> str:
-        """After a search: it may have met what was lost a moment ago."""
-        return STALE if answering is self._opening.target and self._opening.lacks else ""
-
-    def _is_behind(self, scope: Scope) -> bool:
-        return self._following.is_behind(scope) or self._opening.lacks
 
     async def recall(
         self,
@@ -185,7 +178,7 @@ class Finding:
                 if not doubt and await self._lacks(scope, answering, Lacks.CONTEXTS):
                     doubt = REBUILDING
         if lost is not None:
-            lost += with_doubt(noted, doubt or self._doubt_of_loss(answering))
+            lost += with_doubt(noted, doubt)
         return found
 
     def answering_model(self, scope: Scope) -> str:

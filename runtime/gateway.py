@@ -25,6 +25,7 @@ from connectors.message import (
     Role,
     StoreUnavailable,
 )
+from connectors.text.split import cluster_edge
 from grounding.transcript.log import Transcript
 from runtime.access import Access, Decision
 from runtime.commands.registry import Commands
@@ -34,14 +35,12 @@ from runtime.dead_letters import DeadLetters, UnknownLetter
 from runtime.envelopes import Amended, Envelope, Lane, MailboxFull, Watched
 from runtime.events import about
 from runtime.hub import Hub
-from runtime.limits import Admission, RateLimit
+from runtime.limits import Admission, RateLimit, in_words
 from runtime.mailbox import Mailbox
 from runtime.marking import Marking
-from runtime.not_taken import NotTaken, Refused
 from runtime.outbox import Outbox, address_of
 from runtime.pairing import Request
 from runtime.places import Places, Settled
-from runtime.refusals import Refusals, beginning
 from runtime.shows import Shows
 from runtime.stops import drop, interrupt
 from runtime.stored import NewerFormat
@@ -51,6 +50,8 @@ from runtime.workspaces import Workspaces
 MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 200
 TOO_MANY = "You are writing faster than I can answer."
+BEGINNING_CHARACTERS = 80
+"""How much of a message is quoted where people are told of it."""
 FULL_SECONDS = 30
 """When to try again what a full mailbox did not take."""
 HELLO = "Hello! Mention me when you want to ask something; `/help` says what else I can do."
@@ -82,7 +83,6 @@ class Gateway:
         shows: Shows,
         hub: Hub,
         marking: Marking,
-        not_taken: NotTaken,
         dead_letters: DeadLetters,
     ) -> None:
         self._settings = settings
@@ -100,15 +100,22 @@ class Gateway:
         self._shows = shows
         self._hub = hub
         self._marking = marking
-        self._not_taken = not_taken
         self._dead_letters = dead_letters
-        self._refusals = Refusals(not_taken, self._tell_not_taken, alone=not self._is_shared)
 
-    async def run(self) -> None:
-        """Tell people what was not taken, and who asked to be let in what was decided, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._refusals.run(), name="refusals")
-            group.create_task(self._let_in(), name="let in")
+    async def run(self) -> NoReturn:
+        """Tell people what was decided of their requests to be let in, and answer what they asked, until cancelled."""
+        while True:
+            self._access.decided.clear()
+            try:
+                for request in await self._access.unsettled():
+                    await self._settle(request)
+            except (StoreUnavailable, NewerFormat) as error:
+                _log.warning("store.degraded", store="redis", why=str(error))
+            except Exception:  # noqa: BLE001 - one request must not end the process; it is tried again
+                _log.exception("access.unsettled")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_SECONDS):
+                    await self._access.decided.wait()
 
     async def accept(self, message: InboundMessage) -> Accepted:
         """Store *message* if it is to be answered. When this returns, the platform may be told.
@@ -180,9 +187,7 @@ class Gateway:
             said = spoken(message)
         command = said is not None and self._commands.claims(said, decision.role)
         lane = Lane.COMMANDS if command else Lane.TURNS
-        # Sent again by who was told to, or changed, it is another; brought again by the platform it is the same.
-        known = "" if is_edit or message.caller_role is not None else self._not_taken.trace(key, message)
-        return await self._keep(self._envelope(message, key, decision, settled), key, decision, lane, known)
+        return await self._keep(self._envelope(message, key, decision, settled), key, decision, lane)
 
     def _is_meant_for_us(self, message: InboundMessage, said: Spoken | None, settled: Settled) -> bool:
         """In groups: by what the message says itself, and by what was settled for the place."""
@@ -201,10 +206,7 @@ class Gateway:
             return False
         return await self._mailboxes[Lane.TURNS].known(key, message.message_id) is not None
 
-    async def _keep(
-        self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane, known: str
-    ) -> Accepted:
-        """*known* names the trace of what people know as not taken, where such a message is a duplicate."""
+    async def _keep(self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
         mailbox, message = self._mailboxes[lane], envelope.message
         admission = await self._admitted(message, key, decision, lane)
         if not admission.allowed:
@@ -212,13 +214,13 @@ class Gateway:
                 return await self._duplicate(key, envelope, lane, admission)
             seconds = admission.retry_after_seconds
             _log.info("message.ignored", why="rate_limit")
-            await self._refuse(key, message, TOO_MANY, seconds, first=admission.first_refusal)
+            await self._refuse(key, message, lane, _too_many(message, seconds) if admission.first_refusal else "")
             return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
         try:
-            stored = await mailbox.store(key, envelope, known)
+            stored = await mailbox.store(key, envelope)
         except MailboxFull as error:
             _log.warning("message.ignored", why="mailbox_full")
-            await self._refuse(key, message, error.user_text, 0, first=error.first)
+            await self._refuse(key, message, lane, _full(message, error) if error.first else "")
             return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
         if not stored.new:
             return await self._duplicate(key, envelope, lane, admission)
@@ -271,15 +273,14 @@ class Gateway:
         hangs_at = None if message.direct else message.message_id
         await self._outbox.notice(key, self._address(key), text, (message.message_id,), turn_id, hangs_at)
 
-    async def _refuse(
-        self, key: ConversationKey, message: InboundMessage, why: str, seconds: int, *, first: bool
-    ) -> None:
-        """A caller has it in the answer to the request."""
-        if message.caller_role is None:
-            await self._refusals.tell(key, message, why, seconds, first=first)
-
-    async def _tell_not_taken(self, key: ConversationKey, text: str, last: Refused, turn_id: str) -> None:
-        await self._outbox.notice(key, self._address(key), text, (last.message_id,), turn_id, last.hangs_at)
+    async def _refuse(self, key: ConversationKey, message: InboundMessage, lane: Lane, notice: str) -> None:
+        """Tell whoever wrote *message* that it is refused, unless *notice* is empty, and have it stay refused if the
+        platform delivers it again. A caller over HTTP has the refusal in the answer, and may repeat the request."""
+        if message.caller_role is not None:
+            return
+        if notice:
+            await self._notice(key, notice, message)
+        await self._mailboxes[lane].refuse(key, message.message_id)
 
     async def _duplicate(self, key: ConversationKey, envelope: Envelope, lane: Lane, admission: Admission) -> Accepted:
         """A reply is stored before its turn is over, so that the turn at hand may have the answer already. A program
@@ -361,21 +362,6 @@ class Gateway:
             said = self._commands.as_written(text, connector.capabilities.command_mark if connector else "/")
             await self._outbox.notice(key, self._address(key), said, turn_id=turn_id, buttons=buttons)
 
-    async def _let_in(self) -> NoReturn:
-        """Tell people what was decided of their requests, and answer what they asked."""
-        while True:
-            self._access.decided.clear()
-            try:
-                for request in await self._access.unsettled():
-                    await self._settle(request)
-            except (StoreUnavailable, NewerFormat) as error:
-                _log.warning("store.degraded", store="redis", why=str(error))
-            except Exception:  # noqa: BLE001 - one request must not end the process; it is tried again
-                _log.exception("access.unsettled")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE_SECONDS):
-                    await self._access.decided.wait()
-
     async def _settle(self, request: Request) -> None:
         """Each step may be done again: a notice is said once for its id, and a message that is known is a duplicate."""
         is_in = request.state == "approved"
@@ -417,6 +403,26 @@ def _to_whom(message: InboundMessage, decision: Decision) -> str:
 def _notice_id(message: InboundMessage, decision: Decision) -> str:
     """In a group they are told once, however often the message is delivered."""
     return "" if message.direct or decision.request is None else f"asked-{decision.request.id}"
+
+
+def _too_many(message: InboundMessage, seconds: int) -> str:
+    """The notice that *message* is over the rate limit, which takes one again in *seconds*."""
+    again = f"Please send it, and whatever you write before then, again {in_words(seconds)}"
+    return f"{TOO_MANY} I could not accept this message. {again}:\n\n> {code(beginning(message))}"
+
+
+def _full(message: InboundMessage, error: MailboxFull) -> str:
+    """The notice that *message* found the mailbox full."""
+    return f"{error.user_text} I could not accept this message. Please send it again:\n\n> {code(beginning(message))}"
+
+
+def beginning(message: InboundMessage) -> str:
+    """Return how *message* begins, in one line without the marks of Markdown that end a quotation. Pure."""
+    words = " ".join(message.text.replace("`", "'").split())
+    words = words or ", ".join(one.name.replace("`", "'") for one in message.attachments) or "…"
+    if len(words) <= BEGINNING_CHARACTERS:
+        return words
+    return words[: cluster_edge(words, BEGINNING_CHARACTERS)].rstrip() + " …"
 
 
 def _ignored(message: InboundMessage, why: str) -> Accepted:

@@ -86,7 +86,6 @@ class Knowledge:
         self.catalogue = self.opening.catalogue
         self.formers = self.opening.formers
         self._following = Following(settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy)
-        self._is_on_server = settings.qdrant_url is not None
         own = process if shared is not None and settings.qdrant_url is None else ""
         self._doubts = Doubts(redis, self._backlog, settings.index_stale_seconds, is_shared=shared is not None, own=own)
         self.finding = Finding(
@@ -105,10 +104,6 @@ class Knowledge:
     async def opened(self) -> None:
         """Wait until the index is open."""
         await self.opening.opened()
-
-    async def until_lost(self) -> None:
-        """See `runtime.opening.Opening.until_lost`."""
-        await self.opening.until_lost()
 
     async def close(self) -> None:
         """Let go of the index's files and connections. Never raises."""
@@ -175,8 +170,7 @@ class Knowledge:
                 progress(one)
 
         try:
-            lost = paths is None and await self.catalogue.is_behind(scope, target.name, Lacks.DOCUMENTS)
-            done = await target.indexer.sync(scope, paths, tell, fresh=fresh, restored=lost and self._is_on_server)
+            done = await target.indexer.sync(scope, paths, tell, fresh=fresh)
             if paths is None:
                 await self.catalogue.caught_up(scope, target.name, Lacks.DOCUMENTS)
             return done
@@ -264,10 +258,6 @@ class Knowledge:
     def too_old(self) -> str:
         """What the index does otherwise than it is asked to because of its version; empty where that is not known."""
         return self.opening.target.index.too_old if self.opening.target is not None else ""
-
-    async def set_aside(self) -> tuple[str, ...]:
-        """Damaged files of the index that were replaced. Raises `IndexUnavailable` while nothing can be asked."""
-        return (await (await self.opening.ready()).index.origin()).set_aside
 
     async def target(self) -> Identity:
         """The collection of the model that is set. Raises `IndexUnavailable` while it cannot be opened."""

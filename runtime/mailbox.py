@@ -101,9 +101,8 @@ class Mailbox:
 
     # What gateways do
 
-    async def store(self, key: ConversationKey, envelope: Envelope, unless: str = "") -> Stored:
-        """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before, or there is a key of
-        the name *unless*, if given, which has the conversation's tag.
+    async def store(self, key: ConversationKey, envelope: Envelope) -> Stored:
+        """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before.
 
         Raises `MailboxFull`.
         """
@@ -123,7 +122,6 @@ class Mailbox:
                     self._work(key.tag),
                     self._last(key.tag),
                     fence.name,
-                    *([unless] if unless else ()),
                 ],
                 args=[
                     *(_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING),
@@ -170,6 +168,10 @@ class Mailbox:
         if put == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}; try again when they are answered")
         return bool(put)
+
+    async def refuse(self, key: ConversationKey, message_id: str) -> None:
+        """Note the identity of a message that was not stored as seen, so that it is a duplicate if it comes again."""
+        await self._redis.set(self._seen(key, message_id), "", nx=True, ex=_SEEN_SECONDS)
 
     async def known(self, key: ConversationKey, message_id: str) -> str | None:
         """None for a message identity not seen before, else the turn that answered it ("" while none has)."""

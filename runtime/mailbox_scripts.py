@@ -106,12 +106,10 @@ def _script(body: str) -> str:
 
 # A consumer that is named is given what waits for longest in the partition; where that is this conversation, which had
 # nothing waiting, it holds it, and the turn is begun. Where a worker holds it already, what is stored comes next there.
-# A sixth key stands for a message that was heard, and not taken.
 STORE = _script("""
 local waiting = redis.call('LLEN', KEYS[2])
 local seen = redis.call('GET', KEYS[1])
 if seen then return {0, seen, '', 0} end
-if KEYS[6] and redis.call('EXISTS', KEYS[6]) == 1 then return {0, '', '', 0} end
 if waiting >= tonumber(ARGV[5]) then return {-2, redis.call('HSETNX', KEYS[5], 'full', '1'), '', 0} end
 redis.call('SET', KEYS[1], '', 'EX', ARGV[1])
 redis.call('RPUSH', KEYS[2], ARGV[2])

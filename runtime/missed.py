@@ -20,7 +20,6 @@ from connectors.message import (
     InboundMessage,
 )
 from runtime.mailbox import Mailbox
-from runtime.not_taken import NotTaken
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.2
@@ -121,14 +120,11 @@ class Order:
             self._free += 1
 
 
-async def hear_missed(
-    connector: Connector, mailbox: Mailbox, not_taken: NotTaken, accept: Accept, order: Order
-) -> None:
-    """Once *connector* is connected, accept what came after the newest stored message of each conversation, but for
-    what people know as *not_taken*.
+async def hear_missed(connector: Connector, mailbox: Mailbox, accept: Accept, order: Order) -> None:
+    """Once *connector* is connected, accept what came after the newest stored message of each conversation.
 
-    Does nothing for platforms without `FetchesMissed`. What was heard already is a duplicate to *accept*. What is said
-    meanwhile comes through *order*.
+    Does nothing for platforms without `FetchesMissed`. What was heard or refused already is a duplicate to *accept*.
+    What is said meanwhile comes through *order*.
     """
     if not isinstance(connector, FetchesMissed):
         order.begin(())
@@ -140,7 +136,7 @@ async def hear_missed(
 
     async def hear(key: ConversationKey, message_id: str) -> None:
         try:
-            await _hear(connector, key, message_id, not_taken, accept, order)
+            await _hear(connector, key, message_id, accept, order)
         finally:
             order.heard(key)
 
@@ -149,22 +145,13 @@ async def hear_missed(
             group.create_task(hear(key, message_id))
 
 
-async def _hear(
-    connector: FetchesMissed,
-    key: ConversationKey,
-    message_id: str,
-    not_taken: NotTaken,
-    accept: Accept,
-    order: Order,
-) -> None:
+async def _hear(connector: FetchesMissed, key: ConversationKey, message_id: str, accept: Accept, order: Order) -> None:
     async def once() -> int:
         heard = 0
         async with order.turn(key):  # and not while waiting to ask again, so that one place holds up no other
             async for message in connector.missed(key, message_id):
-                if await not_taken.was_told(key, message):
-                    continue
-                await accept(message)
-                heard += 1
+                accepted = await accept(message)
+                heard += accepted.outcome != "duplicate"
         return heard
 
     try:

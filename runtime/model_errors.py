@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from connectors.message import AgentRuntimeError
-from runtime.waits import MOMENT_SECONDS, in_words
+from runtime.limits import MOMENT_SECONDS, in_words
 
 LONGEST_RETRY_AFTER_SECONDS = 20.0
 """A provider that asks for a longer pause is given up for this turn, and the next model tried."""

@@ -6,7 +6,6 @@ Until it is open, and while it cannot be, `IndexUnavailable` says why.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from grounding.documents.catalogue import Catalogue, Identity
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.ledger import Ledger
-from grounding.documents.origin import Mark
 from runtime.collection import Collection, Maker, default_identity, model_of
 from runtime.embedder import open_embedder
 from runtime.formers import Formers
@@ -30,10 +28,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _RETRY_SECONDS = (1.0, 30.0)
-LOSS_SECONDS = 2.0
-"""Between looks whether the open index lost something."""
-MARK_SECONDS = 30.0
-"""Between marks that are left in a server's collection: a snapshot of it that is older than the last is noticed."""
 _log = structlog.get_logger()
 
 
@@ -52,13 +46,6 @@ class Opening:
         self._mute = ""
         """Why nothing can be embedded, and so nothing be found in an index that is open."""
         self._opened = asyncio.Event()
-        self._origin = ""
-        """The token of the open index, as the catalogue knows it."""
-        self._marks_at = 0.0
-        """When a mark is left in it next, as `time.monotonic` tells it."""
-        self._is_refilled = True
-        self._is_seen_to = settings.redis_url is None
-        """See `is_seen_to`."""
 
     async def run(self) -> None:
         """Open it, however long that takes, and see to what is open, until cancelled."""
@@ -73,56 +60,6 @@ class Opening:
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, longest)
         await self.formers.tend((await self.ready()).name)
-
-    async def until_lost(self) -> None:
-        """Wait until the open index has lost something, and say so in the catalogue: its process may have been started
-        again, and found damaged files. Whoever waits puts it back; who is cancelled leaves that to others."""
-        await self.opened()
-        target = await self.ready()
-        self._is_seen_to = True
-        try:
-            while True:
-                await asyncio.sleep(LOSS_SECONDS)
-                with suppress(IndexUnavailable, StoreUnavailable):  # the next look says it
-                    token = await self._token(target)
-                    if token != self._origin:
-                        self._is_refilled = False
-                        await self._see_origin(target, token)
-                        return
-        except asyncio.CancelledError:
-            self._is_seen_to = self._settings.redis_url is None
-            raise
-
-    async def _token(self, target: Collection) -> str:
-        """That of the open index; now and then a mark is left there, and the one before is looked for, also
-        where it has another token: that may be a former one."""
-        now = time.monotonic()
-        token = (await target.index.origin()).token
-        if self._settings.qdrant_url is None or (now < self._marks_at and token == self._origin):
-            return token
-        left = await self.catalogue.mark(target.name)
-        mark = Mark(left, max(left + 1, round(time.time())))
-        token = (await target.index.origin(mark)).token
-        if token == self._origin:
-            await self.catalogue.has_mark(target.name, mark.new)
-        self._marks_at = now + MARK_SECONDS
-        return token
-
-    @property
-    def is_seen_to(self) -> bool:
-        """Whether this process puts back what the open index lost. Else the catalogue alone says what it lacks."""
-        return self._is_seen_to
-
-    @property
-    def lacks(self) -> bool:
-        """Whether the open index lost something, and nobody has begun yet to put it back and to say where it lacks."""
-        if self.target is None or not self._is_seen_to:
-            return False
-        return self.target.index.token != self._origin or not self._is_refilled
-
-    def is_refilled(self) -> None:
-        """Say that what was lost is being put back, and that of each workspace is known whether it lacks something."""
-        self._is_refilled = True
 
     async def opened(self) -> None:
         """Wait until it is open."""
@@ -186,8 +123,9 @@ class Opening:
         embedder = await open_embedder(self._settings)
         target = await asyncio.to_thread(self._maker.target, embedder)
         try:
+            if not await target.index.exists():
+                await self.catalogue.lost(target.name, [Scope(one.id) for one in await self._workspaces.all()])
             await target.index.ensure()
-            await self._see_origin(target, (await target.index.origin()).token)
             await self._adopt(target.identity)
             await self.catalogue.register(target.identity)
             await self.catalogue.keep(target.name)
@@ -197,11 +135,6 @@ class Opening:
         self.target = target
         self.why = ""
         self._opened.set()
-
-    async def _see_origin(self, target: Collection, token: str) -> None:
-        scopes = [Scope(workspace.id) for workspace in await self._workspaces.all()]
-        await self.catalogue.see_origin(target.name, token, scopes)
-        self._origin = token
 
     async def _adopt(self, target: Identity) -> None:
         """What versions without a catalogue left: of all models that they may have been given, the default one is

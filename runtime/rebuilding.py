@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from connectors.message import ConversationKey, Scope, StoreUnavailable, Superseded
+from grounding.documents.catalogue import Lacks
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.library import Skipped
@@ -84,24 +85,26 @@ class Rebuilding:
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` and `OSError`.
         """
+        target = await self._knowledge.opening.ready()
+        await target.index.ensure()  # somebody may have deleted it
         synced = await self._knowledge.sync(scope, None, tell, fresh=True)
         done.documents += synced.documents
         done.chunks += synced.chunks
         done.deleted += synced.deleted
         done.skipped += synced.skipped
         await self._index_contexts(scope)
-        done.records += await (await self._knowledge.records()).rebuild(scope)
-        done.material += await (await self._knowledge.opening.ready()).material.rebuild(scope)
-        turns = await self._knowledge.turns()
+        done.records += await target.records.rebuild(scope)
+        done.material += await target.material.rebuild(scope)
         conversations = await self._transcript.conversations(scope)
         for number, key in enumerate(conversations, start=1):
-            done.turns += await self._remember_all(turns, key)
+            done.turns += await self._remember_all(target.turns, key)
             done.conversations += 1
             tell(Progress(number, len(conversations), key.context_id))
+        await self._knowledge.catalogue.caught_up(scope, target.name, Lacks.TURNS)
 
     async def fill_new_index(self) -> None:
         """Remember all that was said and noted, once in each workspace for each collection of the index: another
-        embedding model has another. Records are put into it whenever it has none of them.
+        embedding model has another. What was said, and records, are put into it again if it has none of them.
 
         It goes on until it is done, whatever is away or breaks meanwhile; begun again it does no harm.
         """
@@ -123,9 +126,8 @@ class Rebuilding:
         broken.intersection_update([one.id for one in workspaces])  # nobody waits for one that was deleted
         name = (await self._knowledge.target()).name
         for workspace in workspaces:  # first: what is asked meanwhile may lack something
-            if not await self._knowledge.catalogue.remembers(Scope(workspace.id), name):
+            if not await self._remembers(Scope(workspace.id), name):
                 broken.add(workspace.id)
-        self._knowledge.opening.is_refilled()
         for workspace in workspaces:
             try:
                 await self.fill_workspace(Scope(workspace.id))
@@ -145,7 +147,7 @@ class Rebuilding:
         """
         async with self._filling:
             name = (await self._knowledge.target()).name
-            if await self._knowledge.catalogue.remembers(scope, name):
+            if await self._remembers(scope, name):
                 await (await self._knowledge.records()).heal(scope)
                 return
             await self._index_contexts(scope)
@@ -159,6 +161,20 @@ class Rebuilding:
             if former in ("", name) or not await self._knowledge.catalogue.is_kept(former):
                 await self._knowledge.catalogue.has_remembered(scope, name)
         _log.info("index.remembered", workspace_id=scope.workspace_id, turns=count)
+
+    async def _remembers(self, scope: Scope, name: str) -> bool:
+        """Whether the index has what was said in a workspace, as far as is written down; not if it has no turn of any
+        conversation there, because somebody emptied it or its files were damaged, and that is written down."""
+        catalogue = self._knowledge.catalogue
+        if not await catalogue.remembers(scope, name):
+            return False
+        turns, conversations = await self._knowledge.turns(), await self._transcript.conversations(scope)
+        for key in conversations:
+            if await turns.count(key.scope):
+                return True
+        if conversations:
+            await catalogue.fell_behind(scope, name, Lacks.TURNS)
+        return not conversations
 
     async def _index_contexts(self, scope: Scope) -> None:
         found = await self._knowledge.contexts()

@@ -20,7 +20,6 @@ from connectors.connector import (
 )
 from runtime.mailbox import Mailbox
 from runtime.missed import Order, hear_missed
-from runtime.not_taken import NotTaken
 
 _WATCH_SECONDS = 0.5
 _RESTART_SECONDS = (1.0, 60.0)
@@ -30,18 +29,18 @@ _log = structlog.get_logger()
 class Supervisor:
     """Runs connectors side by side and says aloud when the state of one changes.
 
-    With *kept* (what was stored, and what people know as not taken), platforms that keep what was said meanwhile are
-    asked for it once they are connected; those that show commands to people are told *commands*.
+    With a *mailbox*, platforms that keep what was said meanwhile are asked for it once they are connected; those that
+    show commands to people are told *commands*.
     """
 
     def __init__(
         self,
         connectors: Iterable[Connector],
-        kept: tuple[Mailbox, NotTaken] | None = None,
+        mailbox: Mailbox | None = None,
         commands: Sequence[CommandHint] = (),
     ) -> None:
         self._connectors = tuple(connectors)
-        self._kept = kept
+        self._mailbox = mailbox
         self._commands = tuple(commands)
         self._failed: dict[str, str] = {}
         self._told: dict[str, Health] = {}
@@ -58,9 +57,9 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             for connector in self._connectors:
                 live = accept
-                if self._kept is not None:
+                if self._mailbox is not None:
                     order = Order(accept)
-                    missed = hear_missed(connector, *self._kept, accept, order)
+                    missed = hear_missed(connector, self._mailbox, accept, order)
                     group.create_task(missed, name=f"missed {connector.name}")
                     live = order.accept
                 group.create_task(self._keep_running(connector, live), name=f"connector {connector.name}")

@@ -3,9 +3,7 @@
 Another embedding model makes another collection. While it is filled, a workspace is answered from the one before.
 
 Keys (owner ``documents``): under ``{index}`` ``collections``, a hash of name to `Identity`, ``idle``, a hash of name to
-the time, in seconds since the epoch, since which nobody is answered from it, ``origins``, a hash of name to the token
-of `grounding.documents.index.Origin`, empty where there was none, ``marks``, a hash of name to the
-`grounding.documents.origin.Mark` that was left last, and ``in_use:<name>``, which a process
+the time, in seconds since the epoch, since which nobody is answered from it, and ``in_use:<name>``, which a process
 keeps for as long as it fills that collection; in the workspace's tag ``current``, the name of the collection that
 answers, ``remembered:<name>:<form of turns>``, set once all that was said and noted is in it, and ``behind:<name>``, a
 set of what it lacks.
@@ -33,9 +31,7 @@ CATALOGUE_VERSION = 1
 IN_USE_SECONDS = 60.0
 """How long a process that was killed keeps its collection from being dropped."""
 _TAG = "{index}"
-_COLLECTIONS, _IDLE, _ORIGINS, _MARKS = (
-    redis_key(OWNER, _TAG, name) for name in ("collections", "idle", "origins", "marks")
-)
+_COLLECTIONS, _IDLE = (redis_key(OWNER, _TAG, name) for name in ("collections", "idle"))
 
 
 class Lacks(StrEnum):
@@ -121,31 +117,18 @@ class Catalogue:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hdel(_COLLECTIONS, name)
             pipe.hdel(_IDLE, name)
-            pipe.hdel(_ORIGINS, name)
-            pipe.hdel(_MARKS, name)
             await pipe.execute()
 
-    async def see_origin(self, name: str, token: str, scopes: Sequence[Scope]) -> None:
-        """Where the *token* of the collection's origin is another one than it was, something of it was lost: what was
-        said and noted in the workspaces of *scopes* counts as not put into it, and is so again; until then, and until
-        `caught_up` says so of the documents, it `is_behind` in them. A first one is kept."""
-        noted = await self._redis.hget(_ORIGINS, name)
-        if noted and token and noted != token:
-            for scope in scopes:
-                await self._redis.sadd(_key(scope, "behind", name), Lacks.DOCUMENTS.value, Lacks.TURNS.value)
-                await self._redis.delete(_key(scope, "remembered", name, FORM))
-            await self._redis.delete(_everywhere(name))
-            await self._redis.hdel(_MARKS, name)
-        if noted is None or token:  # last: interrupted, it is done again
-            await self._redis.hset(_ORIGINS, name, token)
-
-    async def mark(self, name: str) -> int:
-        """The mark that was left in the collection last; 0 for none."""
-        return int(await self._redis.hget(_MARKS, name) or 0)
-
-    async def has_mark(self, name: str, mark: int) -> None:
-        """It was left there."""
-        await self._redis.hset(_MARKS, name, mark)
+    async def lost(self, name: str, scopes: Sequence[Scope]) -> None:
+        """Say that the collection has nothing of the workspaces of *scopes*, which it may have had: what was said and
+        noted there counts as not put into it, and it `is_behind` until `caught_up` says that it is not. Nothing is said
+        of a workspace of which it never had anything."""
+        for scope in scopes:
+            if not await self.remembers(scope, name):
+                continue
+            await self._redis.sadd(_key(scope, "behind", name), Lacks.DOCUMENTS.value, Lacks.TURNS.value)
+            await self._redis.delete(_key(scope, "remembered", name, FORM))
+        await self._redis.delete(_everywhere(name))
 
     async def current(self, scope: Scope) -> str:
         """The collection that answers the scope's workspace; empty before there was any."""

@@ -69,15 +69,6 @@ class Centres:
         self._changes: dict[str, int] = {}
         self._sizes: dict[str, tuple[int, float]] = {}
         self._changed = 0
-        self._token = ""
-
-    def are_of(self, token: str) -> str:
-        """What is asked is the index of *token* (`grounding.documents.origin.Origin`), which is given back. What was
-        known of another one is forgotten, or what is lost would be taken for there."""
-        if token != self._token:
-            self.clear()
-            self._token = token
-        return token
 
     async def size_of(self, tenant: str, ask: Callable[[], Awaitable[int]]) -> int:
         """How many passages *tenant* has, as *ask* said. Raises what that raises."""

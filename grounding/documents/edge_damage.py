@@ -1,18 +1,16 @@
-"""Files of the embedded engine that are damaged are set aside, so that all else is found, and whoever filled the index
-is told that something of it went.
+"""Files of the embedded engine that are damaged are set aside, so that all else is found.
 
 The engine notices damage as it opens a shard, in many words: so only what may pass by itself is known by its words
 (`is_passing`), and all else is damage. Nothing is deleted. What the shard held comes again from where it came from.
 
-Files, in a collection's folder: ``origin`` holds a token, another one whenever something was lost; ``damaged-<number>``
-what was set aside of the shard that all share, ``own/<name>.damaged-<number>`` the shard of a large tenant.
+Files, in a collection's folder: ``damaged-<number>`` holds what was set aside of the shard that all share,
+``own/<name>.damaged-<number>`` the shard of a large tenant.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,9 @@ from typing import Any
 import structlog
 
 from grounding.documents.edge_shard import SHARD_FILES, is_there, kept, look_at
-from grounding.documents.origin import Origin
 
 log = structlog.get_logger()
 
-_ORIGIN = "origin"
 _ASIDE = "damaged-"
 _PASSING_ERRORS = frozenset(
     {
@@ -66,7 +62,7 @@ def opened_whole(path: Path, open_at: Callable[[Path], Any]) -> Any:
     """The shared shard at *path* as *open_at* opens it, or makes it where there is none. A damaged one is set aside,
     and an empty one made. Blocking; raises what *open_at* does, and `OSError`."""
     if not is_there(path):
-        renew(path)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         look_at(shard := open_at(path))
     except BaseException as error:
@@ -79,7 +75,6 @@ def opened_whole(path: Path, open_at: Callable[[Path], Any]) -> Any:
 
 
 def _set_aside(path: Path, why: BaseException) -> None:
-    renew(path)
     aside = _free(path / _ASIDE)
     with kept(path):
         aside.mkdir(mode=0o700)
@@ -92,7 +87,6 @@ def _set_aside(path: Path, why: BaseException) -> None:
 def set_own_aside(collection: Path, folder: Path, why: BaseException) -> None:
     """Set aside the shard of a tenant in *folder*, which could not be opened for *why*, of the *collection* in its.
     Raises `OSError`."""
-    renew(collection)
     aside = _free(folder.with_suffix(f".{_ASIDE}"))
     with kept(folder.parent):
         folder.rename(aside)
@@ -107,30 +101,6 @@ def _tell(folder: Path, aside: Path, why: BaseException) -> None:
 def is_aside(folder: Path) -> bool:
     """Whether *folder* was set aside."""
     return folder.suffix.startswith(f".{_ASIDE}")
-
-
-def origin_at(path: Path) -> Origin:
-    """That of the collection in the folder at *path*: without a token where an earlier version made it, which gets one
-    now. Blocking; raises `OSError`."""
-    try:
-        token = (path / _ORIGIN).read_text(encoding="ascii").strip()
-    except (FileNotFoundError, ValueError):
-        token = renew(path)
-    aside = [*path.glob(f"{_ASIDE}*"), *path.glob(f"own/*.{_ASIDE}*")]
-    return Origin(token, tuple(sorted(map(str, aside))))
-
-
-def renew(path: Path) -> str:
-    """Give the collection in the folder at *path* another token, before something of it goes. Raises `OSError`."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    token, new = uuid.uuid4().hex, path / f"{_ORIGIN}.new"
-    with new.open("w", encoding="ascii") as file:
-        file.write(token)
-        file.flush()
-        os.fsync(file.fileno())
-    with kept(path):
-        new.replace(path / _ORIGIN)
-    return token
 
 
 def _is_forbidden(error: BaseException) -> bool:

@@ -18,7 +18,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.embedding import Vector
-from grounding.documents.origin import Mark, Origin
 from grounding.documents.sparse import SparseVector
 
 
@@ -154,16 +153,8 @@ class PassageIndex(Protocol):
     """What the engine does otherwise than it is asked to because of its version, as a person reads it; empty where
     nothing. Known once `ensure` has returned."""
 
-    token: str
-    """That of `origin` as it was seen last, which is also looked at before what a process says is believed that has
-    just been started again; empty before."""
-
     async def ensure(self) -> None:
         """Make the collection of this embedding model, with its payload indexes, where it is missing."""
-
-    async def origin(self, mark: Mark | None = None) -> Origin:
-        """Whether it is still the collection that it was; asked once `ensure` has returned. A server's that has an
-        earlier *mark* than was left there was put back to what it was before, and gets another token."""
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         """Store *entries*, replacing those of the same id. Searchable once it returns."""

@@ -104,19 +104,17 @@ class Indexer(Indexed):
         progress: Callable[[Progress], None] | None = None,
         *,
         fresh: bool = False,
-        restored: bool = False,
     ) -> Synced:
         """Index what changed in the scope's workspace (of *paths*, files or folders, where given) and forget what
         is gone. *fresh* trusts neither what is written down nor stored vectors: everything is cut and embedded again,
-        and can be found meanwhile. *restored* says that passages of all documents may be former ones: all are stored
-        again, with the vectors that are there.
+        and can be found meanwhile.
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` or `OSError`; what was stored until then
         stays, and the next run goes on from there.
         """
         run = Run(scope, self._now(), fresh)
         if paths is None and not fresh:
-            run.doubted = frozenset(await self._ledger.paths(scope)) if restored else await self._doubted(scope)
+            run.doubted = await self._doubted(scope)
         wanted = await self._wanted(run, paths)
         with self._hands(scope).hand() as hand:
             # What is next is read, cut and embedded while the engine, which may be another process, stores.

@@ -20,9 +20,7 @@ import qdrant_edge as edge
 from connectors.message import Scope
 from grounding.documents import edge_looking, stored
 from grounding.documents.centre import Centres
-from grounding.documents.edge_damage import origin_at
 from grounding.documents.edge_engine import EdgeEngine
-from grounding.documents.edge_errors import unavailable
 from grounding.documents.edge_held import Tenant
 from grounding.documents.edge_kept import Named
 from grounding.documents.edge_queries import (
@@ -38,7 +36,6 @@ from grounding.documents.edge_search import EdgeSearch
 from grounding.documents.edge_shard import LEAST_FREE_BYTES, LEAST_FREE_TO_DELETE_BYTES, ensure_fields, ensure_room
 from grounding.documents.embedding import Vector
 from grounding.documents.index import AskDeep, Entry, Fusion, Hit, Kind, Passage, Source
-from grounding.documents.origin import Mark, Origin
 from grounding.documents.sparse import SparseVector
 from grounding.documents.stored import Where
 
@@ -66,20 +63,12 @@ class EmbeddedIndex(EdgeEngine):
         """Without *holds* small tenants are not held in memory: whoever asks does that."""
         path = folder / stored.collection_name(model, dimensions, version)
         super().__init__(path, dimensions, deep_dimensions, timeout_seconds, holds=holds)
-        self.deepens, self.too_old, self.token = deep_dimensions is not None, "", ""
+        self.deepens, self.too_old = deep_dimensions is not None, ""
         self._fusion = fusion or Fusion()
         self._centres = Centres()
 
     async def ensure(self) -> None:
         await self._run(ensure_fields)
-
-    async def origin(self, mark: Mark | None = None) -> Origin:
-        try:
-            origin = await asyncio.to_thread(origin_at, self._path)
-        except OSError as error:
-            raise unavailable(error, self._path) from error
-        self.token = origin.token
-        return origin
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:

@@ -24,10 +24,8 @@ from grounding.documents.centre import SAMPLE, Centre, Centres, centre_of, deepe
 from grounding.documents.embedding import Vector
 from grounding.documents.fusing import absent, by_scores, may_say_little, merged, says_little
 from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source, cosine
-from grounding.documents.origin import Mark, Origin
 from grounding.documents.server_deeper import Look, deep_of, deepen, has_room, look_again
 from grounding.documents.server_errors import ERRORS, unavailable
-from grounding.documents.server_origin import origin_of
 from grounding.documents.server_queries import (
     FIELDS,
     UPSERT_BATCH,
@@ -71,7 +69,7 @@ class ServerIndex:
         self._collection = stored.collection_name(model, dimensions, version)
         self._dimensions = dimensions
         self._deep_dimensions = deep_dimensions
-        self.deepens, self.too_old, self.token = deep_dimensions is not None, "", ""
+        self.deepens, self.too_old = deep_dimensions is not None, ""
         self._place = url
         self._timeout_seconds = timeout_seconds
         self._fusion = fusion or Fusion()
@@ -136,12 +134,6 @@ class ServerIndex:
                 await self._ask((await self._client()).create_payload_index(self._collection, name, schema))
         if self._deep_dimensions is not None:
             self.deepens = await self._ask(has_room(await self._client(), self._collection, self._deep_dimensions))
-
-    async def origin(self, mark: Mark | None = None) -> Origin:
-        if not await self.exists():
-            await self.ensure()  # somebody deleted it
-        self.token = self._centres.are_of(await self._ask(origin_of(await self._client(), self._collection, mark)))
-        return Origin(self.token)
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:

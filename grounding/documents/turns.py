@@ -151,6 +151,10 @@ class Turns:
         for turn_id in turn_ids:
             await self._index.delete(scope, Kind.TURN, source=turn_id)
 
+    async def count(self, scope: Scope) -> int:
+        """How many passages of turns of the scope's context can be found. Raises `IndexUnavailable`."""
+        return await self._index.count(scope, Kind.TURN)
+
     async def known(self, scope: Scope) -> set[str]:
         """The turns of the scope's context that can be found. Raises `IndexUnavailable`."""
         return set(await self._index.sources(scope, Kind.TURN))

@@ -1,122 +1,151 @@
-"""The HTTP face as one application: on TCP, on the unix socket, and inside a command that runs alone.
+"""The HTTP face as one FastAPI application: on TCP, on the unix socket, and inside a command that runs alone.
 
-Whether the process is ready, and what the connectors have of their own, is answered here. All other paths are made when
-the first of them is asked for (`runtime.api.described`): FastAPI's import and their making take 0.3 s of processor,
-which each start would have to wait for, and a bot to which people only write never needs them.
+Every path needs a token, but for those that are named as public here: whether the process is ready, the OpenAPI
+document, and what connectors mount outside of ``/v1``, whose callers they authenticate themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Sequence
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, NoMatchFound, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import BaseRoute, Route
 
 from connectors.connector import MountsRoutes
+from runtime.api.access import AccessRoutes
+from runtime.api.budget import BudgetRoutes
+from runtime.api.codex import CodexRoutes
+from runtime.api.contexts import ContextRoutes
+from runtime.api.cues import CueRoutes
+from runtime.api.dead_letters import DeadLetterRoutes
+from runtime.api.doctor import DoctorRoutes
+from runtime.api.documents import DocumentRoutes
+from runtime.api.errors import error_response
+from runtime.api.events import EventRoutes
+from runtime.api.frames import FrameRoutes
+from runtime.api.global_context import GlobalContextRoutes
+from runtime.api.ground import GroundRoutes
 from runtime.api.guard import Guard
 from runtime.api.health import HealthRoutes
+from runtime.api.marks import MarkRoutes
 from runtime.api.metrics import Metrics
-from runtime.api.security import Security
+from runtime.api.places import PlaceRoutes
+from runtime.api.prompts import PromptRoutes
+from runtime.api.rebuilding import RebuildingRoutes
+from runtime.api.records import RecordRoutes
+from runtime.api.replies import reply
+from runtime.api.routing import Routes
+from runtime.api.turns import TurnRoutes
+from runtime.api.usage import UsageRoutes
+from runtime.api.workspaces import WorkspaceRoutes
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
     from runtime.bootstrap import Runtime
 
 
-def create_app(runtime: Runtime, metrics: Metrics | None = None) -> Starlette:
-    """The application around *runtime*. *metrics* is what `/metrics` shows; it is fed by whoever sets events up.
+def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
+    """Build the application around *runtime*. *metrics* is what `/metrics` shows; it is fed by whoever sets events up.
 
     ``app.state.stopping`` is an `asyncio.Event`: set it when the process stops, so that streams end.
-    ``app.state.described`` makes the paths that are made later, at the first call, and returns them; blocking.
     """
-    health, stopping = HealthRoutes(runtime, metrics or Metrics()), asyncio.Event()
-
-    @functools.cache
-    def described() -> FastAPI:
-        from runtime.api import described
-
-        return described.described(runtime, health, stopping)
-
+    stopping = asyncio.Event()
+    groups: list[Routes] = [
+        WorkspaceRoutes(runtime),
+        DocumentRoutes(runtime, stopping),
+        CodexRoutes(runtime),
+        GroundRoutes(runtime),
+        ContextRoutes(runtime),
+        TurnRoutes(runtime),
+        MarkRoutes(runtime),
+        DeadLetterRoutes(runtime),
+        PromptRoutes(runtime),
+        GlobalContextRoutes(runtime),
+        RecordRoutes(runtime),
+        CueRoutes(runtime),
+        FrameRoutes(runtime),
+        PlaceRoutes(runtime),
+        AccessRoutes(runtime),
+        EventRoutes(runtime, stopping),
+        UsageRoutes(runtime),
+        BudgetRoutes(runtime),
+        DoctorRoutes(runtime),
+        RebuildingRoutes(runtime, stopping),
+    ]
     mounted = [
         route
         for connector in runtime.connectors.values()
         if isinstance(connector, MountsRoutes)
         for route in connector.routes()
     ]
-    app = _app(runtime, [*mounted, *_routes(health), _Rest(described)], stopping)
-    app.state.described = described
+
+    async def openapi(_request: Request) -> Response:
+        return reply(await asyncio.to_thread(document))
+
+    shown = Route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
+    public = [shown, *(route for route in mounted if isinstance(route, Route) and not route.path.startswith("/v1/"))]
+    app = _app(runtime, metrics or Metrics(), public, stopping)
+    app.router.routes += [shown, *mounted]
+    for group in groups:
+        app.include_router(group.router)
+    # It takes 0.1 s, for which a start need not wait.
+    document = functools.cache(lambda: _openapi(app, groups, runtime.http.openapi))
     return app
 
 
-def create_health_app(runtime: Runtime, metrics: Metrics) -> Starlette:
-    """The application of a process that only works: whether it is alive and ready, and its numbers."""
-    return _app(runtime, _routes(HealthRoutes(runtime, metrics)), asyncio.Event())
+def create_health_app(runtime: Runtime, metrics: Metrics) -> FastAPI:
+    """Build the application of a process that only works: whether it is alive and ready, and its numbers."""
+    return _app(runtime, metrics, [], asyncio.Event())
 
 
-class _Rest(BaseRoute):
-    """All paths of *described*, and all that there are not; made in a thread for whoever asks first."""
-
-    def __init__(self, described: Callable[[], FastAPI]) -> None:
-        self._described = described
-        self._making = asyncio.Lock()
-        self._app: ASGIApp | None = None
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return Match.FULL, {}
-
-    def url_path_for(self, name: str, /, **path_params: Any) -> Any:
-        raise NoMatchFound(name, path_params)
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app or await self._made()
-        await app(scope, receive, send)
-
-    async def _made(self) -> ASGIApp:
-        async with self._making:
-            if self._app is not None:  # made while this one waited
-                return self._app
-            app = await asyncio.to_thread(_within_another, self._described)
-            self._app = app
-            return app
-
-
-class _Application(Starlette):
-    """Routes behind the guard alone, which answers every error: Starlette's own layers would do so a second time."""
-
-    def __init__(self, security: Security, *, routes: list[BaseRoute]) -> None:
-        self._security = security
-        super().__init__(routes=routes)
-
-    def build_middleware_stack(self) -> ASGIApp:
-        return Guard(self.router, check_place=self._security.check_place, authenticate=self._security)
-
-
-def _app(runtime: Runtime, routes: Iterable[BaseRoute], stopping: asyncio.Event) -> Starlette:
-    app = _Application(runtime.security, routes=list(routes))
-    app.router.redirect_slashes = False
+def _app(runtime: Runtime, metrics: Metrics, public: Sequence[BaseRoute], stopping: asyncio.Event) -> FastAPI:
+    """An application with the paths of health alone; they and those of *public* need no token."""
+    app = FastAPI(
+        title="Agent Runtime",
+        version=_version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    for path, endpoint, answers in HealthRoutes(runtime, metrics).endpoints():
+        responses: dict[int | str, dict[str, Any]] = {200: {"description": answers}}
+        app.add_api_route(
+            path, endpoint, methods=["GET"], response_class=Response, responses=responses, tags=["health"]
+        )
+    app.add_middleware(Guard, security=runtime.security, public=(*app.routes, *public))
+    for kind in (HTTPException, RequestValidationError):  # FastAPI's own answers have another form
+        app.add_exception_handler(kind, _answer)
     app.state.stopping = stopping
     return app
 
 
-def _within_another(described: Callable[[], FastAPI]) -> ASGIApp:
-    from runtime.api.described import asgi
-
-    return asgi(described())
+async def _answer(_request: Request, error: Exception) -> Response:
+    return error_response(error)
 
 
-def _routes(health: HealthRoutes) -> list[Route]:
-    return [Route(path, _answering(endpoint), methods=["GET"]) for path, endpoint, _ in health.endpoints()]
+def _openapi(app: FastAPI, groups: Sequence[Routes], mounted: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI document: our routes, the http connector's, and what bodies refer to."""
+    document = app.openapi()
+    for path, operations in mounted["paths"].items():
+        document["paths"].setdefault(path, {}).update(operations)
+    components = document.setdefault("components", {})
+    for kind, entries in mounted["components"].items():
+        components.setdefault(kind, {}).update(entries)
+    for group in groups:
+        components.setdefault("schemas", {}).update(group.schemas)
+    return document
 
 
-def _answering(endpoint: Callable[[], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(_request: Request) -> Response:
-        return await endpoint()
-
-    return answer
+def _version() -> str:
+    try:
+        return metadata.version("agent-runtime")
+    except metadata.PackageNotFoundError:  # run from a checkout
+        return "0"

@@ -1,18 +1,15 @@
-"""Reads request bodies within a limit of size and time."""
+"""Reads request bodies within a limit of size."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from runtime.api.errors import ApiError
 
-SILENCE_SECONDS = 30.0
-"""How long the next piece of a body may take."""
 DISCARDED_BYTES = 8_000_000
 """How much beyond the limit is read and thrown away: a client that still sends sees no answer."""
 
@@ -29,20 +26,15 @@ B = TypeVar("B", bound=BaseModel)
 async def read_body(request: Request, limit: int, variable: str) -> bytes:
     """The whole body. Raises `ApiError` 413 beyond *limit* bytes, which the setting *variable* sets."""
     body, size = bytearray(), 0
-    too_large = ApiError(413, "too_large", f"the body is larger than {limit} bytes (AGENT_RUNTIME_{variable})")
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:20]) > limit + DISCARDED_BYTES:
-        too_large.close = True
-        raise too_large
-    async for chunk in pieces(request):
-        size += len(chunk)
+    async for piece in request.stream():
+        size += len(piece)
         if size <= limit:
-            body += chunk
+            body += piece
         elif size > limit + DISCARDED_BYTES:
-            too_large.close = True
-            raise too_large
+            break
     if size > limit:
-        raise too_large
+        message = f"the body is larger than {limit} bytes (AGENT_RUNTIME_{variable})"
+        raise ApiError(413, "too_large", message, close=size > limit + DISCARDED_BYTES)
     return bytes(body)
 
 
@@ -58,8 +50,8 @@ async def read_json(request: Request, kind: type[B], limit: int) -> B:
 async def lines(request: Request, limit: int) -> AsyncIterator[bytes]:
     """The body's lines, without blank ones, as they come. Raises `ApiError` 413 for a line beyond *limit* bytes."""
     rest = bytearray()
-    async for chunk in pieces(request):
-        rest += chunk
+    async for piece in request.stream():
+        rest += piece
         *whole, last = rest.split(b"\n")
         rest = bytearray(last)
         for line in whole:
@@ -69,22 +61,6 @@ async def lines(request: Request, limit: int) -> AsyncIterator[bytes]:
             raise ApiError(413, "too_large", f"a line is longer than {limit} bytes", close=True)
     if rest.strip():
         yield bytes(rest)
-
-
-async def pieces(request: Request) -> AsyncIterator[bytes]:
-    """The body's pieces as they come. Raises `ApiError` where they stop coming."""
-    stream = request.stream().__aiter__()
-    while True:
-        try:
-            async with asyncio.timeout(SILENCE_SECONDS):
-                piece = await anext(stream)
-        except StopAsyncIteration:
-            return
-        except TimeoutError:
-            raise ApiError(408, "timeout", "the body did not come in time", close=True) from None
-        except ClientDisconnect:
-            raise ApiError(400, "bad_request", "the body ended early", close=True) from None
-        yield piece
 
 
 _TAGS = {

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -168,10 +167,6 @@ async def _stores(runtime: Runtime) -> list[Check]:
     checks = [_health(name, health, advice[name]) for name, health in healths.items()]
     if old := runtime.knowledge.too_old:
         checks.append(Check("qdrant version", False, old, "upgrade the server in AGENT_RUNTIME_QDRANT_URL"))
-    with suppress(IndexUnavailable):  # which the check named qdrant says
-        if aside := await runtime.knowledge.set_aside():
-            detail = f"damaged files were set aside, and their documents are indexed again: {', '.join(aside)}"
-            checks.append(Check("index files", False, detail, "check the disk, then delete these files"))
     return checks
 
 
@@ -320,10 +315,13 @@ async def _index(runtime: Runtime, workspace_id: str) -> Check:
     status = await runtime.knowledge.status(Scope(workspace_id))
     detail = f"documents: {status.documents}, chunks: {status.chunks}, pending: {status.pending}"
     advice = f"run `agent-runtime index --workspace {workspace_id}`" if status.pending else ""
+    if not status.pending and not await runtime.knowledge.is_whole(Scope(workspace_id)):
+        detail += "; the index does not have all chunks of these documents"
+        advice = f"run `agent-runtime reindex --workspace {workspace_id}`"
     changing = await underway(runtime.knowledge, Scope(workspace_id))
     if changing is not None:
         detail += f"; {changing.answered_by} answers until the index of {changing.filling} is filled"
-    return Check(f"index {workspace_id}", not status.pending, detail, advice)
+    return Check(f"index {workspace_id}", not advice, detail, advice)
 
 
 async def _workspaces(runtime: Runtime) -> list[Check]:

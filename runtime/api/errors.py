@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 import structlog
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from connectors.message import AgentRuntimeError, InvalidWorkspaceId, StoreUnavailable
@@ -126,6 +128,10 @@ def as_api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, _code(error.status_code), error.detail)
+    if isinstance(error, ClientDisconnect):
+        return ApiError(400, "bad_request", "the body ended early", close=True)
+    if isinstance(error, RequestValidationError):
+        return ApiError(400, "bad_request", _mistakes(error))
     if isinstance(error, AgentRuntimeError):
         return _of_ours(error)
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
@@ -149,6 +155,11 @@ def _of_ours(error: AgentRuntimeError) -> ApiError:
     _log.error("http.failed", exc_info=error)
     status = 503 if error.retryable else 500
     return ApiError(status, "unavailable" if error.retryable else "failed", error.user_text)
+
+
+def _mistakes(error: RequestValidationError) -> str:
+    """The first few mistakes, each as ``query.top_k: what was expected``; values are never repeated."""
+    return "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()[:5])
 
 
 def _code(status: int) -> str:

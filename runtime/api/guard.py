@@ -1,37 +1,35 @@
-"""What stands before every path: our own host and origin, a token under ``/v1``, and what the token allows at least.
+"""What stands before every path: our own host and origin, a token, and what the token allows at least.
 
-Whatever a route forgets, nobody without a token gets under ``/v1``, nor with one that is for the chat page alone, no
-token enters another workspace's paths, and a viewer changes nothing. Errors that no route handled are answered here,
-too.
+Whatever a route forgets, nobody without a token gets beyond the public paths, nor with one that is for the chat page
+alone, no token enters another workspace's paths, and a viewer changes nothing. Errors that no route handled are
+answered here, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from connectors.message import Role
 from runtime.api.errors import ApiError, error_response
+from runtime.api.security import Security
 from runtime.tokens import Caller
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
-Authenticate = Callable[[HTTPConnection], Awaitable[Caller]]
-
 
 class Guard:
-    """ASGI middleware around the whole application. *check_place* and *authenticate* are `Security`'s."""
+    """ASGI middleware around the whole application: only the routes of *public* are reached without a token."""
 
-    def __init__(
-        self, app: ASGIApp, *, check_place: Callable[[HTTPConnection], None], authenticate: Authenticate
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, security: Security, public: Sequence[BaseRoute]) -> None:
         self._app = app
-        self._check_place = check_place
-        self._authenticate = authenticate
+        self._security = security
+        self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,10 +54,10 @@ class Guard:
 
     async def _enter(self, request: Request) -> None:
         path = request.scope["path"]
-        if not (path == "/v1" or path.startswith("/v1/")):
-            self._check_place(request)
+        if any(route.matches(request.scope)[0] is not Match.NONE for route in self._public):
+            self._security.check_place(request)
             return
-        caller = request.state.caller = await self._authenticate(request)
+        caller = await self._security(request)
         _, _, group, *rest = path.split("/", 4) if path.count("/") >= 2 else ("", "", "")
         if group in ("workspaces", "vaults") and rest and rest[0] and not caller.may_enter(rest[0]):
             raise HTTPException(403, "the token is for another workspace")

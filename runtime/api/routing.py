@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import APIRouter
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,34 +17,14 @@ from runtime.api.guard import caller_of, require_role
 ERROR = {"description": "An error", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
 
 Endpoint = Callable[..., Awaitable[Response]]
-_LEAST_ROLE = "x-least-role"
 _LOOKS = ("GET", "HEAD")
-
-
-class _RouteOfRole(APIRoute):
-    """Is called by who has its least role only. Not a dependency: FastAPI would take each one apart at each start."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle, least = super().get_route_handler(), Role((self.openapi_extra or {})[_LEAST_ROLE])
-        known = [one.alias for one in self.dependant.query_params]
-
-        async def guarded(request: Request) -> Response:
-            require_role(caller_of(request), least)
-            if request.method not in _LOOKS:
-                _check_names(request.query_params, known)
-            try:
-                return await handle(request)
-            except RequestValidationError as error:
-                raise ApiError(400, "bad_request", _told(error)) from None
-
-        return guarded
 
 
 class Routes:
     """A group of routes under ``/v1``. *name* groups them in the OpenAPI document."""
 
     def __init__(self, name: str) -> None:
-        self.router = APIRouter(prefix="/v1", tags=[name], route_class=_RouteOfRole)
+        self.router = APIRouter(prefix="/v1", tags=[name])
         self.schemas: dict[str, Any] = {}
         """Schemas that the routes' bodies refer to, for the OpenAPI document."""
 
@@ -68,7 +46,8 @@ class Routes:
             response_class=Response,
             operation_id=f"{method.lower()}{_words(path)}",
             responses={200: {"description": answers}, "4XX": ERROR, "5XX": ERROR},
-            openapi_extra={"security": [{"bearer": []}], **self._described(body), _LEAST_ROLE: role.value},
+            dependencies=[Depends(_check_caller(role))],
+            openapi_extra={"security": [{"bearer": []}], **self._described(body), "x-least-role": role.value},
         )
 
     def _described(self, body: type[BaseModel] | None) -> dict[str, Any]:
@@ -79,18 +58,20 @@ class Routes:
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
-    """Of a call that changes something: a misspelt parameter is no wish to change more. Raises `ApiError` 400, which
-    says what there is."""
-    if any(name not in known for name in given):
-        what = f"{', '.join(known)}, and nothing else" if known else "no parameters"
-        raise ApiError(400, "bad_request", f"query: this takes {what}")
+def _check_caller(least: Role) -> Callable[[Request], Awaitable[None]]:
+    """The dependency of a route for callers of at least the role *least*. Of a call that changes something it refuses
+    parameters that the route does not know: a misspelt one is no wish to change more."""
 
+    async def check_caller(request: Request) -> None:
+        require_role(caller_of(request), least)
+        if request.method in _LOOKS:
+            return
+        known = [one.alias for one in request.scope["route"].dependant.query_params]
+        if any(name not in known for name in request.query_params):
+            what = f"{', '.join(known)}, and nothing else" if known else "no parameters"
+            raise ApiError(400, "bad_request", f"query: this takes {what}")
 
-def _told(error: RequestValidationError) -> str:
-    """The first few mistakes, each as ``query.top_k: what was expected``; values are never repeated."""
-    found = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()[:5]]
-    return "; ".join(found)
+    return check_caller
 
 
 def _words(path: str) -> str:

@@ -36,7 +36,6 @@ from grounding.documents.index import (
 from grounding.documents.judging import Judging
 from grounding.documents.looking_back import Look, Part, looked_back
 from grounding.documents.looking_up import Chosen, LookUp, looked_up
-from grounding.documents.origin import Mark, Origin
 from grounding.documents.sparse import SparseVector
 from runtime.embedded.held_here import HeldHere
 from runtime.embedded.index_lane import (
@@ -81,7 +80,7 @@ class AskedIndex:
         version: int = stored.PAYLOAD_VERSION,
         deep_dimensions: int | None = None,
     ) -> None:
-        self.deepens, self.too_old, self.token = deep_dimensions is not None, "", ""
+        self.deepens, self.too_old = deep_dimensions is not None, ""
         self._process = process
         self._timeout_seconds = timeout_seconds
         self._opened_by: int | None = None
@@ -103,11 +102,6 @@ class AskedIndex:
 
     async def ensure(self) -> None:
         await self._ask("ensure")
-
-    async def origin(self, mark: Mark | None = None) -> Origin:
-        ((token, set_aside),) = await self._ask("origin")
-        self.token = self._centres.are_of(token)
-        return Origin(token, tuple(set_aside))
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
@@ -372,9 +366,7 @@ class AskedIndex:
         found = await self._process.ask(
             (what, self._key, *about), rows, seconds=limit, repeats=repeats, meanwhile=meanwhile
         )
-        if what not in ("origin", "exists", "close", "drop") and self._process.pid != self._opened_by:
-            if self.token:  # another process may have found damage as it opened, and then there is little to be found
-                await self.origin()
+        if what not in ("exists", "close", "drop") and self._process.pid != self._opened_by:
             self._opened_by = self._process.pid
         return found
 

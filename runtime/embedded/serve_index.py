@@ -176,11 +176,6 @@ async def _passages(work: Awaitable[list[Passage]]) -> Rows:
     return [flat_passage(passage) for passage in await work]
 
 
-async def _origin(index: EmbeddedIndex) -> Rows:
-    origin = await index.origin()
-    return [(origin.token, origin.set_aside)]
-
-
 async def _upsert(index: EmbeddedIndex, scope: Any, rows: Rows) -> Rows:
     return await _done(index.upsert(Scope(*scope), [entry_of(row) for row in rows]))
 
@@ -248,7 +243,6 @@ ANSWERS: Mapping[str, Callable[..., Awaitable[Rows]]] = {
     "check": lambda index: _done(index.check()),
     "exists": lambda index: _one(index.exists()),
     "drop_workspace": lambda index, scope: _done(index.drop_workspace(Scope(*scope))),
-    "origin": _origin,
     "upsert": _upsert,
     "replace": _replace,
     "delete": _delete,

@@ -19,7 +19,6 @@ from runtime.gateway import Gateway
 from runtime.knowledge import Knowledge
 from runtime.mark_effects import MarkEffects
 from runtime.marking import Marking
-from runtime.not_taken import NotTaken
 from runtime.shows import Shows
 from runtime.supervisor import Supervisor
 from runtime.wiring.answering import Answering
@@ -79,8 +78,7 @@ def wire_conversing(
         knowledge=knowledge,
     )
     commands = _commands(settings, kept, entrance, knowledge, answering, files, stores, connectors, marking, forgetting)
-    not_taken = NotTaken(kept.store.client, kept.hub.name)
-    supervisor = Supervisor(entrance.connectors.values(), (kept.turns, not_taken), commands.hints())
+    supervisor = Supervisor(entrance.connectors.values(), kept.turns, commands.hints())
     gateway = Gateway(
         settings,
         workspaces=kept.workspaces,
@@ -95,7 +93,6 @@ def wire_conversing(
         shows=shows,
         hub=kept.hub,
         marking=marking,
-        not_taken=not_taken,
         dead_letters=kept.dead_letters,
     )
     return Conversing(commands, supervisor, gateway, marking)

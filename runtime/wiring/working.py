@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 
 from config.settings import Settings
 from grounding.documents.deeper import Deeper
@@ -69,29 +69,20 @@ def wire_duties(
                 group.create_task(in_step(knowledge), name="index")
 
     async def in_step(knowledge: Knowledge) -> None:
-        """Begun again, as at a start, whenever the index lost something."""
         material = MaterialFollowing(knowledge.material, knowledge, kept.workspaces, kept.hub)
         rebuilding = Rebuilding(
             settings.data_dir, knowledge, kept.transcript, kept.contexts, kept.copy, kept.workspaces
         )
         keep = settings.index_keep_former_days * DAY_SECONDS
         changeover = Changeover(knowledge, rebuilding, kept.workspaces, keep)
-        works: dict[str, Callable[[], Coroutine[None, None, None]]] = {
-            "follow": knowledge.follow,
-            "material": material.run,
-            "remembered turns": rebuilding.fill_new_index,
-            "change-over": changeover.run,
-        }
-        if deep is not None:
-            shared = settings.redis_url is not None
-            deepening = Deepening(knowledge, deep, kept.workspaces, knowledge.material, shared=shared)
-            works["deeper vectors"] = deepening.run
-        while True:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(work(), name=name) for name, work in works.items()]
-                await knowledge.until_lost()
-                for task in tasks:
-                    task.cancel()
-            knowledge.will_follow()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(knowledge.follow(), name="follow")
+            group.create_task(material.run(), name="material")
+            group.create_task(rebuilding.fill_new_index(), name="remembered turns")
+            group.create_task(changeover.run(), name="change-over")
+            if deep is not None:
+                shared = settings.redis_url is not None
+                deepening = Deepening(knowledge, deep, kept.workspaces, knowledge.material, shared=shared)
+                group.create_task(deepening.run(), name="deeper vectors")
 
     return Leadership(kept.store.client, kept.hub.name, duties)

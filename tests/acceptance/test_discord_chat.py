@@ -299,7 +299,7 @@ async def test_what_was_said_while_nobody_listened_is_answered_after_the_restart
     assert len(discord.shown(LENA)) == shown + 1
 
 
-async def test_what_people_know_as_not_taken_is_not_answered_after_the_restart_after_all(
+async def test_a_refused_message_is_not_answered_after_the_restart(
     discord: DiscordEmulator, model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
     settings = model_settings(access_policy="open", default_workspace="acme", rate_limit_messages=1)

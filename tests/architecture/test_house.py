@@ -80,8 +80,8 @@ def test_help_needs_none_of_the_heavy_libraries() -> None:
     assert told.strip() == "[]"
 
 
-def test_a_process_imports_litellm_fastapi_and_the_platforms_only_when_they_are_used() -> None:
-    heavy = ["litellm", "fastapi", "aiogram", "qdrant_client", "discord", "slack_bolt"]
+def test_a_process_imports_litellm_and_the_platforms_only_when_they_are_used() -> None:
+    heavy = ["litellm", "aiogram", "qdrant_client", "discord", "slack_bolt"]
     asked = "import sys, runtime.serve, runtime.api.app; print([name for name in sys.argv[1:] if name in sys.modules])"
     told = subprocess.run(
         [sys.executable, "-c", asked, *heavy], cwd=ROOT, capture_output=True, text=True, check=True

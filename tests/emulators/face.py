@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from starlette.applications import Starlette
+from fastapi import FastAPI
 
 from config.settings import Settings
 from runtime import events
@@ -31,7 +31,7 @@ class Face:
     """A running face. ``client`` speaks as the admin; `as_token` and `bare` as others."""
 
     runtime: Runtime
-    app: Starlette
+    app: FastAPI
     url: str
     client: httpx.AsyncClient
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-from qdrant_client import models as qdrant
 from redis.asyncio import Redis
 
 from config.settings import Settings
@@ -194,150 +193,45 @@ async def filled(house: House) -> None:
     await old.knowledge.close()
 
 
-@pytest.mark.parametrize("house", ["server"], indirect=True)
-async def test_what_somebody_took_out_of_a_servers_collection_is_put_back(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
+async def lose(house: House, *, whole: bool) -> None:
+    """Somebody takes everything out of the collection while no process runs, or deletes the *whole* of it."""
+    old = await house.process(OLD)
+    async with beside(old.knowledge.open(), "open"):
+        await old.knowledge.opened()
+        index = (await old.knowledge.opening.ready()).index
+        if whole:
+            await index.drop()
+        else:
+            for scope in (ACME, OTHER):
+                await index.drop_workspace(scope)
+    await old.knowledge.close()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_collection_that_is_missing_or_empty_at_a_start_is_filled_again(house: House, whole: bool) -> None:
     await filled(house)
+    await lose(house, whole=whole)
     old = await house.process(OLD)
     async with beside(old.knowledge.open(), "open"), asyncio.timeout(60):
         await old.knowledge.opened()
-        assert await old.recalled("where is the deploy key") == ["t1"]
-        index = (await old.knowledge.opening.ready()).index
-        assert isinstance(index, ServerIndex)
-        everything = qdrant.FilterSelector(filter=qdrant.Filter())
-        await (await index._client()).delete(index._collection, everything)
-        await old.knowledge.until_lost()
-        assert old.knowledge.finding.doubt(ACME) == "index_stale"
-        await old.knowledge.index(ACME)
+        assert await old.found("refunds") == []
         await old.fill()
-        assert old.knowledge.finding.doubt(ACME) == ""
-        assert await old.found("refunds") == ["refunds.md"]
-        assert await old.recalled("where is the deploy key") == ["t1"]
+        assert (await old.found("refunds"), old.lost) == (["refunds.md"], [])
+        assert (await old.recalled("where is the deploy key"), old.lost) == (["t1"], [])
     await old.knowledge.close()
 
 
 @pytest.mark.parametrize("house", ["server"], indirect=True)
-async def test_who_does_not_put_back_what_a_collection_lost_is_not_in_doubt_for_ever(house: House) -> None:
-    """Another process leads, and says nothing when it is done."""
-    await filled(house)
-    other = await house.process(OLD)
-    async with beside(other.knowledge.open(), "open"), asyncio.timeout(60):
-        await other.knowledge.opened()
-        index = (await other.knowledge.opening.ready()).index
-        assert isinstance(index, ServerIndex)
-        await (await index._client()).delete_collection(index._collection)
-        assert await other.knowledge.set_aside() == ()  # what a doctor asks learns of the new collection
-        assert other.knowledge.finding.doubt(ACME) == ""
-        looking = asyncio.create_task(other.knowledge.until_lost())  # now it leads
-        await asyncio.sleep(0)
-        async with asyncio.timeout(10):
-            while other.knowledge.finding.doubt(ACME) != "index_stale":
-                await asyncio.sleep(0.01)
-        looking.cancel()  # and now it leads no more
-        await asyncio.wait([looking])
-        assert other.knowledge.finding.doubt(ACME) == ""
-    await other.knowledge.close()
-
-
-@pytest.mark.parametrize("house", ["server"], indirect=True)
-async def test_a_former_snapshot_of_a_servers_collection_that_somebody_restored_is_noticed_and_filled_up(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has the token that it always had; what was edited since, however small, and what was said since come back."""
-    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
-    monkeypatch.setattr("runtime.opening.MARK_SECONDS", 0.02)
-    made = house.settings
-    monkeypatch.setattr(house, "settings", lambda model: made(model).model_copy(update={"qdrant_url": "local"}))
-    await filled(house)
-    old = await house.process(OLD)
-    async with beside(old.knowledge.open(), "open"), asyncio.timeout(60):
-        await old.knowledge.opened()
-        index = (await old.knowledge.opening.ready()).index
-        assert isinstance(index, ServerIndex)
-        client, name, catalogue = await index._client(), index._collection, old.knowledge.catalogue
-        found: Any = await client.scroll(name, limit=1000, with_vectors=True)
-        snapshot: list[Any] = [
-            qdrant.PointStruct(id=one.id, vector=one.vector, payload=dict(one.payload)) for one in found[0]
-        ]
-        await old.put("refunds.md", "# Refunds\n\nRefunds take ninety days.")
-        await old.say("t3", "The lamp oil is in the shed.")
-        lost = asyncio.create_task(old.knowledge.until_lost())
-        while not await catalogue.mark(name):
-            await asyncio.sleep(0.01)
-        await client.delete(name, qdrant.FilterSelector(filter=qdrant.Filter()))
-        await client.upsert(name, snapshot)
-        await lost
-        await old.fill()
-        assert await old.found("ninety") == await old.found("refunds") == ["refunds.md"]
-        assert await old.found("thirty") == []
-        assert await old.recalled("where is the lamp oil") == ["t3"]
-        token = old.knowledge.opening._origin
-        again = asyncio.create_task(old.knowledge.until_lost())
-        while not await catalogue.mark(name):
-            await asyncio.sleep(0.01)
-        assert not again.done()
-        again.cancel()
-        await asyncio.wait([again])
-        assert (await index.origin()).token == token
-    await old.knowledge.close()
-
-
-@pytest.mark.parametrize("house", ["server"], indirect=True)
-async def test_what_was_forgotten_does_not_come_back_with_a_former_snapshot_that_somebody_restored(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a conversation that is gone as a whole nothing is left by which it would be looked at again."""
-    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
-    monkeypatch.setattr("runtime.opening.MARK_SECONDS", 0.02)
-    made = house.settings
-    monkeypatch.setattr(house, "settings", lambda model: made(model).model_copy(update={"qdrant_url": "local"}))
-    await filled(house)
-    old = await house.process(OLD)
-    async with beside(old.knowledge.open(), "open"), asyncio.timeout(60):
-        await old.knowledge.opened()
-        index = (await old.knowledge.opening.ready()).index
-        assert isinstance(index, ServerIndex)
-        await (await old.knowledge.told_contexts()).put(HERE, "The lamp oil is in the shed.", "2026-11-21T10:00:00Z")
-        client, name, catalogue = await index._client(), index._collection, old.knowledge.catalogue
-        found: Any = await client.scroll(name, limit=1000, with_vectors=True)
-        snapshot: list[Any] = [
-            qdrant.PointStruct(id=one.id, vector=one.vector, payload=dict(one.payload)) for one in found[0]
-        ]
-        for mark_seconds in (0.02, 3600.0):  # the second time it is noticed by its token, which is a former one
-            monkeypatch.setattr("runtime.opening.MARK_SECONDS", mark_seconds)
-            lost = asyncio.create_task(old.knowledge.until_lost())
-            while not await catalogue.mark(name):
-                await asyncio.sleep(0.01)
-            await old.transcript.forget(HERE)
-            await (await old.told()).forget(HERE.scope)
-            await (await old.knowledge.told_contexts()).forget(HERE)
-            await client.upsert(name, snapshot)
-            await lost
-            await old.fill()
-            assert await old.recalled("where is the deploy key") == []
-            assert await old.found("lamp oil", HERE.scope) == []
-            assert await old.found("refunds") == ["refunds.md"]
-    await old.knowledge.close()
-
-
-@pytest.mark.parametrize("house", ["server"], indirect=True)
-async def test_who_does_not_put_back_what_a_collection_lost_says_that_until_it_is_done(
-    house: House, monkeypatch: pytest.MonkeyPatch
+async def test_who_does_not_fill_a_collection_that_was_missing_says_until_it_is_filled_what_it_lacks(
+    house: House,
 ) -> None:
     """Not that there is no such document, and that nothing was said."""
-    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
     await filled(house)
+    await lose(house, whole=True)
     leader, other = await house.process(OLD), await house.process(OLD)
     async with beside(leader.knowledge.open(), "open"), beside(other.knowledge.open(), "open"), asyncio.timeout(60):
         for one in (leader, other):
             await one.knowledge.opened()
-        assert (await other.found("refunds"), other.lost) == (["refunds.md"], [])
-        index = (await leader.knowledge.opening.ready()).index
-        assert isinstance(index, ServerIndex)
-        await (await index._client()).delete_collection(index._collection)
-        await leader.knowledge.until_lost()
         assert (await other.found("refunds"), other.lost) == ([], REBUILDING)
         with pytest.raises(IndexUnavailable, match="being indexed"):
             await other.knowledge.finding.passages(ACME, "refunds", 3, 1200, 800, lost=[])

@@ -1,6 +1,5 @@
 """The door: who comes in, who is told no, and what is stored."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -40,7 +39,6 @@ from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.limits import RateLimit
 from runtime.mailbox import Mailbox
-from runtime.not_taken import NotTaken
 from runtime.outbox import Outbox, streams_of
 from runtime.places import Places, Settled
 from runtime.shows import Shows
@@ -115,7 +113,6 @@ class Door:
             shows=shows,
             hub=self.hub,
             marking=marking_on(redis, **settings),
-            not_taken=NotTaken(redis, self.hub.name),
             dead_letters=DeadLetters(redis, mailboxes, self.hub),
         )
         self.commands = mailboxes[Lane.COMMANDS]
@@ -193,24 +190,19 @@ async def test_who_writes_too_fast_is_told_once_and_a_caller_over_http_by_the_an
     assert len(door.platform.said) == 1
 
 
-async def test_a_message_that_the_platform_brings_again_after_people_were_told_of_it_is_not_told_again(
-    redis: Redis,
-) -> None:
+async def test_a_refused_message_is_named_in_the_notice_with_when_to_send_it_again(redis: Redis) -> None:
     door = Door(redis, rate_limit_messages=1)
     await door.accept(MESSAGE)
-    refused = [await door.accept(replace(MESSAGE, message_id="m2")) for _ in range(2)]
-    assert [one.why for one in refused] == ["rate_limit", "rate_limit"]
-    telling = asyncio.create_task(door.gateway.run())
-    await asyncio.sleep(0)
-    telling.cancel()  # at its end it tells all that is left
-    await asyncio.wait({telling})
-    await door.accept(MESSAGE)  # a duplicate: the door delivers what waits
-    assert len(door.platform.said) == 1
+    await door.accept(replace(MESSAGE, message_id="m2", text="and *ships*?"))
+    [notice] = door.platform.said
+    assert notice.startswith(
+        "You are writing faster than I can answer. I could not accept this message. Please send it"
+    )
+    assert notice.endswith(" again in about a minute:\n\n> `and *ships*?`")
 
 
-async def test_what_people_know_as_not_taken_is_not_answered_when_the_platform_delivers_it_again(redis: Redis) -> None:
-    """As after a process that ended before it had said so: the limit may be over by then. They send it again, or change
-    it, and are answered once."""
+async def test_a_refused_message_stays_refused_when_the_platform_delivers_it_again(redis: Redis) -> None:
+    """Also by another process, and when the limit is over. People send it again, and are answered once."""
     ended = Door(redis, rate_limit_messages=1)
     await ended.accept(MESSAGE)
     assert (await ended.accept(replace(MESSAGE, message_id="m2"))).why == "rate_limit"
@@ -218,31 +210,17 @@ async def test_what_people_know_as_not_taken_is_not_answered_when_the_platform_d
     door = Door(redis, rate_limit_messages=3)
     again = [await door.accept(replace(MESSAGE, message_id="m2")) for _ in range(4)]
     assert [one.outcome for one in again] == ["duplicate"] * 4
-    for anew in (replace(MESSAGE, message_id="m3"), replace(MESSAGE, message_id="m2", kind=InboundKind.EDIT)):
-        assert (await door.accept(anew)).outcome == "stored"
-    assert [one.message.message_id for one in (await door.take()).envelopes] == ["m1", "m3", "m2"]
+    assert (await door.accept(replace(MESSAGE, message_id="m3"))).outcome == "stored"
+    assert [one.message.message_id for one in (await door.take()).envelopes] == ["m1", "m3"]
+    assert (len(ended.platform.said), len(door.platform.said)) == (1, 0)
 
 
-async def test_what_was_not_taken_is_told_once_though_the_process_is_killed_that_did_not_take_it(redis: Redis) -> None:
-    """Seconds after the platform was told that it had arrived."""
-    killed = Door(redis, rate_limit_messages=1)
-    for number in range(4):
-        await killed.accept(replace(MESSAGE, message_id=f"m{number}", text=f"question {number}"))
-    assert ["question 1" in said for said in killed.platform.said] == [True]
-
-    for _ in range(2):
-        door = Door(redis)
-        telling = asyncio.create_task(door.gateway.run())
-        async with asyncio.timeout(60):
-            while await redis.keys("ar:missed:*:untold:*"):
-                await asyncio.sleep(0.01)
-        telling.cancel()
-        await asyncio.wait({telling})
-        await door.accept(MESSAGE)  # a duplicate: the door delivers what waits
-        killed.platform.said += door.platform.said
-    assert len(killed.platform.said) == 2
-    assert killed.platform.said[1].startswith("I could not accept these 2 messages either.")
-    assert all(f"question {number}" in killed.platform.said[1] for number in (2, 3))
+async def test_a_caller_over_http_may_repeat_a_refused_message(redis: Redis) -> None:
+    door = Door(redis, rate_limit_messages=1)
+    caller = replace(MESSAGE, caller_role=Role.MEMBER)
+    await door.accept(caller)
+    assert (await door.accept(replace(caller, message_id="m2"))).why == "rate_limit"
+    assert (await Door(redis).accept(replace(caller, message_id="m2"))).outcome == "stored"
 
 
 async def test_commands_have_a_limit_of_their_own(redis: Redis) -> None:

@@ -98,20 +98,6 @@ async def test_what_was_stored_is_there_after_the_process_was_killed(index: Aske
     assert len(await found(index)) == 40
 
 
-async def test_of_an_index_that_the_next_process_found_damaged_is_asked_anew_how_much_it_has(
-    index: AskedIndex, process: IndexProcess, tmp_path: Path
-) -> None:
-    """Whoever fills it asks, and would else think that all is there."""
-    await index.upsert(ACME, [entry(number) for number in range(3)])
-    token = (await index.origin()).token
-    assert await index.estimate(ACME, Kind.DOCUMENT) == 3
-    end(process)
-    next(tmp_path.rglob("edge_config.json")).unlink()
-    assert await index.count(ACME, Kind.DOCUMENT) == 0
-    assert index.token != token
-    assert await index.estimate(ACME, Kind.DOCUMENT) == 0
-
-
 @pytest.mark.parametrize("change", ["upsert", "replace", "delete", "deepen"])
 async def test_a_change_during_which_the_process_is_killed_fails_and_can_be_made_again(
     index: AskedIndex, process: IndexProcess, change: str

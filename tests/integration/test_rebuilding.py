@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
-
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.documents.index import Entry, IndexUnavailable, Kind, PassageIndex
+from grounding.documents.index import Entry, Kind, PassageIndex
 from grounding.documents.sparse import encode_document
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Type
-from grounding.run_context import DegradedBlock
 from runtime.api.doctor import examine
-from runtime.embedded.asked_index import AskedIndex
-from runtime.opening import Opening
 from runtime.rebuilding import Rebuilding, Reindexed, Restored
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -127,7 +121,7 @@ async def test_an_index_that_was_emptied_is_filled_with_documents_turns_and_reco
 async def test_an_index_of_another_model_gets_what_was_said_before(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
-    """By itself, once, and after a restart in the middle again."""
+    """By itself, and once."""
     async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
         said = await bot.say("The deploy key lives in Lockbox.", context="here")
         await bot.settle()
@@ -138,9 +132,9 @@ async def test_an_index_of_another_model_gets_what_was_said_before(
         await catalogue.forget(ACME, name)
         await rebuilding(bot).fill_new_index()
         assert set(await index.sources(HERE.scope, Kind.TURN)) == {said["turn_id"]}
-        await index.drop_workspace(ACME)
+        filled = len(bot.told("index.remembered"))
         await rebuilding(bot).fill_new_index()
-        assert await index.sources(HERE.scope, Kind.TURN) == {}
+        assert len(bot.told("index.remembered")) == filled
 
 
 async def test_what_an_index_has_already_is_not_put_into_it_again(
@@ -190,7 +184,7 @@ async def test_a_workspace_that_broke_and_was_deleted_since_is_waited_for_no_lon
 async def test_what_a_damaged_index_had_is_indexed_and_remembered_again_by_itself(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
-    """Documents, turns and records; `doctor` names the damaged files until somebody deletes them."""
+    """Documents, turns and records, at the next start."""
     settings = model_settings()
     async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
         said = await bot.say("The deploy key lives in Lockbox.", context="here")
@@ -198,7 +192,6 @@ async def test_what_a_damaged_index_had_is_indexed_and_remembered_again_by_itsel
         await bot.runtime.records.add(ACME, NewRecord(Type.FACT, "Lockbox 9 is the spare."), Provenance())
         await rebuilding(bot).fill_new_index()
         documents = await opened(bot).sources(ACME, Kind.DOCUMENT)
-        assert not [one for one in await examine(bot.runtime) if one.name == "index files"]
     (shard,) = (settings.data_dir / "qdrant").iterdir()
     for file in shard.rglob("status.dat"):
         os.truncate(file, 0)
@@ -211,89 +204,25 @@ async def test_what_a_damaged_index_had_is_indexed_and_remembered_again_by_itsel
         assert await index.sources(ACME, Kind.DOCUMENT) == documents
         assert await bot.runtime.records.search(ACME, "spare Lockbox", 3)
         assert bot.runtime.knowledge.finding.unremembered == set()
-        (told,) = [one for one in await examine(bot.runtime) if one.name == "index files"]
-        assert str(shard / "damaged-1") in told.detail
-        assert not told.ok
+        assert (shard / "damaged-1").is_dir()
 
 
-async def test_what_the_process_of_the_index_had_is_indexed_and_remembered_again_when_its_next_one_finds_it_damaged(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+async def test_doctor_says_that_the_index_lacks_what_it_should_have_and_reindex_puts_it_back(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
-    """While the bot goes on: nobody has to start it again."""
-    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
-    monkeypatch.setattr("runtime.embedded.index_process.BACK_SECONDS", 60.0)
-    settings = model_settings()
-    async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
-        said = await bot.say("The deploy key lives in Lockbox.", context="here")
-        await bot.settle()
-        await rebuilding(bot).fill_new_index()
-        await bot.runtime.knowledge.index(ACME)
-        index = opened(bot)
-        documents = await index.sources(ACME, Kind.DOCUMENT)
-        assert isinstance(index, AskedIndex)
-        assert documents
-        pid = index._process.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        (shard,) = (settings.data_dir / "qdrant").iterdir()
-        for file in shard.rglob("status.dat"):
-            os.truncate(file, 0)
-        while await index.sources(ACME, Kind.DOCUMENT) != documents:
-            await asyncio.sleep(0.05)
-        while set(await index.sources(HERE.scope, Kind.TURN)) != {said["turn_id"]}:
-            await asyncio.sleep(0.05)
-        assert (await index.origin()).set_aside == (str(shard / "damaged-1"),)
-
-
-async def test_nobody_is_told_that_nothing_was_found_while_what_damaged_files_held_is_put_back(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the first question on that the next process of the index is asked, and long before anybody looks for it."""
-    may_look, until_lost = asyncio.Event(), Opening.until_lost
-
-    async def later(opening: Opening) -> None:
-        await may_look.wait()  # who looked before the question below might have put everything back by then
-        await until_lost(opening)
-
-    monkeypatch.setattr(Opening, "until_lost", later)
-    monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
-    monkeypatch.setattr("runtime.embedded.index_process.BACK_SECONDS", 60.0)
-    settings = model_settings()
-    async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
-        finding = bot.runtime.knowledge.finding
+    async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
         await bot.say("The deploy key lives in Lockbox.", context="here")
         await bot.settle()
         await rebuilding(bot).fill_new_index()
         await bot.runtime.knowledge.index(ACME)
+        await opened(bot).drop_workspace(ACME)
 
-        async def asked() -> tuple[bool, bool]:
-            """Whether the documents and what was said are found; one that is not has to be said to be in doubt."""
-            lost: list[DegradedBlock] = []
-            try:
-                documents = bool(await finding.search(ACME, "bot workspace documents", 3, lost=lost))
-            except IndexUnavailable:
-                documents, lost = False, [DegradedBlock(block="retrieved", why="index_unavailable")]
-            assert documents or lost
-            lost = []
-            try:
-                turns = bool(await finding.recall(HERE.scope, "deploy key lockbox", 3, frozenset(), lost=lost))
-            except IndexUnavailable:
-                turns, lost = False, [DegradedBlock(block="records", why="index_unavailable")]
-            assert turns or lost
-            return documents, turns
+        (check,) = [one for one in await examine(bot.runtime) if one.name == "index acme"]
+        assert not check.ok
+        assert check.advice == "run `agent-runtime reindex --workspace acme`"
 
-        assert await asked() == (True, True)
-        index = opened(bot)
-        assert isinstance(index, AskedIndex)
-        pid = index._process.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        (shard,) = (settings.data_dir / "qdrant").iterdir()
-        for file in shard.rglob("status.dat"):
-            os.truncate(file, 0)
-        while index._process.pid in (pid, None):
-            await asyncio.sleep(0)
-        assert await asked() == (False, False)
-        may_look.set()
-        while await asked() != (True, True):
-            await asyncio.sleep(0.01)
+        await rebuilding(bot).reindex(ACME, Reindexed(), lambda _: None)
+        (check,) = [one for one in await examine(bot.runtime) if one.name == "index acme"]
+        assert check.ok
+        assert await opened(bot).sources(ACME, Kind.DOCUMENT)
+        assert await opened(bot).sources(HERE.scope, Kind.TURN)

@@ -1,4 +1,4 @@
-"""How a message that was not taken is called when people are told of it."""
+"""How a refused message is called when people are told of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from connectors.message import Author, InboundMessage
-from runtime.refusals import BEGINNING_CHARACTERS, beginning
+from runtime.gateway import BEGINNING_CHARACTERS, beginning
 
 MESSAGE = InboundMessage("telegram", "-100", "m1", Author("7", "Ann"), "what does it cost?")
 
