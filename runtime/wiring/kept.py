@@ -107,7 +107,7 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
     return Kept(
         store=store,
         hub=hub,
-        workspaces=Workspaces(redis, settings, alone=alone),
+        workspaces=Workspaces(redis, settings),
         limit=RateLimit(redis, settings),
         mailboxes=mailboxes,
         journal=Journal(redis),
@@ -139,6 +139,6 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
             {Kind.CUES: problem_in, Kind.FRAMES: problem_in_frames},
         ),
         usage=Usage(redis),
-        places=Places(redis, alone=alone),
+        places=Places(redis),
         foresight=foresight,
     )
