@@ -34,8 +34,6 @@ Said = Callable[[], Awaitable[Sequence[TailEntry]]]
 """What was said last, as soon as it is known."""
 Decides = Callable[[Said], Awaitable[Choice]]
 """Decides what a message needs that the cues leave open."""
-PASSES = 3
-"""Of the event loop: so many later it is under way what tasks ask that began in the same one (`runtime.batching`)."""
 _log = structlog.get_logger()
 
 
@@ -105,12 +103,6 @@ class Gathering:
         """Begin all of *layers*, in their order."""
         for layer in layers:
             self.of(layer)
-
-    async def all_asked(self) -> None:
-        """Return when it is under way what the layers that were begun ask of a store. A layer that computes for a while
-        before it waits for anything does so then, and not before: the store answers meanwhile."""
-        for _ in range(PASSES):
-            await asyncio.sleep(0)
 
     def of(self, layer: Layer[T]) -> asyncio.Task[T]:
         """*layer*, which begins now if nobody has begun it. Who waits for it within a time of their own has to shield

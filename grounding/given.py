@@ -37,7 +37,6 @@ async def choice(of: Gathering) -> Choice:
     deciding = of.message.deciding
     if deciding is None:
         return of.message.first
-    await of.all_asked()
     return await deciding(said)
 
 

@@ -27,7 +27,6 @@ from connectors.message import (
     encode_id,
     redis_key,
 )
-from runtime.in_memory import InMemory
 from runtime.pairing import CODE_SECONDS, Pairing, Request, count_within, person_field
 from runtime.stored import pack, unpack
 
@@ -75,14 +74,11 @@ class Person:
 class Access:
     """Roles and pairing. Every method raises `StoreUnavailable` when Redis cannot be reached.
 
-    *clock* gives seconds since the epoch. *alone*: see `runtime.in_memory`.
+    *clock* gives seconds since the epoch.
     """
 
-    def __init__(
-        self, redis: Redis, settings: Settings, *, clock: Callable[[], float] = time.time, alone: bool = False
-    ) -> None:
+    def __init__(self, redis: Redis, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self._redis = redis
-        self._known: InMemory[Role | None] = InMemory(alone=alone)
         self._policy = settings.access_policy
         self._admins = frozenset(settings.access_admins)
         self._allowlist = frozenset(settings.access_allowlist)
@@ -145,7 +141,7 @@ class Access:
         """What *user* (``connector:user_id``) is there by settings or approval; None for a stranger."""
         if user in self._admins:
             return Role.ADMIN
-        role = await self._known.get((workspace_id, user), lambda: self._stored_role(user, workspace_id))
+        role = await self._stored_role(user, workspace_id)
         return Role.MEMBER if role is None and user in self._allowlist else role
 
     async def _stored_role(self, user: str, workspace_id: str) -> Role | None:
@@ -274,8 +270,7 @@ class Access:
         if not (connector and colon and rest) or rest.startswith(CALLER_PREFIX):
             raise ValueError(f"{user!r} is not a person's id: write connector:user_id, for example telegram:42")
         if role is None:
-            with self._known.changing():
-                await self._redis.hdel(_roles_key(workspace_id), person_field(user))
+            await self._redis.hdel(_roles_key(workspace_id), person_field(user))
         else:
             stored = await self._redis.hget(_roles_key(workspace_id), person_field(user))
             name = "" if stored is None else unpack(stored, _FORMAT, "a role")["name"]
@@ -287,13 +282,11 @@ class Access:
     async def _store_role(self, person: Person) -> None:
         assert person.workspace_id is not None
         stored = pack(_FORMAT, user=person.user, name=person.name, role=person.role.value)
-        with self._known.changing():
-            await self._redis.hset(_roles_key(person.workspace_id), person_field(person.user), stored)
+        await self._redis.hset(_roles_key(person.workspace_id), person_field(person.user), stored)
 
     async def forget_workspace(self, workspace_id: str) -> None:
         """Drop the roles in, and the pairing requests to, a workspace that is deleted."""
-        with self._known.changing():
-            await self._redis.delete(_roles_key(workspace_id))
+        await self._redis.delete(_roles_key(workspace_id))
         await self._pairing.forget_workspace(workspace_id)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Fence, InboundMessage, Role
-from runtime.ahead import Ahead
 from runtime.places import QueueMode
 from runtime.stored import NewerFormat
 
@@ -113,8 +112,6 @@ class Batch:
     fence: Fence
     resumed: bool = False
     crashes: int = 0
-    ahead: Ahead | None = field(default=None, compare=False, repr=False)
-    """What was read for it by the step that began it."""
 
 
 @dataclass(frozen=True, slots=True)

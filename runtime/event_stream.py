@@ -34,7 +34,7 @@ _GATHER_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
 _LAST_FLUSH_SECONDS = 2.0
 _PAGE = 500
-_BLOCK_MILLISECONDS = 1000
+_POLL_SECONDS = 0.5
 
 log = structlog.get_logger()
 
@@ -143,10 +143,12 @@ async def tail(
         yield stored
     while follow:
         try:
-            answer = await redis.xread({_STREAM: last_id}, count=_PAGE, block=_BLOCK_MILLISECONDS)
+            answer = await redis.xread({_STREAM: last_id}, count=_PAGE)
         except StoreUnavailable:
             await asyncio.sleep(_RETRY_SECONDS)
             continue
+        if not answer:
+            await asyncio.sleep(_POLL_SECONDS)
         for entry_id, fields in _entries(answer):
             last_id = entry_id
             fresh = _event(fields)

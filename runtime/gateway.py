@@ -86,8 +86,6 @@ class Gateway:
         dead_letters: DeadLetters,
     ) -> None:
         self._settings = settings
-        self._is_shared = settings.redis_url is not None
-        """Whether every question goes to the store: else most are answered in memory (`runtime.in_memory`)."""
         self._workspaces = workspaces
         self._access = access
         self._limit = limit
@@ -160,15 +158,10 @@ class Gateway:
         said, is_edit = spoken(message), message.kind is InboundKind.EDIT
         if is_edit:  # an example may be older than anything the mailbox knows
             await self._marking.amended(key, message.message_id)
-        if self._is_shared and _is_meant_for_us_anywhere(message):
-            settled, decision = await asyncio.gather(
-                self._places.of_message(key, message), self._access.authorise(message, key.workspace_id)
-            )
-        else:
-            settled = await self._places.of_message(key, message)
-            if not self._is_meant_for_us(message, said, settled) and not await self._was_meant_for_us(message, key):
-                return _ignored(message, "not_addressed")
-            decision = await self._access.authorise(message, key.workspace_id)  # strangers are told, so only now
+        settled = await self._places.of_message(key, message)
+        if not self._is_meant_for_us(message, said, settled) and not await self._was_meant_for_us(message, key):
+            return _ignored(message, "not_addressed")
+        decision = await self._access.authorise(message, key.workspace_id)  # strangers are told, so only now
         if not decision.allowed:
             if decision.notice and not is_edit:
                 await self._notice(key, _to_whom(message, decision), message, _notice_id(message, decision))
@@ -191,7 +184,7 @@ class Gateway:
 
     def _is_meant_for_us(self, message: InboundMessage, said: Spoken | None, settled: Settled) -> bool:
         """In groups: by what the message says itself, and by what was settled for the place."""
-        if _is_meant_for_us_anywhere(message):
+        if message.direct or (message.caller_role is not None and message.addressed):
             return True
         if said is not None and self._commands.knows(said.word) and (message.addressed or said.sure):
             return True
@@ -235,16 +228,9 @@ class Gateway:
         self, message: InboundMessage, key: ConversationKey, decision: Decision, lane: Lane
     ) -> Admission:
         """Routing creates what it names, once somebody may talk there. Who has said too much can still say "stop"."""
-        workspaces, limit = self._workspaces, self._limit
-        if message.workspace_id is not None:
-            return await limit.admit(key, message, decision.role, apart=lane.value)
-        if not self._is_shared:
-            await workspaces.create(key.workspace_id)
-            return await limit.admit(key, message, decision.role, apart=lane.value)
-        admission, _ = await asyncio.gather(
-            limit.admit(key, message, decision.role, apart=lane.value), workspaces.create(key.workspace_id)
-        )
-        return admission
+        if message.workspace_id is None:
+            await self._workspaces.create(key.workspace_id)
+        return await self._limit.admit(key, message, decision.role, apart=lane.value)
 
     def _envelope(
         self, message: InboundMessage, key: ConversationKey, decision: Decision, settled: Settled
@@ -385,11 +371,6 @@ class Gateway:
             hello = self._commands.as_written(HELLO, message.command_mark)
             await self._outbox.notice(key, self._address(key), hello, turn_id=f"joined-{message.message_id}")
         return Accepted("ignored", message.kind.value, key=key)
-
-
-def _is_meant_for_us_anywhere(message: InboundMessage) -> bool:
-    """Whether *message* is meant for the bot whatever was settled for its place."""
-    return message.direct or (message.caller_role is not None and message.addressed)
 
 
 def _to_whom(message: InboundMessage, decision: Decision) -> str:

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from connectors.message import PARTITIONS, ConversationKey, Fence, Superseded, encode_id, partition_tag, redis_key
 from runtime import mailbox_scripts as scripts
-from runtime.ahead import Ahead, Foresight
 from runtime.envelopes import Amended, Batch, Envelope, Lane, Lease, MailboxFull, Offer, Stored, packed, unpacked
 from runtime.identifiers import new_turn_id
 from runtime.work_streams import GROUP, Given, WorkStreams
@@ -62,16 +61,12 @@ class TakesHere(Protocol):
 class Mailbox:
     """All mailboxes of one *lane*. Raises `connectors.message.StoreUnavailable` throughout.
 
-    *worker* is this process's name in the consumer group. *foresight* is what turns are likely to read: the step that
-    begins one reads it.
+    *worker* is this process's name in the consumer group.
     """
 
-    def __init__(
-        self, redis: Redis, lane: Lane = Lane.TURNS, worker: str = "", foresight: Foresight | None = None
-    ) -> None:
+    def __init__(self, redis: Redis, lane: Lane = Lane.TURNS, worker: str = "") -> None:
         self._redis = redis
         self._lane = lane
-        self._foresight = foresight
         self._streams = WorkStreams(redis, worker)
         self._store = redis.register_script(scripts.STORE)
         self._put_back = redis.register_script(scripts.PUT_BACK)
@@ -87,8 +82,6 @@ class Mailbox:
         self._drop = redis.register_script(scripts.DROP)
         self._amend = redis.register_script(scripts.AMEND)
         self._here: TakesHere | None = None
-        self._waiting: set[ConversationKey] = set()
-        """Where something was stored here that a turn at hand keeps waiting: its next turn begins as that one ends."""
 
     @contextmanager
     def taken_here(self, by: TakesHere) -> Iterator[None]:
@@ -113,7 +106,6 @@ class Mailbox:
         given: Offer | None = None
         begun: Batch | None = None
         unsure = True
-        ahead, beside = self._ahead(key) if here is not None else (None, None)
         try:
             new, turn_id, at_hand, held, *taken = await self._store(
                 keys=[
@@ -127,14 +119,13 @@ class Mailbox:
                     *(_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING),
                     *((self._streams.consumer, GROUP, fence.token, new_turn_id(), self._most) if here else ()),
                 ],
-                client=beside,
             )
             unsure = False
             if taken:
                 entry_id, fields = taken[0]
                 given = Offer(ConversationKey.decode(fields[1]), entry_id)
             if len(taken) > 1:
-                begun = _batch(Lease(key, entry_id, fence), taken[1], ahead)
+                begun = _batch(Lease(key, entry_id, fence), taken[1])
         finally:
             if here is not None and begun is not None:
                 here.begin(Lease(key, entry_id, fence), begun)
@@ -142,8 +133,6 @@ class Mailbox:
                 here.refuse(connector, given, unsure=unsure)
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
-        if at_hand and self._here is not None:
-            self._waiting.add(key)
         return Stored(bool(new), turn_id, at_hand, begun is not None, bool(held))
 
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
@@ -260,23 +249,14 @@ class Mailbox:
     async def begin(self, offer: Offer) -> tuple[Lease, Batch | None] | None:
         """`claim` and `take` in one step."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
-        ahead, beside = self._ahead(offer.key)
         taken: Any = await self._begin(
             keys=[fence.name, self._work(offer.key.tag), self._key(offer.key, "inbox")],
             args=[offer.entry, fence.token, GROUP, new_turn_id(), self._most],
-            client=beside,
         )
         if taken == 0:
             return None
         lease = Lease(offer.key, offer.entry, fence)
-        return lease, None if taken == 1 else _batch(lease, taken, ahead)
-
-    def _ahead(self, key: ConversationKey) -> tuple[Ahead | None, Any]:
-        """What the turn that is being begun is likely to read, and the client for the step that begins it."""
-        if self._foresight is None:
-            return None, None
-        ahead = self._foresight.of(key)
-        return ahead, self._foresight.beside(ahead)
+        return lease, None if taken == 1 else _batch(lease, taken)
 
     async def renew(self, lease: Lease) -> bool:
         """Say that *lease* is still held; False where it is not any more."""
@@ -339,18 +319,15 @@ class Mailbox:
         go. One step. Raises `connectors.message.Superseded`.
         """
         seen = [self._seen(over.key, envelope.message.message_id) for envelope in over.envelopes]
-        ahead, beside = self._ahead(lease.key) if lease.key in self._waiting else (None, None)
-        self._waiting.discard(lease.key)
         taken: Any = await self._next(
             keys=[lease.fence.name, self._key(lease.key, "inbox"), self._work(lease.key.tag), *seen],
             args=[
                 *(over.turn_id, lease.fence.token, new_turn_id(), self._most),
                 *(GROUP, lease.entry, lease.key.encoded),
             ],
-            client=beside,
         )
         _check(taken)
-        return _batch(lease, taken, ahead) if taken else None
+        return _batch(lease, taken) if taken else None
 
     async def at_hand(self, key: ConversationKey) -> str:
         """The turn that is being answered in *key*; empty where none is."""
@@ -397,7 +374,7 @@ def _offer(given: Given) -> Offer:
     return Offer(ConversationKey.decode(given.fields["key"]), given.id)
 
 
-def _batch(lease: Lease, taken: Any, ahead: Ahead | None = None) -> Batch:
+def _batch(lease: Lease, taken: Any) -> Batch:
     turn_id, attempt, resumed, texts, crashes = taken
     envelopes = tuple(unpacked(text) for text in texts)
-    return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed), int(crashes), ahead)
+    return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed), int(crashes))

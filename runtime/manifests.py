@@ -168,11 +168,6 @@ class Manifests:
         if material and not is_there:  # the store was emptied, or another workspace was given the same
             await self._keep_material(scope, material, files)
 
-    def hasten(self) -> None:
-        """Have what the store was asked until now go out at once, where others are gathered with it."""
-        if (hasten := getattr(self._redis, "hasten", None)) is not None:  # a cluster's client gathers nothing
-            hasten()
-
     async def _kept_with(
         self, scope: Scope, context: RunContext, packed: str, material: str
     ) -> tuple[set[str], set[str], bool]:

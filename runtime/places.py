@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from connectors.message import ConversationKey, InboundMessage, Scope, redis_key
-from runtime.in_memory import InMemory
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
@@ -46,15 +45,13 @@ class Settled:
 
 
 class Places:
-    """The settings of all places. Raises `connectors.message.StoreUnavailable` throughout. *alone*: see
-    `runtime.in_memory`."""
+    """The settings of all places. Raises `connectors.message.StoreUnavailable` throughout."""
 
-    def __init__(self, redis: Redis, *, alone: bool = False) -> None:
+    def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._known: InMemory[list[Settled]] = InMemory(alone=alone)
 
     async def of_message(self, key: ConversationKey, message: InboundMessage) -> Settled:
-        """What holds where *message* was said: each setting as the most specific place has it. At most one round trip.
+        """What holds where *message* was said: each setting as the most specific place has it. One round trip.
 
         Raises `runtime.stored.NewerFormat`.
         """
@@ -75,11 +72,10 @@ class Places:
 
     async def put(self, scope: Scope, place: str, settled: Settled) -> None:
         """Let *settled* hold in *place*; nothing settled forgets the place."""
-        with self._known.changing():
-            if settled == Settled():
-                await self._redis.hdel(_key(scope), place)
-                return
-            await self._redis.hset(_key(scope), place, pack(_FORMAT, **asdict(settled)))
+        if settled == Settled():
+            await self._redis.hdel(_key(scope), place)
+            return
+        await self._redis.hset(_key(scope), place, pack(_FORMAT, **asdict(settled)))
 
     async def settle(self, key: ConversationKey, message: InboundMessage, **changes: Any) -> str:
         """Change fields of `Settled` for the place in which *message* was said; that place.
@@ -103,15 +99,11 @@ class Places:
 
     async def forget_workspace(self, scope: Scope) -> None:
         """Drop what was settled in a workspace that is deleted."""
-        with self._known.changing():
-            await self._redis.delete(_key(scope))
+        await self._redis.delete(_key(scope))
 
     async def _stored(self, scope: Scope, places: tuple[str, ...]) -> list[Settled]:
-        async def read() -> list[Settled]:
-            stored: Any = await self._redis.hmget(_key(scope), list(places))
-            return [_unpacked(one) for one in stored]
-
-        return await self._known.get((scope, places), read)
+        stored: Any = await self._redis.hmget(_key(scope), list(places))
+        return [_unpacked(one) for one in stored]
 
 
 def place_of(key: ConversationKey, message: InboundMessage) -> str:

@@ -1,12 +1,12 @@
 """Opens Redis: the embedded server, a server, a cluster, or the master that sentinels name.
 
-With the modules `runtime.redis_…` all that imports redis at run time. The clients that it makes raise
-`connectors.message.StoreUnavailable` wherever the store cannot be reached or cannot keep what it is given
-(`why_unavailable` is the one table), on every path: commands, pipelines, transactions, scripts, locks, subscriptions,
-one server or a cluster. What the caller did wrong, and `WatchError`, pass unchanged.
+With `runtime.redis_errors` the only importer of redis at run time. The clients are redis-py's own. They raise
+`connectors.message.StoreUnavailable` if the store cannot be reached, cannot keep what it is given, or gives no answer
+within ``REDIS_TIMEOUT_SECONDS``. What the caller did wrong passes unchanged.
 
-A command that may have reached the server is never sent again: its outcome is unknown, and only the
-caller knows whether a repetition is harmless. What is tried again, with backoff, is connecting.
+No command is sent again: if its answer is lost, nobody knows whether it happened, and only the caller knows whether a
+repetition is harmless. No command waits on the server (``BLOCK``), and nothing is watched (``WATCH``): what must be one
+step is a script or a transaction.
 """
 
 # redis-py is partly untyped.
@@ -22,124 +22,116 @@ from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from redis import exceptions as errors
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
+from redis.asyncio.client import Pipeline, PubSub
 from redis.asyncio.cluster import ClusterNode, ClusterPipeline, ClusterPubSub
-from redis.asyncio.connection import Connection, parse_url
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, ResponseError, WatchError
 
 from config.load import MASK, ConfigurationError
 from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import StoreUnavailable
 from runtime.embedded.redis_server import EmbeddedRedis, embedded_redis
-from runtime.redis_client import Client
-from runtime.redis_connections import (
-    CONNECT_ATTEMPTS,
-    CONNECTIONS,
-    NotSent,
-    OneMaster,
-    OneMasterTls,
-    Pool,
-    Room,
-    SentinelPool,
-    TcpConnection,
-    TlsConnection,
-    blocking_seconds,
-    translated,
-    why_unavailable,
-)
+from runtime.redis_errors import answer_within, why_unavailable
 
-__all__ = ["NoScriptError", "RedisStore", "ResponseError", "WatchError", "connect", "open_redis", "why_unavailable"]
+__all__ = ["Client", "RedisStore", "connect", "open_redis", "why_unavailable"]
 
 MAX_CONNECTIONS = 64
-MAX_NODE_CONNECTIONS = 128
-"""Of a cluster's node: room for `MAX_CONNECTIONS` commands and pipelines, for subscriptions and for what waits."""
+"""To one server, or commands at a time to a cluster; who finds none free waits for one."""
 CLOSE_SECONDS = 2.0
 
 
-class _ClusterPipeline(ClusterPipeline):
-    def __init__(self, client: _ClusterClient, transaction: bool | None) -> None:
-        super().__init__(client, transaction)
-        self._room = client.room
+class _Pipeline(Pipeline):
+    timeout_seconds: float
 
-    async def initialize(self) -> ClusterPipeline:
-        with translated():
-            return await super().initialize()
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        async with answer_within(self.timeout_seconds):
+            return await super().execute(raise_on_error)
 
-    async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
-        with translated():
-            async with self._room:
-                return await super().execute(raise_on_error, allow_redirections)
-
-    async def watch(self, *names: Any) -> None:  # type: ignore[override]
-        with translated():
-            await super().watch(*names)
-
-    async def reset(self) -> None:  # type: ignore[override]
-        with translated():
-            await super().reset()
+    def annotate_exception(self, exception: Exception, number: int, command: Any) -> None:
+        """Name the command, but not its arguments: they may hold what people wrote."""
+        name = next(iter(command), "")
+        exception.args = (f"{exception} (command {number} of the pipeline, {name})", *exception.args[1:])
 
 
-class _ClusterPubSub(ClusterPubSub):
+class _Subscription(PubSub):
+    timeout_seconds: float
+
+    async def execute_command(self, *args: Any) -> Any:
+        async with answer_within(self.timeout_seconds):
+            return await super().execute_command(*args)
+
+    async def get_message(self, ignore_subscribe_messages: bool = False, timeout: float | None = 0.0) -> Any:
+        async with answer_within(self.timeout_seconds + (timeout or 0.0)):
+            return await super().get_message(ignore_subscribe_messages, timeout)
+
+
+class Client(Redis):
+    """A client of one server, or of the master that sentinels name. Each call has ``timeout_seconds``."""
+
+    timeout_seconds: float
+
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        # The node is looked up in what is known of the cluster, which without any command yet is nothing.
-        await self.cluster.initialize()
-        with translated():
+        async with answer_within(self.timeout_seconds):
             return await super().execute_command(*args, **options)
 
-    async def connect(self) -> None:
-        with translated():
-            await super().connect()
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Pipeline:
+        pipeline = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        pipeline.timeout_seconds = self.timeout_seconds
+        return pipeline
 
-    async def _execute(self, *args: Any, **options: Any) -> Any:
-        with translated():
-            return await super()._execute(*args, **options)
+    def pubsub(self, **options: Any) -> PubSub:
+        subscription = _Subscription(self.connection_pool, **options)
+        subscription.timeout_seconds = self.timeout_seconds
+        return subscription
+
+
+class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
+    """Connections to the master that sentinels name; who finds none free waits for one."""
+
+
+class _ClusterPipeline(ClusterPipeline):
+    async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
+        client = cast("_ClusterClient", self.cluster_client)
+        async with answer_within(client.timeout_seconds), client.free:
+            return await super().execute(raise_on_error, allow_redirections)
+
+
+class _ClusterSubscription(_Subscription, ClusterPubSub):
+    async def execute_command(self, *args: Any) -> Any:
+        # redis-py looks the node up in what is known of the cluster; before the first command that is nothing.
+        await self.cluster.initialize()
+        return await super().execute_command(*args)
 
 
 class _ClusterClient(RedisCluster):
-    """A cluster whose outages are `StoreUnavailable`; its pipelines are transactions within one hash tag."""
+    """A client of a cluster; its transactions are within one hash tag. Each call has ``timeout_seconds``."""
 
-    def __init__(self, *, tls: bool, **options: Any) -> None:
-        # A slot that has moved is looked up by itself. By default every fifth one closes all connections, and with them
-        # what others have under way, of which then nobody knows whether it happened.
-        options |= {"reinitialize_steps": 0, "max_connections": MAX_NODE_CONNECTIONS}
-        super().__init__(ssl=tls, retry=Retry(NoBackoff(), 0), **options)
-        self.room = Room(MAX_CONNECTIONS, options["socket_timeout"])
-        connection = TlsConnection if tls else TcpConnection
-        self.nodes_manager.connection_kwargs["connection_class"] = connection
-        for node in self.nodes_manager.startup_nodes.values():
-            node.connection_class = connection
+    def __init__(self, timeout_seconds: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.timeout_seconds = timeout_seconds
+        self.free = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def initialize(self, *args: Any, **options: Any) -> RedisCluster:
         try:
-            with translated():
+            async with answer_within(self.timeout_seconds):
                 return await super().initialize(*args, **options)
         except errors.RedisClusterException as error:
             raise StoreUnavailable(f"Redis: no node of the cluster can be reached ({error})") from error
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        with translated():
-            if blocking_seconds(args):  # would take the room of the others
-                return await self._execute(args, options)
-            async with self.room:
-                return await self._execute(args, options)
-
-    async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        for _ in range(CONNECT_ATTEMPTS - 1):
-            try:
-                return await super().execute_command(*args, **options)
-            except NotSent:  # the next call asks the cluster who serves the key now
-                continue
-        return await super().execute_command(*args, **options)
+        async with answer_within(self.timeout_seconds), self.free:
+            return await super().execute_command(*args, **options)
 
     def pipeline(self, transaction: bool | None = True, shard_hint: str | None = None) -> ClusterPipeline:
         return _ClusterPipeline(self, transaction)  # type: ignore[abstract]
 
     def pubsub(self, **options: Any) -> ClusterPubSub:  # type: ignore[override]
-        return _ClusterPubSub(self, **options)
+        subscription = _ClusterSubscription(self, **options)
+        subscription.timeout_seconds = self.timeout_seconds
+        return subscription
 
 
 @dataclass(frozen=True)
@@ -194,52 +186,61 @@ def connect(url: str, timeout_seconds: float) -> Redis:
     parts = urlsplit(url)
     common: dict[str, Any] = {
         "decode_responses": True,
-        "socket_timeout": timeout_seconds,
+        "socket_timeout": None,  # a call as a whole has its time: see `answer_within`
         "socket_connect_timeout": timeout_seconds,
         "health_check_interval": 30,
+        "retry": Retry(NoBackoff(), 0),
         "driver_info": None,  # finding out its own version, redis-py reads files in the event loop
     }
     if parts.scheme == "redis+cluster":
-        nodes = [ClusterNode(host, port) for host, port in _hosts(parts, 6379)]
-        client = _ClusterClient(startup_nodes=nodes, tls=_wants_tls(parts), **_credentials(parts), **common)
-        return cast("Redis", client)
+        cluster = _ClusterClient(
+            timeout_seconds,
+            startup_nodes=[ClusterNode(host, port) for host, port in _hosts(parts, 6379)],
+            ssl=_wants_tls(parts),
+            # By default redis-py closes all connections at every fifth slot that moved, and with them what others have
+            # under way, of which then nobody knows whether it happened. A slot that moved is looked up by itself.
+            reinitialize_steps=0,
+            **_credentials(parts),
+            **common,
+        )
+        return cast("Redis", cluster)
     if parts.scheme == "redis+sentinel":
-        return _sentinel_client(parts, common)
-    options = {**common, **parse_url(url), "retry": Retry(NoBackoff(), 0)}
-    options["connection_class"] = CONNECTIONS[options.get("connection_class", Connection)]
-    pool = Pool(**{"max_connections": MAX_CONNECTIONS, "timeout": timeout_seconds, **options})
-    try:
-        pool.make_connection()
-    except TypeError:
-        raise ValueError("expected only parameters after the ? that redis-py knows") from None
-    return Client.from_pool(pool)
+        client = _sentinel_client(parts, timeout_seconds, common)
+    else:
+        pool = BlockingConnectionPool.from_url(url, max_connections=MAX_CONNECTIONS, timeout=timeout_seconds, **common)
+        try:
+            pool.make_connection()
+        except TypeError:
+            raise ValueError("expected only parameters after the ? that redis-py knows") from None
+        client = cast("Client", Client.from_pool(pool))
+    client.timeout_seconds = timeout_seconds
+    return client
 
 
-def _sentinel_client(parts: SplitResult, common: dict[str, Any]) -> Redis:
+def _sentinel_client(parts: SplitResult, timeout_seconds: float, common: dict[str, Any]) -> Client:
     service, _, database = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError("redis+sentinel:// needs the service's name: redis+sentinel://host:26379/mymaster/0")
     query = dict(parse_qsl(parts.query))
-    timeouts = {name: value for name, value in common.items() if name.startswith("socket_")}
     own = {
         name.removeprefix("sentinel_"): query[name]
         for name in ("sentinel_username", "sentinel_password")
         if name in query
     }
+    hosts = _hosts(parts, 26379)
+    # They are asked one after the other, all within the time of the call.
+    share = timeout_seconds / (len(hosts) + 1)
     sentinel = Sentinel(
-        _hosts(parts, 26379),
-        sentinel_kwargs={**timeouts, **own, "decode_responses": True, "retry": Retry(NoBackoff(), 0)},
+        hosts, sentinel_kwargs={**common, "socket_timeout": share, "socket_connect_timeout": share, **own}
     )
-    tls = _wants_tls(parts)
-    client: Redis = sentinel.master_for(
+    client: Client = sentinel.master_for(
         service,
         redis_class=Client,
-        connection_pool_class=SentinelPool,
-        connection_class=OneMasterTls if tls else OneMaster,
+        connection_pool_class=_SentinelPool,
+        ssl=_wants_tls(parts),
         db=int(database or 0),
-        retry=Retry(NoBackoff(), 0),
         max_connections=MAX_CONNECTIONS,
-        timeout=common["socket_timeout"],
+        timeout=timeout_seconds,
         **_credentials(parts),
         **common,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from functools import partial
 
 import structlog
@@ -21,7 +20,6 @@ from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime import replies
-from runtime.ahead import Foresight
 from runtime.asking import Asking
 from runtime.attachments.reading import Reading, written
 from runtime.censoring import CENSORED, Accounting
@@ -75,7 +73,6 @@ class Turns:
         reading: Reading,
         hub: Hub,
         accounting: Accounting,
-        foresight: Foresight | None = None,
     ) -> None:
         self._writing = Writing(
             settings,
@@ -101,7 +98,6 @@ class Turns:
         self._spending = spending
         self._hub = hub
         self._accounting = accounting
-        self._foresight = foresight
 
     async def answer(self, batch: Batch) -> None:
         """Answer *batch*, whatever fails on the way: then the reply says so.
@@ -109,10 +105,6 @@ class Turns:
         Raises only `connectors.message.StoreUnavailable` and `connectors.message.Superseded`: nothing is lost then,
         and the batch is to be answered again under the same turn id; and `runtime.envelopes.Merged`: then a larger one.
         """
-        with self._foresight.turn(batch.key, batch.ahead) if self._foresight else nullcontext():
-            await self._answer(batch)
-
-    async def _answer(self, batch: Batch) -> None:
         started = time.perf_counter()
         # Only a turn that was interrupted can have come anywhere.
         done = await self._journal.read(batch) if batch.resumed else Done()

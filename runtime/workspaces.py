@@ -32,7 +32,6 @@ from connectors.message import (
     redis_key,
 )
 from grounding.documents.library import Library
-from runtime.in_memory import InMemory
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
@@ -91,16 +90,11 @@ class Route:
 class Workspaces:
     """The register of workspaces and routes.
 
-    Every method raises `connectors.message.StoreUnavailable` when Redis cannot be reached. *alone*: see
-    `runtime.in_memory`.
+    Every method raises `connectors.message.StoreUnavailable` when Redis cannot be reached.
     """
 
-    def __init__(self, redis: Redis, settings: Settings, *, alone: bool = False) -> None:
+    def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
-        self._living: InMemory[str | bytes | None] = InMemory(alone=alone)
-        """Records, by workspace."""
-        self._routed_to: InMemory[list[str | bytes | None]] = InMemory(alone=alone)
-        """Stored routes, by places."""
         self._default = settings.default_workspace
         self._per_place = settings.workspace_per_place
         self._keeps_former = not self._per_place and "default_workspace" not in settings.model_fields_set
@@ -114,14 +108,13 @@ class Workspaces:
         if _lives(await self._record(workspace_id)):
             return False
         record = pack(_FORMAT, created_at=datetime.now(UTC).isoformat())
-        with self._living.changing():
-            if await self._redis.hsetnx(_RECORDS, workspace_id, record):
-                log.info("workspace.created", workspace_id=workspace_id)
-                return True
-            # Only the sample leaves a record behind when it is deleted; bring it back.
-            if _lives(await self._redis.hget(_RECORDS, workspace_id)):
-                return False
-            await self._redis.hset(_RECORDS, workspace_id, record)
+        if await self._redis.hsetnx(_RECORDS, workspace_id, record):
+            log.info("workspace.created", workspace_id=workspace_id)
+            return True
+        # Only the sample leaves a record behind when it is deleted; bring it back.
+        if _lives(await self._redis.hget(_RECORDS, workspace_id)):
+            return False
+        await self._redis.hset(_RECORDS, workspace_id, record)
         log.info("workspace.created", workspace_id=workspace_id)
         return True
 
@@ -133,7 +126,7 @@ class Workspaces:
         return _lives(record) or (workspace_id == SAMPLE and record is None)
 
     async def _record(self, workspace_id: str) -> str | bytes | None:
-        return await self._living.get(workspace_id, lambda: self._redis.hget(_RECORDS, workspace_id))
+        return await self._redis.hget(_RECORDS, workspace_id)
 
     async def require(self, workspace_id: str) -> str:
         """*workspace_id* itself. Raises `UnknownWorkspace`, and `InvalidWorkspaceId` for what can be none."""
@@ -176,8 +169,7 @@ class Workspaces:
             pipeline.hdel(_RECORDS, workspace_id)
         if routes:
             pipeline.hdel(_ROUTES, *routes)
-        with self._living.changing(), self._routed_to.changing():
-            await pipeline.execute()
+        await pipeline.execute()
         return True
 
     async def route(self, place: str, workspace_id: str) -> None:
@@ -195,15 +187,12 @@ class Workspaces:
                 f"the configuration routes {place!r} to {self._configured_routes[place]!r}; change it there"
             )
         await self.create(workspace_id)
-        with self._routed_to.changing():
-            await self._redis.hset(_ROUTES, place, pack(_FORMAT, workspace_id=workspace_id))
+        await self._redis.hset(_ROUTES, place, pack(_FORMAT, workspace_id=workspace_id))
         log.info("workspace.routed", workspace_id=workspace_id, place=place, routed=True)
 
     async def unroute(self, place: str) -> bool:
         """Forget the route of *place*; False if there was none (one in the settings stays)."""
-        with self._routed_to.changing():
-            was_there = await self._redis.hdel(_ROUTES, place)
-        if not was_there:
+        if not await self._redis.hdel(_ROUTES, place):
             return False
         log.info("workspace.routed", place=place, routed=False)
         return True
@@ -251,7 +240,7 @@ class Workspaces:
         if not places:
             return None
 
-        stored = await self._routed_to.get(tuple(places), lambda: self._redis.hmget(_ROUTES, list(places)))
+        stored = await self._redis.hmget(_ROUTES, list(places))
         for place, value in zip(places, stored, strict=True):
             if place in self._configured_routes:
                 return self._configured_routes[place]

@@ -275,13 +275,10 @@ class Writing:
         if made.keeping is None:  # said once: it may be kept again
             log_grounding(built)
         # Not in a group: that would give it up where the model fails, and what it was asked is to be explained.
-        keeping = asyncio.gather(
+        return asyncio.gather(
             self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix, asked=self._is_asking(made)),
             self._prompting.keep(made.batch.key, built),
         )
-        # Behind the two: a model that answers just now is heard for a while, and waits for them then.
-        asyncio.get_running_loop().call_soon(self._manifests.hasten)
-        return keeping
 
     def _is_asking(self, made: Made) -> dict[str, Any] | None:
         """What is known of the call that is being made, once its request is; see `runtime.journal.Begun`."""

@@ -136,7 +136,6 @@ def wire_answering(
         reading=Reading(settings, files, model),
         hub=kept.hub,
         accounting=Accounting(records, kept.manifests),
-        foresight=kept.foresight,
     )
     return Answering(
         model=model,

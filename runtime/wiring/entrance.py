@@ -44,7 +44,7 @@ async def wire_entrance(settings: Settings, kept: Kept, platforms: Sequence[Conn
     connectors: list[Connector] = [http, web, *platforms] if has_faces else []
     return Entrance(
         admin_token=token,
-        access=Access(redis, settings, alone=settings.redis_url is None),
+        access=Access(redis, settings),
         api_tokens=api_tokens,
         security=security,
         http=http,

@@ -44,17 +44,8 @@ class Clock:
         return self.now
 
 
-ALONE = {"alone": False}
-"""Whether nobody else changes what is stored; tests run both ways."""
-
-
-@pytest.fixture(autouse=True, params=[False, True], ids=["beside others", "alone"])
-def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALONE, "alone", request.param)
-
-
 def access(redis: Redis, clock: Clock | None = None, **settings: Any) -> Access:
-    return Access(redis, Settings.model_validate(settings), clock=clock or Clock(), **ALONE)
+    return Access(redis, Settings.model_validate(settings), clock=clock or Clock())
 
 
 def code_in(notice: str) -> str:

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
-from runtime import deliverer, redis_client
+from runtime import deliverer, stores
 from runtime.deliverer import Deliverer
 from runtime.delivery import Delivery
 from runtime.governor import Governors
@@ -238,14 +238,14 @@ async def test_an_entry_that_was_taken_away_without_its_line_holds_up_nobody(
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The calls of scripts and commands that name a conversation or its turns."""
     made: list[str] = []
-    command = redis_client.Client.execute_command
+    command = stores.Client.execute_command
 
     async def execute_command(self: Any, *args: Any, **options: Any) -> Any:
         if any(KEY.encoded in str(arg) for arg in args):
             made.append(str(args[0]))
         return await command(self, *args, **options)
 
-    monkeypatch.setattr(redis_client.Client, "execute_command", execute_command)
+    monkeypatch.setattr(stores.Client, "execute_command", execute_command)
     return made
 
 

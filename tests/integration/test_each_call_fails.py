@@ -11,7 +11,7 @@ import pytest
 from config.settings import Settings
 from connectors.message import ConversationKey, StoreUnavailable
 from grounding.transcript.entry import EntryRole
-from runtime import deliverer, redis_client, worker
+from runtime import deliverer, stores, worker
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written
@@ -46,7 +46,7 @@ class Wire:
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     made = Wire()
-    command, pipeline = redis_client.Client.execute_command, redis_client._Pipeline.execute
+    command, pipeline = stores.Client.execute_command, stores._Pipeline.execute
 
     async def execute_command(self: Any, *args: Any, **options: Any) -> Any:
         return await made.carry(made.breaks(args), lambda: command(self, *args, **options))
@@ -55,8 +55,8 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
         said = [arg for one in self.command_stack for arg in one[0]]
         return await made.carry(made.breaks(said), lambda: pipeline(self, raise_on_error))
 
-    monkeypatch.setattr(redis_client.Client, "execute_command", execute_command)
-    monkeypatch.setattr(redis_client._Pipeline, "execute", execute)
+    monkeypatch.setattr(stores.Client, "execute_command", execute_command)
+    monkeypatch.setattr(stores._Pipeline, "execute", execute)
     monkeypatch.setattr(worker, "_RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(deliverer, "_RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(worker, "SWEEP_SECONDS", 0.1)

@@ -18,14 +18,13 @@ from typing import Any, TypeVar
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import DataError
 
 from connectors.connector import State
 from connectors.message import StoreUnavailable
 from runtime.embedded import redis_server
 from runtime.embedded.child import ChildFailed
 from runtime.embedded.redis_server import NoRedisServer, StoreInUse
-from runtime.stores import RedisStore, WatchError, open_redis
+from runtime.stores import RedisStore, open_redis
 from tests.conftest import MakeSettings
 
 T = TypeVar("T")
@@ -85,9 +84,9 @@ async def test_while_the_server_is_away_calls_and_health_say_so(
                 await pubsub.subscribe("c")
         with pytest.raises(StoreUnavailable):
             await store.client.lock("l", timeout=1).acquire()
-        health = await store.health()
-        assert health.state is State.DEGRADED
-        assert "signal 9" in health.why
+        while "signal 9" not in (health := await store.health()).why:  # its process is known to be gone a moment later
+            assert health.state is State.DEGRADED
+            await asyncio.sleep(0.01)
 
 
 async def test_a_second_owner_of_the_folder_is_refused_and_told_what_to_do(settings: MakeSettings) -> None:
@@ -194,24 +193,6 @@ async def test_what_the_caller_does_wrong_passes_unchanged(redis: Redis) -> None
     await redis.set("k", "text")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await redis.lpush("k", "x")
-    async with redis.pipeline() as pipe:
-        await pipe.watch("k")
-        await redis.set("k", "other")
-        pipe.multi()  # type: ignore[no-untyped-call]
-        pipe.get("k")
-        with pytest.raises(WatchError):
-            await pipe.execute()
-
-
-@pytest.mark.parametrize("unfit", ["half a pair: \ud83d", None])
-async def test_a_command_that_cannot_be_sent_takes_nothing_from_those_that_share_its_round_trip(
-    redis: Redis, unfit: Any
-) -> None:
-    kept, refused, read = await asyncio.gather(
-        redis.set("k", "v"), redis.set("other", unfit), redis.get("k"), return_exceptions=True
-    )
-    assert (kept, read) == (True, "v")
-    assert isinstance(refused, DataError | UnicodeEncodeError)
 
 
 async def test_an_error_in_a_pipeline_does_not_quote_what_people_wrote(redis: Redis) -> None:
@@ -224,13 +205,6 @@ async def test_an_error_in_a_pipeline_does_not_quote_what_people_wrote(redis: Re
             await pipe.execute()
     assert "private" not in str(raised.value)
     assert "LPUSH" in str(raised.value)
-
-
-async def test_a_blocking_read_may_wait_longer_than_the_time_out(settings: MakeSettings) -> None:
-    async with open_redis(settings(redis_timeout_seconds=0.3)) as store:
-        assert not await store.client.xread({"s": "$"}, block=900)
-        await store.client.xadd("s", {"k": "v"})
-        assert await store.client.xread({"s": "0"}, block=900)
 
 
 async def test_a_write_that_the_disk_cuts_short_is_refused_and_all_before_it_kept(settings: MakeSettings) -> None:

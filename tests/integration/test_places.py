@@ -19,17 +19,8 @@ def said(key: ConversationKey, *routes: str) -> InboundMessage:
     return InboundMessage(key.connector, key.external_id, "m1", Author("U1"), "hello", routes=routes)
 
 
-ALONE = {"alone": False}
-"""Whether nobody else changes what is stored; tests run both ways."""
-
-
-@pytest.fixture(autouse=True, params=[False, True], ids=["beside others", "alone"])
-def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALONE, "alone", request.param)
-
-
 async def test_what_is_said_in_a_thread_is_settled_for_its_channel(redis: Redis) -> None:
-    places = Places(redis, **ALONE)
+    places = Places(redis)
 
     assert await places.settle(THREAD, said(THREAD, *CHANNEL), answering="all") == "slack:T1/C1"
 
@@ -39,7 +30,7 @@ async def test_what_is_said_in_a_thread_is_settled_for_its_channel(redis: Redis)
 
 
 async def test_without_routes_the_conversation_is_the_place(redis: Redis) -> None:
-    places = Places(redis, **ALONE)
+    places = Places(redis)
     web = ConversationKey("acme", "http", "default")
 
     assert await places.settle(web, said(web), model="openai/b") == "http:default"
@@ -49,7 +40,7 @@ async def test_without_routes_the_conversation_is_the_place(redis: Redis) -> Non
 
 
 async def test_each_setting_comes_from_the_most_specific_place_that_has_it(redis: Redis) -> None:
-    places = Places(redis, **ALONE)
+    places = Places(redis)
     scope = Scope("acme")
     await places.put(scope, "slack:T1", Settled("never", "openai/a"))
     await places.put(scope, "slack:T1/C1", Settled("all"))
@@ -63,7 +54,7 @@ async def test_each_setting_comes_from_the_most_specific_place_that_has_it(redis
 
 
 async def test_a_place_of_one_workspace_is_none_of_anothers(redis: Redis) -> None:
-    places = Places(redis, **ALONE)
+    places = Places(redis)
     await places.settle(THREAD, said(THREAD, *CHANNEL), answering="all")
     same_place = ConversationKey("umbrella", "slack", "C1/1712.0001")
 
@@ -73,7 +64,7 @@ async def test_a_place_of_one_workspace_is_none_of_anothers(redis: Redis) -> Non
 
 
 async def test_a_place_with_nothing_settled_is_forgotten(redis: Redis) -> None:
-    places = Places(redis, **ALONE)
+    places = Places(redis)
     await places.put(Scope("acme"), "slack:T1", Settled("all"))
     await places.put(Scope("acme"), "slack:T1", Settled())
 
@@ -84,7 +75,7 @@ async def test_settings_of_a_newer_format_are_refused_by_name(redis: Redis) -> N
     await redis.hset(redis_key("places", Scope("acme").tag, "settled"), "slack:T1", json.dumps({"v": 2}))
 
     with pytest.raises(NewerFormat, match="a place's settings"):
-        await Places(redis, **ALONE).get(Scope("acme"), "slack:T1")
+        await Places(redis).get(Scope("acme"), "slack:T1")
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -144,7 +135,7 @@ async def test_a_command_is_streamed_as_an_answer(face: Face) -> None:
 
 
 async def test_the_whole_workspace_has_a_mode_until_a_place_has_its_own(redis: Redis) -> None:
-    places = Places(redis, **ALONE)
+    places = Places(redis)
     await places.put(Scope("acme"), "*", Settled(queue="followup"))
     assert (await places.of_message(THREAD, said(THREAD, *CHANNEL))).queue == "followup"
 

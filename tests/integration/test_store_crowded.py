@@ -1,57 +1,59 @@
-"""However much is asked of Redis at once, connections are left for what cannot share one."""
+"""However much is asked of Redis at once, all of it is answered."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
-from runtime.redis_client import MAX_BATCHES
+from connectors.message import StoreUnavailable
+from runtime.stores import MAX_CONNECTIONS, connect
 
 
-async def test_commands_alone_never_take_all_connections_while_the_server_is_slow(redis: Redis) -> None:
-    pool = redis.connection_pool
-
-    async def ask(number: int) -> Any:
-        return await redis.set(f"k{number}", number)
+async def test_commands_and_pipelines_wait_for_connections_while_the_server_is_slow(redis: Redis) -> None:
+    async def pipelined(number: int) -> list[Any]:
+        async with redis.pipeline() as pipe:
+            pipe.set(f"p{number}", number)
+            pipe.get(f"p{number}")
+            return await pipe.execute()
 
     await redis.client_pause(500)
-    asked: list[asyncio.Task[Any]] = []
-    for number in range(300):
-        asked.append(asyncio.create_task(ask(number)))
-        for _ in range(5):  # each in a pass of its own
-            await asyncio.sleep(0)
-    taken: Any = len(pool._in_use_connections)  # redis-py tells it nowhere else
-    async with redis.pipeline() as pipe:
-        pipe.get("k0")
-        assert await pipe.execute() == ["0"]
+    set_, done = await asyncio.gather(
+        asyncio.gather(*(redis.set(f"k{number}", number) for number in range(300))),
+        asyncio.gather(*(pipelined(number) for number in range(300))),
+    )
 
-    assert all(await asyncio.gather(*asked))
-    assert taken == MAX_BATCHES
+    assert all(set_)
+    assert done == [[True, str(number)] for number in range(300)]
 
 
-async def test_what_is_asked_takes_no_task_of_its_own_where_a_connection_is_at_hand(redis: Redis) -> None:
-    await redis.set("k", "v")
-    before = asyncio.all_tasks()
+async def test_a_call_that_gets_no_answer_in_time_is_an_outage_and_its_connection_is_made_anew(
+    redis: Redis, redis_socket: Path
+) -> None:
+    hasty = connect(f"unix://{redis_socket}", 0.2)
+    await hasty.set("k", "v")
+    await redis.client_pause(600)
+    calls = [hasty.get("k") for _ in range(MAX_CONNECTIONS + 6)]
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    with pytest.raises(StoreUnavailable, match="timeout"):
+        async with hasty.pipeline() as pipe:
+            pipe.get("k")
+            await pipe.execute()
+    await redis.set("k", "w")  # waits until the pause is over
 
-    async def ask() -> Any:
-        return await redis.get("k")
-
-    asking = asyncio.create_task(ask())
-    begun: set[Any] = set()
-    while not asking.done():
-        begun |= asyncio.all_tasks() - before
-        await asyncio.sleep(0)
-
-    assert begun == {asking}
-    assert await asking == "v"
+    assert {type(one) for one in found} == {StoreUnavailable}
+    assert await asyncio.gather(*(hasty.get("k") for _ in range(MAX_CONNECTIONS + 6))) == ["w"] * (MAX_CONNECTIONS + 6)
+    await hasty.aclose()
 
 
-async def test_a_connection_that_was_closed_meanwhile_is_made_anew(redis: Redis) -> None:
-    await redis.set("k", "v")
-    await redis.client_kill_filter(_type="normal", skipme=False)
-    while redis.connection_pool._available_connections[-1].is_at_hand():  # type: ignore[attr-defined]
-        await asyncio.sleep(0)
+async def test_a_connection_that_was_closed_meanwhile_is_made_anew(redis: Redis, redis_socket: Path) -> None:
+    other = connect(f"unix://{redis_socket}", 5.0)
+    await other.set("k", "v")
+    await redis.client_kill_filter(_type="normal")
+    await asyncio.sleep(0.05)
 
-    assert await redis.get("k") == "v"
+    assert await other.get("k") == "v"
+    await other.aclose()

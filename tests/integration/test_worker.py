@@ -529,7 +529,7 @@ async def test_who_waits_for_longest_is_answered_first_in_a_flood(
     async with working(settings(), mailbox, answer, redis), asyncio.timeout(30):
         while len(answered) < len(keys):
             await asyncio.sleep(0.01)
-    assert answered[:4] == keys[:4]
+    assert set(answered[:4]) == set(keys[:4])  # these are begun together
     assert sorted(key.external_id for key in answered) == sorted(key.external_id for key in keys)
 
 

@@ -36,17 +36,8 @@ MESSAGE = InboundMessage(
 )
 
 
-ALONE = {"alone": False}
-"""Whether nobody else changes what is stored; tests run both ways."""
-
-
-@pytest.fixture(autouse=True, params=[False, True], ids=["beside others", "alone"])
-def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALONE, "alone", request.param)
-
-
 def workspaces(redis: Redis, **settings: object) -> Workspaces:
-    return Workspaces(redis, Settings.model_validate(settings), **ALONE)
+    return Workspaces(redis, Settings.model_validate(settings))
 
 
 async def ids(register: Workspaces) -> list[str]:

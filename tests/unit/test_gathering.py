@@ -9,7 +9,6 @@ from connectors.message import ConversationKey, StoreUnavailable
 from grounding.gathering import Gathering, Layer, Sources
 from grounding.pipeline import Pipeline
 from grounding.strategy import Choice, Strategy
-from runtime.batching import Batching, Told
 
 _NONE: Any = None
 NOWHERE = Sources(_NONE, _NONE, _NONE, _NONE, _NONE, timeout_seconds=0.05)
@@ -55,31 +54,6 @@ async def test_layers_that_wait_for_no_other_are_begun_before_one_of_them_goes_o
     await gathered(first, second)
 
     assert steps == ["first asks", "second asks", "first is answered"]
-
-
-async def test_what_takes_a_while_to_work_out_begins_when_the_store_was_asked_by_all_others() -> None:
-    steps: list[str] = []
-
-    def ask(questions: list[Any], told: Told) -> bool:
-        steps.append(f"{len(questions)} asked")
-        asyncio.get_running_loop().call_soon(told, [None] * len(questions))
-        return True
-
-    store = Batching(_NONE, 1, ask)
-
-    async def decides(of: Gathering) -> None:
-        await of.all_asked()
-        steps.append("decides")
-
-    async def session(of: Gathering) -> None:
-        await store.call("session")
-
-    async def tail(of: Gathering) -> None:
-        await store.call("tail")
-
-    await gathered(session, decides, tail)
-
-    assert steps == ["2 asked", "decides"]
 
 
 @pytest.mark.parametrize(

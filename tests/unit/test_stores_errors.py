@@ -6,8 +6,9 @@ import inspect
 
 import pytest
 from redis import exceptions as errors
+from redis.asyncio.connection import SSLConnection
 
-from runtime.redis_connections import blocking_seconds, why_unavailable
+from runtime.redis_errors import why_unavailable
 from runtime.stores import connect
 
 NOT_OUTAGES = {
@@ -56,32 +57,6 @@ def test_replies_about_the_command_are_no_outages(reply: str) -> None:
     assert why_unavailable(errors.ResponseError(reply)) is None
 
 
-def test_a_connection_lost_in_a_transaction_is_no_changed_key() -> None:
-    """redis-py raises WatchError for both; repeating a transaction whose EXEC may have run would do it twice."""
-    lost = errors.WatchError("A ConnectionError occurred while watching one or more keys")
-    lost.__context__ = errors.ConnectionError()
-    assert why_unavailable(lost)
-    assert why_unavailable(errors.WatchError("Watched variable changed.")) is None
-
-
-@pytest.mark.parametrize(
-    ("command", "seconds"),
-    [
-        (("GET", "BLOCK"), 0),
-        (("XREAD", "COUNT", 1, "BLOCK", 2500, "STREAMS", "s", "$"), 2.5),
-        (("XREADGROUP", "GROUP", "g", "c", "BLOCK", 1000, "STREAMS", "s", ">"), 1),
-        ((b"XREAD", b"BLOCK", 500, b"STREAMS", "s", "$"), 0.5),
-        (("XREADGROUP", "GROUP", "BLOCK", "c", "COUNT", 9, "BLOCK", 1000, "STREAMS", "s", ">"), 1),
-        (("XREADGROUP", "GROUP", "BLOCK", "c", "STREAMS", "s", ">"), 0),
-        (("XREAD", "STREAMS", "s", "$"), 0),
-        (("BLPOP", "k", 3), 3),
-        (("BLMOVE", "a", "b", "LEFT", "RIGHT", 1.5), 1.5),
-    ],
-)
-def test_a_blocking_command_may_take_as_long_as_it_says(command: tuple[object, ...], seconds: float) -> None:
-    assert blocking_seconds(command) == seconds
-
-
 @pytest.mark.parametrize("url", ["redis+sentinel://host:26379", "redis+cluster://", "redis+cluster://:7000"])
 def test_a_url_without_what_it_needs_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"redis|Redis"):
@@ -93,7 +68,7 @@ def test_a_url_says_hosts_credentials_database_and_tls() -> None:
     options = client.connection_pool.connection_kwargs
     assert (options["host"], options["port"], options["db"]) == ("store.example", 7000, 3)
     assert (options["username"], options["password"]) == ("bot", "p@ss")
-    assert "Tls" in client.connection_pool.connection_class.__name__
+    assert client.connection_pool.connection_class is SSLConnection
 
     sentinel = connect("redis+sentinel://:secret@s1:26379,s2:26380/mymaster/2?tls=true", 2)
     pool = sentinel.connection_pool
