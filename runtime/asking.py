@@ -20,23 +20,22 @@ from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
 from runtime.caching import Standing
-from runtime.exchange import Completion, Message, Tries
-from runtime.journal import Begun, Done, Journal, call_of, surely
+from runtime.exchange import Completion, Message
+from runtime.journal import Journal
 from runtime.made import Made
 from runtime.model import Model
 from runtime.model_errors import ModelFailed, ModelUnavailable
 from runtime.progress import Telling
 from runtime.question import Built, Question
-from runtime.rounds import Round, as_one, asked, said, total
+from runtime.rounds import Round, as_one, asked, said
 from runtime.senses import with_images
-from runtime.spending import Spending, prompt_tokens, user_of
+from runtime.spending import Spending, prompt_tokens
+from runtime.store_retry import retry_until_stored
 from runtime.tools import NOTHING, Asked, Offer, Tooling
 from runtime.usage import REPLY
 
 LEAST_ROOM_TOKENS = 64
 """Where a window has less room for what tools tell, the model has to answer with what there is."""
-KEEP_SECONDS = 0.1
-"""So long after a call was begun its prompt is kept though nobody told that it was sent: not all clients do tell."""
 
 
 class Asking:
@@ -62,7 +61,7 @@ class Asking:
     async def answer(self, made: Made, built: Built, question: Question, contents: Contents, told: Telling) -> None:
         """Bring *made* from its prompt, or from the round that an interrupted attempt came to, to its completion.
 
-        The first call was paid for beforehand. Raises `ModelFailed`, `runtime.budget_terms.BudgetExceeded`,
+        Raises `ModelFailed`, `runtime.budget_terms.BudgetExceeded`,
         `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
         """
         offer = self._tooling.offered(built.context.tools, question)
@@ -95,16 +94,11 @@ class Asking:
             await self._run_tools(made, built, question, offer)
 
     async def _ask(self, made: Made, built: Built, contents: Contents, offer: Offer, voice: _Voice) -> Completion:
-        """The model's next word. Raises `ModelFailed` and `runtime.budget_terms.BudgetExceeded`."""
+        """Make the next call. Raises `ModelFailed` and `runtime.budget_terms.BudgetExceeded`."""
         sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
-        made.sent = sent + self._taken(made)
-        if made.rounds:
-            await self._spending.reserve_reply(made.batch, made.sent, made.first)
-        made.asked, made.tries = True, Tries(made.sent)
-        if made.keeps is None or made.keeping is not None:  # else it is told with the prompt
-            await self._note(made)
+        reservation = await self._spending.reserve(made.payer, REPLY, sent + self._taken(made), first=made.first)
+        made.pending = reservation
         narrow = _Narrow(made, built, contents, self._tokens)
-        at_last = _AtLast(made)
         try:
             completion = await self._model.complete(
                 asked(with_images(built.prompt.messages, contents.images), made.rounds),
@@ -114,68 +108,14 @@ class Asking:
                 first=made.first,
                 standing=Standing.of(built.prompt, made.batch.key),
                 fitted=narrow.fitted,
-                tries=made.tries,
-                on_sent=made.keep,
             )
-        except ModelFailed:
-            made.asked = False
-            await made.kept()
-            await surely(lambda: self._note_end(made))
-            await self._count_lost(made)
-            await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
+        except ModelFailed as error:
+            await self._spending.settle_failed(made.payer, reservation, error)
+            made.pending = None
             raise
-        finally:
-            at_last.cancel()
-
-        # Before anything is kept of the answer; and again where the store was away: it is paid for.
-        await surely(made.kept)
-        await surely(lambda: self._count_lost(made))
         if narrow.built is not None and not made.rounds:
             made.built = narrow.built
-        return await self._spending.counted(completion, made.sent)
-
-    async def _note(self, made: Made) -> None:
-        """Keep that the model is asked. Raises `connectors.message.Superseded`."""
-        begun = Begun(made.tries.id, made.first or self._model.name, made.sent)
-        await surely(lambda: self._journal.asked(made.batch, begun))
-        made.noted = begun.id
-
-    async def _note_end(self, made: Made) -> None:
-        """Keep of a call that is over that nothing came of it, where it was noted: whoever takes the turn up would
-        count it. Of one that was paid for `_count_lost` keeps what it took. Raises
-        `connectors.message.Superseded`."""
-        tries = made.tries
-        if made.noted == tries.id and tries.open is None and not (tries.lost or tries.counted):
-            await self._journal.lost(made.batch, tries.name, Usage())
-
-    async def count_unseen(self, made: Made, done: Done, first: Begun | None) -> None:
-        """Count the calls that were begun for *made*, of which *done* was there, and nobody has seen the end of: their
-        process died. What they were sent is counted, as an estimate, and once by their names. *first* is the one that
-        the turn's manifest tells. Raises as `count`."""
-        begun = [one for one in (*((first,) if first else ()), *done.asked) if one.id not in done.ended]
-        if not begun:
-            return
-        answered = call_of(await self._spending.answered_by(made.batch))  # it may have been counted, and not kept
-        for one in begun:
-            if one.id != answered:
-                unseen = Tries(one.sent, lost=[Completion("", one.model)], id=one.id)
-                await self._count_tries(made, unseen)
-
-    async def _count_lost(self, made: Made) -> None:
-        """Count the attempts of the last call that brought no answer; again does no harm. Raises
-        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`."""
-        if made.tries.lost:
-            await self._count_tries(made, made.tries)
-
-    async def _count_tries(self, made: Made, tries: Tries) -> None:
-        batch = made.batch
-
-        async def keep(name: str, usage: Usage) -> None:
-            await self._journal.lost(batch, name, usage)
-            made.lost = total([made.lost, usage])
-
-        scope, user = batch.key.scope, user_of(batch)
-        await self._spending.settle_lost(scope, batch.turn_id, REPLY, tries, user, keep)
+        return await self._spending.count_answer(completion, reservation)
 
     async def _puts_back(self, made: Made, built: Built, completion: Completion) -> bool:
         """Put an answer that sets off warnings back to the model, once, where there is room for it; whether that was
@@ -193,49 +133,25 @@ class Asking:
         """Keep *completion*, after which the model is asked again, and count it. Raises
         `connectors.message.Superseded`."""
         batch, number = made.batch, len(made.rounds)
-        await surely(lambda: self._journal.completed(batch, number, completion))
-        made.asked = False  # from now on whoever takes the turn up counts it
+        await retry_until_stored(lambda: self._journal.completed(batch, number, completion))
+        made.pending = None  # from now on the journal tells whoever takes the turn up what the call took
         made.rounds.append(Round(completion))
-        await surely(lambda: self._count_rounds(made))
-
-    async def count(self, made: Made) -> None:
-        """Count what was asked for *made*, which is broken off, as far as that was not done: its last answer as one,
-        because it may be kept. Raises `connectors.message.Superseded` and `connectors.message.StoreUnavailable`."""
-        if made.asked and made.completion is not None:
-            await self._spending.settle_reply(made.batch, made.completion, made.sent)
-        else:
-            made.cut_off()
-        await self.count_earlier(made)
-
-    async def count_earlier(self, made: Made) -> None:
-        """Count the rounds of *made*, and the attempts of its last call that brought no answer, as far as that was not
-        done. Raises as `count`."""
-        await self._count_rounds(made)
-        await self._note_end(made)
-        await self._count_lost(made)
-
-    async def _count_rounds(self, made: Made) -> None:
-        while made.settled < len(made.rounds):
-            one = made.rounds[made.settled].completion
-            await self._spending.settle_round(made.batch, made.settled, one, made.sent)
-            made.settled += 1
+        await retry_until_stored(lambda: self._spending.settle_answer(made.payer, completion))
 
     def _as_it_was(self, made: Made) -> Completion:
         """The draft as the answer after all, with what was said before it, where no other can be had: its call is paid
         for."""
-        made.asked = False
         *before, draft = made.rounds
         whole = as_one(before, draft.completion)
-        return replace(whole, warned="", usage=Usage(), first_token_ms=None, latency_ms=0, attempts=0)
+        return replace(whole, warned="", usage=Usage(), first_token_ms=None, latency_ms=0, attempts=0, call="")
 
     async def _without_calls(self, made: Made, question: Question, completion: Completion) -> Completion:
         """*completion*, whose calls are not made, as the answer. Raises `ModelFailed` where it says nothing besides."""
         self._tooling.refuse(question, completion.tool_calls)
         if completion.text.strip():
             return replace(completion, tool_calls=())
-        made.cut_off()
-        await surely(lambda: self._count_lost(made))
-        await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
+        await retry_until_stored(lambda: self._spending.settle_answer(made.payer, completion))
+        made.pending = None
         raise ModelUnavailable(f"{completion.model}: wants tools and says nothing", why="empty", model=completion.model)
 
     async def _run_tools(self, made: Made, built: Built, question: Question, offer: Offer) -> None:
@@ -254,23 +170,6 @@ class Asking:
 
     def _taken(self, made: Made) -> int:
         return sum(one.count(self._tokens) for one in made.rounds)
-
-
-class _AtLast:
-    """Has the prompt of a call kept some time after its request was begun."""
-
-    def __init__(self, made: Made) -> None:
-        self._made = made
-        self._handle = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._keep)
-
-    def _keep(self) -> None:
-        if self._made.tries.open is None:  # nothing is asked while a client is imported or a local model begins
-            self._handle = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._keep)
-        else:
-            self._made.keep()
-
-    def cancel(self) -> None:
-        self._handle.cancel()
 
 
 class _Narrow:

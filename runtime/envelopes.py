@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Fence, InboundMessage, Role
-from runtime.ahead import Ahead
 from runtime.places import QueueMode
 from runtime.stored import NewerFormat
 
@@ -113,20 +112,23 @@ class Batch:
     fence: Fence
     resumed: bool = False
     crashes: int = 0
-    ahead: Ahead | None = field(default=None, compare=False, repr=False)
-    """What was read for it by the step that began it."""
+
+    @property
+    def user(self) -> str:
+        """Whose budget the turn is paid from: whoever wrote the last message."""
+        message = self.envelopes[-1].message
+        return message.author.user(message.connector)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``at_hand`` the turn of
-    earlier messages that is being answered, if one is. ``begun`` says that its own turn is being answered already;
-    ``held``, that a worker has the conversation and looks for more before it lets go: no worker need be told."""
+    earlier messages that is being answered, if one is; ``held`` says that a worker has the conversation and looks for
+    more before it lets go: no worker need be told."""
 
     new: bool
     turn_id: str = ""
     at_hand: str = ""
-    begun: bool = False
     held: bool = False
 
 

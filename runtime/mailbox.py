@@ -11,22 +11,17 @@ given it claims it with a token of its own and renews its hold; one that stays s
 whose token makes every write of the first void (`connectors.message.Fence`). A message leaves the inbox only when its
 turn is done, so a turn that was interrupted is taken up again under the same turn id. ``current`` counts how often a
 turn failed and how often its process ended over it, apart from each other.
-
-Where the only worker is in the process that stores a message, and has room, all of that is one step: the message is
-stored, its conversation given to the worker and claimed, and the turn begun.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from connectors.message import PARTITIONS, ConversationKey, Fence, Superseded, encode_id, partition_tag, redis_key
 from runtime import mailbox_scripts as scripts
-from runtime.ahead import Ahead, Foresight
 from runtime.envelopes import Amended, Batch, Envelope, Lane, Lease, MailboxFull, Offer, Stored, packed, unpacked
 from runtime.identifiers import new_turn_id
 from runtime.work_streams import GROUP, Given, WorkStreams
@@ -44,34 +39,15 @@ _STALE = -1
 _FULL = -2
 
 
-class TakesHere(Protocol):
-    """Who answers in this very process what is stored by it."""
-
-    async def reserve(self, connector: str) -> bool:
-        """Whether a turn of *connector* can be begun at once: then there is room for it until one of the others is
-        called, once. Waits for nothing."""
-
-    def begin(self, lease: Lease, batch: Batch) -> None:
-        """Answer *batch*."""
-
-    def refuse(self, connector: str, given: Offer | None, *, unsure: bool) -> None:
-        """No turn was begun; *given*, if any, is another conversation that this worker was given in its place.
-        *unsure* says that nobody knows what was done: the answer was lost."""
-
-
 class Mailbox:
     """All mailboxes of one *lane*. Raises `connectors.message.StoreUnavailable` throughout.
 
-    *worker* is this process's name in the consumer group. *foresight* is what turns are likely to read: the step that
-    begins one reads it.
+    *worker* is this process's name in the consumer group.
     """
 
-    def __init__(
-        self, redis: Redis, lane: Lane = Lane.TURNS, worker: str = "", foresight: Foresight | None = None
-    ) -> None:
+    def __init__(self, redis: Redis, lane: Lane = Lane.TURNS, worker: str = "") -> None:
         self._redis = redis
         self._lane = lane
-        self._foresight = foresight
         self._streams = WorkStreams(redis, worker)
         self._store = redis.register_script(scripts.STORE)
         self._put_back = redis.register_script(scripts.PUT_BACK)
@@ -86,18 +62,6 @@ class Mailbox:
         self._stop = redis.register_script(scripts.STOP)
         self._drop = redis.register_script(scripts.DROP)
         self._amend = redis.register_script(scripts.AMEND)
-        self._here: TakesHere | None = None
-        self._waiting: set[ConversationKey] = set()
-        """Where something was stored here that a turn at hand keeps waiting: its next turn begins as that one ends."""
-
-    @contextmanager
-    def taken_here(self, by: TakesHere) -> Iterator[None]:
-        """While inside, the step that stores a message begins its turn, where *by* has room for that."""
-        self._here = by
-        try:
-            yield
-        finally:
-            self._here = None
 
     # What gateways do
 
@@ -107,46 +71,20 @@ class Mailbox:
 
         Raises `MailboxFull`.
         """
-        here, connector = self._here, key.connector
-        if here is not None and not await here.reserve(connector):
-            here = None
-        fence = Fence(self._key(key, "current"), uuid.uuid4().hex)
-        given: Offer | None = None
-        begun: Batch | None = None
-        unsure = True
-        ahead, beside = self._ahead(key) if here is not None else (None, None)
-        try:
-            new, turn_id, at_hand, held, *taken = await self._store(
-                keys=[
-                    self._seen(key, envelope.message.message_id),
-                    self._key(key, "inbox"),
-                    self._work(key.tag),
-                    self._last(key.tag),
-                    fence.name,
-                    *([unless] if unless else ()),
-                ],
-                args=[
-                    *(_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING),
-                    *((self._streams.consumer, GROUP, fence.token, new_turn_id(), self._most) if here else ()),
-                ],
-                client=beside,
-            )
-            unsure = False
-            if taken:
-                entry_id, fields = taken[0]
-                given = Offer(ConversationKey.decode(fields[1]), entry_id)
-            if len(taken) > 1:
-                begun = _batch(Lease(key, entry_id, fence), taken[1], ahead)
-        finally:
-            if here is not None and begun is not None:
-                here.begin(Lease(key, entry_id, fence), begun)
-            elif here is not None:
-                here.refuse(connector, given, unsure=unsure)
+        new, turn_id, at_hand, held = await self._store(
+            keys=[
+                self._seen(key, envelope.message.message_id),
+                self._key(key, "inbox"),
+                self._work(key.tag),
+                self._last(key.tag),
+                self._key(key, "current"),
+                *([unless] if unless else ()),
+            ],
+            args=[_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
+        )
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
-        if at_hand and self._here is not None:
-            self._waiting.add(key)
-        return Stored(bool(new), turn_id, at_hand, begun is not None, bool(held))
+        return Stored(bool(new), turn_id, at_hand, bool(held))
 
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
         """Have the messages of a turn that was given up answered after all, behind what waits, by a new turn or more.
@@ -241,10 +179,6 @@ class Mailbox:
         found = await self._streams.abandoned(self._all_work, silent_seconds, most, most, spares=spares)
         return [_offer(given) for given in found]
 
-    async def mine(self) -> list[Offer]:
-        """The conversations that this worker has, also those that it could not be told of."""
-        return [_offer(given) for given in await self._streams.mine(self._all_work)]
-
     async def pass_on(self, offers: Sequence[Offer]) -> None:
         """Let others have the conversations of *offers*, none of them claimed: behind what else waits."""
         await self._streams.behind(Given(self._work(offer.key.tag), offer.entry, {}) for offer in offers)
@@ -258,23 +192,14 @@ class Mailbox:
     async def begin(self, offer: Offer) -> tuple[Lease, Batch | None] | None:
         """`claim` and `take` in one step."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
-        ahead, beside = self._ahead(offer.key)
         taken: Any = await self._begin(
             keys=[fence.name, self._work(offer.key.tag), self._key(offer.key, "inbox")],
             args=[offer.entry, fence.token, GROUP, new_turn_id(), self._most],
-            client=beside,
         )
         if taken == 0:
             return None
         lease = Lease(offer.key, offer.entry, fence)
-        return lease, None if taken == 1 else _batch(lease, taken, ahead)
-
-    def _ahead(self, key: ConversationKey) -> tuple[Ahead | None, Any]:
-        """What the turn that is being begun is likely to read, and the client for the step that begins it."""
-        if self._foresight is None:
-            return None, None
-        ahead = self._foresight.of(key)
-        return ahead, self._foresight.beside(ahead)
+        return lease, None if taken == 1 else _batch(lease, taken)
 
     async def renew(self, lease: Lease) -> bool:
         """Say that *lease* is still held; False where it is not any more."""
@@ -337,18 +262,15 @@ class Mailbox:
         go. One step. Raises `connectors.message.Superseded`.
         """
         seen = [self._seen(over.key, envelope.message.message_id) for envelope in over.envelopes]
-        ahead, beside = self._ahead(lease.key) if lease.key in self._waiting else (None, None)
-        self._waiting.discard(lease.key)
         taken: Any = await self._next(
             keys=[lease.fence.name, self._key(lease.key, "inbox"), self._work(lease.key.tag), *seen],
             args=[
                 *(over.turn_id, lease.fence.token, new_turn_id(), self._most),
                 *(GROUP, lease.entry, lease.key.encoded),
             ],
-            client=beside,
         )
         _check(taken)
-        return _batch(lease, taken, ahead) if taken else None
+        return _batch(lease, taken) if taken else None
 
     async def at_hand(self, key: ConversationKey) -> str:
         """The turn that is being answered in *key*; empty where none is."""
@@ -395,7 +317,7 @@ def _offer(given: Given) -> Offer:
     return Offer(ConversationKey.decode(given.fields["key"]), given.id)
 
 
-def _batch(lease: Lease, taken: Any, ahead: Ahead | None = None) -> Batch:
+def _batch(lease: Lease, taken: Any) -> Batch:
     turn_id, attempt, resumed, texts, crashes = taken
     envelopes = tuple(unpacked(text) for text in texts)
-    return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed), int(crashes), ahead)
+    return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed), int(crashes))

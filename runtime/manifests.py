@@ -81,8 +81,6 @@ class Manifest:
     blocks: tuple[dict[str, Any], ...]
     outcome: dict[str, Any]
     prefix: Prefix = UNKNOWN
-    asked: dict[str, Any] | None = None
-    """What is known of the first call of the model, where it had been begun when this was kept."""
     cut: int = 0
     """How many of the records that it was shown were forgotten since, and taken out of ``context``."""
 
@@ -133,10 +131,8 @@ class Manifests:
         outcome: dict[str, Any] | None = None,
         *,
         prefix: Prefix = UNKNOWN,
-        asked: dict[str, Any] | None = None,
     ) -> None:
-        """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it. *asked*
-        is what `Manifest.asked` says."""
+        """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it."""
         scope = Scope(context.workspace_id)
         files = context.codex.files if context.codex is not None else ()
         material = _digest(files) if files else ""
@@ -154,7 +150,6 @@ class Manifests:
                 tokens_total=prompt.tokens_total,
                 blocks=block_rows(prompt),
                 outcome=outcome or {},
-                **({"asked": asked} if asked else {}),
                 **({"cut": cut} if cut else {}),
             )
             packed = f'{packed[:-1]},"context":{_dumped(shown, without_files=bool(material))}}}'
@@ -167,11 +162,6 @@ class Manifests:
             await self.forget(scope, sorted(dropped))
         if material and not is_there:  # the store was emptied, or another workspace was given the same
             await self._keep_material(scope, material, files)
-
-    def hasten(self) -> None:
-        """Have what the store was asked until now go out at once, where others are gathered with it."""
-        if (hasten := getattr(self._redis, "hasten", None)) is not None:  # a cluster's client gathers nothing
-            hasten()
 
     async def _kept_with(
         self, scope: Scope, context: RunContext, packed: str, material: str
@@ -198,7 +188,7 @@ class Manifests:
             return
         shown = ids_of(context.model_dump(include=set(OF_RECORDS)))
         fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
-        await self.keep(context, prompt, at, prefix=prefix, asked=fields.get("asked"))
+        await self.keep(context, prompt, at, prefix=prefix)
         await self._cut(scope, [context.turn_id], shown - ids_of(fields["context"]))
 
     async def _keep_material(self, scope: Scope, digest: str, files: _Files) -> None:
@@ -246,7 +236,6 @@ class Manifests:
             tokens_total=fields["tokens_total"],
             blocks=tuple(fields["blocks"]),
             outcome=unpack(ended, VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
-            asked=fields.get("asked"),
             cut=fields.get("cut", 0),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from config.settings import EXTRACTIVE
-from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Role, Source, Usage
+from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Role, Source
 from grounding import assemble
 from grounding.layers import citations
 from grounding.layers.retrieval import label
@@ -21,8 +21,6 @@ from runtime.question import Built
 from runtime.rounds import Round, as_one, total
 
 QUOTED = "I can only quote what the documents and my memory say:"
-NO_USAGE = Usage()
-
 
 BUDGET_EXCEEDED = "budget_exceeded"
 STOPPED = "stopped"
@@ -58,14 +56,10 @@ def stopped(reply: OutboundMessage) -> OutboundMessage:
     return replace(reply, silent=reply.text == NOTHING_SAID, stopped=True)
 
 
-def answer(
-    batch: Batch, built: Built, completion: Completion, rounds: Sequence[Round] = (), lost: Usage = NO_USAGE
-) -> OutboundMessage:
+def answer(batch: Batch, built: Built, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:
     """The model's answer to *batch*: *completion*, which the *rounds* before it are part of. Its sources are what it
-    cites, or where it cites nothing what it was given; `EXTRACTIVE` cites all that it uses. *lost* was paid for
-    attempts that brought none."""
+    cites, or where it cites nothing what it was given; `EXTRACTIVE` cites all that it uses."""
     one = as_one(rounds, completion)
-    one = replace(one, usage=total((one.usage, lost)))
     censor = censoring.stopping(built.context.censors, one.text)
     if censor is not None:
         return _censored(batch, built, one, censor)
@@ -104,11 +98,10 @@ def apology(
     error: assemble.ContextTooLarge | ModelFailed,
     quotation: str = "",
     rounds: Sequence[Round] = (),
-    lost: Usage = NO_USAGE,
 ) -> OutboundMessage:
     """What is said when no model answered: why, to admins what to do about it, and the *quotation* that answers
-    instead, unless a censor stops it. *rounds*, and what was *lost*, were paid for before."""
-    base = replace(draft(batch), kind="apology", usage=total([*(one.completion.usage for one in rounds), lost]))
+    instead, unless a censor stops it. *rounds* were paid for before."""
+    base = replace(draft(batch), kind="apology", usage=total(one.completion.usage for one in rounds))
     if isinstance(error, assemble.ContextTooLarge) or built is None:
         mark = batch.envelopes[-1].message.command_mark
         text = error.user_text.replace("`/", f"`{mark}")  # the commands in it, as people write them there
@@ -144,15 +137,14 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
     )
 
 
-def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = (), lost: Usage = NO_USAGE) -> OutboundMessage:
-    """What is said where a budget leaves nothing for a model call; *rounds*, and what was *lost*, were paid for
-    before."""
+def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = ()) -> OutboundMessage:
+    """What is said where a budget leaves nothing for a model call; *rounds* were paid for before."""
     return replace(
         draft(batch),
         text=error.user_text,
         kind="apology",
         error_code=BUDGET_EXCEEDED,
-        usage=total([*(one.completion.usage for one in rounds), lost]),
+        usage=total(one.completion.usage for one in rounds),
     )
 
 

@@ -142,18 +142,6 @@ def total(usages: Iterable[Usage]) -> Usage:
     return Usage(prompt, cached, completion, cost, estimated)
 
 
-def rest(all_of_it: Usage, rounds: Sequence[Round], lost: Usage) -> Usage:
-    """What is left of a turn's usage when that of *rounds*, and what was *lost*, is taken off."""
-    known = total([*(one.completion.usage for one in rounds), lost])
-    return Usage(
-        max(0, all_of_it.prompt - known.prompt),
-        max(0, all_of_it.cached - known.cached),
-        max(0, all_of_it.completion - known.completion),
-        max(0.0, all_of_it.cost_usd - known.cost_usd),
-        all_of_it.estimated,
-    )
-
-
 def rows(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """The rounds as manifests keep them: no argument and no result, only their sizes and the arguments' digests."""
     return [

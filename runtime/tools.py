@@ -33,11 +33,11 @@ from promptpolicy.sigils import Holder, Sigil, Sigils
 from runtime.censoring import CENSORED, because, of_call
 from runtime.envelopes import Batch
 from runtime.exchange import ToolCall
-from runtime.journal import Journal, surely
+from runtime.journal import Journal
 from runtime.model import Model
 from runtime.question import Question
 from runtime.rounds import Result, Round
-from runtime.spending import user_of
+from runtime.store_retry import retry_until_stored
 
 MAX_CALLS = 8
 """Calls that are run of one round; the model is told of those beyond."""
@@ -85,7 +85,7 @@ class Asked:
             key=question.key,
             turn_id=batch.turn_id,
             authors=question.authors,
-            user=user_of(batch),
+            user=batch.user,
             role=question.role,
             direct=question.direct,
             idempotency_key=f"{batch.turn_id}/{len(batch.envelopes)}/{self.number}/{place}",
@@ -215,7 +215,7 @@ class Tooling:
         else:
             result = await self._permitted(asked, tool, place, call, most, begun=begun)
             _log.info("tool.called", tool=tool.name, round=asked.number, duration_ms=result.duration_ms, ok=result.ok)
-        await surely(lambda: self._journal.tool_told(asked.batch, asked.number, place, result))
+        await retry_until_stored(lambda: self._journal.tool_told(asked.batch, asked.number, place, result))
         return result
 
     async def _permitted(

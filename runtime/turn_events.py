@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from connectors.message import OutboundMessage, Usage
+from connectors.message import OutboundMessage
 from grounding.run_context import RunContext
 from runtime import replies
 from runtime.exchange import Completion
 from runtime.question import Built
 from runtime.record_use import shown, used
-from runtime.rounds import Round, as_one, rows, total
+from runtime.rounds import Round, as_one, rows
 
 _log = structlog.get_logger()
 
@@ -140,12 +139,9 @@ def log_answer(
     built: Built,
     elapsed_ms: float,
     rounds: Sequence[Round] = (),
-    lost: Usage = replies.NO_USAGE,
 ) -> None:
-    """``turn.answered``: what it cost, with what was *lost* to attempts that brought no answer. ``overhead_ms`` is
-    everything but the model and its tools."""
+    """``turn.answered``: what it cost. ``overhead_ms`` is everything but the model and its tools."""
     completion = as_one(rounds, last)
-    completion = replace(completion, usage=total((completion.usage, lost)))
     cites = _citations(completion, built, rounds)
     _log.info(
         "turn.answered",

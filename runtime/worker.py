@@ -98,13 +98,6 @@ class Worker:
         self._reclaims = True
         """Whether to look for abandoned conversations, before any new one is held: they have waited for longer."""
         self._rung: set[int] = set()
-        self._given: list[Offer] = []
-        """Conversations that this worker was given when it had asked for another."""
-        self._unsure = False
-        """Whether it may have been given some of which it does not know: an answer was lost; ``_looks`` for them."""
-        self._reserved = 0
-        """Turns that may have been begun by answers that are on their way."""
-        self._looks = False
         self._bell = asyncio.Event()
         self._held = InHand(self._bell.set)
         self._serving: dict[asyncio.Task[None], Offer] = {}
@@ -126,52 +119,24 @@ class Worker:
 
     async def run(self) -> None:
         """Answer until cancelled; turns that run are then given (the rest of) the grace period to end."""
-        with self._mailbox.taken_here(self):
-            async with asyncio.TaskGroup() as group:
-                sweeper = group.create_task(self._sweep())
-                try:
-                    while True:
-                        await self._bell.wait()
-                        self._bell.clear()
-                        await self._take_work()
-                finally:
-                    # Shielded and bounded: a turn in hand ends well, or is handed back for another worker.
-                    sweeper.cancel()
-                    self._stopping = True
-                    for task in self._queued:
-                        task.cancel()
-                    await asyncio.shield(_finish(self._held.tasks, self._rest_of_grace()))
+        async with asyncio.TaskGroup() as group:
+            sweeper = group.create_task(self._sweep())
+            try:
+                while True:
+                    await self._bell.wait()
+                    self._bell.clear()
+                    await self._take_work()
+            finally:
+                # Shielded and bounded: a turn in hand ends well, or is handed back for another worker.
+                sweeper.cancel()
+                self._stopping = True
+                for task in self._queued:
+                    task.cancel()
+                await asyncio.shield(_finish(self._held.tasks, self._rest_of_grace()))
 
-    async def reserve(self, connector: str) -> bool:
-        """See `runtime.mailbox.TakesHere`. Only where no other is: they would get nothing to do while this one has
-        room."""
-        slot = self._slots[connector]
-        ready = self._alone and self._prepared and self._stop_by is None and not self._stopping
-        if not ready or self._unsure or self._looks or slot.locked() or not self._held.room(connector):
-            return False
-        await slot.acquire()
-        self._reserved += 1
-        return True
-
-    def begin(self, lease: Lease, batch: Batch) -> None:
-        """See `runtime.mailbox.TakesHere`."""
-        self._reserved -= 1
-        self._hold(Offer(lease.key, lease.entry), batch, lease)
-
-    def refuse(self, connector: str, given: Offer | None, *, unsure: bool) -> None:
-        """See `runtime.mailbox.TakesHere`."""
-        self._reserved -= 1
-        self._unsure |= unsure
-        self._slots[connector].release()
-        if given is not None:
-            self._given.append(given)
-            self._bell.set()
-
-    def _hold(
-        self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None, *, again: bool = False
-    ) -> None:
+    def _hold(self, offer: Offer) -> None:
         # Not in the group: the end of `run` gives them time, where a group would cancel them.
-        task = asyncio.create_task(self._serve(offer, begun, lease, again=again), name=f"turns: {offer.key.context_id}")
+        task = asyncio.create_task(self._serve(offer), name=f"turns: {offer.key.context_id}")
         self._serving[task] = offer
         task.add_done_callback(self._serving.__delitem__)
         self._held.hold(offer.key.connector, task)
@@ -186,11 +151,6 @@ class Worker:
             while True:
                 if self._reclaims:
                     await self._reclaim()
-                elif self._given:
-                    given, self._given = self._given, []
-                    await self._hold_all(given)
-                elif self._unsure and not self._reserved:
-                    await self._take_lost()
                 elif self._rung:
                     await self._take_rung()
                 elif (connector := self._held.roomy()) is not None:
@@ -199,7 +159,6 @@ class Worker:
                     return
         except StoreUnavailable as error:
             self._prepared = False  # another server may have come up in its place
-            self._unsure = True
             _log.warning("store.degraded", store="redis", why=str(error))  # the sweep rings for all of them
 
     async def _reclaim(self) -> None:
@@ -212,16 +171,6 @@ class Worker:
             _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
         await self._hold_all(abandoned)
         self._reclaims = len(offers) >= _RECLAIMED_AT_ONCE  # there may be more
-
-    async def _take_lost(self) -> None:
-        """Hold what this worker was given without having been told so: nobody else gets it before its lease is over."""
-        known = set(self._serving.values())
-        self._unsure, self._looks = False, True
-        try:
-            mine = await self._mailbox.mine()
-        finally:
-            self._looks = False
-        await self._hold_all([offer for offer in mine if offer not in known], again=True)
 
     async def _take_rung(self) -> None:
         partitions, self._rung = self._rung, set()
@@ -240,13 +189,13 @@ class Worker:
         self._held.more(connector, (one for one in partitions if given[one] >= each))
         await self._hold_all(offers)
 
-    async def _hold_all(self, offers: Sequence[Offer], *, again: bool = False) -> set[int]:
+    async def _hold_all(self, offers: Sequence[Offer]) -> set[int]:
         """Hold those of *offers* that there is room for, of each connector those that wait for longest; the partitions
-        of the others, which are passed on. For *again* see `_serve`."""
+        of the others, which are passed on."""
         beyond: list[Offer] = []
         for offer in sorted(offers, key=lambda offer: offer.rank):
             if self._held.room(offer.key.connector):
-                self._hold(offer, again=again)
+                self._hold(offer)
             else:
                 beyond.append(offer)
                 self._held.more(offer.key.connector, [offer.key.partition])
@@ -261,36 +210,23 @@ class Worker:
             self._bell.set()
             await asyncio.sleep(min(SWEEP_SECONDS, asks_after(self._lease_seconds)))
 
-    async def _serve(
-        self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None, *, again: bool = False
-    ) -> None:
-        """Answer everything that waits in the mailbox of *offer*; what was *begun* under a *lease* has its slot. Where
-        it is begun *again*, nobody knows whether it was, and that is no further attempt."""
+    async def _serve(self, offer: Offer) -> None:
+        """Answer everything that waits in the mailbox of *offer*."""
         key = offer.key
         with about(workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector):
             slot = self._slots[key.connector]
             try:
-                if lease is not None:
-                    await self._serve_begun(lease, begun, slot)
-                elif again or slot.locked():
-                    await self._serve_later(offer, slot, again)
+                if slot.locked():
+                    await self._serve_later(offer, slot)
                 else:
                     await self._serve_now(offer, slot)
             except Superseded:
-                self._unsure = True  # whoever had it since may have ended, and it be this worker's once more
                 _log.warning("turn.superseded")
             except StoreUnavailable as error:
-                self._unsure = True  # what waits is safe in the mailbox; but it may be this worker's now
+                # What waits is safe in the mailbox; if it is this worker's now, it is reclaimed when the lease is over.
                 _log.warning("store.degraded", store="redis", why=str(error))
             except Exception:  # noqa: BLE001 - what waits there cannot be read now; the other conversations can
                 _log.exception("turn.failed", why="unreadable")
-
-    async def _serve_begun(self, lease: Lease, batch: Batch | None, slot: asyncio.Semaphore) -> None:
-        try:
-            async with holding(self._mailbox, lease, self._lease_seconds):
-                await self._answer_all(lease, batch)
-        finally:
-            slot.release()
 
     async def _serve_now(self, offer: Offer, slot: asyncio.Semaphore) -> None:
         async with slot:
@@ -300,7 +236,7 @@ class Worker:
                 async with holding(self._mailbox, lease, self._lease_seconds):
                     await self._answer_all(lease, batch)
 
-    async def _serve_later(self, offer: Offer, slot: asyncio.Semaphore, again: bool) -> None:
+    async def _serve_later(self, offer: Offer, slot: asyncio.Semaphore) -> None:
         """Hold the conversation, but take no turn yet: what comes while it waits is answered together, and an end of
         this process is no attempt of a turn that was not begun."""
         lease = await self._mailbox.claim(offer)
@@ -309,7 +245,7 @@ class Worker:
         async with holding(self._mailbox, lease, self._lease_seconds):
             await self._queue(slot)
             try:
-                await self._answer_all(lease, None, again)
+                await self._answer_all(lease, None)
             finally:
                 slot.release()
 
@@ -323,8 +259,9 @@ class Worker:
         finally:
             self._queued.discard(queueing)
 
-    async def _answer_all(self, lease: Lease, batch: Batch | None, again: bool = False) -> None:
-        """Answer *batch*, where it was taken already, and whatever else waits in the mailbox; then let go of it."""
+    async def _answer_all(self, lease: Lease, batch: Batch | None) -> None:
+        """Answer *batch*, if it was taken already, and whatever else waits in the mailbox; then let go of it."""
+        again = False
         wait, longest = _RETRY_SECONDS
         while not self._stopping:
             try:

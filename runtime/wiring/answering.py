@@ -38,7 +38,7 @@ from runtime.model import Model
 from runtime.prices import Prices
 from runtime.prompting import Prompting
 from runtime.reranker import IMPORT_SECONDS, LiteLLMReranker, RerankCosts
-from runtime.spending import Spending, held_seconds
+from runtime.spending import Spending
 from runtime.stops import Stops
 from runtime.tools import Tooling
 from runtime.turn import Turns
@@ -81,7 +81,7 @@ def wire_answering(
 ) -> Answering:
     """*files* are what comes with messages; *surroundings* is the machine."""
     records = wire_records(settings, kept, knowledge, tokens)
-    budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
+    budgets = Budgets(kept.store.client, settings)
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
     following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.told_contexts)
     jobs = _jobs(settings, kept, knowledge, following, records, model, spending)
@@ -136,7 +136,6 @@ def wire_answering(
         reading=Reading(settings, files, model),
         hub=kept.hub,
         accounting=Accounting(records, kept.manifests),
-        foresight=kept.foresight,
     )
     return Answering(
         model=model,
@@ -159,7 +158,7 @@ def wire_reranker(settings: Settings, kept: Kept) -> LiteLLMReranker | None:
     """What puts found passages in order, where a model is set for it."""
     if settings.rerank_model is None:
         return None
-    budgets = Budgets(kept.store.client, settings, settings.rerank_timeout_seconds)
+    budgets = Budgets(kept.store.client, settings)
     return LiteLLMReranker(settings, RerankCosts(kept.usage, budgets))
 
 

@@ -15,20 +15,16 @@ from grounding.memory.contexts import ContextDocuments
 from grounding.memory.copy import ContextCopy
 from grounding.memory.frames.file import problem_in as problem_in_frames
 from grounding.memory.global_context import GlobalContexts
-from grounding.memory.global_context_scripts import OPEN
 from grounding.memory.karma.store import MarkStore
-from grounding.memory.records.scripts import PAGE
 from grounding.memory.selection.kept import KeptSelections
 from grounding.sessions.store import Sessions
 from grounding.tokens import Tokens
 from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.log import Transcript
-from grounding.transcript.scripts import TAIL_PAGE
 from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
 from promptpolicy.slot import Kind
 from promptpolicy.tree import DirectiveTree
-from runtime.ahead import Foresight
 from runtime.attachments.kept import KeptFiles
 from runtime.conversation_list import ConversationList
 from runtime.dead_letters import DeadLetters
@@ -41,15 +37,11 @@ from runtime.mailbox import Mailbox
 from runtime.manifests import Manifests
 from runtime.outbox import Outbox
 from runtime.places import Places
-from runtime.redis_client import Client
 from runtime.stores import RedisStore
 from runtime.usage import Usage
 from runtime.workspaces import Workspaces
 
 LAST_COPY_SECONDS = 2.0
-_ASKED_AHEAD = (OPEN, PAGE, TAIL_PAGE)
-"""The scripts by which turns read: they change nothing, or, of the numbers that lines are given, what a turn that has
-begun changes anyway."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +72,6 @@ class Kept:
     publisher: FilingPublisher
     usage: Usage
     places: Places
-    foresight: Foresight | None
-    """None on a cluster."""
 
     @property
     def turns(self) -> Mailbox:
@@ -99,8 +89,7 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
     """All of it, on one store."""
     redis, alone = store.client, settings.redis_url is None
     hub = Hub(redis, shared=not alone)
-    foresight = Foresight(redis, _ASKED_AHEAD) if isinstance(redis, Client) else None
-    mailboxes = {lane: Mailbox(redis, lane, foresight=foresight if lane is Lane.TURNS else None) for lane in Lane}
+    mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
     transcript = Transcript(redis)
     directives = Directives(redis, settings.redis_timeout_seconds)
     tree = DirectiveTree(settings.data_dir)
@@ -140,5 +129,4 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         ),
         usage=Usage(redis),
         places=Places(redis, alone=alone),
-        foresight=foresight,
     )

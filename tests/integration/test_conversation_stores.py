@@ -479,12 +479,12 @@ async def test_turn_ids_sort_by_time() -> None:
     assert len({len(one) for one in ids}) == 1
 
 
-async def test_usage_is_counted_once_per_turn_and_purpose(redis: Redis) -> None:
+async def test_usage_is_counted_once_per_call(redis: Redis) -> None:
     usage, scope = Usage(redis), Scope("acme")
     spent = Tokens(prompt=100, cached=40, completion=10, cost_usd=0.25)
 
-    for purpose in ("reply", "reply", "summary"):
-        await usage.record(scope, "t1", purpose, "openai/gpt 4", spent)
+    for call in ("c1", "c1", "c2"):
+        await usage.record(scope, call, "openai/gpt 4", spent)
 
     (total,) = await usage.totals(scope)
     assert (total.model, total.calls, total.prompt, total.cached, total.cost_usd) == ("openai/gpt 4", 2, 200, 80, 0.5)
