@@ -96,8 +96,12 @@ class Asking:
     async def _ask(self, made: Made, built: Built, contents: Contents, offer: Offer, voice: _Voice) -> Completion:
         """Make the next call. Raises `ModelFailed` and `runtime.budget_terms.BudgetExceeded`."""
         sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
-        reservation = await self._spending.reserve(made.payer, REPLY, sent + self._taken(made), first=made.first)
-        made.pending = reservation
+        made.pending = reservation = await self._spending.estimate(sent + self._taken(made), first=made.first)
+        try:
+            await self._spending.reserve(made.payer, REPLY, reservation)
+        except BudgetExceeded:
+            made.pending = None
+            raise
         narrow = _Narrow(made, built, contents, self._tokens)
         try:
             completion = await self._model.complete(

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Fence, InboundMessage, Role
 from runtime.places import QueueMode
+from runtime.progress import Watched
 from runtime.stored import NewerFormat
 
 _VERSION = 1
@@ -28,14 +29,6 @@ class Amended(StrEnum):
     ANSWERING = "answering"
     ANSWERED = "answered"
     UNKNOWN = "unknown"
-
-
-class Watched(StrEnum):
-    """Whether people see an answer while it is written, and whether what they saw can be replaced."""
-
-    NOT = ""
-    ADDED_TO = "added_to"
-    REPLACEABLE = "replaceable"
 
 
 class MailboxFull(AgentRuntimeError):

@@ -29,8 +29,9 @@ from runtime.manifests import Manifests
 from runtime.model import Model
 from runtime.model_errors import ModelFailed
 from runtime.spending import Spending
+from runtime.turn import EXTRACT_RECORDS
 
-JOB = "records.extract"
+JOB = EXTRACT_RECORDS
 _TYPES = (Type.FACT, Type.DECISION, Type.PROCEDURE, Type.EPISODE)
 _KNOWN_NEWEST = 50
 """Records that are looked at beside those that a search finds: the index may be behind, or away."""

@@ -31,7 +31,7 @@ from runtime.commands.registry import Commands
 from runtime.commands.spoken import Spoken, spoken
 from runtime.commands.wording import code, plain
 from runtime.dead_letters import DeadLetters, UnknownLetter
-from runtime.envelopes import Amended, Envelope, Lane, MailboxFull, Watched
+from runtime.envelopes import Amended, Envelope, Lane, MailboxFull
 from runtime.events import about
 from runtime.hub import Hub
 from runtime.limits import Admission, RateLimit
@@ -41,6 +41,7 @@ from runtime.not_taken import NotTaken, Refused
 from runtime.outbox import Outbox, address_of
 from runtime.pairing import Request
 from runtime.places import Places, Settled
+from runtime.progress import Watched
 from runtime.refusals import Refusals, beginning
 from runtime.shows import Shows
 from runtime.stops import drop, interrupt

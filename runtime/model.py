@@ -45,8 +45,8 @@ from runtime.model_errors import (
     as_failure,
     retry_after_seconds,
 )
-from runtime.rounds import without_tools
 from runtime.senses import Heard, has_images, hear, without_images
+from runtime.tool_messages import without_tools
 from runtime.windows import OLLAMA_URL, served_by_ollama
 
 __all__ = ["Completion", "Model", "ModelFailed", "ModelRefused", "ModelUnavailable", "ToolCall"]

@@ -70,24 +70,24 @@ class Spending:
         self._prices = prices
         self._counting = counting
 
-    async def reserve(
-        self, payer: Payer, purpose: str, sent: int, *, first: str | None = None, output_tokens: int | None = None
-    ) -> Reservation:
-        """Charge what a call that sends about *sent* tokens may take at most. Raises `BudgetExceeded`."""
+    async def estimate(self, sent: int, *, first: str | None = None, output_tokens: int | None = None) -> Reservation:
+        """Estimate what a call that sends about *sent* tokens may take at most, under a new name."""
         model = first or self._model.name
         output = output_tokens or self._max_output_tokens
         if model == SMOLLM2:
             output = min(output, LOCAL_MAX_OUTPUT_TOKENS)
-        call, usd = uuid.uuid4().hex, await self._usd(model, sent, output)
+        usd = await self._usd(model, sent, output)
+        return Reservation(uuid.uuid4().hex, model, Tokens(sent, 0, output, usd, estimated=True))
+
+    async def reserve(self, payer: Payer, purpose: str, reservation: Reservation) -> None:
+        """Charge *reservation*. Repeats until the store has it. Raises `BudgetExceeded`."""
+        most = reservation.usage
+        cost = Cost(most.prompt + most.completion, most.cost_usd)
         try:
-            # Again if only the answer was lost: another name would be charged beside it.
-            await retry_until_stored(
-                lambda: self._budgets.reserve(payer.scope, call, Cost(sent + output, usd), payer.user)
-            )
+            await retry_until_stored(lambda: self._budgets.reserve(payer.scope, reservation.call, cost, payer.user))
         except BudgetExceeded as error:
             _log_exceeded(error, purpose)
             raise
-        return Reservation(call, model, Tokens(sent, 0, output, usd, estimated=True))
 
     async def check(self, payer: Payer, purpose: str) -> None:
         """Check before calls whose cost nobody knows. Raises `BudgetExceeded` if nothing is left."""
@@ -140,7 +140,8 @@ class Spending:
         """
         payer, text = Payer(scope), "\n".join(str(message["content"]) for message in messages)
         sent = await asyncio.to_thread(self._counting.count, text) + MESSAGE_TOKENS * len(messages)
-        reservation = await self.reserve(payer, purpose, sent, output_tokens=output_tokens)
+        reservation = await self.estimate(sent, output_tokens=output_tokens)
+        await self.reserve(payer, purpose, reservation)
         try:
             answer = await self._model.complete(messages, purpose=purpose, max_output_tokens=output_tokens)
         except ModelFailed as error:

@@ -21,7 +21,6 @@ from runtime.asking import Asking
 from runtime.attachments.reading import Reading, written
 from runtime.censoring import Accounting
 from runtime.envelopes import Batch
-from runtime.extracting import JOB as EXTRACT
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
 from runtime.journal import Done, Journal
@@ -41,7 +40,8 @@ from runtime.writing import Writing, now, rfc3339
 
 BOT = "agent-runtime"
 REMEMBER = ("turn.remember",)
-AFTER_TURN = ("summary.refresh", EXTRACT, *REMEMBER)
+EXTRACT_RECORDS = "records.extract"
+AFTER_TURN = ("summary.refresh", EXTRACT_RECORDS, *REMEMBER)
 Step = Callable[[], Awaitable[object]]
 
 

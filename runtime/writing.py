@@ -217,14 +217,15 @@ class Writing:
             made.heard.append(one)
             await self._settle_heard(made)
 
-        read, contents = await self._reading.read(batch, made.first, heard)
-        pairs = enumerate(zip(batch.envelopes, read.envelopes, strict=True))
-        words = {place: now.message.text for place, (before, now) in pairs if now.message != before.message}
+        before = [envelope.message for envelope in batch.envelopes]
+        read, contents = await self._reading.read(before, made.first, heard)
+        words = {place: read[place].text for place in range(len(read)) if read[place] != before[place]}
         if words:
             await retry_until_stored(
                 lambda: self._journal.heard(batch, words)
             )  # counted before: whoever finds the words here pays no more for them
-        return read, contents
+        envelopes = [replace(one, message=message) for one, message in zip(batch.envelopes, read, strict=True)]
+        return replace(batch, envelopes=tuple(envelopes)), contents
 
     async def _settle_heard(self, made: Made) -> None:
         """Settle the recordings that were transcribed so far; again does no harm. While the store is away nothing is
