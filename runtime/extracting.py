@@ -25,11 +25,10 @@ from grounding.transcript.log import Transcript
 from runtime.budget_terms import BudgetExceeded
 from runtime.extraction_marks import ExtractionMarks, Found, Mark
 from runtime.jobs import Job
-from runtime.manifests import Manifests
 from runtime.model import Model
 from runtime.model_errors import ModelFailed
 from runtime.spending import Spending
-from runtime.turn import EXTRACT_RECORDS
+from runtime.turns import EXTRACT_RECORDS, Manifests
 
 JOB = EXTRACT_RECORDS
 _TYPES = (Type.FACT, Type.DECISION, Type.PROCEDURE, Type.EPISODE)

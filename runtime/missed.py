@@ -19,8 +19,8 @@ from connectors.message import (
     InboundKind,
     InboundMessage,
 )
-from runtime.mailbox import Mailbox
 from runtime.not_taken import NotTaken
+from runtime.turns import Mailbox
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.2

@@ -18,9 +18,9 @@ from connectors.connector import (
     SendFailed,
     State,
 )
-from runtime.mailbox import Mailbox
 from runtime.missed import Order, hear_missed
 from runtime.not_taken import NotTaken
+from runtime.turns import Mailbox
 
 _WATCH_SECONDS = 0.5
 _RESTART_SECONDS = (1.0, 60.0)

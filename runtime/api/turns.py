@@ -19,8 +19,8 @@ from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
 from runtime.explaining import compare
 from runtime.identifiers import is_turn_id
-from runtime.manifests import Manifest, UnknownTurn, prefix_row
 from runtime.tokens import Caller
+from runtime.turns import Manifest, UnknownTurn, prefix_row
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime

@@ -15,8 +15,8 @@ from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
 from runtime.budget_terms import Term
 from runtime.budgets import Budgets
-from runtime.mailbox import Mailbox
 from runtime.spending import Spending
+from runtime.turns.mailbox import Mailbox
 from runtime.usage import ModelUsage
 from tests.acceptance.test_commands_chat import BO, LENA, Chat
 from tests.contract.telegram_harness import telegram_connector

@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, StoreUnavailable
-from runtime.envelopes import Batch, Lease
 from runtime.outbox import Outbox
+from runtime.turns.batch import Batch, Lease
 from tests.acceptance.test_discord_chat import LENA, Chat
 from tests.contract.discord_harness import discord_connector
 from tests.emulators.bot import Bot, running_bot

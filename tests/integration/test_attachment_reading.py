@@ -17,12 +17,12 @@ from connectors.message import Attachment, Author, ConversationKey, Fence, Inbou
 from grounding.run_context import AttachedText
 from runtime.attachments.files import Files
 from runtime.attachments.reading import MAX_FILES, MAX_IMAGES, NOTHING, Contents, Reading, written
-from runtime.envelopes import Batch, Envelope
 from runtime.hub import Hub
 from runtime.locating import Locator
 from runtime.model_errors import ModelUnavailable
-from runtime.question import Question
 from runtime.senses import Heard
+from runtime.turns.batch import Batch, Envelope
+from runtime.turns.turn_state import Question
 from tests.emulators import documents as made
 from tests.emulators import hostile
 

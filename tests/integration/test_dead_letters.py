@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from connectors.message import ConversationKey
-from runtime import mailbox
-from runtime.envelopes import Batch
+from runtime.turns import mailbox
+from runtime.turns.batch import Batch
 from tests.emulators.face import Face
 from tests.emulators.openai import FakeOpenAI, in_background
 

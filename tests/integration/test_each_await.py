@@ -13,12 +13,13 @@ import pytest
 from config.settings import Settings
 from connectors.message import ConversationKey
 from grounding.transcript.entry import EntryRole
-from runtime import deliverer, worker
-from runtime.envelopes import Lane, Offer
+from runtime import deliverer
 from runtime.hub import Hub
-from runtime.mailbox import Mailbox
 from runtime.outbox import Outbox
-from runtime.worker import Worker
+from runtime.turns import worker
+from runtime.turns.batch import Lane, WorkItem
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.worker import Worker
 from tests.emulators.awaits import at_each_wait
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -37,7 +38,7 @@ class Halt:
         self.place, self.at, self.waits = "", 0, 0
         self.befalls: Callable[[asyncio.Task[Any]], Coroutine[Any, Any, None] | None] = lambda _serving: None
 
-    async def serve(self, one: Worker, offer: Offer) -> None:
+    async def serve(self, one: Worker, offer: WorkItem) -> None:
         if offer.key.external_id != self.place or self.waits:
             await SERVE(one, offer)
             return

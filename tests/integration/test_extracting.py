@@ -25,8 +25,8 @@ from runtime.exchange import Completion
 from runtime.extracting import JOB, RecordsExtraction
 from runtime.extraction_marks import ExtractionMarks
 from runtime.jobs import Job
-from runtime.manifests import Manifests
 from runtime.model_errors import ModelFailed
+from runtime.turns.manifest import Manifests
 from tests.emulators.records import RememberedRecords
 from tests.unit.test_assemble import context
 

@@ -20,9 +20,9 @@ from grounding.tokens import load_tokens
 from grounding.transcript import markdown
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime.envelopes import Envelope
-from runtime.mailbox import Mailbox
-from runtime.manifests import Manifests, UnknownTurn
+from runtime.turns.batch import Envelope
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.manifest import Manifests, UnknownTurn
 from runtime.usage import Usage
 from tests.emulators.embedder import HashedWords
 from tests.unit.test_assemble import context

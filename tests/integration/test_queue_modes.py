@@ -12,17 +12,17 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
-from runtime.envelopes import Batch, Envelope, Lease, Merged
 from runtime.exchange import Completion
 from runtime.governor import Governors
 from runtime.hub import Hub
-from runtime.journal import Journal
-from runtime.mailbox import Mailbox
 from runtime.part_states import PartStates
 from runtime.places import QueueMode, Settled
 from runtime.progress import tell_none_comes
 from runtime.shows import Shows
-from runtime.stops import Stops, interrupt
+from runtime.turns.batch import Batch, BatchGrown, Envelope, Lease
+from runtime.turns.cancel import Cancellations, notify_interrupted
+from runtime.turns.checkpoint import Checkpoints
+from runtime.turns.mailbox import Mailbox
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper
@@ -122,27 +122,27 @@ async def test_storing_says_which_turn_is_at_hand(mailbox: Mailbox) -> None:
 async def test_what_is_said_of_a_turn_before_it_is_begun_is_heard(redis: Redis, mailbox: Mailbox) -> None:
     """Between the taking of a turn and its answering lies the wait for the rest of a message."""
     hub = Hub(redis, shared=False)
-    stops = Stops(hub, mailbox)
+    stops = Cancellations(hub, mailbox)
     await mailbox.store(KEY, envelope(1, "collect"))
     batch = await taken(mailbox, await held(mailbox))
 
     assert await stops.stop(KEY)
-    await interrupt(hub, batch.turn_id)
-    with stops.heard(batch.turn_id) as wishes:
+    await notify_interrupted(hub, batch.turn_id)
+    with stops.listen(batch.turn_id) as wishes:
         assert (wishes.stop, wishes.more, wishes.changed.is_set()) == (True, True, True)
-    with stops.heard("another turn") as others:
+    with stops.listen("another turn") as others:
         assert (others.stop, others.more) == (False, False)
 
 
 async def test_a_worker_in_another_process_hears_of_it(redis: Redis, mailbox: Mailbox) -> None:
     gateway, worker = Hub(redis, shared=True), Hub(redis, shared=True)
-    stops = Stops(worker, mailbox)
+    stops = Cancellations(worker, mailbox)
     listening = asyncio.create_task(worker.run())
     try:
-        with stops.heard("t1") as wishes:
+        with stops.listen("t1") as wishes:
             async with asyncio.timeout(60):
                 while not wishes.more:  # the first may be told before anybody listens
-                    await interrupt(gateway, "t1")
+                    await notify_interrupted(gateway, "t1")
                     await asyncio.sleep(0.02)
     finally:
         listening.cancel()
@@ -151,17 +151,17 @@ async def test_a_worker_in_another_process_hears_of_it(redis: Redis, mailbox: Ma
 
 async def test_a_call_for_more_of_which_there_is_none_changes_nothing(redis: Redis, mailbox: Mailbox) -> None:
     """The news may come when the message was made part of the question already, or was taken out again."""
-    stops = Stops(Hub(redis, shared=False), mailbox)
+    stops = Cancellations(Hub(redis, shared=False), mailbox)
     await mailbox.store(KEY, envelope(1, "interrupt"))
     batch = await taken(mailbox, await held(mailbox))
-    with stops.heard(batch.turn_id) as wishes:
+    with stops.listen(batch.turn_id) as wishes:
         wishes.more = True
-        await stops.merge(batch, wishes)
+        await stops.grow_batch(batch, wishes)
         assert not wishes.more
 
         await mailbox.store(KEY, envelope(2, "interrupt"))
-        with pytest.raises(Merged) as merged:
-            await stops.merge(batch, wishes)
+        with pytest.raises(BatchGrown) as merged:
+            await stops.grow_batch(batch, wishes)
     assert ids(merged.value.batch) == ["m1", "m2"]
     assert merged.value.batch.turn_id == batch.turn_id
 
@@ -170,23 +170,23 @@ async def test_a_call_for_more_of_which_there_is_none_changes_nothing(redis: Red
 
 
 async def test_the_answer_to_the_smaller_question_is_not_taken_up_again(redis: Redis, mailbox: Mailbox) -> None:
-    journal = Journal(redis)
+    journal = Checkpoints(redis)
     await mailbox.store(KEY, envelope(1, "interrupt"))
     lease = await held(mailbox)
     batch = await taken(mailbox, lease)
-    await journal.heard(batch, {0: "what was spoken"})
-    await journal.completed(batch, 0, Completion(text="to the first alone", model="m"))
+    await journal.save_words(batch, {0: "what was spoken"})
+    await journal.save_answer(batch, 0, Completion(text="to the first alone", model="m"))
     await mailbox.store(KEY, envelope(2, "interrupt"))
     grown = await mailbox.extend(batch)
 
     again = await taken(mailbox, await held(mailbox, silent_seconds=0.0))
     assert ids(again) == ids(grown) == ["m1", "m2"]
-    assert (await journal.read(again)).completions == ()
-    await journal.heard(again, {1: "and more of it"})
-    assert (await journal.read(again)).words == {0: "what was spoken", 1: "and more of it"}
+    assert (await journal.load(again)).completions == ()
+    await journal.save_words(again, {1: "and more of it"})
+    assert (await journal.load(again)).words == {0: "what was spoken", 1: "and more of it"}
 
-    await journal.completed(again, 0, Completion(text="to both", model="m"))
-    assert [one.text for one in (await journal.read(again)).completions] == ["to both"]
+    await journal.save_answer(again, 0, Completion(text="to both", model="m"))
+    assert [one.text for one in (await journal.load(again)).completions] == ["to both"]
 
 
 # Whole turns

@@ -13,11 +13,11 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role
-from runtime.envelopes import Batch, Envelope, Offer, Stored
 from runtime.hub import Hub
-from runtime.mailbox import Mailbox
+from runtime.turns.batch import Batch, Envelope, PutResult, WorkItem
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.worker import Worker
 from runtime.work_streams import GROUP
-from runtime.worker import Worker
 
 KEY = ConversationKey("acme", "http", "desk")
 
@@ -61,7 +61,7 @@ async def working(redis: Redis, settings: Settings, mailbox: Mailbox, *, alone: 
         await asyncio.wait([running])
 
 
-async def store(mailbox: Mailbox, number: int, key: ConversationKey = KEY) -> Stored:
+async def store(mailbox: Mailbox, number: int, key: ConversationKey = KEY) -> PutResult:
     message = InboundMessage(
         connector=key.connector,
         external_id=key.external_id,
@@ -115,7 +115,7 @@ async def test_a_worker_takes_no_turn_from_itself_where_the_store_stood_still(
     looked = asyncio.Event()
     abandoned = mailbox.abandoned
 
-    async def looking(silent_seconds: float, most: int, *, spares: bool) -> list[Offer]:
+    async def looking(silent_seconds: float, most: int, *, spares: bool) -> list[WorkItem]:
         found = await abandoned(silent_seconds, most, spares=spares)
         if found:
             looked.set()

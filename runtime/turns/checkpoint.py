@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from connectors.message import Superseded, redis_key
-from runtime.envelopes import Batch
 from runtime.exchange import Completion
-from runtime.rounds import Result, Round
 from runtime.store_retry import retry_until_stored
 from runtime.stored import pack, unpack
+from runtime.turns.batch import Batch
+from runtime.turns.rounds import Result, Round
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -54,7 +54,7 @@ return 1
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TurnCheckpoint:
     """How far a turn has come: the words of its messages by their place, the answers it has from the model, and what
     their tool calls brought by round and place; None for one that was begun and of which nobody knows the end."""
 
@@ -86,16 +86,16 @@ class Done:
         return tuple(found) if len(found) == calls else ()
 
 
-class Journal:
-    """The journals of all turns. Raises `connectors.message.StoreUnavailable` throughout."""
+class Checkpoints:
+    """The checkpoints of all turns. Raises `connectors.message.StoreUnavailable` throughout."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._write = redis.register_script(_WRITE)
         self._begin = redis.register_script(_BEGIN)
 
-    async def read(self, batch: Batch) -> Done:
-        """How far the turn of *batch* has come. Raises `runtime.stored.NewerFormat`."""
+    async def load(self, batch: Batch) -> TurnCheckpoint:
+        """Load how far the turn of *batch* has come. Raises `runtime.stored.NewerFormat`."""
         stored: Any = await self._redis.hgetall(_key(batch))
         words: dict[int, str] = {}
         completions: list[Completion] = []
@@ -114,14 +114,14 @@ class Journal:
             if fields.get("messages", len(batch.envelopes)) != len(batch.envelopes):
                 break
             completions.append(_COMPLETION.validate_python(fields["completion"]))
-        return Done(words, tuple(completions), results)
+        return TurnCheckpoint(words, tuple(completions), results)
 
-    async def heard(self, batch: Batch, words: Mapping[int, str]) -> None:
+    async def save_words(self, batch: Batch, words: Mapping[int, str]) -> None:
         """Keep what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
         step = f"words:{min(words)}"  # those before stand there already
         await self._keep(batch, step, pack(_VERSION, words={str(place): said for place, said in words.items()}))
 
-    async def completed(self, batch: Batch, number: int, completion: Completion) -> None:
+    async def save_answer(self, batch: Batch, number: int, completion: Completion) -> None:
         """Keep the answer of the model's call *number* (from 0). Raises `connectors.message.Superseded`."""
         answer = _COMPLETION.dump_python(completion, mode="json")
         await self._keep(batch, f"round:{number}", pack(_VERSION, completion=answer, messages=len(batch.envelopes)))
@@ -136,12 +136,12 @@ class Journal:
             raise Superseded("another worker holds the conversation now")
         return bool(begun)
 
-    async def tool_told(self, batch: Batch, number: int, place: int, result: Result) -> None:
+    async def save_tool_result(self, batch: Batch, number: int, place: int, result: Result) -> None:
         """Keep what came of that call. Raises `connectors.message.Superseded`."""
-        told = _RESULT.dump_python(result, mode="json")
-        await self._keep(batch, _tool(batch, number, place), pack(_VERSION, result=told))
+        dumped = _RESULT.dump_python(result, mode="json")
+        await self._keep(batch, _tool(batch, number, place), pack(_VERSION, result=dumped))
 
-    async def forget(self, batch: Batch) -> None:
+    async def delete(self, batch: Batch) -> None:
         """The turn is over."""
         await self._redis.delete(_key(batch))
 

@@ -1,4 +1,4 @@
-"""What waits in mailboxes, and what a worker is given of it: the nouns of `runtime.mailbox`, which keeps them."""
+"""What waits in mailboxes, and what a worker is given of it: the nouns of `runtime.turns.mailbox`, which keeps them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lane(StrEnum):
     COMMANDS = "commands-"
 
 
-class Amended(StrEnum):
+class AmendResult(StrEnum):
     """Where a message was when it was changed: waiting still, in an answer's making, answered, or never seen."""
 
     AMENDED = "amended"
@@ -70,7 +70,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class WorkItem:
     """A conversation that has something waiting, given to this worker; ``entry`` is its place in the stream."""
 
     key: ConversationKey
@@ -114,7 +114,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class PutResult:
     """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``at_hand`` the turn of
     earlier messages that is being answered, if one is; ``held`` says that a worker has the conversation and looks for
     more before it lets go: no worker need be told."""
@@ -125,7 +125,7 @@ class Stored:
     held: bool = False
 
 
-class Merged(Exception):
+class BatchGrown(Exception):
     """A turn's question has grown while it was answered: *batch* is to be answered in its place, as the same turn."""
 
     def __init__(self, batch: Batch) -> None:
@@ -136,13 +136,13 @@ class Merged(Exception):
 _ENVELOPE = TypeAdapter(Envelope)
 
 
-def packed(envelope: Envelope) -> bytes:
+def pack_envelope(envelope: Envelope) -> bytes:
     """*envelope* as it is stored."""
     return _ENVELOPE.dump_json(envelope)
 
 
-def unpacked(text: str) -> Envelope:
-    """The inverse of `packed`. Raises `runtime.stored.NewerFormat`."""
+def unpack_envelope(text: str) -> Envelope:
+    """The inverse of `pack_envelope`. Raises `runtime.stored.NewerFormat`."""
     envelope = _ENVELOPE.validate_json(text)
     if envelope.v > _VERSION:
         raise NewerFormat(f"a waiting message has version {envelope.v}; this runtime reads {_VERSION}: upgrade it")

@@ -21,9 +21,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import PARTITIONS, ConversationKey, Fence, Superseded, encode_id, partition_tag, redis_key
-from runtime import mailbox_scripts as scripts
-from runtime.envelopes import Amended, Batch, Envelope, Lane, Lease, MailboxFull, Offer, Stored, packed, unpacked
 from runtime.identifiers import new_turn_id
+from runtime.turns import mailbox_scripts as scripts
+from runtime.turns.batch import (
+    AmendResult,
+    Batch,
+    Envelope,
+    Lane,
+    Lease,
+    MailboxFull,
+    PutResult,
+    WorkItem,
+    pack_envelope,
+    unpack_envelope,
+)
 from runtime.work_streams import GROUP, Given, WorkStreams
 
 if TYPE_CHECKING:
@@ -65,7 +76,7 @@ class Mailbox:
 
     # What gateways do
 
-    async def store(self, key: ConversationKey, envelope: Envelope, unless: str = "") -> Stored:
+    async def store(self, key: ConversationKey, envelope: Envelope, unless: str = "") -> PutResult:
         """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before, or there is a key of
         the name *unless*, if given, which has the conversation's tag.
 
@@ -80,11 +91,11 @@ class Mailbox:
                 self._key(key, "current"),
                 *([unless] if unless else ()),
             ],
-            args=[_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
+            args=[_SEEN_SECONDS, pack_envelope(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
         )
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
-        return Stored(bool(new), turn_id, at_hand, bool(held))
+        return PutResult(bool(new), turn_id, at_hand, bool(held))
 
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
         """Have the messages of a turn that was given up answered after all, behind what waits, by a new turn or more.
@@ -102,7 +113,7 @@ class Mailbox:
                 key.encoded,
                 max(MAX_WAITING, len(envelopes)),
                 _SEEN_SECONDS,
-                *(packed(replace(envelope, model=None)) for envelope in envelopes),
+                *(pack_envelope(replace(envelope, model=None)) for envelope in envelopes),
             ],
         )
         if put == _FULL:
@@ -123,19 +134,19 @@ class Mailbox:
             answered, at_hand = await pipe.execute()
         return str(answered or at_hand or "")
 
-    async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> Amended:
+    async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> AmendResult:
         """Put *envelope* in the place of a message that still waits, or take that out where it is None."""
         found: Any = await self._amend(
             keys=[self._key(key, "current"), self._key(key, "inbox"), self._seen(key, message_id)],
-            args=[message_id, packed(envelope) if envelope else ""],
+            args=[message_id, pack_envelope(envelope) if envelope else ""],
         )
-        return Amended(found)
+        return AmendResult(found)
 
     async def stop(self, key: ConversationKey, *, all_else: bool = False) -> tuple[str, tuple[str, ...]]:
         """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty where none is. With
         *all_else* what waits behind it is dropped: those messages' ids."""
         turn_id, dropped = await self._stop(keys=[self._key(key, one) for one in ("current", "inbox")[: 1 + all_else]])
-        return str(turn_id), tuple(unpacked(text).message.message_id for text in dropped)
+        return str(turn_id), tuple(unpack_envelope(text).message.message_id for text in dropped)
 
     async def drop(self, key: ConversationKey, message_id: str) -> str:
         """Say that the message is gone that is answered in *key*; the turn, empty where it is not that one alone."""
@@ -168,28 +179,28 @@ class Mailbox:
         """Make what workers need to be given work."""
         await self._streams.prepare(self._all_work)
 
-    async def offers(self, partitions: Collection[int], each: int) -> list[Offer]:
+    async def offers(self, partitions: Collection[int], each: int) -> list[WorkItem]:
         """Conversations of *partitions* that nobody was given yet, at most *each* of every one."""
         names = [self._work(partition_tag(partition)) for partition in partitions]
         return [_offer(given) for given in await self._streams.offered(names, each)]
 
-    async def abandoned(self, silent_seconds: float, most: int, *, spares: bool = False) -> list[Offer]:
+    async def abandoned(self, silent_seconds: float, most: int, *, spares: bool = False) -> list[WorkItem]:
         """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one, at most so
         many. *spares*: none of the living, see `WorkStreams.abandoned`."""
         found = await self._streams.abandoned(self._all_work, silent_seconds, most, most, spares=spares)
         return [_offer(given) for given in found]
 
-    async def pass_on(self, offers: Sequence[Offer]) -> None:
+    async def pass_on(self, offers: Sequence[WorkItem]) -> None:
         """Let others have the conversations of *offers*, none of them claimed: behind what else waits."""
         await self._streams.behind(Given(self._work(offer.key.tag), offer.entry, {}) for offer in offers)
 
-    async def claim(self, offer: Offer) -> Lease | None:
+    async def claim(self, offer: WorkItem) -> Lease | None:
         """Hold the conversation of *offer*; every earlier hold of it is void. None where nothing waits in it."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
         held = await self._claim(keys=[fence.name, self._work(offer.key.tag)], args=[offer.entry, fence.token, GROUP])
         return Lease(offer.key, offer.entry, fence) if held else None
 
-    async def begin(self, offer: Offer) -> tuple[Lease, Batch | None] | None:
+    async def begin(self, offer: WorkItem) -> tuple[Lease, Batch | None] | None:
         """`claim` and `take` in one step."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
         taken: Any = await self._begin(
@@ -242,7 +253,7 @@ class Mailbox:
             keys=[batch.fence.name, self._key(batch.key, "inbox")], args=[batch.turn_id, MAX_BATCH, batch.fence.token]
         )
         _check(texts)
-        envelopes = tuple(unpacked(text) for text in texts)
+        envelopes = tuple(unpack_envelope(text) for text in texts)
         return replace(batch, envelopes=envelopes) if envelopes else batch
 
     async def done(self, batch: Batch) -> bool:
@@ -313,11 +324,11 @@ def _check(answer: object) -> None:
         raise Superseded("another worker holds the conversation now")
 
 
-def _offer(given: Given) -> Offer:
-    return Offer(ConversationKey.decode(given.fields["key"]), given.id)
+def _offer(given: Given) -> WorkItem:
+    return WorkItem(ConversationKey.decode(given.fields["key"]), given.id)
 
 
 def _batch(lease: Lease, taken: Any) -> Batch:
     turn_id, attempt, resumed, texts, crashes = taken
-    envelopes = tuple(unpacked(text) for text in texts)
+    envelopes = tuple(unpack_envelope(text) for text in texts)
     return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed), int(crashes))

@@ -11,14 +11,14 @@ from grounding import assemble
 from grounding.layers import citations
 from grounding.layers.retrieval import label
 from grounding.run_context import Censor, Passage
-from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
-from runtime.envelopes import Batch
 from runtime.exchange import Completion, whole
 from runtime.model_errors import ModelFailed
-from runtime.question import Built
-from runtime.rounds import Round, as_one, total
+from runtime.turns import censors
+from runtime.turns.batch import Batch
+from runtime.turns.rounds import Round, as_one, total
+from runtime.turns.turn_state import BuiltPrompt
 
 QUOTED = "I can only quote what the documents and my memory say:"
 
@@ -56,15 +56,15 @@ def stopped(reply: OutboundMessage) -> OutboundMessage:
     return replace(reply, silent=reply.text == NOTHING_SAID, stopped=True)
 
 
-def answer(batch: Batch, built: Built, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:
+def answer(batch: Batch, built: BuiltPrompt, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:
     """The model's answer to *batch*: *completion*, which the *rounds* before it are part of. Its sources are what it
     cites, or where it cites nothing what it was given; `EXTRACTIVE` cites all that it uses."""
     one = as_one(rounds, completion)
-    censor = censoring.stopping(built.context.censors, one.text)
+    censor = censors.stopping(built.context.censors, one.text)
     if censor is not None:
         return _censored(batch, built, one, censor)
-    found = checked(one, built, rounds)
-    used = found.cited if one.model == EXTRACTIVE else found.cited or given(built, rounds)
+    found = checked_answer(one, built, rounds)
+    used = found.cited if one.model == EXTRACTIVE else found.cited or given_passages(built, rounds)
     attached = _attached(built)
     return replace(
         draft(batch),
@@ -78,13 +78,13 @@ def answer(batch: Batch, built: Built, completion: Completion, rounds: Sequence[
     )
 
 
-def _censored(batch: Batch, built: Built, completion: Completion, censor: Censor) -> OutboundMessage:
+def _censored(batch: Batch, built: BuiltPrompt, completion: Completion, censor: Censor) -> OutboundMessage:
     """What is said in the place of an answer that goes against *censor*: why there is none."""
     return replace(
         draft(batch),
-        text=f"I stopped my answer, because it goes against a rule that holds here: {censoring.because(censor)}.",
+        text=f"I stopped my answer, because it goes against a rule that holds here: {censors.because(censor)}.",
         kind="apology",
-        error_code=censoring.CENSORED,
+        error_code=censors.CENSORED,
         strategy=built.context.strategy,
         reason=built.context.reason,
         degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
@@ -94,7 +94,7 @@ def _censored(batch: Batch, built: Built, completion: Completion, censor: Censor
 
 def apology(
     batch: Batch,
-    built: Built | None,
+    built: BuiltPrompt | None,
     error: assemble.ContextTooLarge | ModelFailed,
     quotation: str = "",
     rounds: Sequence[Round] = (),
@@ -110,7 +110,7 @@ def apology(
     text = (error.admin_text if is_admin else "") or error.user_text
     used: tuple[Passage, ...] = ()
     if quotation and not _is_stopped(built, quotation):
-        found = checked(Completion(quotation, EXTRACTIVE), built, rounds)
+        found = checked_answer(Completion(quotation, EXTRACTIVE), built, rounds)
         text, used = f"{text} {QUOTED}\n\n{found.text}", found.cited
     return replace(
         base,
@@ -158,28 +158,28 @@ def broken(batch: Batch) -> OutboundMessage:
     )
 
 
-def checked(completion: Completion, built: Built, rounds: Sequence[Round] = ()) -> citations.Checked:
+def checked_answer(completion: Completion, built: BuiltPrompt, rounds: Sequence[Round] = ()) -> citations.Checked:
     """The answer with its citations checked against what the model was given, in its prompt or by tools."""
     told = [result.text for one in rounds for result in one.results]
-    citable = (*given(built, rounds), *_material(built), *_attached(built))
+    citable = (*given_passages(built, rounds), *_material(built), *_attached(built))
     return citations.check(completion.text, citable, "\n".join([built.prompt.user, *told]))
 
 
-def _material(built: Built) -> tuple[Passage, ...]:
+def _material(built: BuiltPrompt) -> tuple[Passage, ...]:
     """The files that were given whole, as what may be cited; who cites none of them was not given each as a source."""
     material = built.context.codex
     files = material.files if material is not None else ()
     return tuple(Passage(source=file.path, heading="", text=file.text, score=0.0) for file in files)
 
 
-def _attached(built: Built) -> tuple[Passage, ...]:
+def _attached(built: BuiltPrompt) -> tuple[Passage, ...]:
     """The files that came with the message, of which the model read the text, as what may be cited. People sent them
     themselves: they are named nowhere else."""
     files = built.context.query.files
     return tuple(Passage(source=file.name, heading="", text="", score=0.0) for file in files if file.text)
 
 
-def given(built: Built, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
+def given_passages(built: BuiltPrompt, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
     """The passages that stand in the prompt, in its order, and then those that tools found."""
     retrieved = built.prompt.block("retrieved")
     text = retrieved.text if retrieved is not None else ""
@@ -188,7 +188,7 @@ def given(built: Built, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
     return tuple(dict.fromkeys([*shown, *found]))
 
 
-def _sources(built: Built, passages: Sequence[Passage]) -> tuple[Source, ...]:
+def _sources(built: BuiltPrompt, passages: Sequence[Passage]) -> tuple[Source, ...]:
     """Where *passages* come from, each once, but for names that a censor stops: people read them below the reply."""
     return tuple(
         dict.fromkeys(
@@ -199,8 +199,8 @@ def _sources(built: Built, passages: Sequence[Passage]) -> tuple[Source, ...]:
     )
 
 
-def _is_stopped(built: Built, text: str) -> bool:
-    return censoring.stopping(built.context.censors, text) is not None
+def _is_stopped(built: BuiltPrompt, text: str) -> bool:
+    return censors.stopping(built.context.censors, text) is not None
 
 
 def answered(batch: Batch) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from connectors.message import StoreUnavailable, Superseded
-from runtime.envelopes import Lease
-from runtime.mailbox import Mailbox
+from runtime.turns.batch import Lease
+from runtime.turns.mailbox import Mailbox
 from runtime.work_streams import renews_after
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _LETTING_GO_SECONDS = 0.1
 
 
 @asynccontextmanager
-async def holding(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> AsyncIterator[None]:
+async def hold_lease(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> AsyncIterator[None]:
     """Keep *lease* while inside, and hand it back where the inside is cancelled.
 
     Who loses it is stopped: raises `connectors.message.Superseded`.
@@ -30,11 +30,11 @@ async def holding(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> Async
         try:
             yield
         except asyncio.CancelledError:
-            await asyncio.shield(hand_back(mailbox, lease))
+            await asyncio.shield(hand_back_lease(mailbox, lease))
             raise
 
 
-async def hand_back(mailbox: Mailbox, lease: Lease) -> None:
+async def hand_back_lease(mailbox: Mailbox, lease: Lease) -> None:
     """Let another worker go on at once. Raises nothing: where it fails, the lease ends by itself."""
     with suppress(StoreUnavailable, Superseded, TimeoutError):
         async with asyncio.timeout(HAND_BACK_SECONDS):

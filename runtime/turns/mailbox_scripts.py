@@ -1,4 +1,4 @@
-"""What the mailbox does in one atomic step each, as Lua for Redis. Keys and arguments come from `runtime.mailbox`."""
+"""The atomic steps of the mailbox, as Lua for Redis. Keys and arguments come from `runtime.turns.mailbox`."""
 
 from __future__ import annotations
 

@@ -16,29 +16,28 @@ from grounding import assemble
 from grounding.assemble import rounds_room
 from grounding.blocks import SEPARATOR
 from grounding.tokens import Tokens
-from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
 from runtime.caching import Standing
 from runtime.exchange import Completion, Message
-from runtime.journal import Journal
-from runtime.made import Made
 from runtime.model import Model
 from runtime.model_errors import ModelFailed, ModelUnavailable
 from runtime.progress import Telling
-from runtime.question import Built, Question
-from runtime.rounds import Round, as_one, asked, said
 from runtime.senses import with_images
 from runtime.spending import Spending, prompt_tokens
 from runtime.store_retry import retry_until_stored
-from runtime.tools import NOTHING, Asked, Offer, Tooling
+from runtime.turns import censors
+from runtime.turns.checkpoint import Checkpoints
+from runtime.turns.rounds import Round, as_one, asked, said
+from runtime.turns.tools import NO_TOOLS, OfferedTools, ToolContext, Tooling
+from runtime.turns.turn_state import BuiltPrompt, Question, TurnState
 from runtime.usage import REPLY
 
 LEAST_ROOM_TOKENS = 64
 """Where a window has less room for what tools tell, the model has to answer with what there is."""
 
 
-class Asking:
+class AgentLoop:
     """Asks for answers. Holds what that needs; keeps nothing between them."""
 
     def __init__(
@@ -47,142 +46,146 @@ class Asking:
         *,
         model: Model,
         tooling: Tooling,
-        journal: Journal,
+        checkpoints: Checkpoints,
         spending: Spending,
         tokens: Tokens,
     ) -> None:
         self._max_rounds = settings.tool_max_rounds
         self._model = model
         self._tooling = tooling
-        self._journal = journal
+        self._checkpoints = checkpoints
         self._spending = spending
         self._tokens = tokens
 
-    async def answer(self, made: Made, built: Built, question: Question, contents: Contents, told: Telling) -> None:
-        """Bring *made* from its prompt, or from the round that an interrupted attempt came to, to its completion.
+    async def run(
+        self, state: TurnState, built: BuiltPrompt, question: Question, contents: Contents, progress: Telling
+    ) -> None:
+        """Bring *state* from its prompt, or from the round that an interrupted attempt came to, to its completion.
 
         Raises `ModelFailed`, `runtime.budget_terms.BudgetExceeded`,
         `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
         """
         offer = self._tooling.offered(built.context.tools, question)
-        voice = _Voice(told, holds_back=censoring.holds_back(built.context))
-        await voice.repeat(said(made.rounds))
-        if made.rounds and not made.rounds[-1].is_over:
-            await self._run_tools(made, built, question, offer)
+        voice = _Voice(progress, holds_back=censors.holds_back(built.context))
+        await voice.repeat(said(state.rounds))
+        if state.rounds and not state.rounds[-1].is_over:
+            await self._run_tools(state, built, question, offer)
         while True:
-            number = len(made.rounds)
-            warned = number > 0 and bool(made.rounds[-1].completion.warned)
+            number = len(state.rounds)
+            warned = number > 0 and bool(state.rounds[-1].completion.warned)
             is_last = number > 0 and (
-                warned or number >= self._max_rounds or not offer.tools or self._room(made, built) < LEAST_ROOM_TOKENS
+                warned or number >= self._max_rounds or not offer.tools or self._room(state, built) < LEAST_ROOM_TOKENS
             )
             try:
-                completion = await self._ask(made, built, contents, NOTHING if is_last else offer, voice)
+                completion = await self._ask(state, built, contents, NO_TOOLS if is_last else offer, voice)
                 if completion.tool_calls and (is_last or (completion.text.strip() and not offer.tools)):
-                    completion = await self._without_calls(made, question, completion)
+                    completion = await self._without_calls(state, question, completion)
             except (ModelFailed, BudgetExceeded):
                 if not warned:
                     raise
-                completion = self._as_it_was(made)
-            if not completion.tool_calls and await self._puts_back(made, built, completion):
+                completion = self._as_it_was(state)
+            if not completion.tool_calls and await self._puts_back(state, built, completion):
                 continue
             if not completion.tool_calls:
-                made.completion = completion
-                await voice.checked(built, as_one(made.rounds, completion).text)
+                state.completion = completion
+                await voice.checked(built, as_one(state.rounds, completion).text)
                 return
-            await self._keep_round(made, completion)
-            await voice.goes_on(said(made.rounds))
-            await self._run_tools(made, built, question, offer)
+            await self._keep_round(state, completion)
+            await voice.goes_on(said(state.rounds))
+            await self._run_tools(state, built, question, offer)
 
-    async def _ask(self, made: Made, built: Built, contents: Contents, offer: Offer, voice: _Voice) -> Completion:
+    async def _ask(
+        self, state: TurnState, built: BuiltPrompt, contents: Contents, offer: OfferedTools, voice: _Voice
+    ) -> Completion:
         """Make the next call. Raises `ModelFailed` and `runtime.budget_terms.BudgetExceeded`."""
         sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
-        made.pending = reservation = await self._spending.estimate(sent + self._taken(made), first=made.first)
+        state.pending = reservation = await self._spending.estimate(sent + self._taken(state), first=state.first)
         try:
-            await self._spending.reserve(made.payer, REPLY, reservation)
+            await self._spending.reserve(state.payer, REPLY, reservation)
         except BudgetExceeded:
-            made.pending = None
+            state.pending = None
             raise
-        narrow = _Narrow(made, built, contents, self._tokens)
+        narrow = _NarrowPrompt(state, built, contents, self._tokens)
         try:
             completion = await self._model.complete(
-                asked(with_images(built.prompt.messages, contents.images), made.rounds),
+                asked(with_images(built.prompt.messages, contents.images), state.rounds),
                 on_delta=voice.show if voice.is_watched else None,
-                on_restart=voice.restart if voice.is_watched and voice.told.can_restart else None,
+                on_restart=voice.restart if voice.is_watched and voice.progress.can_restart else None,
                 tools=offer.schemas,
-                first=made.first,
-                standing=Standing.of(built.prompt, made.batch.key),
+                first=state.first,
+                standing=Standing.of(built.prompt, state.batch.key),
                 fitted=narrow.fitted,
             )
         except ModelFailed as error:
-            await self._spending.settle_failed(made.payer, reservation, error)
-            made.pending = None
+            await self._spending.settle_failed(state.payer, reservation, error)
+            state.pending = None
             raise
-        if narrow.built is not None and not made.rounds:
-            made.built = narrow.built
+        if narrow.built is not None and not state.rounds:
+            state.built = narrow.built
         return await self._spending.count_answer(completion, reservation)
 
-    async def _puts_back(self, made: Made, built: Built, completion: Completion) -> bool:
+    async def _puts_back(self, state: TurnState, built: BuiltPrompt, completion: Completion) -> bool:
         """Put an answer that sets off warnings back to the model, once, where there is room for it; whether that was
         done."""
-        objection = censoring.objection(built.context.censors, as_one(made.rounds, completion).text)
-        if not objection or any(one.completion.warned for one in made.rounds):
+        objection = censors.objection(built.context.censors, as_one(state.rounds, completion).text)
+        if not objection or any(one.completion.warned for one in state.rounds):
             return False
         draft = replace(completion, warned=objection)
-        if self._room(made, built) < Round(draft).count(self._tokens) + LEAST_ROOM_TOKENS:
+        if self._room(state, built) < Round(draft).count(self._tokens) + LEAST_ROOM_TOKENS:
             return False
-        await self._keep_round(made, draft)
+        await self._keep_round(state, draft)
         return True
 
-    async def _keep_round(self, made: Made, completion: Completion) -> None:
+    async def _keep_round(self, state: TurnState, completion: Completion) -> None:
         """Keep *completion*, after which the model is asked again, and count it. Raises
         `connectors.message.Superseded`."""
-        batch, number = made.batch, len(made.rounds)
-        await retry_until_stored(lambda: self._journal.completed(batch, number, completion))
-        made.pending = None  # from now on the journal tells whoever takes the turn up what the call took
-        made.rounds.append(Round(completion))
-        await retry_until_stored(lambda: self._spending.settle_answer(made.payer, completion))
+        batch, number = state.batch, len(state.rounds)
+        await retry_until_stored(lambda: self._checkpoints.save_answer(batch, number, completion))
+        state.pending = None  # from now on the journal tells whoever takes the turn up what the call took
+        state.rounds.append(Round(completion))
+        await retry_until_stored(lambda: self._spending.settle_answer(state.payer, completion))
 
-    def _as_it_was(self, made: Made) -> Completion:
+    def _as_it_was(self, state: TurnState) -> Completion:
         """The draft as the answer after all, with what was said before it, where no other can be had: its call is paid
         for."""
-        *before, draft = made.rounds
+        *before, draft = state.rounds
         whole = as_one(before, draft.completion)
         return replace(whole, warned="", usage=Usage(), first_token_ms=None, latency_ms=0, attempts=0, call="")
 
-    async def _without_calls(self, made: Made, question: Question, completion: Completion) -> Completion:
+    async def _without_calls(self, state: TurnState, question: Question, completion: Completion) -> Completion:
         """*completion*, whose calls are not made, as the answer. Raises `ModelFailed` where it says nothing besides."""
         self._tooling.refuse(question, completion.tool_calls)
         if completion.text.strip():
             return replace(completion, tool_calls=())
-        await retry_until_stored(lambda: self._spending.settle_answer(made.payer, completion))
-        made.pending = None
+        await retry_until_stored(lambda: self._spending.settle_answer(state.payer, completion))
+        state.pending = None
         raise ModelUnavailable(f"{completion.model}: wants tools and says nothing", why="empty", model=completion.model)
 
-    async def _run_tools(self, made: Made, built: Built, question: Question, offer: Offer) -> None:
+    async def _run_tools(self, state: TurnState, built: BuiltPrompt, question: Question, offer: OfferedTools) -> None:
         """Have the calls of the last round made, as far as they were not."""
-        number = len(made.rounds) - 1
-        this = made.rounds[number]
-        known = {place: result for (of, place), result in made.known.items() if of == number}
+        number = len(state.rounds) - 1
+        this = state.rounds[number]
+        known = {place: result for (of, place), result in state.known.items() if of == number}
         started = time.perf_counter()
-        whose = Asked(made.batch, question, built.context, tuple(made.rounds[:number]))
-        results = await self._tooling.run(whose, offer, this.completion.tool_calls, self._room(made, built), known)
-        made.rounds[number] = replace(this, results=results, tools_ms=round((time.perf_counter() - started) * 1000))
+        turn = ToolContext(state.batch, question, built.context, tuple(state.rounds[:number]))
+        results = await self._tooling.run(turn, offer, this.completion.tool_calls, self._room(state, built), known)
+        state.rounds[number] = replace(this, results=results, tools_ms=round((time.perf_counter() - started) * 1000))
 
-    def _room(self, made: Made, built: Built) -> int:
+    def _room(self, state: TurnState, built: BuiltPrompt) -> int:
         """Tokens that the window has left for what is said before the answer."""
-        return max(0, rounds_room(built.context, built.prompt) - self._taken(made))
+        return max(0, rounds_room(built.context, built.prompt) - self._taken(state))
 
-    def _taken(self, made: Made) -> int:
-        return sum(one.count(self._tokens) for one in made.rounds)
+    def _taken(self, state: TurnState) -> int:
+        return sum(one.count(self._tokens) for one in state.rounds)
 
 
-class _Narrow:
+class _NarrowPrompt:
     """The prompt of *built* for fallbacks that read less. ``built`` is the last that was made: what answered was given
     that one."""
 
-    def __init__(self, made: Made, built: Built, contents: Contents, tokens: Tokens) -> None:
-        self.built: Built | None = None
-        self._made = made
+    def __init__(self, state: TurnState, built: BuiltPrompt, contents: Contents, tokens: Tokens) -> None:
+        self.built: BuiltPrompt | None = None
+        self._state = state
         self._whole = built
         self._contents = contents
         self._tokens = tokens
@@ -192,10 +195,10 @@ class _Narrow:
         built = self.built = await asyncio.to_thread(self._for, window)
         if built is None:
             return None
-        messages = asked(with_images(built.prompt.messages, self._contents.images), self._made.rounds)
-        return messages, Standing.of(built.prompt, self._made.batch.key)
+        messages = asked(with_images(built.prompt.messages, self._contents.images), self._state.rounds)
+        return messages, Standing.of(built.prompt, self._state.batch.key)
 
-    def _for(self, window: int) -> Built | None:
+    def _for(self, window: int) -> BuiltPrompt | None:
         whole = self._whole
         if window >= whole.context.budgets.window_tokens:
             return whole
@@ -205,7 +208,7 @@ class _Narrow:
             prompt = assemble.prompt(context, self._tokens)
         except assemble.ContextTooLarge:
             return None
-        taken = sum(one.count(self._tokens) for one in self._made.rounds)
+        taken = sum(one.count(self._tokens) for one in self._state.rounds)
         return replace(whole, context=context, prompt=prompt) if rounds_room(context, prompt) >= taken else None
 
 
@@ -213,10 +216,10 @@ class _Voice:
     """Shows what the model says of the rounds of one answer, below each other; where it *holds_back* only when all of
     it was checked."""
 
-    def __init__(self, told: Telling, *, holds_back: bool = False) -> None:
-        self.told = told
-        self.is_watched = told.is_watched and not holds_back
-        self._waits = told.is_watched and holds_back
+    def __init__(self, progress: Telling, *, holds_back: bool = False) -> None:
+        self.progress = progress
+        self.is_watched = progress.is_watched and not holds_back
+        self._waits = progress.is_watched and holds_back
         self._before = ""
         self._held = ""
         """What stands before the first words of a round; a round without words shows nothing."""
@@ -224,28 +227,28 @@ class _Voice:
     async def repeat(self, text: str) -> None:
         """Show *text*, which an interrupted attempt has said."""
         if text and self.is_watched:
-            await self.told.show(text)
+            await self.progress.show(text)
         await self.goes_on(text)
 
-    async def checked(self, built: Built, text: str) -> None:
+    async def checked(self, built: BuiltPrompt, text: str) -> None:
         """Show all of an answer that was held back, unless a censor stops it."""
-        if self._waits and censoring.stopping(built.context.censors, text) is None:
-            await self.told.show(text)
-            await self.told.flush()
+        if self._waits and censors.stopping(built.context.censors, text) is None:
+            await self.progress.show(text)
+            await self.progress.flush()
 
     async def goes_on(self, text: str) -> None:
         """What comes next, perhaps after a while, stands below *text*, which was shown."""
-        await self.told.flush()
+        await self.progress.flush()
         self._before, self._held = text, SEPARATOR if text else ""
 
     async def show(self, delta: str) -> None:
         self._held += delta
-        if delta.strip() or self.told.text != self._before:
+        if delta.strip() or self.progress.text != self._before:
             shown, self._held = self._held, ""
-            await self.told.show(shown)
+            await self.progress.show(shown)
 
     async def restart(self) -> None:
-        await self.told.restart()
+        await self.progress.restart()
         if self._before:
-            await self.told.show(self._before)
+            await self.progress.show(self._before)
         self._held = SEPARATOR if self._before else ""
