@@ -178,8 +178,6 @@ class Turns:
     async def _write(self, state: TurnState, progress: Telling) -> None:
         """Read, ground, ask: the reply of the model."""
         batch = state.batch
-        for one in state.rounds:  # an interrupted attempt may not have settled the last of them
-            await self._spending.settle_answer(state.payer, one.completion)
         state.first = await self._first_model(batch)
         rebuilt = await self._rebuild(batch)
         if rebuilt is not None and state.completion is not None:
@@ -323,9 +321,15 @@ class Turns:
         with suppress(StoreUnavailable):
             await asyncio.gather(*(self._spending.settle_heard(state.payer, one) for one in state.heard))
 
+    async def _settle_rounds(self, state: TurnState) -> None:
+        """Settle the calls that wanted tools. All but the last were settled before; again does no harm."""
+        for one in state.rounds:
+            await self._spending.settle_answer(state.payer, one.completion)
+
     async def _settle_broken_off(self, state: TurnState) -> None:
-        """Settle the last call of a turn whose answer nobody will see."""
-        with suppress(StoreUnavailable):  # then its reservation stands in the budget, and it is missing in the usage
+        """Settle the calls of a turn whose answer nobody will see."""
+        with suppress(StoreUnavailable):  # then a reservation stands in the budget, and is missing in the usage
+            await self._settle_rounds(state)
             if state.completion is not None:
                 await self._spending.settle_answer(state.payer, state.completion)
             elif state.pending is not None:
@@ -343,6 +347,7 @@ class Turns:
         steps: list[Step] = [
             lambda: self._send(reply, batch),
             lambda: self._record(batch, reply, self._foreign(state)),
+            lambda: self._settle_rounds(state),
         ]
         if state.built is not None:
             ended = outcome(reply, state.completion, state.built, state.rounds)

@@ -356,11 +356,11 @@ async def test_whenever_the_second_message_comes_both_are_answered_once(bot: Bot
 async def test_what_is_said_once_the_reply_is_stored_is_the_next_turns_though_the_first_is_taken_up_again(
     bot: Bot,
 ) -> None:
-    """The worker loses the turn before its journal is forgotten: whoever has it next knows the answer from there, and
+    """The worker loses the turn before its checkpoint is deleted: whoever has it next knows the answer from there, and
     would let it pass for the answer to what was said since."""
     await queue(bot, "interrupt")
     turns: Any = bot.runtime.turns
-    forget = turns._journal.forget
+    delete = turns._checkpoints.delete
     second: list[asyncio.Task[Any]] = []
 
     async def lost_before(batch: Batch) -> None:
@@ -368,9 +368,9 @@ async def test_what_is_said_once_the_reply_is_stored_is_the_next_turns_though_th
             second.append(post(bot, "and ships?"))
             await waiting(bot, 2)
             raise Superseded("another worker holds the conversation now")
-        await forget(batch)
+        await delete(batch)
 
-    turns._journal.forget = lost_before
+    turns._checkpoints.delete = lost_before
     first = await post(bot, "what are boats?")
     await waiting(bot, 2)
 
@@ -430,14 +430,13 @@ class Steps:
         self._gate = asyncio.Event()
         self._arrived = asyncio.Event()
         turns: Any = bot.runtime.turns
-        writing: Any = turns._writing
         for number, (owner, name, after) in enumerate(
             (
-                (writing._reading, "read", False),
-                (writing._prompting, "build", False),
-                (writing._model, "complete", False),
-                (writing._model, "complete", True),
-                (turns._journal, "completed", True),
+                (turns._reading, "read", False),
+                (turns._prompts, "build", False),
+                (turns._model, "complete", False),
+                (turns._model, "complete", True),
+                (turns._checkpoints, "save_answer", True),
                 (turns._outbox, "put", False),
                 (turns._outbox, "put", True),
             )

@@ -84,7 +84,7 @@ async def test_what_was_asked_is_counted_once_wherever_an_answer_is_stopped(
     assert len(said) > 40
     assert said[0] == said[-1] == [WHOLE]
     expected: list[list[str]] = [[NOTHING], [BEGUN], [WHOLE]] if wish == "stop" else [[], [WHOLE]]
-    assert said[1] == expected[0]
+    assert next(one for one in said[1:] if one != [WHOLE]) == expected[0]  # before that the turn is being taken
     assert [one for one in expected if one in said] == expected
     assert all(one in expected for one in said)
 
