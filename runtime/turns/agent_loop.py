@@ -1,6 +1,6 @@
 """Asks the model for one answer: a call, the tools that it wants, the next call, until it answers.
 
-Every round is reserved, journaled and settled by itself; the last call may want no tools.
+Every round is reserved, saved and settled by itself; the last call may want no tools.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from runtime.turns.turn_state import BuiltPrompt, Question, TurnState
 from runtime.usage import REPLY
 
 LEAST_ROOM_TOKENS = 64
-"""Where a window has less room for what tools tell, the model has to answer with what there is."""
+"""If a window has less room for what tools tell, the model has to answer with what there is."""
 
 
 class AgentLoop:
-    """Asks for answers. Holds what that needs; keeps nothing between them."""
+    """Asks the model and runs its tools until it answers. Keeps nothing between answers."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class AgentLoop:
     ) -> None:
         """Bring *state* from its prompt, or from the round that an interrupted attempt came to, to its completion.
 
-        Raises `ModelFailed`, `runtime.budget_terms.BudgetExceeded`,
-        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
+        Raises `ModelFailed`, `runtime.budget_terms.BudgetExceeded`, `connectors.message.Superseded` and
+        `connectors.message.StoreUnavailable`.
         """
         offer = self._tooling.offered(built.context.tools, question)
-        voice = _Voice(progress, holds_back=censors.holds_back(built.context))
-        await voice.repeat(said(state.rounds))
+        stream = _AnswerStream(progress, holds_back=censors.holds_back(built.context))
+        await stream.show_again(said(state.rounds))
         if state.rounds and not state.rounds[-1].is_over:
             await self._run_tools(state, built, question, offer)
         while True:
@@ -77,25 +77,25 @@ class AgentLoop:
                 warned or number >= self._max_rounds or not offer.tools or self._room(state, built) < LEAST_ROOM_TOKENS
             )
             try:
-                completion = await self._ask(state, built, contents, NO_TOOLS if is_last else offer, voice)
+                completion = await self._ask(state, built, contents, NO_TOOLS if is_last else offer, stream)
                 if completion.tool_calls and (is_last or (completion.text.strip() and not offer.tools)):
                     completion = await self._without_calls(state, question, completion)
             except (ModelFailed, BudgetExceeded):
                 if not warned:
                     raise
-                completion = self._as_it_was(state)
-            if not completion.tool_calls and await self._puts_back(state, built, completion):
+                completion = self._accept_draft(state)
+            if not completion.tool_calls and await self._put_back(state, built, completion):
                 continue
             if not completion.tool_calls:
                 state.completion = completion
-                await voice.checked(built, as_one(state.rounds, completion).text)
+                await stream.show_checked(built, as_one(state.rounds, completion).text)
                 return
-            await self._keep_round(state, completion)
-            await voice.goes_on(said(state.rounds))
+            await self._save_round(state, completion)
+            await stream.begin_round(said(state.rounds))
             await self._run_tools(state, built, question, offer)
 
     async def _ask(
-        self, state: TurnState, built: BuiltPrompt, contents: Contents, offer: OfferedTools, voice: _Voice
+        self, state: TurnState, built: BuiltPrompt, contents: Contents, offer: OfferedTools, stream: _AnswerStream
     ) -> Completion:
         """Make the next call. Raises `ModelFailed` and `runtime.budget_terms.BudgetExceeded`."""
         sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
@@ -109,8 +109,8 @@ class AgentLoop:
         try:
             completion = await self._model.complete(
                 asked(with_images(built.prompt.messages, contents.images), state.rounds),
-                on_delta=voice.show if voice.is_watched else None,
-                on_restart=voice.restart if voice.is_watched and voice.progress.can_restart else None,
+                on_delta=stream.show if stream.is_watched else None,
+                on_restart=stream.restart if stream.is_watched and stream.progress.can_restart else None,
                 tools=offer.schemas,
                 first=state.first,
                 standing=Standing.of(built.prompt, state.batch.key),
@@ -124,8 +124,8 @@ class AgentLoop:
             state.built = narrow.built
         return await self._spending.count_answer(completion, reservation)
 
-    async def _puts_back(self, state: TurnState, built: BuiltPrompt, completion: Completion) -> bool:
-        """Put an answer that sets off warnings back to the model, once, where there is room for it; whether that was
+    async def _put_back(self, state: TurnState, built: BuiltPrompt, completion: Completion) -> bool:
+        """Put an answer that sets off warnings back to the model, once, if there is room for it; whether that was
         done."""
         objection = censors.objection(built.context.censors, as_one(state.rounds, completion).text)
         if not objection or any(one.completion.warned for one in state.rounds):
@@ -133,27 +133,27 @@ class AgentLoop:
         draft = replace(completion, warned=objection)
         if self._room(state, built) < Round(draft).count(self._tokens) + LEAST_ROOM_TOKENS:
             return False
-        await self._keep_round(state, draft)
+        await self._save_round(state, draft)
         return True
 
-    async def _keep_round(self, state: TurnState, completion: Completion) -> None:
-        """Keep *completion*, after which the model is asked again, and count it. Raises
+    async def _save_round(self, state: TurnState, completion: Completion) -> None:
+        """Save *completion*, after which the model is asked again, and settle it. Raises
         `connectors.message.Superseded`."""
         batch, number = state.batch, len(state.rounds)
         await retry_until_stored(lambda: self._checkpoints.save_answer(batch, number, completion))
-        state.pending = None  # from now on the journal tells whoever takes the turn up what the call took
+        state.pending = None  # from now on the checkpoint says what the call took
         state.rounds.append(Round(completion))
         await retry_until_stored(lambda: self._spending.settle_answer(state.payer, completion))
 
-    def _as_it_was(self, state: TurnState) -> Completion:
-        """The draft as the answer after all, with what was said before it, where no other can be had: its call is paid
-        for."""
+    def _accept_draft(self, state: TurnState) -> Completion:
+        """Take the draft as the answer after all, with what was said before it, if no other can be had: its call is
+        paid for."""
         *before, draft = state.rounds
         whole = as_one(before, draft.completion)
         return replace(whole, warned="", usage=Usage(), first_token_ms=None, latency_ms=0, attempts=0, call="")
 
     async def _without_calls(self, state: TurnState, question: Question, completion: Completion) -> Completion:
-        """*completion*, whose calls are not made, as the answer. Raises `ModelFailed` where it says nothing besides."""
+        """Take *completion* as the answer without its calls. Raises `ModelFailed` if it says nothing besides."""
         self._tooling.refuse(question, completion.tool_calls)
         if completion.text.strip():
             return replace(completion, tool_calls=())
@@ -212,8 +212,8 @@ class _NarrowPrompt:
         return replace(whole, context=context, prompt=prompt) if rounds_room(context, prompt) >= taken else None
 
 
-class _Voice:
-    """Shows what the model says of the rounds of one answer, below each other; where it *holds_back* only when all of
+class _AnswerStream:
+    """Shows what the model says of the rounds of one answer, below each other; if it *holds_back* only when all of
     it was checked."""
 
     def __init__(self, progress: Telling, *, holds_back: bool = False) -> None:
@@ -224,19 +224,19 @@ class _Voice:
         self._held = ""
         """What stands before the first words of a round; a round without words shows nothing."""
 
-    async def repeat(self, text: str) -> None:
+    async def show_again(self, text: str) -> None:
         """Show *text*, which an interrupted attempt has said."""
         if text and self.is_watched:
             await self.progress.show(text)
-        await self.goes_on(text)
+        await self.begin_round(text)
 
-    async def checked(self, built: BuiltPrompt, text: str) -> None:
+    async def show_checked(self, built: BuiltPrompt, text: str) -> None:
         """Show all of an answer that was held back, unless a censor stops it."""
         if self._waits and censors.stopping(built.context.censors, text) is None:
             await self.progress.show(text)
             await self.progress.flush()
 
-    async def goes_on(self, text: str) -> None:
+    async def begin_round(self, text: str) -> None:
         """What comes next, perhaps after a while, stands below *text*, which was shown."""
         await self.progress.flush()
         self._before, self._held = text, SEPARATOR if text else ""

@@ -1,4 +1,4 @@
-"""What waits in mailboxes, and what a worker is given of it: the nouns of `runtime.turns.mailbox`, which keeps them."""
+"""Messages that wait in mailboxes, the work that a worker takes from them, and its lease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Lane(StrEnum):
 
 
 class AmendResult(StrEnum):
-    """Where a message was when it was changed: waiting still, in an answer's making, answered, or never seen."""
+    """If a message was when it was changed: waiting still, in an answer's making, answered, or never seen."""
 
     AMENDED = "amended"
     ANSWERING = "answering"
@@ -62,7 +62,7 @@ class Envelope:
     queue: QueueMode = "collect"
     """What holds where it was said, for messages that arrive while another is answered."""
     model: str | None = None
-    """The model that is asked first where it was said; empty where the settings decide, None where it is to be looked
+    """The model that is asked first where it was said; empty if the settings decide, None if it is to be looked
     up when the turn begins: in the meantime an operator may have chosen another."""
     shows_sources: bool = True
     """Whether replies end with their sources where it was said."""

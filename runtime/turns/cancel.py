@@ -1,5 +1,4 @@
-"""Lets people change their mind about an answer that is being written, by whichever process: stop it, take the question
-back, or say more."""
+"""Stops answers that are being written, in whichever process, or begins them anew because people said more."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ DROP = "drop"
 """The hub's topics."""
 _REMEMBERED = 1024
 _END_SECONDS = 10.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ class Cancellations:
         hub.hear(DROP, self._receive_drop)
 
     async def stop(self, key: ConversationKey, *, all_else: bool = False) -> bool:
-        """Have the answer in *key* end where it is; False where none is being written. With *all_else* what was said
+        """Have the answer in *key* end where it is; False if none is being written. With *all_else* what was said
         since is not answered, and whoever waits for that hears so.
 
         Raises `connectors.message.StoreUnavailable`.
@@ -84,7 +83,7 @@ class Cancellations:
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
                 while turn_id and await self._mailbox.at_hand(key) == turn_id:  # noqa: ASYNC110 - in any process
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_POLL_SECONDS)
 
     @contextmanager
     def listen(self, turn_id: str) -> Iterator[TurnSignals]:
@@ -107,7 +106,7 @@ class Cancellations:
         signals.stop, signals.dropped = signals.stop or stopped, signals.dropped or dropped
 
     async def grow_batch(self, batch: Batch, signals: TurnSignals) -> None:
-        """Make what was said meanwhile part of the question. Nothing happens where that is none, or no more fits.
+        """Make what was said meanwhile part of the question. Nothing happens if that is none, or no more fits.
 
         Raises `runtime.turns.batch.BatchGrown` with the grown question (from then on it is the turn's, whoever answers
         it), `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.

@@ -41,7 +41,7 @@ AGAIN = (
     "Write the whole answer again so that it does not, and say nothing of this note; if it does not apply, repeat it."
 )
 NOT_MADE = frozenset({"refused", "too_many", "arguments", "interrupted"})
-"""Why a call came to nothing where no censor had a part in it: none acted then. See `runtime.turns.tools`."""
+"""Why a call came to nothing if no censor had a part in it: none acted then. See `runtime.turns.tools`."""
 _log = structlog.get_logger()
 
 
@@ -65,7 +65,7 @@ def stopping(censors: Sequence[Censor], text: str) -> Censor | None:
 
 def objection(censors: Sequence[Censor], text: str) -> str:
     """What is said to the model of *text*, its answer, before anybody sees it: the warnings that it sets off. Empty
-    where there are none, and where a censor stops it anyway."""
+    if there are none, and if a censor stops it anyway."""
     found = set_off(censors, text)
     if not found or any(one.severity == "block" for one in found):
         return ""
@@ -111,7 +111,7 @@ class RecordAccounting:
         self._manifests = manifests
 
     async def account(self, batch: Batch, built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> None:
-        """Tell and count. Where the store is away that is lost, and told; never raises."""
+        """Tell and count. If the store is away that is lost, and told; never raises."""
         set_off_here = acted(built, rounds, last)
         for one in set_off_here:
             _log.info("censor.acted", record_id=one.censor.id, severity=one.censor.severity, where=one.where)

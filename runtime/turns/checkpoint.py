@@ -5,7 +5,7 @@ accepted with is in the mailbox, what it was grounded on in its manifest, its re
 between.
 
 Keys (owner ``journal``, in the conversation's partition): ``turn`` one hash per turn: ``words:<n>`` of its n-th message
-where voice was written down, ``round:<n>`` the answer of its n-th model call and how many messages that answers: a
+if voice was written down, ``round:<n>`` the answer of its n-th model call and how many messages that answers: a
 question that has grown since is another one, and its answer has to be asked for; ``tool:<messages>:<round>:<place>``
 what came of one tool call of such an answer, or by whom it was begun.
 
@@ -103,28 +103,28 @@ class Checkpoints:
         tools = f"tool:{len(batch.envelopes)}:"
         for step in sorted(stored):
             if step.startswith("words"):
-                said = unpack(stored[step], _VERSION, "a turn's journal")["words"]
+                said = unpack(stored[step], _VERSION, "a turn's checkpoint")["words"]
                 words |= {int(place): text for place, text in said.items()}
             elif step.startswith(tools):
                 number, place = map(int, step.removeprefix(tools).split(":"))
-                result = unpack(stored[step], _VERSION, "a turn's journal")["result"]
+                result = unpack(stored[step], _VERSION, "a turn's checkpoint")["result"]
                 results[number, place] = None if result is None else _RESULT.validate_json(json.dumps(result))
         while (text := stored.get(f"round:{len(completions)}")) is not None:
-            fields = unpack(text, _VERSION, "a turn's journal")
+            fields = unpack(text, _VERSION, "a turn's checkpoint")
             if fields.get("messages", len(batch.envelopes)) != len(batch.envelopes):
                 break
             completions.append(_COMPLETION.validate_python(fields["completion"]))
         return TurnCheckpoint(words, tuple(completions), results)
 
     async def save_words(self, batch: Batch, words: Mapping[int, str]) -> None:
-        """Keep what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
+        """Save what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
         step = f"words:{min(words)}"  # those before stand there already
-        await self._keep(batch, step, pack(_VERSION, words={str(place): said for place, said in words.items()}))
+        await self._save(batch, step, pack(_VERSION, words={str(place): said for place, said in words.items()}))
 
     async def save_answer(self, batch: Batch, number: int, completion: Completion) -> None:
-        """Keep the answer of the model's call *number* (from 0). Raises `connectors.message.Superseded`."""
+        """Save the answer of the model's call *number* (from 0). Raises `connectors.message.Superseded`."""
         answer = _COMPLETION.dump_python(completion, mode="json")
-        await self._keep(batch, f"round:{number}", pack(_VERSION, completion=answer, messages=len(batch.envelopes)))
+        await self._save(batch, f"round:{number}", pack(_VERSION, completion=answer, messages=len(batch.envelopes)))
 
     async def begin_tool(self, batch: Batch, number: int, place: int) -> bool:
         """Say that a tool is called for the *place*-th call of round *number*; False if another said so. Repeats until
@@ -137,15 +137,15 @@ class Checkpoints:
         return bool(begun)
 
     async def save_tool_result(self, batch: Batch, number: int, place: int, result: Result) -> None:
-        """Keep what came of that call. Raises `connectors.message.Superseded`."""
+        """Save what came of that call. Raises `connectors.message.Superseded`."""
         dumped = _RESULT.dump_python(result, mode="json")
-        await self._keep(batch, _tool(batch, number, place), pack(_VERSION, result=dumped))
+        await self._save(batch, _tool(batch, number, place), pack(_VERSION, result=dumped))
 
     async def delete(self, batch: Batch) -> None:
-        """The turn is over."""
+        """Delete the checkpoint: the turn is over."""
         await self._redis.delete(_key(batch))
 
-    async def _keep(self, batch: Batch, step: str, text: str) -> None:
+    async def _save(self, batch: Batch, step: str, text: str) -> None:
         written = await self._write(
             keys=[_key(batch), batch.fence.name], args=[batch.fence.token, step, text, _KEPT_SECONDS]
         )

@@ -64,7 +64,7 @@ class DeadLetters:
         self._hub = hub
 
     def of(self, lane: Lane) -> LaneLetters:
-        """Where the worker of *lane* puts what it gives up."""
+        """If the worker of *lane* puts what it gives up."""
         return LaneLetters(self, lane)
 
     async def add(self, batch: Batch, why: str, lane: Lane = Lane.TURNS) -> None:

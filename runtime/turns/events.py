@@ -95,7 +95,7 @@ def log_grounding(built: BuiltPrompt) -> None:
 
 
 def _selection(built: BuiltPrompt) -> dict[str, Any]:
-    """How the records were come by, where any were looked for: why, how many stand in the prompt, what they could have
+    """How the records were come by, if any were looked for: why, how many stand in the prompt, what they could have
     taken and take, their mean similarity, and whether the conversation had none before."""
     chosen = built.context.selection
     if chosen is None or chosen.why == "nothing_kept":
@@ -113,7 +113,7 @@ def _selection(built: BuiltPrompt) -> dict[str, Any]:
 
 
 def _material(context: RunContext) -> dict[str, Any]:
-    """How the material was given, where there is any: whole or searched, why, and what all of it takes of which
+    """How the material was given, if there is any: whole or searched, why, and what all of it takes of which
     limit."""
     material = context.codex
     if material is None:
@@ -129,7 +129,7 @@ def _material(context: RunContext) -> dict[str, Any]:
 
 
 def _use(built: BuiltPrompt, text: str) -> dict[str, int]:
-    """How many of the records that the prompt showed the reply used, by our judgement; nothing where none was shown."""
+    """How many of the records that the prompt showed the reply used, by our judgement; nothing if none was shown."""
     records = shown_records(built)
     return {"records_shown": len(records), "records_used": len(used_records(built, text))} if records else {}
 

@@ -100,7 +100,7 @@ class Mailbox:
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
         """Have the messages of a turn that was given up answered after all, behind what waits, by a new turn or more.
 
-        False where those of *turn_id* were put back before: nothing is answered twice. Raises `MailboxFull`.
+        False if those of *turn_id* were put back before: nothing is answered twice. Raises `MailboxFull`.
         """
         put = await self._put_back(
             keys=[
@@ -127,7 +127,7 @@ class Mailbox:
 
     async def turn_of(self, key: ConversationKey, message_id: str) -> str:
         """The turn that answered a message that was seen before; while it is not over, the turn at hand in
-        the conversation, which may be the one or an earlier one; "" where there is none."""
+        the conversation, which may be the one or an earlier one; "" if there is none."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(self._seen(key, message_id))
             pipe.hget(self._key(key, "current"), "turn")
@@ -135,7 +135,7 @@ class Mailbox:
         return str(answered or at_hand or "")
 
     async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> AmendResult:
-        """Put *envelope* in the place of a message that still waits, or take that out where it is None."""
+        """Put *envelope* in the place of a message that still waits, or take that out if it is None."""
         found: Any = await self._amend(
             keys=[self._key(key, "current"), self._key(key, "inbox"), self._seen(key, message_id)],
             args=[message_id, pack_envelope(envelope) if envelope else ""],
@@ -143,13 +143,13 @@ class Mailbox:
         return AmendResult(found)
 
     async def stop(self, key: ConversationKey, *, all_else: bool = False) -> tuple[str, tuple[str, ...]]:
-        """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty where none is. With
+        """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty if none is. With
         *all_else* what waits behind it is dropped: those messages' ids."""
         turn_id, dropped = await self._stop(keys=[self._key(key, one) for one in ("current", "inbox")[: 1 + all_else]])
         return str(turn_id), tuple(unpack_envelope(text).message.message_id for text in dropped)
 
     async def drop(self, key: ConversationKey, message_id: str) -> str:
-        """Say that the message is gone that is answered in *key*; the turn, empty where it is not that one alone."""
+        """Say that the message is gone that is answered in *key*; the turn, empty if it is not that one alone."""
         return str(await self._drop(keys=[self._key(key, "current"), self._key(key, "inbox")], args=[message_id]))
 
     async def last_seen(self, connector: str) -> dict[ConversationKey, str]:
@@ -195,7 +195,7 @@ class Mailbox:
         await self._streams.behind(Given(self._work(offer.key.tag), offer.entry, {}) for offer in offers)
 
     async def claim(self, offer: WorkItem) -> Lease | None:
-        """Hold the conversation of *offer*; every earlier hold of it is void. None where nothing waits in it."""
+        """Hold the conversation of *offer*; every earlier hold of it is void. None if nothing waits in it."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
         held = await self._claim(keys=[fence.name, self._work(offer.key.tag)], args=[offer.entry, fence.token, GROUP])
         return Lease(offer.key, offer.entry, fence) if held else None
@@ -236,7 +236,7 @@ class Mailbox:
     async def take(self, lease: Lease, *, again: bool = False) -> Batch | None:
         """The turn to be answered now: the one that was interrupted, else one of all that waits.
 
-        Taken again under the same *lease*, it has failed once more; where its last holder has ended without handing it
+        Taken again under the same *lease*, it has failed once more; if its last holder has ended without handing it
         back, it has crashed once more. With *again* neither is counted: it was only the store that was away. Raises
         `connectors.message.Superseded`.
         """
@@ -269,7 +269,7 @@ class Mailbox:
         return bool(ended)
 
     async def next(self, lease: Lease, over: Batch) -> Batch | None:
-        """`done` with the batch that is *over*, and `take` the next one; where there is none, the conversation is let
+        """`done` with the batch that is *over*, and `take` the next one; if there is none, the conversation is let
         go. One step. Raises `connectors.message.Superseded`.
         """
         seen = [self._seen(over.key, envelope.message.message_id) for envelope in over.envelopes]
@@ -284,7 +284,7 @@ class Mailbox:
         return _batch(lease, taken) if taken else None
 
     async def at_hand(self, key: ConversationKey) -> str:
-        """The turn that is being answered in *key*; empty where none is."""
+        """The turn that is being answered in *key*; empty if none is."""
         turn_id: Any = await self._redis.hget(self._key(key, "current"), "turn")
         return str(turn_id or "")
 

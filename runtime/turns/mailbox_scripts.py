@@ -17,11 +17,11 @@ return 1
 # What a worker does with the conversation that it holds, as functions: one script does several of them in one step.
 # ``current`` is the conversation's hash, ``work`` its partition's stream, ``inbox`` its waiting messages.
 #
-# Who takes a turn leaves its token in ``by``. Who takes it again has failed at it: one more of ``attempts``. Where it
+# Who takes a turn leaves its token in ``by``. Who takes it again has failed at it: one more of ``attempts``. If it
 # finds another's there, which nobody took away, that one's process has ended: one more of ``crashes``.
 #
 # How many of the first messages are one turn's. A message of its own (``followup``) has only its rest with it: what its
-# author says next, where it looks unfinished.
+# author says next, if it looks unfinished.
 _STEPS = """
 local function together(texts)
   if #texts < 2 then return #texts end
@@ -168,7 +168,7 @@ release(KEYS[1], KEYS[2], KEYS[3], ARGV[5], ARGV[6], ARGV[7])
 return 0
 """)
 
-# Kept with the turn, so that it holds where the news of it is lost, and for whoever goes on with the turn.
+# Kept with the turn, so that it holds if the news of it is lost, and for whoever goes on with the turn.
 STOP = """
 local turn = redis.call('HGET', KEYS[1], 'turn')
 if turn then redis.call('HSET', KEYS[1], 'stop', turn) end
@@ -179,7 +179,7 @@ if count > 0 then redis.call('LTRIM', KEYS[2], 0, count - 1) else redis.call('DE
 return {turn or '', dropped}
 """
 
-# Only where that message alone is answered: an answer to others with it is still wanted.
+# Only if that message alone is answered: an answer to others with it is still wanted.
 DROP = """
 local turn = redis.call('HGET', KEYS[1], 'turn')
 if not turn or redis.call('HGET', KEYS[1], 'count') ~= '1' then return '' end

@@ -49,7 +49,7 @@ _BASE64 = "64:"
 colon and is slow to write in Python."""
 
 # Keys: the turn, the turns of the workspace, what was cut, the first turn whose records are known, censors that were
-# shown, its material where ARGV[5] is 1, and the turns of each record that it shows (ARGV[6] names them). Turn ids sort
+# shown, its material if ARGV[5] is 1, and the turns of each record that it shows (ARGV[6] names them). Turn ids sort
 # by time, so that equal scores list them in order. Gives back what was cut meanwhile, and then keeps nothing; which
 # turns are not among the newest any more; and whether its material was there.
 KEEP = """
@@ -79,7 +79,7 @@ if #censors > 0 then
 end
 return {{}, dropped, ARGV[5] == '1' and redis.call('EXPIRE', KEYS[6], ARGV[2]) or 1}
 """
-# A manifest as it was read gives way to a shorter one; 0 where another took its place meanwhile.
+# A manifest as it was read gives way to a shorter one; 0 if another took its place meanwhile.
 REPLACE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
@@ -251,7 +251,7 @@ class Manifests:
     async def _kept_with(
         self, scope: Scope, context: RunContext, packed: str, material: str
     ) -> tuple[set[str], set[str], bool]:
-        """What the step says that keeps *packed*: the records of *context* that were cut meanwhile, where it therefore
+        """What the step says that keeps *packed*: the records of *context* that were cut meanwhile: then it
         kept nothing; the turns that are too old now; and whether *material* was there."""
         records = sorted({one.id for one in context.records})
         censors = sorted({one.id for one in context.censors})
@@ -265,7 +265,7 @@ class Manifests:
         return gone, dropped - {context.turn_id}, bool(told[2])
 
     async def keep_anew(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix) -> None:
-        """`keep` for a turn that was kept before: where it was forgotten meanwhile it stays so, and records that were
+        """`keep` for a turn that was kept before: if it was forgotten meanwhile it stays so, and records that were
         cut out of it do not come back."""
         scope = Scope(context.workspace_id)
         stored: Any = await self._redis.get(self._key(scope, "turn", context.turn_id))
@@ -293,7 +293,7 @@ class Manifests:
         await self._redis.set(self._key(scope, "records", turn_id), packed, ex=KEPT_SECONDS)
 
     async def records_of(self, scope: Scope, turn_id: str) -> RecordsOfTurn:
-        """What a turn made of records; nothing where it is not known (any more)."""
+        """What a turn made of records; nothing if it is not known (any more)."""
         stored: Any = await self._redis.get(self._key(scope, "records", turn_id))
         if stored is None:
             return RecordsOfTurn()
@@ -325,7 +325,7 @@ class Manifests:
         )
 
     async def _whole(self, scope: Scope, turn_id: str, fields: dict[str, Any]) -> RunContext:
-        """The context with its material. Raises `UnknownTurn` where that is not kept any more."""
+        """The context with its material. Raises `UnknownTurn` if that is not kept any more."""
         context = _context(fields)
         if context.codex is None or not (digest := fields.get("material")):
             return context
@@ -358,7 +358,7 @@ class Manifests:
         return contexts
 
     async def newest(self, scope: Scope, limit: int, before: str = "") -> list[Manifest]:
-        """At most *limit* manifests, the newest first, of turns before *before* where that is given; without the
+        """At most *limit* manifests, the newest first, of turns before *before* if that is given; without the
         material that they were given."""
         end = f"({before}" if before else "+"
         ids: Any = await self._redis.zrange(
@@ -402,7 +402,7 @@ class Manifests:
         await self._cut(scope, await self._showing(scope, sorted(gone)), gone)
 
     async def _showing(self, scope: Scope, ids: Sequence[str]) -> list[str]:
-        """The turns whose manifests may have one of the records *ids*: all, where one is a censor; and those that were
+        """The turns whose manifests may have one of the records *ids*: all, if one is a censor; and those that were
         kept before it was known."""
         index = self._key(scope, "index")
         since: Any = await self._redis.get(self._key(scope, "since"))

@@ -49,7 +49,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The texts of one revision of a workspace's material and of a context's; of none, where it changed all the while
+    """The texts of one revision of a workspace's material and of a context's; of none, if it changed all the while
     it was read."""
 
     revision: tuple[str, str] | None
@@ -93,11 +93,11 @@ class Materials:
         return self._frame + holding.every.size + holding.own.size
 
     def chosen(self, holding: Holding, room: Room) -> Chosen:
-        """How *holding* is given where there is *room*."""
+        """How *holding* is given if there is *room*."""
         return choose(self.size(holding), room, self._ratio, holding.before)
 
     async def given(self, scope: Scope, holding: Holding, room: Room, *, keep: bool) -> CodexInput | None:
-        """*holding*, as it is given where there is *room*; None where there is nothing. With *keep* the next turn is
+        """*holding*, as it is given if there is *room*; None if there is nothing. With *keep* the next turn is
         told what was chosen."""
         files: tuple[CodexFile, ...] = ()
         if holding.files and self.chosen(holding, room).mode == "whole":
@@ -133,7 +133,7 @@ class Materials:
             return read
 
     async def _read_anew(self, scope: Scope, holding: Holding) -> _Read:
-        """What *holding* says, or what there is now where it changes while it is read."""
+        """What *holding* says, or what there is now if it changes while it is read."""
         revision: tuple[str, str] | None = None
         for _ in range(_ATTEMPTS):
             files = []
@@ -185,7 +185,7 @@ class Materials:
         *,
         behind: bool = False,
     ) -> list[Passage]:
-        """What *collection* has. Where it is *behind*, what was removed or changed is left out: that is in no further
+        """What *collection* has. If it is *behind*, what was removed or changed is left out: that is in no further
         prompt, however long the index takes to follow."""
         found = await collection.material_search.passages(scope, query, top_k, excerpt_bytes, max_tokens)
         if not behind:
@@ -219,7 +219,7 @@ class MaterialFollowing:
         self._workspaces = workspaces
         self._changed = asyncio.Event()
         self._owed: set[str] = set()
-        """Workspaces that were looked at in vain, also where the store could not be told."""
+        """Workspaces that were looked at in vain, also if the store could not be told."""
         hub.hear(TOPIC, self._hear)
 
     def _hear(self, news: News) -> None:
@@ -303,12 +303,12 @@ class MaterialRequest:
     small_talk: bool
     keep: bool
     memory: ModelMemory | None = None
-    """What there is for the model's cache, where that is known."""
+    """What there is for the model's cache, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenMaterial:
-    """``input`` is None where there is no material; ``offer`` are all tools of the turn."""
+    """``input`` is None if there is no material; ``offer`` are all tools of the turn."""
 
     offer: OfferedTools
     input: CodexInput | None = None
@@ -333,7 +333,7 @@ class MaterialChooser:
             return FoundMaterial(degraded=(DegradedBlock(block="codex", why=why(error)),))
 
     async def attach(self, looked: FoundMaterial, turn: MaterialRequest, *, crowded: bool = False) -> ChosenMaterial:
-        """What of it *turn* is given; where it is *crowded* it is not given whole. What fails is named, and the turn
+        """What of it *turn* is given; if it is *crowded* it is not given whole. What fails is named, and the turn
         goes on without."""
         if looked.holding is None or not looked.holding.files:
             return ChosenMaterial(turn.offer, degraded=looked.degraded)
@@ -356,7 +356,7 @@ class MaterialChooser:
         return ChosenMaterial(turn.offer, given, passages, degraded)
 
     def _withheld(self, holding: Holding) -> CodexInput:
-        """What is told of *holding* where it may not be read for whoever asks."""
+        """What is told of *holding* if it may not be read for whoever asks."""
         size = self._materials.size(holding)
         return CodexInput(
             mode="withheld",

@@ -113,10 +113,10 @@ class PromptBuilder:
         first: str | None = None,
     ) -> BuiltPrompt:
         """The prompt for *question*. Without a *turn_id* nothing is stored, else the numbers that the lines of the
-        global context were given. Raises `grounding.assemble.ContextTooLarge`; where nobody can tell what censors hold,
+        global context were given. Raises `grounding.assemble.ContextTooLarge`; if nobody can tell what censors hold,
         `connectors.message.StoreUnavailable` while the store is away and else `CensorsUnknown`.
 
-        *history* stands in for the stored conversation where it is given; *first* is the model that will be asked
+        *history* stands in for the stored conversation if it is given; *first* is the model that will be asked
         first, if not the one of the settings.
         """
         window = await self._model.window_tokens(first)  # the first time it may wait for LiteLLM's import
@@ -195,7 +195,7 @@ class PromptBuilder:
         )
 
     async def _of_session(self, question: Question, turn_id: str, before: Shown | None) -> Made:
-        """What formatters make for the session; where a turn came before, what that was given."""
+        """What formatters make for the session; if a turn came before, what that was given."""
         id_of_session, given = (before.id, before.injected) if before else (turn_id, ())
         return await self._formatters.of_session(_request(question), id_of_session, given)
 
@@ -347,7 +347,7 @@ def _unbound(degraded: Sequence[DegradedBlock]) -> AgentRuntimeError:
 
 
 def _tell(made: Condensed) -> None:
-    """``prompt.condensed``: where something was taken out to save memory, or should have been and could not."""
+    """``prompt.condensed``: if something was taken out to save memory, or should have been and could not."""
     memory = made.context.memory
     if memory is None or not (made.taken or made.is_over):
         return
@@ -363,7 +363,7 @@ def _tell(made: Condensed) -> None:
 
 
 def _is_renewed(context: RunContext, grounds: Grounds) -> bool:
-    """Where a session begins: whether the document was made after the last turn, which then did not use it."""
+    """If a session begins: whether the document was made after the last turn, which then did not use it."""
     summary = context.summary
     if summary is None or grounds.before is not None:
         return summary is not None and grounds.before is not None and summary.id != grounds.before.document

@@ -42,7 +42,7 @@ def draft(batch: Batch) -> OutboundMessage:
 
 
 def cut_short(text: str, model: str, *, asked: bool = True) -> Completion:
-    """What was written of an answer when it was stopped; what it cost is not known. Where no model was being *asked*,
+    """What was written of an answer when it was stopped; what it cost is not known. If no model was being *asked*,
     no attempt is in it."""
     said = whole(text).strip()
     return Completion(
@@ -58,7 +58,7 @@ def stopped(reply: OutboundMessage) -> OutboundMessage:
 
 def answer(batch: Batch, built: BuiltPrompt, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:
     """The model's answer to *batch*: *completion*, which the *rounds* before it are part of. Its sources are what it
-    cites, or where it cites nothing what it was given; `EXTRACTIVE` cites all that it uses."""
+    cites, or if it cites nothing what it was given; `EXTRACTIVE` cites all that it uses."""
     one = as_one(rounds, completion)
     censor = censors.stopping(built.context.censors, one.text)
     if censor is not None:
@@ -127,7 +127,7 @@ def apology(
 
 
 def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
-    """What is said to a voice message that could not be heard, where nothing else was said."""
+    """What is said to a voice message that could not be heard, if nothing else was said."""
     return replace(
         draft(batch),
         text=contents.unheard,
@@ -138,7 +138,7 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
 
 
 def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = ()) -> OutboundMessage:
-    """What is said where a budget leaves nothing for a model call; *rounds* were paid for before."""
+    """What is said if a budget leaves nothing for a model call; *rounds* were paid for before."""
     return replace(
         draft(batch),
         text=error.user_text,
@@ -189,7 +189,7 @@ def given_passages(built: BuiltPrompt, rounds: Sequence[Round] = ()) -> tuple[Pa
 
 
 def _sources(built: BuiltPrompt, passages: Sequence[Passage]) -> tuple[Source, ...]:
-    """Where *passages* come from, each once, but for names that a censor stops: people read them below the reply."""
+    """If *passages* come from, each once, but for names that a censor stops: people read them below the reply."""
     return tuple(
         dict.fromkeys(
             Source(passage.source, passage.heading)
@@ -209,7 +209,7 @@ def answered(batch: Batch) -> tuple[str, ...]:
 
 
 def superseded(batch: Batch) -> tuple[str, ...]:
-    """Those of the messages whose place the newest took: where it interrupts, all others."""
+    """Those of the messages whose place the newest took: if it interrupts, all others."""
     return answered(batch)[:-1] if batch.envelopes[-1].queue == "interrupt" else ()
 
 

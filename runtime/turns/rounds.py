@@ -27,7 +27,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one tool call. ``text`` is what the model is given. ``tool`` is empty where there is none of that
+    """What came of one tool call. ``text`` is what the model is given. ``tool`` is empty if there is none of that
     name; ``why`` says in a word why it is not ``ok``."""
 
     tool: str
@@ -159,7 +159,7 @@ def _row(call: ToolCall, result: Result) -> dict[str, Any]:
 
 
 def _id(call: ToolCall, number: int, place: int, taken: set[str]) -> str:
-    """The provider's own where it gave one: some put into it what they want back. Some number the calls of each answer
+    """The provider's own if it gave one: some put into it what they want back. Some number the calls of each answer
     anew, or give all of them one id; others then refuse the whole request."""
     made = f"call_{number}_{place}"
     found = next(

@@ -1,6 +1,6 @@
 """Which tools the model is offered in a turn, and what comes of its calls.
 
-A call is refused where its tool was not offered, whatever the model was told; what a tool answers is data for the
+A call is refused if its tool was not offered, whatever the model was told; what a tool answers is data for the
 model, cut to what there is room for. Each result is journaled by turn, round and place: a turn that is taken up again
 runs no call whose result is there, and begins none again that is not `Tool.repeatable`.
 """
@@ -182,7 +182,7 @@ class Tooling:
         return tuple(results[place] for place in range(len(calls)))
 
     def _most(self, room: int) -> _Most:
-        """What one result may have where the window has *room* for it: that counts what a model takes more than we."""
+        """What one result may have if the window has *room* for it: that counts what a model takes more than we."""
         most = min(self._max_tokens, room)
         return _Most(most, Loads(self._tokens, most / room if room > 0 else 1.0))
 

@@ -109,7 +109,7 @@ class BuiltPrompt:
 
 
 def _audience(batch: Batch) -> str | None:
-    """That of all messages. Where they differ, because a channel was opened or closed in between, the place."""
+    """That of all messages. If they differ, because a channel was opened or closed in between, the place."""
     found = {envelope.message.audience for envelope in batch.envelopes}
     places = [one for one in found if one is not None and one.startswith(PLACE_PREFIX)]
     if len(found) == 1:
@@ -118,7 +118,7 @@ def _audience(batch: Batch) -> str | None:
 
 
 def _begins(texts: Sequence[str]) -> tuple[int, ...]:
-    """Where each of *texts* but the first begins, with a blank line between any two."""
+    """If each of *texts* but the first begins, with a blank line between any two."""
     return tuple(accumulate(len(text) + len("\n\n") for text in texts[:-1]))
 
 
@@ -180,7 +180,7 @@ class TurnState:
         return Payer(self.batch.key.scope, self.batch.user)
 
     def written(self, text: str) -> str:
-        """What was written by the call that is being made, where *text* was written in all."""
+        """What the call that is being made has written, out of *text*, which all calls have written."""
         return text.removeprefix(said(self.rounds)).lstrip("\n") if self.rounds else text
 
 

@@ -1,4 +1,4 @@
-"""Answers conversations side by side, and each conversation's messages in order, beside any number of other workers."""
+"""Answers many conversations at a time, each conversation's messages in order, beside any number of other workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EACH = 16
 """Conversations that are asked for at a time, of every partition."""
 _RECLAIMED_AT_ONCE = 256
 COLLECT_SECONDS = 1.5
-"""How long the rest of a message that looks unfinished is waited for, where TURN_COLLECT_MILLISECONDS says nothing."""
+"""How long the rest of a message that looks unfinished is waited for, if TURN_COLLECT_MILLISECONDS says nothing."""
 _RETRY_SECONDS = (0.5, 5.0)
 PAUSE_AFTER_CRASHES = 3
 """From so many on, a turn is tried again only after a pause."""
@@ -137,7 +137,7 @@ class Worker:
                 await asyncio.shield(_finish(self._held.tasks, self._rest_of_grace()))
 
     def _hold(self, offer: WorkItem) -> None:
-        # Not in the group: the end of `run` gives them time, where a group would cancel them.
+        # Not in the group: the end of `run` gives them time; a group would cancel them.
         task = asyncio.create_task(self._serve(offer), name=f"turns: {offer.key.context_id}")
         self._serving[task] = offer
         task.add_done_callback(self._serving.__delitem__)
@@ -168,7 +168,7 @@ class Worker:
             await self._mailbox.prepare()
         offers = await self._mailbox.abandoned(self._silent_seconds, _RECLAIMED_AT_ONCE, spares=not self._alone)
         self._prepared, self._silent_seconds = True, self._lease_seconds  # from now on what is held may be its own
-        served = set(self._serving.values())  # where the store stood still they seem abandoned: this has renewed them
+        served = set(self._serving.values())  # after an outage they seem abandoned: this worker renews them
         for offer in (abandoned := [one for one in offers if one not in served]):
             _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
         await self._hold_all(abandoned)
@@ -179,7 +179,7 @@ class Worker:
         offers = await self._mailbox.offers(partitions, _EACH)
         passed_on = await self._hold_all(offers)
         given = Counter(offer.key.partition for offer in offers)
-        # There may be more; but where some were passed on, they would only come around again.
+        # There may be more; but if some were passed on, they would only come around again.
         self._rung |= {one for one, count in given.items() if count >= _EACH} - passed_on
 
     async def _take_more(self, connector: str) -> None:
@@ -290,7 +290,7 @@ class Worker:
         await hand_back_lease(self._mailbox, lease)
 
     async def _answer_batch(self, batch: Batch) -> Batch | None:
-        """*batch* as it was in the end, when it is over; None where its turn broke and is to be tried again."""
+        """*batch* as it was in the end, when it is over; None if its turn broke and is to be tried again."""
         if batch.envelopes[-1].message.looks_unfinished and not batch.resumed:
             batch = await self._collect(batch)
         with about(turn_id=batch.turn_id):
@@ -311,7 +311,7 @@ class Worker:
         await asyncio.sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311
 
     async def _answer(self, batch: Batch) -> Batch | None:
-        """Answer *batch*, or what it grows into while it is answered; that. None where the turn broke and has its next
+        """Answer *batch*, or what it grows into while it is answered; that. None if the turn broke and has its next
         attempt; after the last one it is given up."""
         try:
             while True:
