@@ -232,8 +232,8 @@ class Gateway:
             return await self._duplicate(key, envelope, lane, admission)
         if not stored.held:
             await notify_worker(self._hub, lane, key)
-        if stored.at_hand and envelope.queue == "interrupt" and lane is Lane.TURNS:
-            await notify_interrupted(self._hub, stored.at_hand)
+        if stored.current_turn and envelope.queue == "interrupt" and lane is Lane.TURNS:
+            await notify_interrupted(self._hub, stored.current_turn)
         _log.info("message.accepted", role=decision.role.value, direct=message.direct)
         return Accepted("stored", key=key)
 

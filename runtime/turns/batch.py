@@ -115,13 +115,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``at_hand`` the turn of
-    earlier messages that is being answered, if one is; ``held`` says that a worker has the conversation and looks for
-    more before it lets go: no worker need be told."""
+    """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``current_turn`` the turn
+    of earlier messages that is being answered, if one is; ``held`` says that a worker has the conversation and looks
+    for more before it lets go: no worker need be told."""
 
     new: bool
     turn_id: str = ""
-    at_hand: str = ""
+    current_turn: str = ""
     held: bool = False
 
 

@@ -78,11 +78,11 @@ class Cancellations:
 
         Bounded, because a platform that takes no replies now holds its turns up.
         """
-        turn_id = await self._mailbox.at_hand(key)
+        turn_id = await self._mailbox.current_turn(key)
         await self.stop(key, all_else=all_else)
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
-                while turn_id and await self._mailbox.at_hand(key) == turn_id:  # noqa: ASYNC110 - in any process
+                while turn_id and await self._mailbox.current_turn(key) == turn_id:  # noqa: ASYNC110 - in any process
                     await asyncio.sleep(_POLL_SECONDS)
 
     @contextmanager

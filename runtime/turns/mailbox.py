@@ -82,7 +82,7 @@ class Mailbox:
 
         Raises `MailboxFull`.
         """
-        new, turn_id, at_hand, held = await self._store(
+        new, turn_id, current_turn, held = await self._store(
             keys=[
                 self._seen(key, envelope.message.message_id),
                 self._key(key, "inbox"),
@@ -95,7 +95,7 @@ class Mailbox:
         )
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
-        return PutResult(bool(new), turn_id, at_hand, bool(held))
+        return PutResult(bool(new), turn_id, current_turn, bool(held))
 
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
         """Have the messages of a turn that was given up answered after all, behind what waits, by a new turn or more.
@@ -131,8 +131,8 @@ class Mailbox:
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(self._seen(key, message_id))
             pipe.hget(self._key(key, "current"), "turn")
-            answered, at_hand = await pipe.execute()
-        return str(answered or at_hand or "")
+            answered, current_turn = await pipe.execute()
+        return str(answered or current_turn or "")
 
     async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> AmendResult:
         """Put *envelope* in the place of a message that still waits, or take that out if it is None."""
@@ -283,7 +283,7 @@ class Mailbox:
         _check(taken)
         return _batch(lease, taken) if taken else None
 
-    async def at_hand(self, key: ConversationKey) -> str:
+    async def current_turn(self, key: ConversationKey) -> str:
         """The turn that is being answered in *key*; empty if none is."""
         turn_id: Any = await self._redis.hget(self._key(key, "current"), "turn")
         return str(turn_id or "")

@@ -251,7 +251,7 @@ class Manifests:
     async def _kept_with(
         self, scope: Scope, context: RunContext, packed: str, material: str
     ) -> tuple[set[str], set[str], bool]:
-        """What the step says that keeps *packed*: the records of *context* that were cut meanwhile: then it
+        """What the step says that keeps *packed*: the records of *context* that were cut meanwhile, and then it
         kept nothing; the turns that are too old now; and whether *material* was there."""
         records = sorted({one.id for one in context.records})
         censors = sorted({one.id for one in context.censors})

@@ -107,13 +107,13 @@ async def test_nobody_can_write_what_passes_for_a_mode(mailbox: Mailbox) -> None
 
 
 async def test_storing_says_which_turn_is_at_hand(mailbox: Mailbox) -> None:
-    assert (await mailbox.store(KEY, envelope(1, "interrupt"))).at_hand == ""
+    assert (await mailbox.store(KEY, envelope(1, "interrupt"))).current_turn == ""
     lease = await held(mailbox)
     batch = await taken(mailbox, lease)
 
-    assert (await mailbox.store(KEY, envelope(2, "interrupt"))).at_hand == batch.turn_id
+    assert (await mailbox.store(KEY, envelope(2, "interrupt"))).current_turn == batch.turn_id
     await mailbox.done(batch)
-    assert (await mailbox.store(KEY, envelope(3, "interrupt"))).at_hand == ""
+    assert (await mailbox.store(KEY, envelope(3, "interrupt"))).current_turn == ""
 
 
 # What people wish of an answer

@@ -89,7 +89,7 @@ async def test_what_comes_during_a_turn_waits_for_the_next_one(redis: Redis, set
         await answered.until(2)
 
     turn_id = answered.batches[0].turn_id
-    assert [(one.held, one.at_hand) for one in later] == [(True, turn_id)] * 2
+    assert [(one.held, one.current_turn) for one in later] == [(True, turn_id)] * 2
     assert [texts(one) for one in answered.batches] == [["1"], ["2", "3"]]
 
 
