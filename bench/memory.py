@@ -36,10 +36,9 @@ from grounding.pipeline import Pipeline
 from grounding.remembering import Remembering
 from runtime import events
 from runtime.bootstrap import Runtime, open_runtime
-from runtime.envelopes import Batch, Envelope
 from runtime.event_stream import EventStream
-from runtime.question import Question
 from runtime.redaction import Redaction
+from runtime.turns import Batch, Envelope, Question
 
 MIX = {
     Type.DECISION: 2000,

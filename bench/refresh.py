@@ -26,10 +26,9 @@ from grounding.memory.records.record import Provenance, Type
 from grounding.memory.selection.selecting import Looked, Selected, Selecting
 from runtime import events
 from runtime.bootstrap import Runtime, open_runtime
-from runtime.envelopes import Batch, Envelope
 from runtime.event_stream import EventStream
-from runtime.question import Question
 from runtime.redaction import Redaction
+from runtime.turns import Batch, Envelope, Question
 
 MESSAGES = 130
 EVERY, AFTER = 5, 2

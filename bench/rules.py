@@ -31,11 +31,10 @@ from grounding.memory.records.said import Extracted, Window
 from grounding.transcript.entry import Entry, EntryRole
 from runtime import events
 from runtime.bootstrap import Runtime, open_runtime
-from runtime.envelopes import Batch, Envelope
 from runtime.event_stream import EventStream
-from runtime.question import Question
-from runtime.record_use import shown
 from runtime.redaction import Redaction
+from runtime.turns import Batch, Envelope, Question
+from runtime.turns.censors import shown_records
 
 CATEGORIES = ("instruction_following", "preference_following")
 ASSISTANT = "assistant"
@@ -152,7 +151,7 @@ class Living:
         built = await self._runtime.prompting.build(Question.of(batch), "")
         scope = Scope(WORKSPACE, audience=user_of(conversation))
         texts = {one.id: one.text for one in conversation.said}
-        made = [await self._runtime.records.get(scope, one.id) for one in shown(built)]
+        made = [await self._runtime.records.get(scope, one.id) for one in shown_records(built)]
         by_record = any(record.provenance.turn_id in asked.evidence for record in made)
         block = built.prompt.block("records")
         told = term_set(block.text if block else "")

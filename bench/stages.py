@@ -24,21 +24,21 @@ from config.load import load
 REPORT = "BENCH_STAGES_REPORT"
 STAGES: dict[str, str] = {
     "accept": "runtime.gateway:Gateway.accept",
-    "begin": "runtime.mailbox:Mailbox.begin",
-    "turn": "runtime.turn:Turns.answer",
+    "begin": "runtime.turns.mailbox:Mailbox.begin",
+    "turn": "runtime.turns.turn:Turns.answer",
     "ground": "grounding.pipeline:Pipeline.ground",
-    "prompt built": "runtime.prompting:Prompting.build",
-    "manifest": "runtime.manifests:Manifests.keep",
-    "reserve": "runtime.spending:Spending.reserve_reply",
+    "prompt built": "runtime.turns.prompt:PromptBuilder.build",
+    "manifest": "runtime.turns.manifest:Manifests.keep",
+    "reserve": "runtime.spending:Spending.reserve",
     "model (LiteLLM and provider)": "runtime.model:Model.complete",
-    "journal": "runtime.journal:Journal.completed",
+    "journal": "runtime.turns.checkpoint:Checkpoints.save_answer",
     "store reply": "runtime.outbox:Outbox.put",
     "deliver": "runtime.delivery:Delivery.deliver",
     "record": "grounding.transcript.log:Transcript.append",
-    "outcome": "runtime.manifests:Manifests.finish",
-    "settle": "runtime.spending:Spending.settle_reply",
+    "outcome": "runtime.turns.manifest:Manifests.finish",
+    "settle": "runtime.spending:Spending.settle_answer",
     "enqueue jobs": "runtime.jobs:Jobs.enqueue",
-    "done, and the next": "runtime.mailbox:Mailbox.next",
+    "done, and the next": "runtime.turns.mailbox:Mailbox.next",
 }
 """Where each is found: a module, and a call in it."""
 

@@ -1,7 +1,7 @@
 """What the model may call here: plain typed functions with a name, a description and strict parameters.
 
 A module that has something to offer makes a `Tool`; the wiring puts it into the `Toolbox`. Who may call what, when and
-how often is for `runtime.tools`.
+how often is for `runtime.turns.tools`.
 """
 
 from __future__ import annotations

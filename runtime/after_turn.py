@@ -172,7 +172,7 @@ class SummaryRefresh:
         if not asked:
             return refresh.Rejected("no room in the model's window")
         try:
-            completion = await self._spending.ask(job.key.scope, job.turn_id, "summary", asked)
+            completion = await self._spending.ask(job.key.scope, "summary", asked)
         except ModelFailed as error:
             return refresh.Rejected(error.why)
         if completion.finish_reason == "length":  # the end of a section is missing, and nobody could tell which

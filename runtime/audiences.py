@@ -17,7 +17,7 @@ from grounding.memory.karma.store import MarkStore
 from grounding.memory.records import making
 from grounding.memory.records.store import RecordStore
 from grounding.run_context import audience_of
-from runtime.manifests import Manifests
+from runtime.turns import Manifests
 
 _THREADED = frozenset({"slack", "telegram"})
 """Their external ids are the place and, behind a slash, the thread."""

@@ -33,35 +33,37 @@ from runtime.budgets import Budgets
 from runtime.condensing import Condensing
 from runtime.context_keeping import ContextKeeping
 from runtime.data_dir import prepare_data_dir
-from runtime.dead_letters import DeadLetters
 from runtime.deeper import why_not
 from runtime.embedded.child import beside
 from runtime.embedded.deep_model import COMMAND_SECONDS, QUESTION_SECONDS, DeepModel, deep_model
 from runtime.embedded.index_process import IndexProcess, has_embedded, index_process
 from runtime.embedded.model_server import local_model
-from runtime.envelopes import Lane
 from runtime.environment.sampling import Surroundings
 from runtime.event_stream import EventStream
 from runtime.formatters import Formatters, installed
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
-from runtime.mailbox import Mailbox
-from runtime.manifests import Manifests
 from runtime.marking import Marking
-from runtime.material import Materials
 from runtime.model import Model
 from runtime.places import Places
-from runtime.prompting import Prompting
-from runtime.stops import Stops
 from runtime.stores import RedisStore, open_redis
 from runtime.supervisor import Supervisor
 from runtime.tokens import Tokens as ApiTokens
-from runtime.tools import Tooling
-from runtime.turn import Turns
+from runtime.turns import (
+    Cancellations,
+    DeadLetters,
+    Lane,
+    Mailbox,
+    Manifests,
+    Materials,
+    PromptBuilder,
+    Tooling,
+    Turns,
+    Worker,
+)
 from runtime.usage import Usage
 from runtime.wiring.process import Process, store_health, wire_process
 from runtime.wiring.working import wire_duties
-from runtime.worker import Worker
 from runtime.workspaces import SAMPLE, Workspaces, install_sample, make_document_folder
 
 Part = Literal["gateway", "worker", "jobs", "follow"]
@@ -114,11 +116,11 @@ class Runtime:
     jobs: Jobs
     usage: Usage
     budgets: Budgets
-    prompting: Prompting
+    prompting: PromptBuilder
     tooling: Tooling
     formatters: Formatters
     condensing: Condensing
-    stops: Stops
+    stops: Cancellations
     turns: Turns
     dead_letters: DeadLetters
     worker: Worker

@@ -113,18 +113,18 @@ def period_end(period: Period, now: datetime) -> datetime:
 class State:
     """How a budget stands, for a workspace and, where one was asked for, one person in it; all in units.
 
-    ``set_here`` are the terms that were set for the workspace itself, by name, as they were given.
+    ``spent`` includes the reservations of calls that are being made. ``set_here`` are the terms that were set for the
+    workspace itself, by name, as they were given.
     """
 
     limits: Limits
     spent: Mapping[Term, int]
-    held: Mapping[Term, int]
     set_here: Mapping[str, float | str]
 
     def left(self, term: Term) -> int | None:
-        """What may still be spent; None where it is not bounded."""
+        """What may still be spent; None if it is not bounded."""
         limit = self.limits[term]
-        return None if limit is None else max(0, limit - self.spent[term] - self.held[term])
+        return None if limit is None else max(0, limit - self.spent[term])
 
     def bounded(self, whose: Whose) -> tuple[Term, ...]:
         """The terms of *whose* that have a limit."""

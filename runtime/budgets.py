@@ -1,16 +1,18 @@
-"""What workspaces and people may still spend on model calls: reserved before a call, settled after it.
+"""What workspaces and people may still spend on model calls: charged before a call, corrected after it.
 
-Invariant, for every limit: what is settled in the period plus what is held is at most the limit, and as much more as
-the calls that were settled since cost beyond their estimates.
+A call is charged its reservation, an upper bound, before it is made. When its cost is known, the cost replaces the
+reservation. If nobody learns the cost, for example because the process was killed, the reservation stands.
+
+Invariant, for every limit: what is spent in the period is at most the limit, plus what settled calls cost beyond their
+reservations.
 
 Keys (owner ``budgets``, under the workspace's tag): ``limits`` what was set for the workspace, one hash; ``spent`` one
-hash of counters per day and per month; ``held`` the reservations of calls that are being made, one hash; ``settled``
-one key per call, so that it is counted once; ``told`` who was told today that a budget is used up.
+hash of counters per day and per month; ``call`` one key per call with its reservation, or ``settled``; ``told`` who was
+told today that a budget is used up.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -32,88 +34,73 @@ from runtime.budget_terms import (
     period_end,
     period_name,
 )
-from runtime.stored import NewerFormat, pack
-from runtime.usage import names
+from runtime.stored import NewerFormat
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _OWNER = "budgets"
 _VERSION = 1
-_SETTLED_SECONDS = 7 * 24 * 3600
+_CALL_SECONDS = 7 * 24 * 3600
 _SPENT_SECONDS: Mapping[Period, int] = {"day": 8 * 24 * 3600, "month": 62 * 24 * 3600}
 _TOLD_SECONDS = 2 * 24 * 3600
 
-# Reservations are few, one for each call that is being made now: they are summed anew each time, so that no sum of
-# them can ever drift from what they are. Times in whole milliseconds, by the server's clock: one process whose own is
-# ahead would else end what the others hold.
-_RESERVE = """
-local version = redis.call('HGET', KEYS[1], 'v')
-if version and tonumber(version) > tonumber(ARGV[1]) then return {'newer', version} end
-local now, call, user = tonumber(ARGV[2]), ARGV[3], ARGV[4]
-if now == nil then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-local need = {tokens = tonumber(ARGV[5]), usd = tonumber(ARGV[6])}
-local held = {}
-for _, whose in ipairs({'workspace', 'user'}) do held[whose] = {tokens = 0, usd = 0} end
-local all = redis.call('HGETALL', KEYS[4])
-for at = 1, #all, 2 do
-  local one = cjson.decode(all[at + 1])
-  if one.expires <= now then
-    redis.call('HDEL', KEYS[4], all[at])
-  elseif all[at] ~= call then
-    for _, what in ipairs({'tokens', 'usd'}) do
-      held.workspace[what] = held.workspace[what] + one[what]
-      if one.user == user then held.user[what] = held.user[what] + one[what] end
+_CHARGE = """
+local function charge(day, month, user, tokens, usd, day_seconds, month_seconds)
+  for spent, seconds in pairs({[day] = day_seconds, [month] = month_seconds}) do
+    redis.call('HINCRBY', spent, 'workspace tokens', tokens)
+    redis.call('HINCRBY', spent, 'workspace usd', usd)
+    if user ~= '' then
+      redis.call('HINCRBY', spent, 'user tokens ' .. user, tokens)
+      redis.call('HINCRBY', spent, 'user usd ' .. user, usd)
     end
+    redis.call('EXPIRE', spent, seconds)
   end
 end
-local bounded = false
+"""
+
+# A call that was reserved or settled before is not charged again. A call without a name is only checked.
+_RESERVE = (
+    _CHARGE
+    + """
+local version = redis.call('HGET', KEYS[1], 'v')
+if version and tonumber(version) > tonumber(ARGV[1]) then return {'newer', version} end
+local call, user, need = ARGV[2], ARGV[3], {tokens = tonumber(ARGV[4]), usd = tonumber(ARGV[5])}
+if call ~= '' and redis.call('EXISTS', KEYS[5]) == 1 then return {'ok'} end
 for at = 10, #ARGV, 5 do
   local name, whose, what, period = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local limit = tonumber(redis.call('HGET', KEYS[1], name) or ARGV[at + 4])
   if limit and (whose == 'workspace' or user ~= '') then
-    bounded = true
     local field = whose .. ' ' .. what
     if whose == 'user' then field = field .. ' ' .. user end
-    local spent = redis.call('HGET', period == 'day' and KEYS[2] or KEYS[3], field)
-    local used = tonumber(spent or '0') + held[whose][what]
-    if used >= limit or used + need[what] > limit then
-      redis.call('HDEL', KEYS[4], call)
-      local first = redis.call('SADD', KEYS[5], user)
-      redis.call('EXPIRE', KEYS[5], ARGV[8])
+    local spent = tonumber(redis.call('HGET', period == 'day' and KEYS[2] or KEYS[3], field) or '0')
+    if spent >= limit or spent + need[what] > limit then
+      local first = redis.call('SADD', KEYS[4], user)
+      redis.call('EXPIRE', KEYS[4], ARGV[9])
       return {'exceeded', name, string.format('%.0f', limit), first}
     end
   end
 end
-if bounded and ARGV[7] ~= '' and redis.call('EXISTS', KEYS[6]) == 0 then
-  local expires = string.format(',"expires":%.0f}', now + tonumber(ARGV[9]))
-  redis.call('HSET', KEYS[4], call, string.sub(ARGV[7], 1, -2) .. expires)
+if call ~= '' then
+  redis.call('SET', KEYS[5], ARGV[4] .. ' ' .. ARGV[5], 'EX', ARGV[8])
+  charge(KEYS[2], KEYS[3], user, ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 end
 return {'ok'}
 """
+)
 
-_SETTLE = """
-redis.call('HDEL', KEYS[3], ARGV[1])
-if KEYS[5] and redis.call('EXISTS', KEYS[5]) == 1 then return 0 end
-if not redis.call('SET', KEYS[4], ARGV[8], 'NX', 'EX', ARGV[5]) then
-  local known = redis.call('GET', KEYS[4])
-  if not KEYS[5] or known == ARGV[8] or known == '1' then return 0 end
-  if not redis.call('SET', KEYS[5], ARGV[8], 'NX', 'EX', ARGV[5]) then return 0 end
-end
-for at = 1, 2 do
-  redis.call('HINCRBY', KEYS[at], 'workspace tokens', ARGV[3])
-  redis.call('HINCRBY', KEYS[at], 'workspace usd', ARGV[4])
-  if ARGV[2] ~= '' then
-    redis.call('HINCRBY', KEYS[at], 'user tokens ' .. ARGV[2], ARGV[3])
-    redis.call('HINCRBY', KEYS[at], 'user usd ' .. ARGV[2], ARGV[4])
-  end
-  redis.call('EXPIRE', KEYS[at], ARGV[5 + at])
-end
+_SETTLE = (
+    _CHARGE
+    + """
+local call = redis.call('GET', KEYS[3]) or '0 0'
+if call == 'settled' then return 0 end
+redis.call('SET', KEYS[3], 'settled', 'EX', ARGV[6])
+local tokens, usd = string.match(call, '^(%d+) (%d+)$')
+tokens, usd = tonumber(ARGV[2]) - tonumber(tokens), tonumber(ARGV[3]) - tonumber(usd)
+charge(KEYS[1], KEYS[2], ARGV[1], string.format('%.0f', tokens), string.format('%.0f', usd), ARGV[4], ARGV[5])
 return 1
 """
+)
 
 _PUT = """
 local version = redis.call('HGET', KEYS[1], 'v')
@@ -127,16 +114,12 @@ return false
 class Budgets:
     """The budgets of all workspaces. Raises `connectors.message.StoreUnavailable` throughout.
 
-    A reservation that is never settled ends after *held_seconds* by the server's clock, for which *clock* (seconds
-    since the epoch) can stand in. Which day it is each process's own clock says: those that differ begin the day that
-    far apart.
+    *clock* gives seconds since the epoch. A call that is settled after midnight is charged its reservation on the first
+    day, and the difference to its cost on the second.
     """
 
-    def __init__(
-        self, redis: Redis, settings: Settings, held_seconds: float, clock: Callable[[], float] | None = None
-    ) -> None:
+    def __init__(self, redis: Redis, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self._redis = redis
-        self._held_seconds = held_seconds
         self._clock = clock
         self._defaults = default_limits(settings)
         self._reserve = redis.register_script(_RESERVE)
@@ -144,81 +127,58 @@ class Budgets:
         self._put = redis.register_script(_PUT)
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock() if self._clock else time.time(), UTC)
+        return datetime.fromtimestamp(self._clock(), UTC)
 
     async def reserve(self, scope: Scope, call: str, estimate: Cost, user: str = "") -> None:
-        """Hold *estimate* for *call* (unique in the workspace; again replaces), of the workspace's budget and, where it
-        is named, of *user*'s.
+        """Charge *estimate* for *call* (unique in the workspace) to the workspace's budget and to *user*'s, if named.
 
-        Nothing is held for a call that was settled before: who asks then stood still while another worker answered,
-        and will never let go of it. Raises `BudgetExceeded`, also where nothing at all is left, and
-        `runtime.stored.NewerFormat`.
+        Again does no harm. Raises `BudgetExceeded`, also if nothing at all is left, and `runtime.stored.NewerFormat`.
         """
-        if await self._is_unlimited(scope):
-            return
-        held = pack(_VERSION, user=user, tokens=estimate.tokens, usd=estimate.nano)
-        await self._check(scope, call, estimate, user, held)
-
-    async def _is_unlimited(self, scope: Scope) -> bool:
-        """Whether nothing bounds what a workspace spends, so that nothing would be held there. To read that is nothing
-        that a turn waits for: it comes with what else it reads."""
-        if any(limit is not None for limit in self._defaults.values()):
-            return False
-        stored: Any = await self._redis.hgetall(_key(scope, "limits"))
-        if int(stored.pop("v", _VERSION)) > _VERSION:
-            return False  # the step that holds says so
-        return all(limit == UNLIMITED for limit in stored.values())
-
-    async def check(self, scope: Scope, user: str = "") -> None:
-        """For calls whose cost nobody knows before. Raises `BudgetExceeded` where nothing is left."""
-        await self._check(scope, "", Cost(), user, "")
-
-    async def _check(self, scope: Scope, call: str, estimate: Cost, user: str, held: str) -> None:
         now = self._now()
         terms = [
             part
             for term, limit in self._defaults.items()
             for part in (term.name, term.whose, term.what, term.period, "" if limit is None else limit)
         ]
-        milliseconds = "" if self._clock is None else round(now.timestamp() * 1000)
-        said, *more = await self._reserve(
+        answer, *details = await self._reserve(
             keys=[
                 *self._keys(scope, now),
                 _key(scope, "told", period_name("day", now)),
-                _key(scope, "settled", call),
+                _key(scope, "call", call),
             ],
             args=[
-                *(_VERSION, milliseconds, call, user, estimate.tokens, estimate.nano, held, _TOLD_SECONDS),
-                *(round(self._held_seconds * 1000), *terms),
+                *(_VERSION, call, user, estimate.tokens, estimate.nano),
+                *(_SPENT_SECONDS["day"], _SPENT_SECONDS["month"], _CALL_SECONDS, _TOLD_SECONDS),
+                *terms,
             ],
         )
-        if said == "newer":
-            raise _newer(more[0])
-        if said == "exceeded":
-            term = next(term for term in TERMS if term.name == more[0])
+        if answer == "newer":
+            raise _newer(details[0])
+        if answer == "exceeded":
+            term = next(term for term in TERMS if term.name == details[0])
             raise BudgetExceeded(
-                term, term.amount(int(more[1])), first=bool(more[2]), until=period_end(term.period, now)
+                term, term.amount(int(details[1])), first=bool(details[2]), until=period_end(term.period, now)
             )
 
-    async def settle(
-        self, scope: Scope, call: str, cost: Cost, user: str = "", *, held_as: str = "", by: str = ""
-    ) -> bool:
-        """Count what *call* did cost, now, and hold nothing more for it, or for what was *held_as* something else;
-        False if it was counted before. One *by* another name is another call, and counted beside it."""
+    async def check(self, scope: Scope, user: str = "") -> None:
+        """Check before calls whose cost nobody knows. Raises `BudgetExceeded` if nothing is left."""
+        await self.reserve(scope, "", Cost(), user)
+
+    async def settle(self, scope: Scope, call: str, cost: Cost, user: str = "") -> bool:
+        """Charge *cost* for *call* in place of its reservation, if it has one; False if it was settled before."""
         now = self._now()
-        _, day, month, held = self._keys(scope, now)
-        counted = await self._settle(
-            keys=[day, month, held, *(_key(scope, "settled", one) for one in names(call, by))],
+        _, day, month = self._keys(scope, now)
+        settled = await self._settle(
+            keys=[day, month, _key(scope, "call", call)],
             args=[
-                *(held_as or call, user, cost.tokens, cost.nano, _SETTLED_SECONDS),
-                *(_SPENT_SECONDS["day"], _SPENT_SECONDS["month"], by or "1"),
+                *(user, cost.tokens, cost.nano, _SPENT_SECONDS["day"], _SPENT_SECONDS["month"], _CALL_SECONDS),
             ],
         )
-        return bool(counted)
+        return bool(settled)
 
-    async def release(self, scope: Scope, call: str) -> None:
-        """Hold nothing more for *call*, which came to nothing."""
-        await self._redis.hdel(_key(scope, "held"), call)
+    async def release(self, scope: Scope, call: str, user: str = "") -> None:
+        """Charge nothing for *call*: its provider refused it."""
+        await self.settle(scope, call, Cost(), user)
 
     async def set(self, scope: Scope, limits: Mapping[str, float | str]) -> None:
         """Let *limits* (by `Term.name`; tokens, dollars or `UNLIMITED`) hold in the workspace instead of the settings';
@@ -244,22 +204,19 @@ class Budgets:
         fields = [_field(whose, what, user) for whose in ("workspace", "user") for what in ("tokens", "usd")]
         async with self._redis.pipeline(transaction=False) as pipe:
             for scope in scopes:
-                limits, day, month, held = self._keys(scope, now)
+                limits, day, month = self._keys(scope, now)
                 pipe.hgetall(limits)
                 pipe.hmget(day, fields)
                 pipe.hmget(month, fields)
-                pipe.hvals(held)
             found = await pipe.execute() if scopes else []
         return [
             self._state(
                 found[at],
                 dict(zip(fields, found[at + 1], strict=True)),
                 dict(zip(fields, found[at + 2], strict=True)),
-                found[at + 3],
                 user,
-                now,
             )
-            for at in range(0, len(found), 4)
+            for at in range(0, len(found), 3)
         ]
 
     def _state(
@@ -267,21 +224,15 @@ class Budgets:
         stored: Mapping[str, str],
         day: Mapping[str, str | None],
         month: Mapping[str, str | None],
-        reservations: Sequence[str],
         user: str,
-        now: datetime,
     ) -> State:
         if int(stored.get("v", _VERSION)) > _VERSION:
             raise _newer(stored["v"])
         spent = {"day": day, "month": month}
-        live = [one for one in map(json.loads, reservations) if one["expires"] > now.timestamp() * 1000]
         return State(
             limits={term: _limit(stored.get(term.name), default) for term, default in self._defaults.items()},
-            spent={term: int(spent[term.period][_field(term.whose, term.what, user)] or 0) for term in TERMS},
-            held={
-                term: sum(one[term.what] for one in live if term.whose == "workspace" or one["user"] == user)
-                for term in TERMS
-            },
+            # Below zero only if a call of yesterday was settled today, and cost less than its reservation.
+            spent={term: max(0, int(spent[term.period][_field(term.whose, term.what, user)] or 0)) for term in TERMS},
             set_here={
                 term.name: UNLIMITED if stored[term.name] == UNLIMITED else term.amount(int(stored[term.name]))
                 for term in TERMS
@@ -289,12 +240,11 @@ class Budgets:
             },
         )
 
-    def _keys(self, scope: Scope, now: datetime) -> tuple[str, str, str, str]:
+    def _keys(self, scope: Scope, now: datetime) -> tuple[str, str, str]:
         return (
             _key(scope, "limits"),
             _key(scope, "spent", period_name("day", now)),
             _key(scope, "spent", period_name("month", now)),
-            _key(scope, "held"),
         )
 
 

@@ -128,7 +128,7 @@ class Changeover:
         return False
 
     async def _has_material(self, scope: Scope) -> bool:
-        """The same of material; `runtime.material.MaterialFollowing` sees to what is missing."""
+        """The same of material; `runtime.turns.material.MaterialFollowing` sees to what is missing."""
         held = await self._knowledge.material.all_held(scope)
         collection = await self._knowledge.opening.ready()
         return not await collection.material.is_behind(scope, {owner: one.revision for owner, one in held.items()})

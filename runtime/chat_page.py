@@ -22,11 +22,9 @@ from runtime.attachments.kept import KeptFiles
 from runtime.conversation_list import ConversationList
 from runtime.forgetting import Forgetting
 from runtime.knowledge import Knowledge
-from runtime.manifests import Manifests, UnknownTurn
 from runtime.marking import By, Marking
 from runtime.outbox import Outbox
-from runtime.replies import NOTHING_SAID
-from runtime.stops import Stops
+from runtime.turns import NOTHING_SAID, Cancellations, Manifests, UnknownTurn
 from runtime.workspaces import Workspaces
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ class ChatPage:
         marking: Marking,
         manifests: Manifests,
         forgetting: Forgetting,
-        stops: Stops,
+        stops: Cancellations,
         knowledge: Knowledge,
     ) -> None:
         self._redis = redis

@@ -6,7 +6,6 @@ The call is background work: it is held and counted in the budget of the workspa
 from __future__ import annotations
 
 import asyncio
-import uuid
 from dataclasses import dataclass
 
 import structlog
@@ -108,10 +107,10 @@ class Condensing:
 
     async def _shorter(self, scope: Scope, text: str) -> tuple[Judged, str]:
         """What the model makes of *text* in the end, and which model it was."""
-        asked, call = condensing.plan(text), f"{_PURPOSE}-{uuid.uuid4().hex}"
+        asked = condensing.plan(text)
         most = max(self._max_output_tokens, 2 * await asyncio.to_thread(self._tokens.count, text))
-        for attempt in range(1, ATTEMPTS + 1):
-            answer, is_cut, model = await self._asked(scope, f"{call}-{attempt}", asked, most)
+        for _ in range(ATTEMPTS):
+            answer, is_cut, model = await self._asked(scope, asked, most)
             judged = await asyncio.to_thread(condensing.judge, text, answer, self._tokens.count)
             if is_cut:
                 judged = Judged(judged.text, ("it is cut off", *judged.problems), judged.notes)
@@ -120,10 +119,10 @@ class Condensing:
             asked = condensing.again(asked, answer, judged.problems)
         return judged, model
 
-    async def _asked(self, scope: Scope, call: str, messages: list[dict[str, str]], most: int) -> tuple[str, bool, str]:
+    async def _asked(self, scope: Scope, messages: list[dict[str, str]], most: int) -> tuple[str, bool, str]:
         """The model's words, whether they are cut off, and which model it was."""
         try:
-            completion = await self._spending.ask(scope, call, _PURPOSE, messages, output_tokens=most)
+            completion = await self._spending.ask(scope, _PURPOSE, messages, output_tokens=most)
         except ModelFailed as error:
             why = NEEDS_MODEL if error.why == "no_model" else f"the model did not answer ({error.why})"
             raise ModelSilent(why) from None

@@ -10,7 +10,7 @@ from grounding.memory.records.record import Provenance
 from grounding.memory.records.records import FollowsRecords, Records
 from grounding.memory.records.store import RecordStore
 from grounding.tokens import Tokens
-from runtime.manifests import Manifests
+from runtime.turns import Manifests
 
 
 class ErasedEverywhere(Records):

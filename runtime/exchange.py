@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.message import Usage
 from runtime.called import Called
-from runtime.loading import when_sent
 from runtime.pieces import gather, usage_after
 
 Message = Mapping[str, Any]
 OnDelta = Callable[[str], Awaitable[None]]
 OnRestart = Callable[[], Awaitable[None]]
-OnSent = Callable[[], None]
 
 CLOSE_SECONDS = 2.0
 _unlisted: set[str] = set()
@@ -51,7 +48,7 @@ class Completion:
     warned: str = ""
     """What was said to the model of this answer, which it was then asked to write anew; empty where it stands."""
     call: str = field(default="", compare=False)
-    """The attempt that brought it, by a name that no other has (`Tries.name`); empty where nobody told."""
+    """The name by which the call that brought it was reserved (`runtime.spending.Reservation`); empty if it was not."""
 
 
 @dataclass(frozen=True)
@@ -77,49 +74,6 @@ class CallerFailed(Exception):
 
 
 @dataclass
-class Tries:
-    """The attempts that one call took, for whoever pays for it: also after it failed or was cancelled."""
-
-    sent: int = 0
-    """What each takes of a prompt, in tokens, by the caller's estimate."""
-    open: Exchange | None = None
-    """The one that is being made or has brought the answer."""
-    lost: list[Completion] = field(default_factory=list)
-    """What came of those that brought none and are not counted yet."""
-    counted: int = 0
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """No other call's, so that what is counted of each attempt is counted once."""
-
-    @property
-    def name(self) -> str:
-        """The name of the attempt that comes behind those that were lost: by it what it took is counted once, whether
-        its answer was kept or not."""
-        return f"{self.id}.{self.counted + len(self.lost)}"
-
-    @property
-    def oldest(self) -> str:
-        """The name of the first of those that were lost."""
-        return f"{self.id}.{self.counted}"
-
-    def was_counted(self) -> None:
-        """The first of those that were lost is counted."""
-        self.lost.pop(0)
-        self.counted += 1
-
-    def broke(self) -> None:
-        """The one that is being made failed. Where nothing came of it, it costs nothing."""
-        if self.open is not None and self.open.has_begun:
-            self.lost.append(self.open.so_far())
-        self.open = None
-
-    def cut_off(self) -> None:
-        """The one that is being made is broken off by us, or nobody will see its answer: the provider has worked."""
-        if self.open is not None:
-            self.lost.append(self.open.so_far())
-        self.open = None
-
-
-@dataclass
 class Call:
     """What is asked, and what has been shown of the answer so far."""
 
@@ -127,8 +81,6 @@ class Call:
     on_delta: OnDelta | None
     on_restart: OnRestart | None
     options: dict[str, Any]
-    on_sent: OnSent | None = None
-    tries: Tries = field(default_factory=Tries)
     started: float = field(default_factory=time.monotonic)
     attempts: int = 0
     shown: bool = False
@@ -144,12 +96,6 @@ class Call:
             yield
         finally:
             self.started += time.monotonic() - began
-
-    def was_sent(self) -> None:
-        """The first of the requests is on its way; said again, it does nothing."""
-        if self.on_sent is not None:
-            tell, self.on_sent = self.on_sent, None
-            tell()
 
     async def restart(self) -> None:
         """Take back what an earlier attempt has shown."""
@@ -168,8 +114,7 @@ class Call:
 
 
 class Exchange:
-    """One request and its answer, whole or as a stream. It is offered *tools*, and knows nothing of its call, which
-    knows it: a ring of the two would be taken apart by the garbage collector alone, with all that hangs on them."""
+    """One request and its answer, whole or as a stream. It is offered *tools*."""
 
     def __init__(
         self, litellm: Any, target: Target, stall_seconds: float, tools: Sequence[Mapping[str, Any]] = ()
@@ -182,13 +127,6 @@ class Exchange:
         self._finish = ""
         self._usage: Any = None
         self._first_ms: int | None = None
-        self.has_begun = False
-        """Whether anything of the answer came."""
-
-    @property
-    def model(self) -> str:
-        """The model that is asked."""
-        return self._target.shown_as
 
     async def run(self, call: Call) -> Completion:
         """The answer to *call*. Raises whatever LiteLLM raises, and `TimeoutError` for a stream that stalls."""
@@ -200,20 +138,14 @@ class Exchange:
         }
         if self._target.max_output_tokens is not None:
             request["max_tokens"] = min(request["max_tokens"], self._target.max_output_tokens)
-        when_sent.set(call.was_sent)
         if call.on_delta is None:
             response = await self._litellm.acompletion(**request)
-            self._take_whole(call, response)
+            self._take_whole(response)
         else:
             stream = await self._litellm.acompletion(**request, stream=True, stream_options={"include_usage": True})
-            call.was_sent()
             gather(stream)
             async with _closing(stream):
                 await self._take_stream(call, stream)
-        return self.so_far()
-
-    def so_far(self) -> Completion:
-        """What came of the answer until now."""
         return Completion(
             text=whole("".join(self._text)),
             model=self._target.shown_as,
@@ -223,9 +155,7 @@ class Exchange:
             tool_calls=tuple(ToolCall(*one) for one in self._called.all),
         )
 
-    def _take_whole(self, call: Call, response: Any) -> None:
-        self.has_begun = True
-        call.was_sent()
+    def _take_whole(self, response: Any) -> None:
         choice = response.choices[0]
         self._text.append(choice.message.content or "")
         self._finish = choice.finish_reason or ""
@@ -241,7 +171,6 @@ class Exchange:
                     chunk = await anext(chunks)
             except StopAsyncIteration:
                 return
-            self.has_begun = True
             self._usage = getattr(chunk, "usage", None) or self._usage
             for choice in chunk.choices[:1]:
                 self._finish = choice.finish_reason or self._finish

@@ -25,12 +25,12 @@ from grounding.transcript.log import Transcript
 from runtime.budget_terms import BudgetExceeded
 from runtime.extraction_marks import ExtractionMarks, Found, Mark
 from runtime.jobs import Job
-from runtime.manifests import Manifests
 from runtime.model import Model
 from runtime.model_errors import ModelFailed
 from runtime.spending import Spending
+from runtime.turns import EXTRACT_RECORDS, Manifests
 
-JOB = "records.extract"
+JOB = EXTRACT_RECORDS
 _TYPES = (Type.FACT, Type.DECISION, Type.PROCEDURE, Type.EPISODE)
 _KNOWN_NEWEST = 50
 """Records that are looked at beside those that a search finds: the index may be behind, or away."""
@@ -105,8 +105,8 @@ class RecordsExtraction:
         if not self._asks and not await asyncio.to_thread(patterns.may_state, entries):
             return []
         found: list[Found] = []
-        for number, window in enumerate(await self._windows(job.key, entries)):
-            made_by, some = await self._extracted(job, window, number)
+        for window in await self._windows(job.key, entries):
+            made_by, some = await self._extracted(job, window)
             found += [Found(window.owner, one) for one in some]
             _log.info("records.extracted", turns=window.turns, found=len(some), made_by=made_by)
         return found
@@ -123,19 +123,17 @@ class RecordsExtraction:
         origins: Mapping[str, Origin] = {turn_id: one[1] for turn_id, one in shown.items()}
         return [Window(key.context_id, tuple(some), owner, origins) for owner, some in of_owner.items()]
 
-    async def _extracted(self, job: Job, window: Window, number: int) -> tuple[str, list[Extracted]]:
+    async def _extracted(self, job: Job, window: Window) -> tuple[str, list[Extracted]]:
         """Who found what in *window*."""
         known = await self._known(job.key, window)
         if self._asks:
-            answer = await self._answer(job, window, known, f"extraction.{number}" if number else "extraction")
+            answer = await self._answer(job, window, known)
             if isinstance(answer, list):
                 return "model", answer
             _log.warning("records.rejected", why=answer.why)
         return "patterns", await asyncio.to_thread(patterns.found_in, window, known)
 
-    async def _answer(
-        self, job: Job, window: Window, known: Sequence[Record], purpose: str
-    ) -> list[Extracted] | extraction.Rejected:
+    async def _answer(self, job: Job, window: Window, known: Sequence[Record]) -> list[Extracted] | extraction.Rejected:
         scope = job.key.scope
         room = await self._model.window_tokens() - self._max_output_tokens
         told = extraction.fitting(window, known, room)
@@ -143,7 +141,7 @@ class RecordsExtraction:
             return extraction.Rejected("no room in the model's window")
         asked = extraction.plan(told, known)
         try:
-            completion = await self._spending.ask(scope, job.turn_id, purpose, asked, told_as="extraction")
+            completion = await self._spending.ask(scope, "extraction", asked)
         except BudgetExceeded:
             return extraction.Rejected("budget")
         except ModelFailed as error:

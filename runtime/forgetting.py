@@ -19,11 +19,10 @@ from grounding.transcript.log import Transcript
 from runtime.after_turn import TellsTurns
 from runtime.attachments.kept import KeptFiles
 from runtime.conversation_list import ConversationList
-from runtime.dead_letters import DeadLetters
 from runtime.extraction_marks import ExtractionMarks
 from runtime.jobs import Job, Jobs
-from runtime.manifests import Manifests
 from runtime.outbox import Outbox
+from runtime.turns import DeadLetters, Manifests
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

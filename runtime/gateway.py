@@ -31,20 +31,28 @@ from runtime.access import Access, Decision
 from runtime.commands.registry import Commands
 from runtime.commands.spoken import Spoken, spoken
 from runtime.commands.wording import code, plain
-from runtime.dead_letters import DeadLetters, UnknownLetter
-from runtime.envelopes import Amended, Envelope, Lane, MailboxFull, Watched
 from runtime.events import about
 from runtime.hub import Hub
 from runtime.limits import Admission, RateLimit, in_words
-from runtime.mailbox import Mailbox
 from runtime.marking import Marking
 from runtime.outbox import Outbox, address_of
 from runtime.pairing import Request
 from runtime.places import Places, Settled
+from runtime.progress import Watched
 from runtime.shows import Shows
-from runtime.stops import drop, interrupt
 from runtime.stored import NewerFormat
-from runtime.worker import ring
+from runtime.turns import (
+    AmendResult,
+    DeadLetters,
+    Envelope,
+    Lane,
+    Mailbox,
+    MailboxFull,
+    UnknownLetter,
+    notify_deleted,
+    notify_interrupted,
+    notify_worker,
+)
 from runtime.workspaces import Workspaces
 
 MAX_ID_CHARACTERS = 512
@@ -218,9 +226,9 @@ class Gateway:
         if not stored.new:
             return await self._duplicate(key, envelope, lane, admission)
         if not stored.held:
-            await ring(self._hub, lane, key)
-        if stored.at_hand and envelope.queue == "interrupt" and lane is Lane.TURNS:
-            await interrupt(self._hub, stored.at_hand)
+            await notify_worker(self._hub, lane, key)
+        if stored.current_turn and envelope.queue == "interrupt" and lane is Lane.TURNS:
+            await notify_interrupted(self._hub, stored.current_turn)
         _log.info("message.accepted", role=decision.role.value, direct=message.direct)
         return Accepted("stored", key=key)
 
@@ -298,7 +306,7 @@ class Gateway:
             await self._dead_letters.retry(key.scope, turn_id)
         except UnknownLetter:  # it is being tried again already; or it was dropped, and this message is what is left
             if await self._mailboxes[lane].put_back(key, turn_id, [envelope]):
-                await ring(self._hub, lane, key)
+                await notify_worker(self._hub, lane, key)
 
     async def _amend(
         self, message: InboundMessage, key: ConversationKey, decision: Decision, settled: Settled
@@ -308,9 +316,9 @@ class Gateway:
         said = replace(message, kind=InboundKind.MESSAGE)
         envelope = self._envelope(said, key, decision, settled)
         where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, envelope)
-        if where is Amended.UNKNOWN:
+        if where is AmendResult.UNKNOWN:
             return None
-        if where is not Amended.AMENDED:
+        if where is not AmendResult.AMENDED:
             await self._transcript.amend(key, message.message_id, message.text)
             await self._marking.amended(key, message.message_id)
         _log.info("message.edited", state=where.value)
@@ -320,13 +328,15 @@ class Gateway:
         """A message that was deleted is not answered any more, unless people see its answer already, and not
         remembered. Whose it was need not be known: who may delete it is the platform's to say."""
         where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, None)
-        if where in (Amended.ANSWERING, Amended.ANSWERED):
+        if where in (AmendResult.ANSWERING, AmendResult.ANSWERED):
             await self._transcript.amend(key, message.message_id, "")
-        if where is Amended.ANSWERING and (turn_id := await self._mailboxes[Lane.TURNS].drop(key, message.message_id)):
-            await drop(self._hub, turn_id)
+        if where is AmendResult.ANSWERING and (
+            turn_id := await self._mailboxes[Lane.TURNS].drop(key, message.message_id)
+        ):
+            await notify_deleted(self._hub, turn_id)
         await self._access.withdraw(message, key.workspace_id)
         await self._marking.amended(key, message.message_id)  # after the words are gone: it may be marked meanwhile
-        if where is not Amended.UNKNOWN:
+        if where is not AmendResult.UNKNOWN:
             _log.info("message.deleted", state=where.value)
         return Accepted("ignored", InboundKind.DELETE.value, key=key)
 

@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 _loading = threading.Lock()
@@ -21,9 +20,6 @@ _ready: Any = None
 """LiteLLM, once it is imported and set up."""
 _threads: list[threading.Thread] = []
 """Those that load something, and have not been seen to end."""
-when_sent: ContextVar[Callable[[], None] | None] = ContextVar("when_sent", default=None)
-"""Is called by the event loop as soon as the request of the call in hand was handed to its connection, where LiteLLM
-sends it through aiohttp; for providers whose clients do not, nobody is told."""
 _IMPORTED_BY_CALLS = (
     "anyio._backends._asyncio",
     "litellm._service_logger",
@@ -68,7 +64,6 @@ def load_litellm() -> Any:
 
         register(litellm)
         _import_what_calls_import(litellm)
-        _tell_what_is_sent()
         _ready = litellm
         return litellm
 
@@ -135,30 +130,6 @@ async def beside_the_process(load: Callable[[], Any]) -> Any:
     _threads.append(thread)
     thread.start()
     return await done
-
-
-def _tell_what_is_sent() -> None:
-    """Have the sessions of aiohttp that LiteLLM makes tell `when_sent`, by the tracing that aiohttp has for it. LiteLLM
-    has no means to give them any; where it makes them in another way, nobody is told."""
-    with contextlib.suppress(ImportError, AttributeError):
-        aiohttp: Any = importlib.import_module("aiohttp")
-        transport: Any = importlib.import_module("litellm.llms.custom_httpx.aiohttp_transport").LiteLLMAiohttpTransport
-        rebuild = transport._rebuild_session
-
-        async def is_being_sent(*_: object) -> None:
-            if (tell := when_sent.get()) is not None:
-                asyncio.get_running_loop().call_soon(tell)
-
-        tracing = aiohttp.TraceConfig()
-        tracing.on_request_chunk_sent.append(is_being_sent)
-        tracing.freeze()
-
-        def rebuilt(self: Any) -> Any:
-            session = rebuild(self)
-            session.trace_configs.append(tracing)
-            return session
-
-        transport._rebuild_session = rebuilt
 
 
 def _import_what_calls_import(litellm: Any) -> None:

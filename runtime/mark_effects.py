@@ -21,7 +21,7 @@ from grounding.memory.karma.marks import Sign
 from grounding.memory.records.port import KeepsRecords
 from grounding.memory.records.record import NoSuchRecord, Outcome, Provenance, RecordRefused, State, Type
 from grounding.memory.records.store import Change
-from runtime.manifests import RecordsOfTurn
+from runtime.turns import RecordsOfTurn
 
 Fields = Mapping[str, Any]
 _SAYS: Mapping[tuple[Type, Sign], tuple[Fields, Fields]] = {

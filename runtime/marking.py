@@ -28,9 +28,9 @@ from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from promptpolicy.sigils import Holder, Sigils
 from runtime.access import Access
-from runtime.manifests import Manifest, Manifests, UnknownTurn
 from runtime.mark_effects import MarkEffects
 from runtime.outbox import Outbox
+from runtime.turns import Manifest, Manifests, UnknownTurn
 
 ASKED_TOKENS, ANSWERED_TOKENS = 40, 80
 """What of the two sides of an exchange is kept: with these two fit into the 300 tokens of a block, and more where they
@@ -54,7 +54,7 @@ class By:
 
 class Marking:
     """The marks of all workspaces. Raises `connectors.message.StoreUnavailable`,
-    `grounding.memory.karma.store.MarkBusy`, and where a turn is named `runtime.manifests.UnknownTurn`."""
+    `grounding.memory.karma.store.MarkBusy`, and where a turn is named `runtime.turns.manifest.UnknownTurn`."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class Marking:
 
     async def _undo_if_forgotten(self, scope: Scope, turn_id: str) -> None:
         """Of a turn that was being forgotten while it was marked nothing stays. Raises
-        `runtime.manifests.UnknownTurn`."""
+        `runtime.turns.manifest.UnknownTurn`."""
         try:
             await self._manifests.get(scope, turn_id)
         except UnknownTurn:

@@ -19,7 +19,7 @@ from connectors.message import (
     InboundKind,
     InboundMessage,
 )
-from runtime.mailbox import Mailbox
+from runtime.turns import Mailbox
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.2

@@ -33,10 +33,8 @@ from runtime.exchange import (
     Message,
     OnDelta,
     OnRestart,
-    OnSent,
     Target,
     ToolCall,
-    Tries,
 )
 from runtime.loading import import_what_failures_import, loaded_litellm, ready_litellm
 from runtime.model_errors import (
@@ -47,8 +45,8 @@ from runtime.model_errors import (
     as_failure,
     retry_after_seconds,
 )
-from runtime.rounds import without_tools
 from runtime.senses import Heard, has_images, hear, without_images
+from runtime.tool_messages import without_tools
 from runtime.windows import OLLAMA_URL, served_by_ollama
 
 __all__ = ["Completion", "Model", "ModelFailed", "ModelRefused", "ModelUnavailable", "ToolCall"]
@@ -163,8 +161,6 @@ class Model:
         first: str | None = None,
         standing: Standing | None = None,
         fitted: Fitted | None = None,
-        tries: Tries | None = None,
-        on_sent: OnSent | None = None,
     ) -> Completion:
         """The model's answer to *messages* (OpenAI's form). Streams where *on_delta* is given. Models that cannot see
         get the text of messages with pictures; those that cannot call tools get what tools told as text.
@@ -173,14 +169,12 @@ class Model:
         into events only. *first* is one of `names`, which is asked before the others; any other name counts as none, so
         that a choice may outlive the settings under which it was made. *standing* says what of *messages* will come
         again; providers are told where they want to be. *fitted* gives both for a fallback, which may read less than
-        the model that is asked first; one that *fitted* has nothing for is not asked. *tries* is told of
-        every attempt, however the call ends. *on_sent* is called once, in the event loop, when the first request was
-        handed to its connection, and where the provider's client does not tell, when its answer begins: from then on
-        there is only waiting. It is not called where no request came so far, and must neither raise nor take long.
+        the model that is asked first; one that *fitted* has nothing for is not asked.
+
         Raises `ModelRefused` or `ModelUnavailable`: the failure of the model that was asked first, when every model
         failed.
         """
-        call = Call(messages, on_delta, on_restart, {}, on_sent, tries or Tries())
+        call = Call(messages, on_delta, on_restart, {})
         failed: ModelFailed | None = None
         for name in self._order(first):
             try:
@@ -302,7 +296,6 @@ class Model:
                 completion = await self._once(call, target)
                 if completion.text.strip() or completion.tool_calls:
                     return completion
-                call.tries.broke()
                 empty += 1
                 failure: ModelFailed = ModelUnavailable(
                     f"{target.shown_as}: answered nothing", why="empty", model=target.shown_as, retryable=True
@@ -333,17 +326,15 @@ class Model:
                 litellm = await loaded_litellm()
             async with asyncio.timeout(seconds):
                 offered = call.options.get("tools", ())
-                call.tries.open = exchange = Exchange(litellm, target, seconds * STALL_FRACTION, offered)
-                completion = await exchange.run(call)
+                completion = await Exchange(litellm, target, seconds * STALL_FRACTION, offered).run(call)
         except Exception as error:  # noqa: BLE001 - LiteLLM's adapters let all kinds through; each gets its verdict
-            call.tries.broke()
             if isinstance(error, CallerFailed):
                 raise error.error from None
             # "from None": the provider's words may quote the prompt, and tracebacks are logged.
             setting = f"AGENT_RUNTIME_LLM_{'MODEL' if target.shown_as == self.name else 'FALLBACK_MODELS'}"
             failure = as_failure(error, target.shown_as, shown=call.shown, address=_address(target), setting=setting)
             raise _CallFailed(failure, retry_after_seconds(error)) from None
-        return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts, call=call.tries.name)
+        return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts)
 
 
 class _CallFailed(Exception):

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from connectors.message import ConversationKey, OutboundMessage
-from runtime.envelopes import Watched
 from runtime.hub import Hub, News
 
 PROGRESS = "progress"
@@ -29,6 +29,14 @@ ENDED: What = "ended"
 FLUSH_SECONDS = 0.05
 """How long pieces for another process are gathered: each costs both processes a message."""
 _MESSAGE = TypeAdapter(OutboundMessage)
+
+
+class Watched(StrEnum):
+    """Whether people see an answer while it is written, and whether what they saw can be replaced."""
+
+    NOT = ""
+    ADDED_TO = "added_to"
+    REPLACEABLE = "replaceable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from connectors.message import ConversationKey, Scope
-from runtime.envelopes import Lane
-from runtime.mailbox import Mailbox
 from runtime.part_states import PartStates
+from runtime.turns import Lane, Mailbox
 from runtime.workspaces import WorkspaceInSettings
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from runtime.loading import loaded_litellm
 from runtime.model_errors import judge
 from runtime.usage import Usage
 
-PURPOSE = "rerank"
 IMPORT_SECONDS = 20.0
 """What the first call of a process may wait for LiteLLM's import; the turn's answer waits for it as well."""
 _log = structlog.get_logger()
@@ -47,12 +46,11 @@ class RerankCosts:
         await self._budgets.check(scope)
 
     async def count(self, scope: Scope, model: str, tokens: Tokens) -> None:
-        # Every call costs anew, also that of a turn which is taken up again.
         call = uuid.uuid4().hex
         cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
         await asyncio.gather(
-            self._usage.record(scope, call, PURPOSE, model, tokens),
-            self._budgets.settle(scope, f"{call}/{PURPOSE}", cost),
+            self._usage.record(scope, call, model, tokens),
+            self._budgets.settle(scope, call, cost),
         )
 
 

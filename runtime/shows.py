@@ -23,12 +23,11 @@ from connectors.connector import (
     StreamsText,
 )
 from connectors.message import ConversationKey, OutboundMessage
-from runtime.envelopes import Watched
 from runtime.governor import Governors
 from runtime.hub import Hub, News
 from runtime.part_states import PartStates
 from runtime.preview import Appending, Growing, Passing, Preview
-from runtime.progress import BEGUN, ENDED, NONE_COMES, PROGRESS, Progress
+from runtime.progress import BEGUN, ENDED, NONE_COMES, PROGRESS, Progress, Watched
 from runtime.signs import Signs
 
 SILENT_SECONDS = 120.0

@@ -1,46 +1,64 @@
-"""Spends budgets on model calls: holds what a call may take before it is made, counts what it took after it.
+"""Pays for model calls: reserves what a call may take before it is made, settles what it took after it.
 
-What a call took is counted for the workspace and, where a person asked for it, for that person: of several messages
-that are answered together, whoever wrote the last. It is counted by the name of the attempt that brought its answer
-(`runtime.exchange.Tries.name`), so that one of which nobody knows whether its answer was kept is counted once, as an
-answer or as lost. The last call of a turn is counted once for its turn; one of another name beside it, which a worker
-made that stood still for so long that its turn was taken up.
+One rule: a call is charged its reservation when it begins, which is an upper bound. If its provider reports what it
+took, or its whole answer can be counted here, that replaces the reservation. If its provider refused it before any word
+of an answer, the reservation is given back. In all other cases it stands: the call was stopped, interrupted,
+superseded, it broke off, or its process was killed.
+
+A call is charged to the workspace and, if a person asked for it, to that person. Each call has a name of its own, by
+which it is counted once, however often it is settled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
 from config.settings import BUNDLED_MODELS, SMOLLM2, Settings
-from connectors.message import Scope, Superseded
+from connectors.message import Scope
 from connectors.message import Usage as Tokens
 from grounding.blocks import Prompt
 from grounding.tokens import Tokens as Counting
 from runtime.budget_terms import BudgetExceeded, Cost
 from runtime.budgets import Budgets
-from runtime.envelopes import Batch
-from runtime.exchange import Completion, Message, Tries
-from runtime.journal import surely
+from runtime.exchange import Completion, Message
 from runtime.model import LOCAL_MAX_OUTPUT_TOKENS, Model
+from runtime.model_errors import ModelFailed
 from runtime.prices import Prices
 from runtime.senses import Heard
-from runtime.usage import REPLY, TRANSCRIPTION, Usage
+from runtime.store_retry import retry_until_stored
+from runtime.usage import Usage
 
 MESSAGE_TOKENS = 4
 """What a provider adds for each message: its role and its ends."""
 IMAGE_TOKENS = 1600
 """For one picture: about what Anthropic counts for the largest that it does not shrink, more than OpenAI does."""
-Keep = Callable[[str, Tokens], Awaitable[None]]
-"""What an attempt took, by its name."""
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """Who pays for a call: a workspace and, if a person asked for it, that person's budget there."""
+
+    scope: Scope
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a call was charged before it was made. ``call`` is its name, ``model`` the one that is asked first."""
+
+    call: str
+    model: str
+    usage: Tokens
+
+
 class Spending:
-    """What model calls may cost and did cost. Raises `connectors.message.StoreUnavailable` throughout."""
+    """Reserves and settles model calls. Raises `connectors.message.StoreUnavailable` throughout."""
 
     def __init__(
         self, settings: Settings, budgets: Budgets, usage: Usage, model: Model, prices: Prices, counting: Counting
@@ -52,214 +70,110 @@ class Spending:
         self._prices = prices
         self._counting = counting
 
-    async def reserve_reply(self, batch: Batch, sent: int, first: str | None) -> None:
-        """Hold what the next call for *batch*, of about *sent* tokens, may take, in place of what was held for the one
-        before it. Raises `BudgetExceeded`."""
-        await self._reserve(batch.key.scope, batch.turn_id, REPLY, sent, first, user_of(batch))
-
-    async def _reserve_background(
-        self,
-        scope: Scope,
-        turn_id: str,
-        purpose: str,
-        messages: Sequence[Message],
-        output_tokens: int | None,
-    ) -> int:
-        """Hold what asking *messages* may take; how many tokens they are."""
-        text = "\n".join(str(message["content"]) for message in messages)
-        tokens = await asyncio.to_thread(self._counting.count, text) + MESSAGE_TOKENS * len(messages)
-        await self._reserve(scope, turn_id, purpose, tokens, None, "", output_tokens)
-        return tokens
-
-    async def check(self, batch: Batch, purpose: str) -> None:
-        """Before calls whose cost nobody knows beforehand. Raises `BudgetExceeded` where nothing is left."""
-        try:
-            await self._budgets.check(batch.key.scope, user_of(batch))
-        except BudgetExceeded as error:
-            _told(error, purpose)
-            raise
-
-    async def _reserve(
-        self,
-        scope: Scope,
-        turn_id: str,
-        purpose: str,
-        prompt: int,
-        first: str | None,
-        user: str,
-        output_tokens: int | None = None,
-    ) -> None:
+    async def estimate(self, sent: int, *, first: str | None = None, output_tokens: int | None = None) -> Reservation:
+        """Estimate what a call that sends about *sent* tokens may take at most, under a new name."""
         model = first or self._model.name
         output = output_tokens or self._max_output_tokens
         if model == SMOLLM2:
             output = min(output, LOCAL_MAX_OUTPUT_TOKENS)
-        usd = await self._usd(model, prompt, output)
+        usd = await self._usd(model, sent, output)
+        return Reservation(uuid.uuid4().hex, model, Tokens(sent, 0, output, usd, estimated=True))
+
+    async def reserve(self, payer: Payer, purpose: str, reservation: Reservation) -> None:
+        """Charge *reservation*. Repeats until the store has it. Raises `BudgetExceeded`."""
+        most = reservation.usage
+        cost = Cost(most.prompt + most.completion, most.cost_usd)
         try:
-            await self._budgets.reserve(scope, _call(turn_id, purpose), Cost(prompt + output, usd), user)
+            await retry_until_stored(lambda: self._budgets.reserve(payer.scope, reservation.call, cost, payer.user))
         except BudgetExceeded as error:
-            _told(error, purpose)
+            _log_exceeded(error, purpose)
             raise
 
-    async def release(self, scope: Scope, turn_id: str, purpose: str) -> None:
-        """A call came to nothing."""
-        await self._budgets.release(scope, _call(turn_id, purpose))
+    async def check(self, payer: Payer, purpose: str) -> None:
+        """Check before calls whose cost nobody knows. Raises `BudgetExceeded` if nothing is left."""
+        try:
+            await self._budgets.check(payer.scope, payer.user)
+        except BudgetExceeded as error:
+            _log_exceeded(error, purpose)
+            raise
 
-    async def settle(
-        self,
-        scope: Scope,
-        turn_id: str,
-        purpose: str,
-        model: str,
-        tokens: Tokens,
-        user: str = "",
-        *,
-        held_as: str = "",
-        call: str = "",
-    ) -> bool:
-        """Count a call, once per turn and *purpose*, as the provider did; False if it was counted before. What was held
-        for it was *held_as* another purpose, where that is given. One whose name, *call*, is another than of what was
-        counted is counted beside it."""
+    async def settle(self, payer: Payer, call: str, model: str, tokens: Tokens, *, is_reply: bool = False) -> None:
+        """Charge *tokens* for *call* in place of its reservation, and count it for *model*. Again does no harm."""
         cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
-        is_new, _ = await asyncio.gather(
-            self._usage.record(scope, turn_id, purpose, model, tokens, call=call),
-            self._budgets.settle(
-                scope, _call(turn_id, purpose), cost, user, held_as=_call(turn_id, held_as) if held_as else "", by=call
-            ),
+        await asyncio.gather(
+            self._usage.record(payer.scope, call, model, tokens, is_reply=is_reply),
+            self._budgets.settle(payer.scope, call, cost, payer.user),
         )
-        return is_new
 
-    async def settle_lost(
-        self, scope: Scope, turn_id: str, purpose: str, tries: Tries, user: str = "", keep: Keep | None = None
-    ) -> list[Tokens]:
-        """Count the attempts of a call that brought no answer, each as a call of its own, and once however often this
-        is asked. *keep* is given each by its name as soon as it is counted. What each took.
+    async def settle_answer(self, payer: Payer, completion: Completion, *, is_reply: bool = False) -> None:
+        """Settle the call that brought *completion*. An answer that no call brought costs nothing."""
+        if completion.call:
+            await self.settle(payer, completion.call, completion.model, completion.usage, is_reply=is_reply)
 
-        Raises `connectors.message.Superseded` where *keep* does, when all are counted."""
-        found: list[Tokens] = []
-        refused: Superseded | None = None
-        while tries.lost:
-            name = tries.oldest
-            lost = await self.counted(tries.lost[0], tries.sent)
-            told = lost.usage
-            if await self.settle(scope, turn_id, f"{purpose}.{name}", lost.model, told, user):
-                _log.info(
-                    "model.paid_in_vain",
-                    model=lost.model,
-                    purpose=purpose,
-                    tokens_prompt=told.prompt,
-                    tokens_completion=told.completion,
-                    cost_usd=told.cost_usd,
-                    **({"tokens_estimated": True} if told.estimated else {}),
-                )
-            if keep is not None:
-                try:
-                    await keep(name, told)
-                except Superseded as error:
-                    refused = error  # by what it is counted nobody has to hold the turn
-            found.append(told)
-            tries.was_counted()
-        if refused is not None:
-            raise refused
-        return found
+    async def settle_unknown(self, payer: Payer, reservation: Reservation) -> None:
+        """Settle a call whose cost nobody reports: its reservation stands."""
+        await self.settle(payer, reservation.call, reservation.model, reservation.usage)
+
+    async def settle_failed(self, payer: Payer, reservation: Reservation, error: ModelFailed) -> None:
+        """Settle a call that brought no answer. Its reservation stands if a part of an answer came. Repeats until the
+        store has it."""
+        if error.shown:
+            await retry_until_stored(lambda: self.settle_unknown(payer, reservation))
+        else:
+            await retry_until_stored(lambda: self._budgets.release(payer.scope, reservation.call, payer.user))
+
+    async def settle_heard(self, payer: Payer, heard: Heard) -> None:
+        """Settle the transcription of a recording."""
+        await self.settle(payer, heard.call, heard.model, heard.usage)
 
     async def ask(
         self,
         scope: Scope,
-        turn_id: str,
         purpose: str,
         messages: Sequence[Message],
         *,
-        told_as: str = "",
         output_tokens: int | None = None,
     ) -> Completion:
-        """The model's answer to *messages*, which no person asked for, paid for with all its attempts. Events call it
-        *told_as*, or as its *purpose*.
+        """Ask the model *messages* for nobody in particular, and pay for it. Events call it *purpose*.
 
         Raises `BudgetExceeded`, `runtime.model_errors.ModelFailed` and `connectors.message.StoreUnavailable`.
         """
-        tries = Tries(await self._reserve_background(scope, turn_id, purpose, messages, output_tokens))
-        is_settled = False
+        payer, text = Payer(scope), "\n".join(str(message["content"]) for message in messages)
+        sent = await asyncio.to_thread(self._counting.count, text) + MESSAGE_TOKENS * len(messages)
+        reservation = await self.estimate(sent, output_tokens=output_tokens)
+        await self.reserve(payer, purpose, reservation)
         try:
-            completion = await self._model.complete(
-                messages, purpose=told_as or purpose, max_output_tokens=output_tokens, tries=tries
-            )
-            done = await self.counted(completion, tries.sent)
-            one = f"{purpose}.{done.call}"
-            await surely(lambda: self.settle(scope, turn_id, one, done.model, done.usage, held_as=purpose))
-            is_settled = True
-            return done
-        finally:
-            if not is_settled:
-                tries.cut_off()
-                await self.release(scope, turn_id, purpose)
-            await surely(lambda: self.settle_lost(scope, turn_id, purpose, tries))
+            answer = await self._model.complete(messages, purpose=purpose, max_output_tokens=output_tokens)
+        except ModelFailed as error:
+            await self.settle_failed(payer, reservation, error)
+            raise
+        completion = await self.count_answer(answer, reservation)
+        await retry_until_stored(lambda: self.settle_answer(payer, completion))
+        return completion
 
-    async def counted(self, completion: Completion, sent: int) -> Completion:
-        """*completion* to a prompt of about *sent* tokens with our own count of both, marked as such, where its
-        provider told none: its stream never ended, or it counts nothing."""
-        told = completion.usage
-        if told.prompt or told.completion or not sent:
+    async def count_answer(self, completion: Completion, reservation: Reservation) -> Completion:
+        """Name the call that brought *completion*, and count its tokens here if its provider reported none."""
+        completion = replace(completion, call=reservation.call)
+        reported, sent = completion.usage, reservation.usage.prompt
+        if reported.prompt or reported.completion or not sent:
             return completion
         written = "\n".join([completion.text, *(call.name + call.arguments for call in completion.tool_calls)])
-        said = await asyncio.to_thread(self._counting.count, written)
-        usd = await self._usd(completion.model, sent, said)
-        return replace(completion, usage=Tokens(sent, 0, said, usd, estimated=True))
-
-    async def settle_heard(self, batch: Batch, heard: Heard) -> None:
-        """Count the writing down of a recording of *batch*, once for each request that it took."""
-        purpose = f"{TRANSCRIPTION}.{heard.call}"
-        await self.settle(batch.key.scope, batch.turn_id, purpose, heard.model, heard.usage, user_of(batch))
-
-    async def settle_reply(self, batch: Batch, completion: Completion, sent: int) -> None:
-        """Count the call that answered *batch*. Of one that was stopped the provider says nothing: it is `counted`
-        here. A stop between two calls (no attempt) costs nothing."""
-        if completion.attempts:
-            await self._settle_call(batch, REPLY, completion, sent, completion.call)
-        else:
-            await self.release(batch.key.scope, batch.turn_id, REPLY)
-
-    async def answered_by(self, batch: Batch) -> str:
-        """The name of the call that was counted as the one that answered *batch*; empty where none was."""
-        return await self._usage.counted_by(batch.key.scope, batch.turn_id, REPLY)
-
-    async def settle_round(self, batch: Batch, number: int, completion: Completion, sent: int) -> None:
-        """Count the call of round *number* (from 0) that wanted tools. Of one that an earlier release has kept the
-        attempt has no name: it is counted by its round."""
-        name = completion.call or f"round.{len(batch.envelopes)}.{number}"
-        await self._settle_call(batch, f"{REPLY}.{name}", completion, sent)
-
-    async def _settle_call(self, batch: Batch, purpose: str, completion: Completion, sent: int, call: str = "") -> None:
-        counted = await self.counted(completion, sent)
-        scope, user = batch.key.scope, user_of(batch)
-        await self.settle(scope, batch.turn_id, purpose, counted.model, counted.usage, user, call=call)
+        output = await asyncio.to_thread(self._counting.count, written)
+        usd = await self._usd(completion.model, sent, output)
+        return replace(completion, usage=Tokens(sent, 0, output, usd, estimated=True))
 
     async def _usd(self, model: str, prompt: int, completion: int) -> float:
-        """By LiteLLM's price; 0.0 for the local model and those it has no price for."""
+        """Give LiteLLM's price; 0.0 for the local model and for those without one."""
         return 0.0 if model in BUNDLED_MODELS else (await self._prices.of(model)).usd(prompt, completion)
 
 
 def prompt_tokens(prompt: Prompt, images: int) -> int:
-    """Our estimate of what a provider will count for *prompt*. Pure."""
+    """Estimate what a provider will count for *prompt*. Pure."""
     system = sum(block.tokens for block in prompt.blocks if block.place.message == "system")
     return system + prompt.tokens_total + MESSAGE_TOKENS * len(prompt.messages) + IMAGE_TOKENS * images
 
 
-def user_of(batch: Batch) -> str:
-    """Whose budget a turn is paid from."""
-    message = batch.envelopes[-1].message
-    return message.author.user(message.connector)
-
-
-def held_seconds(settings: Settings, models: int) -> float:
-    """As long as a call may take, with all its attempts and fallbacks, and some more: then it died."""
-    return settings.llm_timeout_seconds * settings.llm_max_attempts * models + 60.0
-
-
-def _call(turn_id: str, purpose: str) -> str:
-    return f"{turn_id}/{purpose}"
-
-
-def _told(error: BudgetExceeded, purpose: str) -> None:
+def _log_exceeded(error: BudgetExceeded, purpose: str) -> None:
     term = error.term
     _log.warning(
         "budget.exceeded", scope=term.whose, what=term.what, period=term.period, limit=error.limit, purpose=purpose

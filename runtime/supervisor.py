@@ -18,8 +18,8 @@ from connectors.connector import (
     SendFailed,
     State,
 )
-from runtime.mailbox import Mailbox
 from runtime.missed import Order, hear_missed
+from runtime.turns import Mailbox
 
 _WATCH_SECONDS = 0.5
 _RESTART_SECONDS = (1.0, 60.0)

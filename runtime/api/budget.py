@@ -73,7 +73,6 @@ def budget_row(workspace_id: str, state: State, user: str = "") -> dict[str, Any
         if term.whose == "workspace" or user:
             row |= {
                 "spent": term.amount(state.spent[term]),
-                "held": term.amount(state.held[term]),
                 "left": None if left is None else term.amount(left),
             }
         terms[term.name] = row

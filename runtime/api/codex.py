@@ -20,7 +20,7 @@ from runtime.api.guard import caller_of, require_role
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
-from runtime.question import Question
+from runtime.turns import Question
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime

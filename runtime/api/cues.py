@@ -12,7 +12,7 @@ from promptpolicy.slot import Kind, check_context_id
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
-from runtime.cues import cues_in
+from runtime.turns import cues_in
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime

@@ -13,7 +13,7 @@ from runtime.api.guard import caller_of, may_read
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
-from runtime.dead_letters import Letter
+from runtime.turns import Letter
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime

@@ -36,11 +36,9 @@ from runtime.api.replies import reply
 from runtime.budget_terms import BudgetExceeded
 from runtime.condensing import ModelSilent
 from runtime.context_keeping import ContextMoved
-from runtime.dead_letters import UnknownLetter
-from runtime.envelopes import MailboxFull
-from runtime.manifests import UnknownTurn
 from runtime.pairing import AlreadyDecided, TooManyAttempts, UnknownCode
 from runtime.stored import NewerFormat
+from runtime.turns import MailboxFull, UnknownLetter, UnknownTurn
 from runtime.workspaces import UnknownWorkspace, WorkspaceInSettings
 
 _log = structlog.get_logger()

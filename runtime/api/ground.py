@@ -27,12 +27,9 @@ from runtime.api.guard import caller_of
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
-from runtime.envelopes import Batch, Envelope
-from runtime.manifests import UnknownTurn, block_rows, prefix_row
 from runtime.platforms import reply_hint_of
-from runtime.question import Built, Question
-from runtime.record_use import shown_records
 from runtime.tokens import Caller
+from runtime.turns import Batch, BuiltPrompt, Envelope, Question, UnknownTurn, block_rows, prefix_row, shown_record_rows
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime
@@ -144,12 +141,12 @@ def _tail_entry(said: Said) -> TailEntry:
     return TailEntry(speaker=ASSISTANT if said.role == "assistant" else "user", text=said.text, turn_id="")
 
 
-def _shown(built: Built) -> dict[str, object]:
+def _shown(built: BuiltPrompt) -> dict[str, object]:
     context, prompt = built.context, built.prompt
     rows = block_rows(prompt)
     for row in rows:
         if row["name"] == "records":
-            row["items"] = shown_records(built)
+            row["items"] = shown_record_rows(built)
     return {
         "strategy": context.strategy,
         "reason": context.reason,

@@ -82,7 +82,7 @@ class MarkRoutes(Routes):
         return reply({"turn_id": turn_id, "mark": mark, "good": marked.good, "bad": marked.bad})
 
     async def _key(self, scope: Scope, turn_id: str, caller: Caller) -> ConversationKey:
-        """Where the turn was. Raises `runtime.manifests.UnknownTurn`, and `ApiError` where it is none to be marked."""
+        """Where the turn was. Raises `runtime.turns.UnknownTurn`, and `ApiError` where it is none to be marked."""
         context = (await self._runtime.manifests.get(scope, turn_id)).context
         if not may_read(caller, context.connector, audience_of(context)):
             raise ApiError(403, "forbidden", "what was said in a private place needs the runtime's admin token")

@@ -17,10 +17,10 @@ from runtime.api.guard import caller_of, may_read
 from runtime.api.replies import reply
 from runtime.api.routing import Routes
 from runtime.api.workspaces import enter
-from runtime.comparing import compare
+from runtime.explaining import compare
 from runtime.identifiers import is_turn_id
-from runtime.manifests import Manifest, UnknownTurn, prefix_row
 from runtime.tokens import Caller
+from runtime.turns import Manifest, UnknownTurn, prefix_row
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime

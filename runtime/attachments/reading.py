@@ -19,7 +19,6 @@ from connectors.connector import AttachmentUnavailable
 from connectors.message import Attachment, InboundMessage
 from grounding.run_context import AttachedImage, AttachedText, DegradedBlock
 from runtime.attachments.files import AUDIO_TYPES, IMAGE_TYPES, Files
-from runtime.envelopes import Batch
 from runtime.model_errors import ModelFailed
 from runtime.senses import Heard, Image
 
@@ -99,17 +98,21 @@ class Reading:
         # No more of a file than this can ever be shown in a prompt.
         self._most = settings.llm_grounding_max_prompt_bytes
 
-    async def read(self, batch: Batch, first: str | None = None, heard: Hears = _nobody) -> tuple[Batch, Contents]:
-        """*batch* with the words of its voice messages, and what came with it. *first* is the model that is asked
-        first, where one was chosen; *heard* raises nothing. Raises nothing: what cannot be read is named.
+    async def read(
+        self, messages: Sequence[InboundMessage], first: str | None = None, heard: Hears = _nobody
+    ) -> tuple[tuple[InboundMessage, ...], Contents]:
+        """Read what came with *messages*, which belong to one conversation. Voice messages get their words.
+
+        *first* is the model that is asked first, if one was chosen; *heard* raises nothing. Raises nothing: what cannot
+        be read is named.
         """
-        items = _items(batch)
+        items = _items(messages)
         if not items:
-            return batch, NOTHING
+            return tuple(messages), NOTHING
         started = time.perf_counter()
         sees = any(_is_image(item.attachment) for item in items) and await self._senses.sees_images(first)
-        read = await self._all(batch.key.connector, items, sees, heard)
-        done = _with_words(batch, read)
+        read = await self._all(messages[0].connector, items, sees, heard)
+        done = _with_words(messages, read)
         contents = _contents(done, read)
         _log.info(
             "attachments.read",
@@ -192,12 +195,8 @@ def written(message: InboundMessage) -> str:
     return "\n".join(part for part in parts if part.strip())
 
 
-def _items(batch: Batch) -> list[_Item]:
-    return [
-        _Item(place, attachment)
-        for place, envelope in enumerate(batch.envelopes)
-        for attachment in envelope.message.attachments
-    ]
+def _items(messages: Sequence[InboundMessage]) -> list[_Item]:
+    return [_Item(place, attachment) for place, message in enumerate(messages) for attachment in message.attachments]
 
 
 def _is_image(attachment: Attachment) -> bool:
@@ -236,20 +235,20 @@ def _unread(item: _Item, error: AttachmentUnavailable, unsaid: str = "") -> _Ite
     return replace(item, note=f"could not be read: {error.user_text.rstrip('.')}", failed="unreadable", unsaid=unsaid)
 
 
-def _with_words(batch: Batch, items: Sequence[_Item]) -> Batch:
-    """*batch* in which voice messages are words: for the strategy, the search, the prompt and the log."""
-    envelopes = list(batch.envelopes)
+def _with_words(messages: Sequence[InboundMessage], items: Sequence[_Item]) -> tuple[InboundMessage, ...]:
+    """*messages* in which voice messages are words: for the strategy, the search, the prompt and the log."""
+    done = list(messages)
     for item in items:
         if item.heard is not None and item.heard.text:
-            message = envelopes[item.place].message
+            message = done[item.place]
             said = f"{VOICE_MARK} {item.heard.text}"
             text = f"{message.text}\n\n{said}" if message.text.strip() else said
-            envelopes[item.place] = replace(envelopes[item.place], message=replace(message, text=text))
-    return replace(batch, envelopes=tuple(envelopes))
+            done[item.place] = replace(message, text=text)
+    return tuple(done)
 
 
-def _contents(batch: Batch, items: Sequence[_Item]) -> Contents:
-    said_something = any(envelope.message.text.strip() for envelope in batch.envelopes)
+def _contents(messages: Sequence[InboundMessage], items: Sequence[_Item]) -> Contents:
+    said_something = any(message.text.strip() for message in messages)
     only_voice = all(item.attachment.kind == "voice" for item in items)
     reasons = dict.fromkeys(item.failed for item in items if item.failed)
     return Contents(

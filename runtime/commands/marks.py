@@ -9,8 +9,8 @@ from grounding.memory.karma.marks import Marked, Sign
 from grounding.transcript.log import Transcript
 from runtime.commands.command import Command, CommandRefused, Invocation, may_ask_of
 from runtime.commands.wording import code
-from runtime.manifests import Manifests, UnknownTurn
 from runtime.marking import By, Marking
+from runtime.turns import Manifests, UnknownTurn
 
 NOT_ALLOWED = "You may not mark answers here."
 NOTHING_SAID = "I have not answered anything here yet."

@@ -5,12 +5,12 @@ from __future__ import annotations
 from connectors.message import AgentRuntimeError, OutboundMessage
 from runtime.commands.registry import Commands
 from runtime.commands.spoken import spoken
-from runtime.envelopes import Batch, Envelope
 from runtime.outbox import Outbox
+from runtime.turns import Batch, Envelope
 
 
 class CommandTurns:
-    """Answers batches of commands, as `runtime.turn.Turns` does those of messages."""
+    """Answers batches of commands, as `runtime.turns.turn.Turns` does those of messages."""
 
     def __init__(self, commands: Commands, outbox: Outbox) -> None:
         self._commands = commands

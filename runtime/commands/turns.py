@@ -12,8 +12,8 @@ from runtime.budgets import Budgets
 from runtime.commands.command import Command, CommandRefused, Invocation, may_ask_of
 from runtime.commands.wording import code, counted, items, plain, thousands
 from runtime.explaining import REASONS, STRATEGIES
-from runtime.manifests import Manifest, Manifests, UnknownTurn
 from runtime.marking import Marking
+from runtime.turns import Manifest, Manifests, UnknownTurn
 from runtime.usage import ModelUsage, Usage
 
 NOTHING_SAID = "I have not answered anything here yet."

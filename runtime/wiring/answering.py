@@ -17,11 +17,9 @@ from grounding.pipeline import Pipeline
 from grounding.sessions.freezing import Freezing
 from grounding.tokens import LineByLine, Tokens
 from runtime.after_turn import RememberTurns, SummaryRefresh
-from runtime.attaching import Attaching
 from runtime.attachments.files import Files
 from runtime.attachments.reading import Reading
 from runtime.budgets import Budgets
-from runtime.censoring import Accounting
 from runtime.condensing import Condensing
 from runtime.context_keeping import JOB as INDEX_CONTEXT
 from runtime.context_keeping import ContextFollowing, ContextKeeping
@@ -33,15 +31,11 @@ from runtime.forgetting import ForgetTurns
 from runtime.formatters import Formatters, Installed
 from runtime.jobs import Job, Jobs
 from runtime.knowledge import Knowledge
-from runtime.material import Materials
 from runtime.model import Model
 from runtime.prices import Prices
-from runtime.prompting import Prompting
 from runtime.reranker import IMPORT_SECONDS, LiteLLMReranker, RerankCosts
-from runtime.spending import Spending, held_seconds
-from runtime.stops import Stops
-from runtime.tools import Tooling
-from runtime.turn import Turns
+from runtime.spending import Spending
+from runtime.turns import Cancellations, MaterialChooser, Materials, PromptBuilder, RecordAccounting, Tooling, Turns
 from runtime.wiring.kept import Kept
 from runtime.wiring.records import wire_records
 from runtime.wiring.remembering import wire_remembering
@@ -64,8 +58,8 @@ class Answering:
     records: Records
     karma: Karma
     materials: Materials
-    prompting: Prompting
-    stops: Stops
+    prompting: PromptBuilder
+    stops: Cancellations
     turns: Turns
 
 
@@ -81,7 +75,7 @@ def wire_answering(
 ) -> Answering:
     """*files* are what comes with messages; *surroundings* is the machine."""
     records = wire_records(settings, kept, knowledge, tokens)
-    budgets = Budgets(kept.store.client, settings, held_seconds(settings, len(model.names)))
+    budgets = Budgets(kept.store.client, settings)
     spending = Spending(settings, budgets, kept.usage, model, Prices(), tokens)
     following = ContextFollowing(kept.contexts, kept.context_copy, kept.workspaces.exists, knowledge.told_contexts)
     jobs = _jobs(settings, kept, knowledge, following, records, model, spending)
@@ -100,11 +94,11 @@ def wire_answering(
     )
     materials = Materials(settings, knowledge.material, knowledge, tokens, kept.hub)
     toolbox = wire_tools(settings, kept, knowledge, tokens, records, materials)
-    tooling = Tooling(settings, toolbox, model, kept.journal, tokens)
+    tooling = Tooling(settings, toolbox, model, kept.checkpoints, tokens)
     for name, scopes in tooling.unneeded().items():
         _log.warning("sigil.unneeded", sigil=name, scopes=scopes)
     making = Formatters(formatters, timeout_seconds=settings.formatter_timeout_seconds)
-    prompting = Prompting(
+    prompting = PromptBuilder(
         settings,
         deciding=deciding,
         pipeline=pipeline,
@@ -112,30 +106,30 @@ def wire_answering(
         model=model,
         tooling=tooling,
         formatters=making,
-        attaching=Attaching(settings, materials, tooling),
+        attaching=MaterialChooser(settings, materials, tooling),
         tokens=tokens,
         surroundings=surroundings,
     )
     condensing = Condensing(settings, kept.publisher, model, spending, tokens)
-    stops = Stops(kept.hub, kept.turns)
+    cancellations = Cancellations(kept.hub, kept.turns)
     turns = Turns(
         settings,
-        prompting=prompting,
+        prompts=prompting,
         model=model,
         tooling=tooling,
         tokens=tokens,
         outbox=kept.outbox,
-        journal=kept.journal,
+        checkpoints=kept.checkpoints,
         transcript=kept.transcript,
         copy=kept.copy,
         manifests=kept.manifests,
         jobs=jobs,
         spending=spending,
-        stops=stops,
+        cancellations=cancellations,
         places=kept.places,
         reading=Reading(settings, files, model),
         hub=kept.hub,
-        accounting=Accounting(records, kept.manifests),
+        record_accounting=RecordAccounting(records, kept.manifests),
     )
     return Answering(
         model=model,
@@ -149,7 +143,7 @@ def wire_answering(
         karma=karma,
         materials=materials,
         prompting=prompting,
-        stops=stops,
+        stops=cancellations,
         turns=turns,
     )
 
@@ -158,7 +152,7 @@ def wire_reranker(settings: Settings, kept: Kept) -> LiteLLMReranker | None:
     """What puts found passages in order, where a model is set for it."""
     if settings.rerank_model is None:
         return None
-    budgets = Budgets(kept.store.client, settings, settings.rerank_timeout_seconds)
+    budgets = Budgets(kept.store.client, settings)
     return LiteLLMReranker(settings, RerankCosts(kept.usage, budgets))
 
 

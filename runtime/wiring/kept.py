@@ -27,17 +27,13 @@ from promptpolicy.slot import Kind
 from promptpolicy.tree import DirectiveTree
 from runtime.attachments.kept import KeptFiles
 from runtime.conversation_list import ConversationList
-from runtime.dead_letters import DeadLetters
-from runtime.envelopes import Lane
 from runtime.extraction_marks import ExtractionMarks
 from runtime.hub import Hub
-from runtime.journal import Journal
 from runtime.limits import RateLimit
-from runtime.mailbox import Mailbox
-from runtime.manifests import Manifests
 from runtime.outbox import Outbox
 from runtime.places import Places
 from runtime.stores import RedisStore
+from runtime.turns import Checkpoints, DeadLetters, Lane, Mailbox, Manifests
 from runtime.usage import Usage
 from runtime.workspaces import Workspaces
 
@@ -53,7 +49,7 @@ class Kept:
     workspaces: Workspaces
     limit: RateLimit
     mailboxes: Mapping[Lane, Mailbox]
-    journal: Journal
+    checkpoints: Checkpoints
     outbox: Outbox
     files: KeptFiles
     conversation_list: ConversationList
@@ -99,7 +95,7 @@ def wire_kept(settings: Settings, store: RedisStore, tokens: Tokens) -> Kept:
         workspaces=Workspaces(redis, settings),
         limit=RateLimit(redis, settings),
         mailboxes=mailboxes,
-        journal=Journal(redis),
+        checkpoints=Checkpoints(redis),
         outbox=Outbox(redis, hub),
         files=KeptFiles(redis, settings.data_dir),
         conversation_list=ConversationList(redis),

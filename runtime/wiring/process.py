@@ -13,7 +13,6 @@ from grounding.tokens import Tokens
 from runtime.attachments.files import Files
 from runtime.embedded.index_process import IndexProcess
 from runtime.embedded.model_server import LocalModelServer
-from runtime.envelopes import Lane
 from runtime.environment.gpus import Gpus
 from runtime.environment.model_memory import ModelMemories
 from runtime.environment.sampling import Surroundings
@@ -21,13 +20,13 @@ from runtime.formatters import Installed
 from runtime.knowledge import Knowledge
 from runtime.model import Model
 from runtime.stores import RedisStore
+from runtime.turns import Lane, Worker
 from runtime.wiring.answering import Answering, wire_answering, wire_reranker
 from runtime.wiring.conversing import Conversing, wire_conversing
 from runtime.wiring.delivering import Delivering, wire_delivering
 from runtime.wiring.entrance import Entrance, wire_entrance
 from runtime.wiring.kept import Kept, wire_kept
 from runtime.wiring.working import wire_workers
-from runtime.worker import Worker
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,15 @@ from grounding.memory.records.store import RecordStore
 from runtime.changeover import DAY_SECONDS, Changeover
 from runtime.commands.runner import CommandTurns
 from runtime.deepening import Deepening
-from runtime.envelopes import Lane
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
 from runtime.leadership import Leadership
-from runtime.material import MaterialFollowing
 from runtime.rebuilding import Rebuilding
 from runtime.record_keeping import RecordKeeping
+from runtime.turns import Answers, Lane, MaterialFollowing, Worker
 from runtime.wiring.answering import Answering
 from runtime.wiring.conversing import Conversing
 from runtime.wiring.kept import Kept
-from runtime.worker import Answers, Worker
 
 
 def wire_workers(settings: Settings, kept: Kept, answering: Answering, conversing: Conversing) -> Mapping[Lane, Worker]:

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey
-from runtime.prompting import Prompting
+from runtime.turns.prompt import PromptBuilder
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -166,15 +166,15 @@ async def test_a_place_has_its_mode_and_who_may_not_choose_is_told(chat: Chat) -
 def preparing(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set when the first answer is being prepared, which never ends by itself."""
     begun = asyncio.Event()
-    build = Prompting.build
+    build = PromptBuilder.build
 
-    async def hang_once(self: Prompting, *args: Any, **options: Any) -> Any:
+    async def hang_once(self: PromptBuilder, *args: Any, **options: Any) -> Any:
         if not begun.is_set():
             begun.set()
             await asyncio.Event().wait()
         return await build(self, *args, **options)
 
-    monkeypatch.setattr(Prompting, "build", hang_once)
+    monkeypatch.setattr(PromptBuilder, "build", hang_once)
     return begun
 
 

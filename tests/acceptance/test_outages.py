@@ -117,7 +117,7 @@ async def test_what_was_accepted_before_a_crash_is_answered_after_it(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
     from connectors.message import Author, ConversationKey, InboundMessage, Role
-    from runtime.envelopes import Envelope
+    from runtime.turns.batch import Envelope
 
     settings = model_settings(access_policy="open")
     key = ConversationKey("acme", "http", "default")

@@ -1,69 +1,41 @@
-"""What the model is asked is kept while it writes: it holds up no request, and whoever goes on with the turn asks the
-same."""
+"""What the model is asked is saved before it is asked, so that whoever goes on with the turn asks the same."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-import pytest
-
 from config.settings import Settings
 from connectors.message import Scope
-from runtime.loading import load_litellm
-from runtime.manifests import Manifest
-from tests.emulators.bot import Bot, running_bot
+from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
 
 ACME = Scope("acme")
 
 
-async def _kept_meanwhile(bot: Bot) -> Manifest:
-    """The manifest of a turn whose model says nothing."""
-    await bot.runtime.model.warm()
-    bot.model.will("hang")
-    saying = asyncio.create_task(bot.say("what is it like?"))
-    try:
+async def test_a_prompt_is_saved_before_the_model_is_asked(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(model_settings(llm_max_attempts=1), openai_server) as bot:
+        await bot.runtime.model.warm()
+        bot.model.will("hang")
+        saying = asyncio.create_task(bot.say("what is it like?"))
         async with asyncio.timeout(20):
-            while not (kept := await bot.runtime.manifests.newest(ACME, 1)):
-                await asyncio.sleep(0.01)
-        assert len(bot.model.requests) == 1
-        assert not saying.done()
-    finally:
+            while not bot.model.requests:
+                await asyncio.sleep(0.001)
+        [saved] = await bot.runtime.manifests.newest(ACME, 1)
         saying.cancel()
         await asyncio.wait({saying})
-    return kept[0]
+
+    assert saved.context.query.text == "what is it like?"
 
 
-async def test_a_prompt_is_kept_as_soon_as_it_was_sent(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.asking.KEEP_SECONDS", 1000)
-    async with running_bot(model_settings(llm_max_attempts=1), openai_server) as bot:
-        kept = await _kept_meanwhile(bot)
-
-    assert kept.context.query.text == "what is it like?"
-
-
-async def test_it_is_kept_a_moment_later_where_nobody_tells_that_it_was_sent(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    litellm = load_litellm()
-    litellm.in_memory_llm_clients_cache.flush_cache()
-    monkeypatch.setattr(litellm, "disable_aiohttp_transport", True)
-    async with running_bot(model_settings(llm_max_attempts=1), openai_server) as bot:
-        kept = await _kept_meanwhile(bot)
-    litellm.in_memory_llm_clients_cache.flush_cache()
-
-    assert kept.context.query.text == "what is it like?"
-
-
-async def test_it_is_kept_where_no_model_could_be_asked(
+async def test_it_is_saved_if_no_model_could_be_asked(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
     settings = model_settings(llm_api_base="http://127.0.0.1:9/v1", llm_max_attempts=1)
     async with running_bot(settings, openai_server) as bot:
         await bot.say("what is it like?")
-        kept = await bot.runtime.manifests.newest(ACME, 1)
+        saved = await bot.runtime.manifests.newest(ACME, 1)
 
-    assert [one.context.query.text for one in kept] == ["what is it like?"]
+    assert [one.context.query.text for one in saved] == ["what is it like?"]

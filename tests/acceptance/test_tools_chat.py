@@ -16,7 +16,7 @@ from connectors.message import Author, ConversationKey, InboundMessage, Role, Sc
 from grounding import assemble
 from grounding.run_context import SigilInput
 from runtime.api.doctor import examine
-from runtime.budget_terms import Cost
+from runtime.budget_terms import Cost, Term
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, offered, told
@@ -256,7 +256,7 @@ async def test_each_round_is_paid_for_and_the_reply_counts_once(bot: Bot) -> Non
     assert (total.calls, total.replies) == (3, 1)
     assert (total.prompt, total.completion) == (answer["usage"]["prompt"], answer["usage"]["completion"])
     state = await bot.runtime.budgets.state(ACME, "http:u1")
-    assert set(state.held.values()) == {0}
+    assert state.spent[Term("user", "tokens", "day")] == total.prompt + total.completion
 
 
 async def test_a_budget_that_ends_between_two_rounds_ends_the_turn(
@@ -274,7 +274,8 @@ async def test_a_budget_that_ends_between_two_rounds_ends_the_turn(
         assert len(bot.replies_asked) == 1
         [total] = await bot.runtime.usage.totals(ACME)
         assert total.calls == 1
-        assert set((await bot.runtime.budgets.state(ACME)).held.values()) == {0}
+        state = await bot.runtime.budgets.state(ACME)
+        assert state.spent[Term("workspace", "tokens", "day")] == 50_000 + total.prompt + total.completion
 
 
 async def test_a_viewer_is_not_offered_what_writes_and_cannot_have_it_called(
@@ -340,7 +341,8 @@ async def test_a_stop_ends_an_answer_while_a_tool_works(bot: Bot, desk: Desk) ->
     assert desk.noted == []
     [total] = await bot.runtime.usage.totals(ACME)
     assert (total.calls, total.prompt) == (1, answer["usage"]["prompt"])
-    assert set((await bot.runtime.budgets.state(ACME)).held.values()) == {0}
+    state = await bot.runtime.budgets.state(ACME)
+    assert state.spent[Term("workspace", "tokens", "day")] == total.prompt + total.completion
 
 
 async def test_an_interruption_while_a_tool_works_begins_again_with_calls_of_its_own(

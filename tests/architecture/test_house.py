@@ -53,7 +53,7 @@ def test_the_page_of_the_house_names_each_module_of_a_room_and_each_owner_and_no
 
 def test_only_the_mailbox_and_the_outbox_write_their_keys() -> None:
     """Nobody else spells such a key, and nobody else gives or takes the token by which a conversation is held."""
-    homes = {"mailbox": {"runtime/mailbox.py"}, "outbox": {"runtime/part_states.py"}}
+    homes = {"mailbox": {"runtime/turns/mailbox.py"}, "outbox": {"runtime/part_states.py"}}
     spelled: dict[str, set[str]] = defaultdict(set)
     for name, text in sources().items():
         for owner in homes:
@@ -62,7 +62,7 @@ def test_only_the_mailbox_and_the_outbox_write_their_keys() -> None:
     gives = re.compile(r"'(?:HSET|HDEL|HSETNX)', (?:KEYS\[\d\]|current), 'token'")
 
     assert spelled == homes
-    assert {name for name, text in sources().items() if gives.search(text)} == {"runtime/mailbox_scripts.py"}
+    assert {name for name, text in sources().items() if gives.search(text)} == {"runtime/turns/mailbox_scripts.py"}
 
 
 def test_nothing_waits_in_a_way_that_loses_a_cancellation() -> None:

@@ -70,7 +70,7 @@ def _plain(value: Any) -> Iterator[str]:
 
 
 def _inflated(text: str) -> str:
-    """Manifests are kept compressed, see `runtime.manifests`."""
+    """Manifests are kept compressed, see `runtime.turns.manifest`."""
     if not text.startswith("64:"):
         return text
     return zlib.decompress(base64.b64decode(text.removeprefix("64:"))).decode()

@@ -14,10 +14,10 @@ from grounding.transcript.log import Transcript
 from promptpolicy.sigils import Sigils
 from runtime.access import Access
 from runtime.hub import Hub
-from runtime.manifests import Manifests
 from runtime.mark_effects import MarkEffects, RemembersChanges
 from runtime.marking import Marking
 from runtime.outbox import Outbox
+from runtime.turns.manifest import Manifests
 from tests.emulators.embedder import HashedWords
 from tests.emulators.records import RememberedRecords
 

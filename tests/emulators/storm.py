@@ -25,10 +25,10 @@ from connectors.message import ConversationKey, StoreUnavailable
 from grounding.transcript.entry import EntryRole
 from grounding.transcript.log import Transcript
 from runtime import stores
-from runtime.envelopes import Lane
-from runtime.mailbox import Mailbox
 from runtime.outbox import streams_of
 from runtime.parts import PartState, Stage
+from runtime.turns.batch import Lane
+from runtime.turns.mailbox import Mailbox
 from runtime.work_streams import WorkStreams
 from tests.emulators import discord as discord_emulator
 from tests.emulators import openai

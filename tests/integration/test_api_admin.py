@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.message import Author, InboundMessage, Scope
+from runtime.budget_terms import Term
 from tests.emulators.face import Face, sse
 from tests.emulators.openai import FakeOpenAI
 
@@ -195,8 +196,9 @@ async def test_a_shorter_text_is_proposed_paid_for_and_published_in_a_second_ste
     await face.client.put(f"{here}/budget", json={"workspace_tokens_per_day": 1})
     used_up = await face.client.post(f"{prompt}/condense")
     assert (used_up.status_code, used_up.json()["error"]["code"]) == (402, "budget_exceeded")
-    state = await face.runtime.budgets.state(Scope("dense"))
-    assert set(state.held.values()) == {0}
+    used, state = await face.runtime.usage.totals(Scope("dense")), await face.runtime.budgets.state(Scope("dense"))
+    charged = state.spent[Term("workspace", "tokens", "day")]
+    assert charged == sum(one.prompt + one.completion for one in used)  # what was refused, or not asked, costs nothing
 
 
 async def test_a_stranger_is_paired_and_given_a_role(face: Face) -> None:

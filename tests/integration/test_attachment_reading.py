@@ -17,12 +17,12 @@ from connectors.message import Attachment, Author, ConversationKey, Fence, Inbou
 from grounding.run_context import AttachedText
 from runtime.attachments.files import Files
 from runtime.attachments.reading import MAX_FILES, MAX_IMAGES, NOTHING, Contents, Reading, written
-from runtime.envelopes import Batch, Envelope
 from runtime.hub import Hub
 from runtime.locating import Locator
 from runtime.model_errors import ModelUnavailable
-from runtime.question import Question
 from runtime.senses import Heard
+from runtime.turns.batch import Batch, Envelope
+from runtime.turns.turn_state import Question
 from tests.emulators import documents as made
 from tests.emulators import hostile
 
@@ -97,10 +97,8 @@ def reading(platform: Platform, settings: Callable[..., Settings]) -> Callable[.
     return make
 
 
-def batch(*attachments: Attachment, text: str = "look", connector: str = "fake") -> Batch:
-    message = InboundMessage(connector, "C1", "m1", Author("u1", "Lena"), text, attachments=attachments)
-    key = ConversationKey("acme", connector, "C1")
-    return Batch(key, "t1", 1, (Envelope(message, Role.MEMBER, 0.0),), Fence("", ""))
+def said(*attachments: Attachment, text: str = "look", connector: str = "fake") -> tuple[InboundMessage]:
+    return (InboundMessage(connector, "C1", "m1", Author("u1", "Lena"), text, attachments=attachments),)
 
 
 def document(name: str, handle: str = "/a.md", **more: Any) -> Attachment:
@@ -108,13 +106,13 @@ def document(name: str, handle: str = "/a.md", **more: Any) -> Attachment:
 
 
 async def read(reading: Reading, *attachments: Attachment, **more: Any) -> Contents:
-    _, contents = await reading.read(batch(*attachments, **more))
+    _, contents = await reading.read(said(*attachments, **more))
     return contents
 
 
 async def test_a_message_without_files_costs_nothing(reading: Callable[..., Reading]) -> None:
-    said = batch()
-    assert await reading().read(said) == (said, NOTHING)
+    messages = said()
+    assert await reading().read(messages) == (messages, NOTHING)
 
 
 async def test_files_are_read_in_their_order(reading: Callable[..., Reading]) -> None:
@@ -195,16 +193,17 @@ VOICE = Attachment("voice", "voice.ogg", handle="/a.ogg")
 
 async def test_a_voice_message_becomes_words_for_everything_that_follows(reading: Callable[..., Reading]) -> None:
     senses = Senses()
-    said, found = await reading(senses, transcription_model="openai/whisper-1").read(batch(VOICE, text=""))
-    assert Question.of(said, found).text == "[voice message] ahoy"
-    assert written(said.envelopes[0].message) == "[voice message] ahoy"
+    (heard,), found = await reading(senses, transcription_model="openai/whisper-1").read(said(VOICE, text=""))
+    batch = Batch(ConversationKey("acme", "fake", "C1"), "t1", 1, (Envelope(heard, Role.MEMBER, 0.0),), Fence("", ""))
+    assert Question.of(batch, found).text == "[voice message] ahoy"
+    assert written(heard) == "[voice message] ahoy"
     assert found.unheard == ""
     assert senses.recordings == [("voice.ogg", "audio/ogg")]
 
 
 async def test_words_beside_a_voice_message_are_kept(reading: Callable[..., Reading]) -> None:
-    said, _ = await reading(transcription_model="openai/whisper-1").read(batch(VOICE, text="listen"))
-    assert said.envelopes[0].message.text == "listen\n\n[voice message] ahoy"
+    (heard,), _ = await reading(transcription_model="openai/whisper-1").read(said(VOICE, text="listen"))
+    assert heard.text == "listen\n\n[voice message] ahoy"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +246,7 @@ async def test_each_recording_is_told_of_as_soon_as_it_is_written_down(reading: 
         told.set()
 
     async with asyncio.timeout(10):
-        await reading(OneAtATime(), transcription_model="openai/whisper-1").read(batch(VOICE, VOICE), None, heard)
+        await reading(OneAtATime(), transcription_model="openai/whisper-1").read(said(VOICE, VOICE), None, heard)
     assert len(set(calls)) == 2
 
 
@@ -258,5 +257,5 @@ async def test_a_voice_message_that_the_platform_lost_is_told_too(reading: Calla
 
 
 def test_the_log_has_the_words_and_the_names_of_files() -> None:
-    message = batch(document("a.pdf"), Attachment("image", "b.png")).envelopes[0].message
+    (message,) = said(document("a.pdf"), Attachment("image", "b.png"))
     assert written(message) == "look\n[attachments] a.pdf, b.png"

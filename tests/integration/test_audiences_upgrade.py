@@ -13,7 +13,7 @@ from grounding.memory.karma.store import MarkStore
 from grounding.memory.records.store import RecordStore
 from grounding.tokens import load_tokens
 from runtime.audiences import Audiences, Private
-from runtime.manifests import Manifests
+from runtime.turns.manifest import Manifests
 
 ACME = Scope("acme")
 RECORD = (

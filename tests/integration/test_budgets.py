@@ -1,4 +1,4 @@
-"""Budgets on a real Redis: what is held, what is settled, and what ends by itself."""
+"""Budgets on a real Redis: what is reserved, what is settled, and what stands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope
 from connectors.message import Usage as Tokens
-from runtime.budget_terms import TERMS, UNLIMITED, BudgetExceeded, Cost, State, Term
+from runtime.budget_terms import TERMS, UNLIMITED, BudgetExceeded, Cost, Term
 from runtime.budgets import Budgets
 from runtime.stored import NewerFormat
 from runtime.usage import Usage
@@ -25,7 +25,6 @@ ACME = Scope("acme")
 LENA, BO = "telegram:501", "telegram:502"
 TOKENS_A_DAY = Term("workspace", "tokens", "day")
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp()
-HELD_SECONDS = 100.0
 
 
 class Clock:
@@ -47,82 +46,73 @@ def clock() -> Clock:
 def budgets(redis: Redis, settings: Callable[..., Settings], clock: Clock) -> Callable[..., Budgets]:
     def make(**limits: Any) -> Budgets:
         bounded = settings(**{f"budget_{name}": limit for name, limit in limits.items()})
-        return Budgets(redis, bounded, HELD_SECONDS, clock)
+        return Budgets(redis, bounded, clock)
 
     return make
 
 
-async def test_what_is_held_counts_as_spent_until_it_is_settled(budgets: Callable[..., Budgets]) -> None:
+async def test_what_is_reserved_counts_as_spent_until_it_is_settled(budgets: Callable[..., Budgets]) -> None:
     house = budgets(workspace_tokens_per_day=100)
 
-    await house.reserve(ACME, "t1", Cost(60))
+    await house.reserve(ACME, "c1", Cost(60))
     with pytest.raises(BudgetExceeded):
-        await house.reserve(ACME, "t2", Cost(60))
-    await house.settle(ACME, "t1", Cost(30))
-    await house.reserve(ACME, "t2", Cost(60))
+        await house.reserve(ACME, "c2", Cost(60))
+    await house.settle(ACME, "c1", Cost(30))
+    await house.reserve(ACME, "c2", Cost(60))
+    with pytest.raises(BudgetExceeded):
+        await house.reserve(ACME, "c3", Cost(11))
 
     state = await house.state(ACME)
-    assert (state.spent[TOKENS_A_DAY], state.held[TOKENS_A_DAY], state.left(TOKENS_A_DAY)) == (30, 60, 10)
+    assert (state.spent[TOKENS_A_DAY], state.left(TOKENS_A_DAY)) == (90, 10)
 
 
-async def test_a_call_is_settled_once_however_often_it_is_said(budgets: Callable[..., Budgets]) -> None:
+async def test_a_reservation_that_nobody_settles_stands(budgets: Callable[..., Budgets], clock: Clock) -> None:
+    """Its process was killed: nobody knows what the call took."""
     house = budgets(workspace_tokens_per_day=100)
 
-    assert await house.settle(ACME, "t1", Cost(30), LENA)
-    assert not await house.settle(ACME, "t1", Cost(30), LENA)
+    await house.reserve(ACME, "c1", Cost(60))
+    clock.now += 6 * 3600
 
-    assert (await house.state(ACME, LENA)).spent == {term: 30 if term.what == "tokens" else 0 for term in TERMS}
+    assert (await house.state(ACME)).spent[TOKENS_A_DAY] == 60
 
 
-async def test_two_calls_for_the_same_are_both_settled_each_once_by_its_name(
+async def test_a_call_that_its_provider_refused_costs_nothing(budgets: Callable[..., Budgets]) -> None:
+    house = budgets(user_tokens_per_day=100)
+
+    await house.reserve(ACME, "c1", Cost(60, 0.5), LENA)
+    await house.release(ACME, "c1", LENA)
+
+    assert set((await house.state(ACME, LENA)).spent.values()) == {0}
+
+
+async def test_a_call_is_reserved_and_settled_once_however_often_it_is_said(
     budgets: Callable[..., Budgets], redis: Redis
 ) -> None:
-    """A worker that stood still has asked as well as who took up its turn. One whose name nobody knows is taken
-    for one of them."""
-    house, usage = budgets(workspace_tokens_per_day=1000), Usage(redis)
-    for call, tokens in (("one", 30), ("other", 40), ("one", 30), ("other", 40), ("", 50)):
-        await house.settle(ACME, "t1", Cost(tokens), by=call)
-        await usage.record(ACME, "t1", "reply", "fake", Tokens(prompt=tokens), call=call)
-    for call in ("", "one"):
-        await house.settle(ACME, "t2", Cost(100), by=call)
-        await usage.record(ACME, "t2", "reply", "fake", Tokens(prompt=100), call=call)
+    house, usage = budgets(workspace_tokens_per_day=100), Usage(redis)
 
-    assert (await house.state(ACME)).spent[TOKENS_A_DAY] == 170
+    for _ in range(2):
+        await house.reserve(ACME, "c1", Cost(60), LENA)
+    assert (await house.state(ACME)).spent[TOKENS_A_DAY] == 60
+    assert [await house.settle(ACME, "c1", Cost(30), LENA) for _ in range(2)] == [True, False]
+    await house.reserve(ACME, "c1", Cost(60), LENA)
+    assert [await usage.record(ACME, "c1", "fake", Tokens(30), is_reply=True) for _ in range(2)] == [True, False]
+
+    assert (await house.state(ACME, LENA)).spent == {term: 30 if term.what == "tokens" else 0 for term in TERMS}
     (used,) = await usage.totals(ACME)
-    assert (used.calls, used.replies, used.prompt) == (3, 2, 170)
+    assert (used.calls, used.replies, used.prompt) == (1, 1, 30)
 
 
-async def test_a_call_that_is_made_again_replaces_its_own_reservation(budgets: Callable[..., Budgets]) -> None:
-    house = budgets(workspace_tokens_per_day=100)
-
-    await house.reserve(ACME, "t1", Cost(60))
-    await house.reserve(ACME, "t1", Cost(70))
-
-    assert (await house.state(ACME)).held[TOKENS_A_DAY] == 70
-
-
-async def test_nothing_is_held_for_a_call_that_was_settled(budgets: Callable[..., Budgets]) -> None:
-    """A worker that stood still asks for it after another has answered."""
-    house = budgets(workspace_tokens_per_day=100)
-
-    await house.settle(ACME, "t1", Cost(30))
-    await house.reserve(ACME, "t1", Cost(60))
-
-    assert (await house.state(ACME)).held[TOKENS_A_DAY] == 0
-
-
-async def test_a_reservation_that_nobody_settles_ends_and_a_late_settlement_still_counts(
+async def test_a_call_of_yesterday_leaves_its_reservation_there_and_never_less_than_nothing_spent_today(
     budgets: Callable[..., Budgets], clock: Clock
 ) -> None:
     house = budgets(workspace_tokens_per_day=100)
-    await house.reserve(ACME, "t1", Cost(100))
-    clock.now += HELD_SECONDS
 
-    await house.reserve(ACME, "t2", Cost(100))
-    await house.settle(ACME, "t1", Cost(90))
+    await house.reserve(ACME, "c1", Cost(60))
+    clock.now += 12 * 3600
+    await house.settle(ACME, "c1", Cost(50))
 
     state = await house.state(ACME)
-    assert (state.spent[TOKENS_A_DAY], state.held[TOKENS_A_DAY]) == (90, 100)
+    assert (state.spent[TOKENS_A_DAY], state.left(TOKENS_A_DAY)) == (0, 100)
 
 
 async def test_people_have_budgets_of_their_own(budgets: Callable[..., Budgets]) -> None:
@@ -218,19 +208,16 @@ async def test_limits_in_a_newer_format_are_named_and_not_overwritten(
     assert await redis.hget(key, "workspace_tokens_per_day") == "1"
 
 
-async def test_without_any_limit_nothing_is_held_but_all_is_counted(
-    budgets: Callable[..., Budgets], redis: Redis
-) -> None:
+async def test_without_any_limit_all_is_counted(budgets: Callable[..., Budgets]) -> None:
     house = budgets()
 
     await house.reserve(ACME, "t1", Cost(10, 0.1), LENA)
-    assert [key async for key in redis.scan_iter(match="*held*")] == []
     await house.settle(ACME, "t1", Cost(7, 0.1), LENA)
 
     assert (await house.state(ACME, LENA)).spent[Term("user", "usd", "month")] == 100_000_000
 
 
-async def test_many_calls_at_once_never_hold_more_than_there_is(budgets: Callable[..., Budgets]) -> None:
+async def test_many_calls_at_once_never_reserve_more_than_there_is(budgets: Callable[..., Budgets]) -> None:
     house = budgets(workspace_tokens_per_day=100)
 
     made = await asyncio.gather(
@@ -238,7 +225,7 @@ async def test_many_calls_at_once_never_hold_more_than_there_is(budgets: Callabl
     )
 
     assert made.count(None) == 11
-    assert (await house.state(ACME)).held[TOKENS_A_DAY] == 99
+    assert (await house.state(ACME)).spent[TOKENS_A_DAY] == 99
 
 
 async def test_all_keys_are_under_the_workspaces_tag(budgets: Callable[..., Budgets], redis: Redis) -> None:
@@ -256,31 +243,23 @@ async def test_all_keys_are_under_the_workspaces_tag(budgets: Callable[..., Budg
 
 CALLS = st.sampled_from(["c1", "c2", "c3", "c4"])
 COSTS = st.builds(Cost, st.integers(1, 60), st.integers(1, 60).map(lambda cents: cents / 100))
-USERS = st.sampled_from([LENA, BO, ""])
 STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("reserve"), CALLS, COSTS, USERS),
-        st.tuples(st.just("settle"), CALLS, COSTS, USERS),
-        st.tuples(st.just("release"), CALLS, COSTS, USERS),
-        st.tuples(st.just("wait"), st.just(""), st.just(Cost()), st.just("")),
-    ),
-    min_size=10,
-    max_size=30,
-)
+    st.tuples(st.sampled_from(["reserve", "settle", "release"]), CALLS, COSTS), min_size=10, max_size=30
+)  # fmt: skip
+PAYERS = {"c1": LENA, "c2": LENA, "c3": BO, "c4": ""}
 
 
 @hypothesis_settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, tokens=st.integers(0, 200), cents=st.integers(0, 200), of_user=st.integers(0, 150))
-async def test_in_any_order_of_steps_no_limit_is_passed_by_more_than_what_calls_cost_beyond_their_estimates(
+async def test_in_any_order_of_steps_no_limit_is_passed_by_more_than_what_calls_cost_beyond_their_reservations(
     redis: Redis,
     settings: Callable[..., Settings],
-    steps: list[tuple[str, str, Cost, str]],
+    steps: list[tuple[str, str, Cost]],
     tokens: int,
     cents: int,
     of_user: int,
 ) -> None:
     await redis.flushall()
-    clock = Clock()
     house = Budgets(
         redis,
         settings(
@@ -288,49 +267,31 @@ async def test_in_any_order_of_steps_no_limit_is_passed_by_more_than_what_calls_
             budget_workspace_usd_per_month=cents / 100,
             budget_user_tokens_per_month=of_user,
         ),
-        HELD_SECONDS,
-        clock,
+        Clock(),
     )
-    held: dict[str, tuple[Cost, str]] = {}
-    settled: dict[str, tuple[Cost, str]] = {}
+    charged: dict[str, Cost] = {}
+    settled: set[str] = set()
     beyond = dict.fromkeys(TERMS, 0)
 
-    for step, call, cost, user in steps:
+    for step, call, cost in steps:
+        user = PAYERS[call]
         if step == "reserve":
             try:
                 await house.reserve(ACME, call, cost, user)
-                if call not in settled:
-                    held[call] = cost, user
+                charged.setdefault(call, cost)
             except BudgetExceeded:
-                held.pop(call, None)
-        elif step == "settle":
-            estimate, by = held.pop(call, (Cost(), ""))
-            if await house.settle(ACME, call, cost, user):
-                assert call not in settled
-                settled[call] = cost, user
-                for term in TERMS:
-                    # What was held for nobody, or somebody else, was no estimate of what this person spends.
-                    foreseen = estimate if term.whose == "workspace" or by == user else Cost()
-                    beyond[term] += max(0, cost.units(term.what) - foreseen.units(term.what))
-        elif step == "release":
-            await house.release(ACME, call)
-            held.pop(call, None)
-        else:
-            clock.now += HELD_SECONDS
-            held.clear()
+                assert call not in charged
+        elif call not in settled:
+            reserved, cost = charged.get(call, Cost()), cost if step == "settle" else Cost()
+            assert await house.settle(ACME, call, cost, user)
+            settled.add(call)
+            charged[call] = cost
+            for term in TERMS:
+                beyond[term] += max(0, cost.units(term.what) - reserved.units(term.what))
         for person in (LENA, BO):
             state = await house.state(ACME, person)
             for term in TERMS:
-                assert state.spent[term] == _sum(settled, term, person)
-                assert state.held[term] == _sum(held, term, person)
-                _assert_within(state, term, beyond[term])
-
-
-def _sum(calls: dict[str, tuple[Cost, str]], term: Term, person: str) -> int:
-    return sum(cost.units(term.what) for cost, by in calls.values() if term.whose == "workspace" or by == person)
-
-
-def _assert_within(state: State, term: Term, beyond: int) -> None:
-    limit = state.limits[term]
-    if limit is not None:
-        assert state.spent[term] + state.held[term] <= limit + beyond
+                payers = [call for call in charged if term.whose == "workspace" or PAYERS[call] == person]
+                assert state.spent[term] == sum(charged[call].units(term.what) for call in payers)
+                limit = state.limits[term]
+                assert limit is None or state.spent[term] <= limit + beyond[term]

@@ -42,9 +42,9 @@ from runtime.collection import FormerEmbedder, identity_of
 from runtime.embedded.child import beside
 from runtime.hub import Hub
 from runtime.knowledge import Knowledge
-from runtime.material import Materials
 from runtime.rebuilding import Rebuilding
 from runtime.told import ToldTurns
+from runtime.turns.material import Materials
 from runtime.wiring.records import OpeningIndex
 from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings

@@ -30,14 +30,14 @@ from runtime.cli import condensing, providers
 from runtime.cli.local import open_local
 from runtime.cli.main import INTERRUPTED, invoke
 from runtime.data_dir import SOCKET_NAME
-from runtime.dead_letters import DeadLetters
 from runtime.embedded.redis_server import embedded_redis
 from runtime.embedded.sockets import socket_path
-from runtime.envelopes import Batch, Envelope, Lane
 from runtime.hub import Hub
 from runtime.loading import loaded_litellm
-from runtime.mailbox import Mailbox
 from runtime.stores import open_redis
+from runtime.turns.batch import Batch, Envelope, Lane
+from runtime.turns.dead_letters import DeadLetters
+from runtime.turns.mailbox import Mailbox
 from tests.conftest import MakeSettings
 from tests.emulators.loopback import serving
 from tests.emulators.openai import FakeOpenAI

@@ -12,10 +12,8 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.connector import Capabilities
-from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, Scope
+from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from grounding.transcript.entry import EntryRole
-from runtime.budget_terms import BudgetExceeded, Cost
-from runtime.budgets import Budgets
 from runtime.delivery import Delivery
 from runtime.governor import Governors
 from runtime.part_states import PartStates
@@ -67,25 +65,11 @@ async def test_messages_are_answered_once_and_in_order_while_the_clock_jumps(
             await say(bot, written(PLACE, f"m{number}", f"question {number}"))  # the platform brings it again
             await until_over(bot)
         entries = await bot.runtime.transcript.newest(ConversationKey("acme", "paper", PLACE), 100)
-        left = await bot.runtime.store.client.hkeys("ar:budgets:{w.acme}:held")
 
     assert paper.texts(PLACE) == [one.text for one in entries if one.role is EntryRole.OUTBOUND]
     assert [one.text for one in entries if one.role is EntryRole.INBOUND] == [
         f"question {number}" for number in range(len(jumps))
     ]
-    assert [call for call in left if "reply" in call] == []
-
-
-async def test_a_clock_that_is_ahead_ends_no_reservation_of_another_process(
-    clock: Clock, redis: Redis, settings: Callable[..., Settings]
-) -> None:
-    """Else both could spend what is left of the budget."""
-    bounded, acme = settings(budget_workspace_tokens_per_month=100), Scope("acme")
-    house = Budgets(redis, bounded, held_seconds=60.0)
-    await house.reserve(acme, "t1", Cost(60))
-    clock.off = 60.0
-    with pytest.raises(BudgetExceeded):
-        await house.reserve(acme, "t2", Cost(60))
 
 
 class Nonces(Paper):

@@ -26,8 +26,7 @@ from grounding.transcript.entry import Entry, EntryRole, Reach, UnknownFormat
 from grounding.transcript.log import Transcript
 from runtime.identifiers import new_turn_id
 from runtime.jobs import Job, Jobs
-from runtime.manifest_cuts import decompressed
-from runtime.manifests import Manifests, UnknownTurn
+from runtime.turns.manifest import Manifests, UnknownTurn, decompressed
 from runtime.usage import Usage
 from tests.unit.test_assemble import context
 
@@ -344,7 +343,7 @@ async def test_many_turns_are_read_without_holding_others_up(redis: Redis) -> No
             await asyncio.sleep(0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("runtime.manifests.decompressed", look)
+        patch.setattr("runtime.turns.manifest.decompressed", look)
         await asyncio.gather(manifests.contexts(Scope("acme"), ids), others())
     assert set(range(len(ids))) <= set(passes)
 
@@ -426,7 +425,7 @@ async def test_a_turn_that_is_not_among_the_newest_any_more_is_kept_nowhere(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody who has a record forgotten would find it there."""
-    monkeypatch.setattr("runtime.manifests.KEPT_TURNS", 2)
+    monkeypatch.setattr("runtime.turns.manifest.KEPT_TURNS", 2)
     manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
     for number in range(4):
         one = context(turn_id=f"t{number}").model_copy(update={"records": (fact("r1"),)})
@@ -479,12 +478,12 @@ async def test_turn_ids_sort_by_time() -> None:
     assert len({len(one) for one in ids}) == 1
 
 
-async def test_usage_is_counted_once_per_turn_and_purpose(redis: Redis) -> None:
+async def test_usage_is_counted_once_per_call(redis: Redis) -> None:
     usage, scope = Usage(redis), Scope("acme")
     spent = Tokens(prompt=100, cached=40, completion=10, cost_usd=0.25)
 
-    for purpose in ("reply", "reply", "summary"):
-        await usage.record(scope, "t1", purpose, "openai/gpt 4", spent)
+    for call in ("c1", "c1", "c2"):
+        await usage.record(scope, call, "openai/gpt 4", spent)
 
     (total,) = await usage.totals(scope)
     assert (total.model, total.calls, total.prompt, total.cached, total.cost_usd) == ("openai/gpt 4", 2, 200, 80, 0.5)

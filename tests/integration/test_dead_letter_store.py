@@ -6,15 +6,15 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, OutboundMessage, Role, Scope
-from runtime import dead_letters, mailbox
-from runtime.dead_letters import DeadLetters, UnknownLetter
-from runtime.envelopes import Batch, Envelope, Lane, MailboxFull
 from runtime.hub import Hub
 from runtime.identifiers import new_turn_id
-from runtime.mailbox import Mailbox
 from runtime.outbox import Outbox
 from runtime.stored import NewerFormat, pack
-from runtime.worker import WORK
+from runtime.turns import dead_letters, mailbox
+from runtime.turns.batch import Batch, Envelope, Lane, MailboxFull
+from runtime.turns.dead_letters import DeadLetters, UnknownLetter
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.worker import WORK
 
 KEY = ConversationKey("acme", "http", "default")
 

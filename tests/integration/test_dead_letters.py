@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from connectors.message import ConversationKey
-from runtime import mailbox
-from runtime.envelopes import Batch
+from runtime.turns import mailbox
+from runtime.turns.batch import Batch
 from tests.emulators.face import Face
 from tests.emulators.openai import FakeOpenAI, in_background
 
@@ -240,7 +240,7 @@ async def test_a_full_conversation_refuses_messages_and_another_try(
     monkeypatch.setattr(mailbox, "MAX_WAITING", 1)
     waiting = asyncio.create_task(face.client.post(f"{here}/messages", json={"text": "one", "context": "full"}))
     async with asyncio.timeout(10):
-        while not await face.runtime.mailbox.at_hand(key):
+        while not await face.runtime.mailbox.current_turn(key):
             await asyncio.sleep(0.01)
     for refused in (
         await face.client.post(f"{here}/messages", json={"text": "two", "context": "full"}),

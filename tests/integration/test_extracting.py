@@ -25,8 +25,8 @@ from runtime.exchange import Completion
 from runtime.extracting import JOB, RecordsExtraction
 from runtime.extraction_marks import ExtractionMarks
 from runtime.jobs import Job
-from runtime.manifests import Manifests
 from runtime.model_errors import ModelFailed
+from runtime.turns.manifest import Manifests
 from tests.emulators.records import RememberedRecords
 from tests.unit.test_assemble import context
 
@@ -46,13 +46,10 @@ class Asked:
         self.is_broke = False
         self.window = 8192
 
-    async def ask(
-        self, scope: Scope, turn_id: str, purpose: str, messages: Sequence[Any], *, told_as: str
-    ) -> Completion:
+    async def ask(self, scope: Scope, purpose: str, messages: Sequence[Any]) -> Completion:
         if self.is_broke:
             raise BudgetExceeded(Term("workspace", "tokens", "day"), 1, first=True, until=datetime.now(UTC))
-        assert told_as == "extraction"
-        self.purposes.append(f"{turn_id}/{purpose}")
+        self.purposes.append(purpose)
         self.questions.append(messages[1]["content"])
         answer = self.answers.pop(0) if self.answers else '{"records": []}'
         if isinstance(answer, Exception):
@@ -209,7 +206,7 @@ async def test_a_model_is_asked_every_few_turns_and_what_it_found_says_what_its_
         "retrieved",
         "t001",
     )
-    assert model.model.purposes == ["t002/extraction"]
+    assert model.model.purposes == ["extraction"]
 
 
 @pytest.mark.parametrize(

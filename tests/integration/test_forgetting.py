@@ -38,14 +38,14 @@ from grounding.transcript.log import Transcript, Turn
 from runtime.after_turn import RememberTurns
 from runtime.attachments.kept import KeptFiles
 from runtime.conversation_list import ConversationList
-from runtime.dead_letters import DeadLetters
-from runtime.envelopes import Batch, Envelope
 from runtime.extraction_marks import ExtractionMarks, Found, Mark
 from runtime.forgetting import JOB, Forgetting, ForgetTurns
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
-from runtime.manifests import Manifests, UnknownTurn
 from runtime.outbox import Outbox
+from runtime.turns.batch import Batch, Envelope
+from runtime.turns.dead_letters import DeadLetters
+from runtime.turns.manifest import Manifests, UnknownTurn
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import marking_on
 from tests.emulators.records import RememberedRecords

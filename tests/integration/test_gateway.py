@@ -27,23 +27,23 @@ from grounding.memory.karma.marks import Exchange, Marked
 from grounding.memory.karma.store import MarkStore
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime import mailbox
 from runtime.access import Access
 from runtime.commands.command import Command, Invocation
 from runtime.commands.registry import Commands
-from runtime.dead_letters import DeadLetters
 from runtime.delivery import Delivery
-from runtime.envelopes import Batch, Lane, MailboxFull
 from runtime.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
 from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.limits import RateLimit
-from runtime.mailbox import Mailbox
 from runtime.outbox import Outbox, streams_of
 from runtime.places import Places, Settled
 from runtime.shows import Shows
+from runtime.turns import mailbox
+from runtime.turns.batch import Batch, Lane, MailboxFull
+from runtime.turns.dead_letters import DeadLetters
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.worker import WORK
 from runtime.work_streams import WorkStreams
-from runtime.worker import WORK
 from runtime.workspaces import Workspaces
 from tests.emulators.marking import marking_on
 

@@ -20,9 +20,9 @@ from grounding.tokens import load_tokens
 from grounding.transcript import markdown
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime.envelopes import Envelope
-from runtime.mailbox import Mailbox
-from runtime.manifests import Manifests, UnknownTurn
+from runtime.turns.batch import Envelope
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.manifest import Manifests, UnknownTurn
 from runtime.usage import Usage
 from tests.emulators.embedder import HashedWords
 from tests.unit.test_assemble import context
@@ -85,7 +85,7 @@ async def test_no_workspace_sees_the_turns_or_the_usage_of_another(redis: Redis)
     for number, workspace in enumerate(WORKSPACES, start=1):
         kept = context(workspace_id=workspace, turn_id=f"t{number}")
         await manifests.keep(kept, assemble.prompt(kept, tokens), AT, {})
-        await usage.record(Scope(workspace), "t1", "reply", "fake", Tokens(prompt=number))
+        await usage.record(Scope(workspace), "c1", "fake", Tokens(prompt=number))
     for number, workspace in enumerate(WORKSPACES, start=1):
         scope = Scope(workspace)
         assert [one.turn_id for one in await manifests.newest(scope, 100)] == [f"t{number}"]

@@ -14,10 +14,11 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import ConversationKey
 from grounding.transcript.entry import EntryRole
-from runtime import deliverer, worker, writing
+from runtime import deliverer
 from runtime.bootstrap import ROLES, open_runtime
 from runtime.event_stream import EventStream
 from runtime.hub import Hub
+from runtime.turns import turn, worker
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written
@@ -30,7 +31,7 @@ EACH = 3
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (deliverer, worker):
         monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(writing, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(turn, "LOOK_SECONDS", 0.05)
 
 
 @pytest.fixture

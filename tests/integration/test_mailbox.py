@@ -11,8 +11,8 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Quote, Role, Superseded
-from runtime.envelopes import Amended, Batch, Envelope, Lease, MailboxFull
-from runtime.mailbox import MAX_BATCH, MAX_WAITING, Mailbox
+from runtime.turns.batch import AmendResult, Batch, Envelope, Lease, MailboxFull
+from runtime.turns.mailbox import MAX_BATCH, MAX_WAITING, Mailbox
 from runtime.work_streams import GROUP
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
@@ -371,7 +371,7 @@ async def test_a_full_mailbox_takes_no_more_and_loses_nothing(mailbox: Mailbox) 
 async def test_a_waiting_message_that_is_taken_back_leaves_an_empty_mailbox(mailbox: Mailbox) -> None:
     """The worker that is given the conversation finds nothing and lets go."""
     await mailbox.store(KEY, envelope(1))
-    assert await mailbox.amend(KEY, "m1", None) is Amended.AMENDED
+    assert await mailbox.amend(KEY, "m1", None) is AmendResult.AMENDED
     assert await nothing_is_left(mailbox)
     assert await mailbox.ready() == []
 

@@ -23,10 +23,10 @@ from grounding.transcript.log import Transcript
 from runtime.commands.command import CommandRefused, Invocation
 from runtime.commands.marks import Marks
 from runtime.hub import Hub
-from runtime.manifests import Manifests, RecordsOfTurn, UnknownTurn
 from runtime.marking import ANSWERED_TOKENS, By, Marking
 from runtime.outbox import Outbox
 from runtime.parts import Stage
+from runtime.turns.manifest import Manifests, RecordsOfTurn, UnknownTurn
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import karma_on, marking_on
 from tests.emulators.records import RememberedRecords

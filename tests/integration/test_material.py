@@ -20,7 +20,7 @@ from grounding.documents.index import IndexUnavailable
 from grounding.tokens import load_tokens
 from runtime.embedded.child import beside
 from runtime.hub import Hub
-from runtime.material import MaterialFollowing, Materials
+from runtime.turns.material import MaterialFollowing, Materials
 
 ACME, DEN = Scope("acme"), Scope("acme", "http:den")
 ROOM = Room(window=10_000, output=100, beside=500, characters=100_000)

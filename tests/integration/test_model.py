@@ -19,10 +19,10 @@ import runtime.exchange
 import runtime.model
 from config.settings import SMOLLM2
 from connectors.message import Usage
-from runtime import replies
 from runtime.loading import loaded_litellm
 from runtime.model import Model, ModelRefused, ModelUnavailable, ToolCall
 from runtime.pieces import GATHER_SECONDS
+from runtime.turns import replies
 from tests.conftest import MakeSettings
 from tests.emulators.openai import FakeOpenAI, Reply
 

@@ -15,13 +15,12 @@ from structlog.testing import capture_logs
 from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
 from runtime.delivery import Delivery
-from runtime.envelopes import Watched
 from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox
 from runtime.part_states import PartStates, stream_of
 from runtime.parts import PartState, Stage
-from runtime.progress import Telling, telling
+from runtime.progress import Telling, Watched, telling
 from runtime.schedule import Schedule, Ticket, Urgency
 from runtime.shows import Shows
 from tests.emulators.board import Board, FoundAgain, KnowsAgain

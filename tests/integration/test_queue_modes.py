@@ -12,17 +12,17 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
-from runtime.envelopes import Batch, Envelope, Lease, Merged
 from runtime.exchange import Completion
 from runtime.governor import Governors
 from runtime.hub import Hub
-from runtime.journal import Journal
-from runtime.mailbox import Mailbox
 from runtime.part_states import PartStates
 from runtime.places import QueueMode, Settled
 from runtime.progress import tell_none_comes
 from runtime.shows import Shows
-from runtime.stops import Stops, interrupt
+from runtime.turns.batch import Batch, BatchGrown, Envelope, Lease
+from runtime.turns.cancel import Cancellations, notify_interrupted
+from runtime.turns.checkpoint import Checkpoints
+from runtime.turns.mailbox import Mailbox
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper
@@ -107,13 +107,13 @@ async def test_nobody_can_write_what_passes_for_a_mode(mailbox: Mailbox) -> None
 
 
 async def test_storing_says_which_turn_is_at_hand(mailbox: Mailbox) -> None:
-    assert (await mailbox.store(KEY, envelope(1, "interrupt"))).at_hand == ""
+    assert (await mailbox.store(KEY, envelope(1, "interrupt"))).current_turn == ""
     lease = await held(mailbox)
     batch = await taken(mailbox, lease)
 
-    assert (await mailbox.store(KEY, envelope(2, "interrupt"))).at_hand == batch.turn_id
+    assert (await mailbox.store(KEY, envelope(2, "interrupt"))).current_turn == batch.turn_id
     await mailbox.done(batch)
-    assert (await mailbox.store(KEY, envelope(3, "interrupt"))).at_hand == ""
+    assert (await mailbox.store(KEY, envelope(3, "interrupt"))).current_turn == ""
 
 
 # What people wish of an answer
@@ -122,27 +122,27 @@ async def test_storing_says_which_turn_is_at_hand(mailbox: Mailbox) -> None:
 async def test_what_is_said_of_a_turn_before_it_is_begun_is_heard(redis: Redis, mailbox: Mailbox) -> None:
     """Between the taking of a turn and its answering lies the wait for the rest of a message."""
     hub = Hub(redis, shared=False)
-    stops = Stops(hub, mailbox)
+    stops = Cancellations(hub, mailbox)
     await mailbox.store(KEY, envelope(1, "collect"))
     batch = await taken(mailbox, await held(mailbox))
 
     assert await stops.stop(KEY)
-    await interrupt(hub, batch.turn_id)
-    with stops.heard(batch.turn_id) as wishes:
+    await notify_interrupted(hub, batch.turn_id)
+    with stops.listen(batch.turn_id) as wishes:
         assert (wishes.stop, wishes.more, wishes.changed.is_set()) == (True, True, True)
-    with stops.heard("another turn") as others:
+    with stops.listen("another turn") as others:
         assert (others.stop, others.more) == (False, False)
 
 
 async def test_a_worker_in_another_process_hears_of_it(redis: Redis, mailbox: Mailbox) -> None:
     gateway, worker = Hub(redis, shared=True), Hub(redis, shared=True)
-    stops = Stops(worker, mailbox)
+    stops = Cancellations(worker, mailbox)
     listening = asyncio.create_task(worker.run())
     try:
-        with stops.heard("t1") as wishes:
+        with stops.listen("t1") as wishes:
             async with asyncio.timeout(60):
                 while not wishes.more:  # the first may be told before anybody listens
-                    await interrupt(gateway, "t1")
+                    await notify_interrupted(gateway, "t1")
                     await asyncio.sleep(0.02)
     finally:
         listening.cancel()
@@ -151,17 +151,17 @@ async def test_a_worker_in_another_process_hears_of_it(redis: Redis, mailbox: Ma
 
 async def test_a_call_for_more_of_which_there_is_none_changes_nothing(redis: Redis, mailbox: Mailbox) -> None:
     """The news may come when the message was made part of the question already, or was taken out again."""
-    stops = Stops(Hub(redis, shared=False), mailbox)
+    stops = Cancellations(Hub(redis, shared=False), mailbox)
     await mailbox.store(KEY, envelope(1, "interrupt"))
     batch = await taken(mailbox, await held(mailbox))
-    with stops.heard(batch.turn_id) as wishes:
+    with stops.listen(batch.turn_id) as wishes:
         wishes.more = True
-        await stops.merge(batch, wishes)
+        await stops.grow_batch(batch, wishes)
         assert not wishes.more
 
         await mailbox.store(KEY, envelope(2, "interrupt"))
-        with pytest.raises(Merged) as merged:
-            await stops.merge(batch, wishes)
+        with pytest.raises(BatchGrown) as merged:
+            await stops.grow_batch(batch, wishes)
     assert ids(merged.value.batch) == ["m1", "m2"]
     assert merged.value.batch.turn_id == batch.turn_id
 
@@ -170,23 +170,23 @@ async def test_a_call_for_more_of_which_there_is_none_changes_nothing(redis: Red
 
 
 async def test_the_answer_to_the_smaller_question_is_not_taken_up_again(redis: Redis, mailbox: Mailbox) -> None:
-    journal = Journal(redis)
+    journal = Checkpoints(redis)
     await mailbox.store(KEY, envelope(1, "interrupt"))
     lease = await held(mailbox)
     batch = await taken(mailbox, lease)
-    await journal.heard(batch, {0: "what was spoken"})
-    await journal.completed(batch, 0, Completion(text="to the first alone", model="m"))
+    await journal.save_words(batch, {0: "what was spoken"})
+    await journal.save_answer(batch, 0, Completion(text="to the first alone", model="m"))
     await mailbox.store(KEY, envelope(2, "interrupt"))
     grown = await mailbox.extend(batch)
 
     again = await taken(mailbox, await held(mailbox, silent_seconds=0.0))
     assert ids(again) == ids(grown) == ["m1", "m2"]
-    assert (await journal.read(again)).completions == ()
-    await journal.heard(again, {1: "and more of it"})
-    assert (await journal.read(again)).words == {0: "what was spoken", 1: "and more of it"}
+    assert (await journal.load(again)).completions == ()
+    await journal.save_words(again, {1: "and more of it"})
+    assert (await journal.load(again)).words == {0: "what was spoken", 1: "and more of it"}
 
-    await journal.completed(again, 0, Completion(text="to both", model="m"))
-    assert [one.text for one in (await journal.read(again)).completions] == ["to both"]
+    await journal.save_answer(again, 0, Completion(text="to both", model="m"))
+    assert [one.text for one in (await journal.load(again)).completions] == ["to both"]
 
 
 # Whole turns
@@ -356,11 +356,11 @@ async def test_whenever_the_second_message_comes_both_are_answered_once(bot: Bot
 async def test_what_is_said_once_the_reply_is_stored_is_the_next_turns_though_the_first_is_taken_up_again(
     bot: Bot,
 ) -> None:
-    """The worker loses the turn before its journal is forgotten: whoever has it next knows the answer from there, and
+    """The worker loses the turn before its checkpoint is deleted: whoever has it next knows the answer from there, and
     would let it pass for the answer to what was said since."""
     await queue(bot, "interrupt")
     turns: Any = bot.runtime.turns
-    forget = turns._journal.forget
+    delete = turns._checkpoints.delete
     second: list[asyncio.Task[Any]] = []
 
     async def lost_before(batch: Batch) -> None:
@@ -368,9 +368,9 @@ async def test_what_is_said_once_the_reply_is_stored_is_the_next_turns_though_th
             second.append(post(bot, "and ships?"))
             await waiting(bot, 2)
             raise Superseded("another worker holds the conversation now")
-        await forget(batch)
+        await delete(batch)
 
-    turns._journal.forget = lost_before
+    turns._checkpoints.delete = lost_before
     first = await post(bot, "what are boats?")
     await waiting(bot, 2)
 
@@ -430,14 +430,13 @@ class Steps:
         self._gate = asyncio.Event()
         self._arrived = asyncio.Event()
         turns: Any = bot.runtime.turns
-        writing: Any = turns._writing
         for number, (owner, name, after) in enumerate(
             (
-                (writing._reading, "read", False),
-                (writing._prompting, "build", False),
-                (writing._model, "complete", False),
-                (writing._model, "complete", True),
-                (turns._journal, "completed", True),
+                (turns._reading, "read", False),
+                (turns._prompts, "build", False),
+                (turns._model, "complete", False),
+                (turns._model, "complete", True),
+                (turns._checkpoints, "save_answer", True),
                 (turns._outbox, "put", False),
                 (turns._outbox, "put", True),
             )

@@ -111,7 +111,7 @@ async def test_what_is_forgotten_is_gone_from_every_node(client: Redis, data_dir
 
 
 async def test_budgets_are_kept_on_whichever_node_a_workspace_lies(client: Redis, data_dir: Path) -> None:
-    budgets = Budgets(client, Settings(data_dir=data_dir, budget_workspace_tokens_per_day=100), 60.0)
+    budgets = Budgets(client, Settings(data_dir=data_dir, budget_workspace_tokens_per_day=100))
     for number in range(12):
         scope = Scope(f"w{number}")
         await budgets.set(scope, {"user_tokens_per_day": 50})

@@ -121,7 +121,7 @@ async def test_what_reranking_costs_is_counted_for_the_workspace(
     rerank_settings: MakeSettings, redis: Redis, openai_server: FakeOpenAI
 ) -> None:
     settings = rerank_settings(budget_workspace_tokens_per_day=80)
-    usage, budgets = Usage(redis), Budgets(redis, settings, 3.0)
+    usage, budgets = Usage(redis), Budgets(redis, settings)
     reranker = LiteLLMReranker(settings, RerankCosts(usage, budgets))
     for _ in range(2):
         await reranker.scores(ACME, "kayak", TEXTS)
@@ -139,7 +139,7 @@ async def test_the_price_that_litellm_knows_is_counted(
     base = openai_server.base_url.removesuffix("/v1")
     settings = rerank_settings(rerank_model="cohere/rerank-v3.5", rerank_api_base=base, rerank_api_key="key")
     usage = Usage(redis)
-    await LiteLLMReranker(settings, RerankCosts(usage, Budgets(redis, settings, 3.0))).scores(ACME, "kayak", TEXTS)
+    await LiteLLMReranker(settings, RerankCosts(usage, Budgets(redis, settings))).scores(ACME, "kayak", TEXTS)
     [counted] = await usage.totals(ACME)
     assert counted.cost_usd > 0
 

@@ -9,10 +9,10 @@ from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Superseded
 from grounding.run_context import Passage
-from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion, ToolCall
-from runtime.journal import Journal
-from runtime.rounds import Result
+from runtime.turns.batch import Batch, Envelope
+from runtime.turns.checkpoint import Checkpoints
+from runtime.turns.rounds import Result
 
 KEY = ConversationKey("acme", "telegram", "-100")
 CALLS = (ToolCall("a", "note", "{}"), ToolCall("b", "note", "{}"))
@@ -32,47 +32,47 @@ async def batch(redis: Redis) -> Batch:
 async def test_rounds_and_results_are_found_again_and_a_round_is_over_when_all_of_it_is(
     redis: Redis, batch: Batch
 ) -> None:
-    journal = Journal(redis)
-    await journal.completed(batch, 0, WANTS)
-    await journal.tool_told(batch, 0, 1, NOTED)
-    [one] = (await journal.read(batch)).rounds
+    journal = Checkpoints(redis)
+    await journal.save_answer(batch, 0, WANTS)
+    await journal.save_tool_result(batch, 0, 1, NOTED)
+    [one] = (await journal.load(batch)).rounds
     assert (one.completion, one.is_over) == (WANTS, False)
 
-    await journal.tool_told(batch, 0, 0, replace(NOTED, ok=False, why="timeout"))
-    done = await journal.read(batch)
+    await journal.save_tool_result(batch, 0, 0, replace(NOTED, ok=False, why="timeout"))
+    done = await journal.load(batch)
     [one] = done.rounds
     assert one.results == (replace(NOTED, ok=False, why="timeout"), NOTED)
     assert done.last is None
 
-    await journal.completed(batch, 1, Completion("Done.", "m"))
-    done = await journal.read(batch)
+    await journal.save_answer(batch, 1, Completion("Done.", "m"))
+    done = await journal.load(batch)
     assert done.last == Completion("Done.", "m")
     assert len(done.rounds) == 1
 
 
 async def test_a_call_is_begun_once_and_by_nobody_who_was_taken_for_dead(redis: Redis, batch: Batch) -> None:
-    journal = Journal(redis)
-    await journal.completed(batch, 0, WANTS)
+    journal = Checkpoints(redis)
+    await journal.save_answer(batch, 0, WANTS)
     assert await journal.begin_tool(batch, 0, 0)
     assert not await journal.begin_tool(batch, 0, 0)
-    assert (await journal.read(batch)).results == {(0, 0): None}
+    assert (await journal.load(batch)).results == {(0, 0): None}
 
     silent = replace(batch, fence=replace(batch.fence, token="theirs"))
     with pytest.raises(Superseded):
         await journal.begin_tool(silent, 0, 1)
     with pytest.raises(Superseded):
-        await journal.tool_told(silent, 0, 0, NOTED)
-    await journal.tool_told(batch, 0, 0, NOTED)
-    assert (await journal.read(batch)).results == {(0, 0): NOTED}
+        await journal.save_tool_result(silent, 0, 0, NOTED)
+    await journal.save_tool_result(batch, 0, 0, NOTED)
+    assert (await journal.load(batch)).results == {(0, 0): NOTED}
 
 
 async def test_the_calls_of_a_smaller_question_are_no_calls_of_the_grown_one(redis: Redis, batch: Batch) -> None:
-    journal = Journal(redis)
-    await journal.completed(batch, 0, WANTS)
+    journal = Checkpoints(redis)
+    await journal.save_answer(batch, 0, WANTS)
     await journal.begin_tool(batch, 0, 0)
-    await journal.tool_told(batch, 0, 1, NOTED)
+    await journal.save_tool_result(batch, 0, 1, NOTED)
     grown = replace(batch, envelopes=batch.envelopes * 2)
 
-    assert (await journal.read(grown)).rounds == []
-    assert (await journal.read(grown)).results == {}
+    assert (await journal.load(grown)).rounds == []
+    assert (await journal.load(grown)).results == {}
     assert await journal.begin_tool(grown, 0, 0)

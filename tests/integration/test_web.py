@@ -18,7 +18,7 @@ from connectors.web.connector import MAX_STREAMS
 from connectors.web.page import FILES
 from connectors.web.sessions import COOKIE
 from grounding.transcript.entry import Entry, EntryRole
-from runtime.replies import NOTHING_SAID
+from runtime.turns.replies import NOTHING_SAID
 from tests.emulators.face import ADMIN, Face, sse
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.web_page import shown

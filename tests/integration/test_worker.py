@@ -28,15 +28,15 @@ from connectors.message import (
 )
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime import in_hand
-from runtime import worker as module
-from runtime.envelopes import Batch, Envelope, Lane, Lease, Offer
-from runtime.holding import holding
 from runtime.hub import Hub
-from runtime.mailbox import Mailbox
 from runtime.stores import connect
+from runtime.turns import worker
+from runtime.turns import worker as module
+from runtime.turns.batch import Batch, Envelope, Lane, Lease, WorkItem
+from runtime.turns.lease import hold_lease
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.worker import Worker, notify_worker
 from runtime.work_streams import GROUP
-from runtime.worker import Worker, ring
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.own_redis import OwnRedis
@@ -75,7 +75,7 @@ class Working:
     letters: Letters
 
     async def ring(self, key: ConversationKey) -> None:
-        await ring(self.hub, Lane.TURNS, key)
+        await notify_worker(self.hub, Lane.TURNS, key)
 
 
 @asynccontextmanager
@@ -246,7 +246,7 @@ async def test_a_silent_workers_turn_goes_to_another_and_it_can_write_no_more(
     async def nothing(lease: object) -> bool:
         return True
 
-    async def nobody(silent_seconds: float, most: int, *, spares: bool) -> list[Offer]:
+    async def nobody(silent_seconds: float, most: int, *, spares: bool) -> list[WorkItem]:
         return []
 
     monkeypatch.setattr(paused, "renew", nothing)
@@ -440,7 +440,7 @@ async def given_to(redis: Redis, worker: str) -> int:
 async def test_a_worker_reclaims_what_it_has_room_for_and_the_rest_when_it_has(
     redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_hand, "MAX_HELD", 10)
+    monkeypatch.setattr(worker, "MAX_HELD", 10)
     keys = [ConversationKey("acme", "http", f"desk{number}") for number in range(45)]
     go_on = asyncio.Event()
     began: list[ConversationKey] = []
@@ -475,7 +475,7 @@ async def test_a_flood_of_one_connector_holds_up_no_conversation_of_another(
     redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, left_by: str
 ) -> None:
     """However many wait there, and though none of them comes to an end."""
-    monkeypatch.setattr(in_hand, "MAX_HELD", 4)
+    monkeypatch.setattr(worker, "MAX_HELD", 4)
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.5)
     flood = [ConversationKey("acme", "telegram", str(number)) for number in range(300)]
     other = ConversationKey("acme", "http", "desk")
@@ -514,7 +514,7 @@ async def test_who_waits_for_longest_is_answered_first_in_a_flood(
     redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever partition it is in."""
-    monkeypatch.setattr(in_hand, "MAX_HELD", 4)
+    monkeypatch.setattr(worker, "MAX_HELD", 4)
     monkeypatch.setattr(module, "SWEEP_SECONDS", 60.0)
     keys = [ConversationKey("acme", "telegram", str(number)) for number in range(40)]
     answered: list[ConversationKey] = []
@@ -603,9 +603,9 @@ async def test_who_lets_go_of_a_conversation_while_its_hold_is_renewed_has_not_l
 
     released = Released()
     key = ConversationKey("acme", "telegram", "1")
-    async with holding(cast("Mailbox", released), Lease(key, "1-1", Fence("current", "token")), 0.001):
+    async with hold_lease(cast("Mailbox", released), Lease(key, "1-1", Fence("current", "token")), 0.001):
         await released.renewed.wait()
         await asyncio.sleep(0)
     with pytest.raises(Superseded):
-        async with holding(cast("Mailbox", released), Lease(key, "1-1", Fence("current", "token")), 0.001):
+        async with hold_lease(cast("Mailbox", released), Lease(key, "1-1", Fence("current", "token")), 0.001):
             await asyncio.Event().wait()

@@ -22,8 +22,8 @@ from grounding.documents.library import DocumentMissing, DocumentRefused
 from promptpolicy.slot import InvalidDirective
 from promptpolicy.versions import NoSuchVersion
 from runtime.api.errors import ApiError, as_api_error, error_response
-from runtime.manifests import UnknownTurn
 from runtime.pairing import TooManyAttempts, UnknownCode
+from runtime.turns.manifest import UnknownTurn
 from runtime.workspaces import UnknownWorkspace, WorkspaceInSettings
 
 

@@ -19,9 +19,9 @@ from grounding.layers import codex
 from grounding.run_context import Censor, CodexFile, CodexInput, ContextLine, Participant, Passage, Query
 from grounding.window import WINDOW_SAFETY
 from promptpolicy.sigils import Sigil
-from runtime.attaching import Attached, Attaching, Looked, Turn, merged, room_of
-from runtime.question import Question
-from runtime.tools import NOTHING
+from runtime.turns.material import ChosenMaterial, FoundMaterial, MaterialChooser, MaterialRequest, merged, room_of
+from runtime.turns.tools import NO_TOOLS
+from runtime.turns.turn_state import Question
 from tests.unit.test_assemble import BUDGETS, TOKENS, context
 
 WORDS = st.sampled_from(("the harbour plan ", "12,345.6 ", "Größe 日本 ", "def f(x): return x\n"))
@@ -46,8 +46,10 @@ def test_material_that_is_given_whole_leaves_room_for_every_message(
     told = "Be kind. " * identity
     files = (CodexFile(path="a.md", text=word * times),)
     size = size_of(codex.text(files), TOKENS)
-    offer = replace(NOTHING, tokens=tools)
-    turn = Turn(cast("Any", None), None, budgets, told, TOKENS.count(told), offer, (), small_talk=False, keep=False)
+    offer = replace(NO_TOOLS, tokens=tools)
+    turn = MaterialRequest(
+        cast("Any", None), None, budgets, told, TOKENS.count(told), offer, (), small_talk=False, keep=False
+    )
     chosen = choose(size, room_of(turn), 0.7, None)
     event(chosen.mode)
     if chosen.mode == "search":
@@ -84,12 +86,12 @@ def test_the_best_of_documents_and_material_are_shown_together() -> None:
     found = (Passage(source="c.py", heading="", text="c", score=0.5),)
     searched = CodexInput(mode="search", why="over_line", tokens=9, weight=9, limit=5, count=1)
 
-    shown, told = merged(documents, Attached(NOTHING, searched, found), 2)
+    shown, told = merged(documents, ChosenMaterial(NO_TOOLS, searched, found), 2)
 
     assert [one.source for one in shown] == ["a.md", "c.py"]
     assert told is not None
     assert told.retrieved == 1
-    assert merged(documents, Attached(NOTHING, searched), 2) == (tuple(documents), searched)
+    assert merged(documents, ChosenMaterial(NO_TOOLS, searched), 2) == (tuple(documents), searched)
 
 
 @pytest.mark.parametrize(("scopes", "mode"), [(("codex:read",), "whole"), (("documents:read",), "withheld")])
@@ -103,10 +105,10 @@ async def test_material_is_in_no_prompt_for_whom_the_sigil_does_not_allow_to_rea
     )
     size = size_of("the harbour plan", TOKENS)
     holding = Holding(Held("r1", 1, 16, size), Held())
-    attaching = Attaching(Settings(), cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))
-    turn = Turn(question, None, BUDGETS, "Be kind.", 3, NOTHING, (), small_talk=False, keep=True)
+    attaching = MaterialChooser(Settings(), cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))
+    turn = MaterialRequest(question, None, BUDGETS, "Be kind.", 3, NO_TOOLS, (), small_talk=False, keep=True)
 
-    given_in_turn = (await attaching.attach(Looked(holding), turn)).input
+    given_in_turn = (await attaching.attach(FoundMaterial(holding), turn)).input
 
     assert given_in_turn is not None
     assert given_in_turn.mode == mode

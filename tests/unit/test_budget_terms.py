@@ -70,8 +70,7 @@ def test_what_is_left_is_told_for_what_is_bounded_only_and_is_never_less_than_no
     tokens, usd = Term("workspace", "tokens", "day"), Term("workspace", "usd", "month")
     state = State(
         limits=dict.fromkeys(TERMS) | {tokens: 1_000_000, usd: usd.units(5)},
-        spent=dict.fromkeys(TERMS, 0) | {tokens: 1_000_001, usd: usd.units(3.8)},
-        held=dict.fromkeys(TERMS, 0) | {usd: usd.units(0.1)},
+        spent=dict.fromkeys(TERMS, 0) | {tokens: 1_000_001, usd: usd.units(3.9)},
         set_here={},
     )
 

@@ -11,7 +11,7 @@ from grounding.blocks import Prompt
 from grounding.run_context import DegradedBlock
 from runtime.commands.turns import explanation, totals
 from runtime.commands.wording import code, fenced, items, plain
-from runtime.manifests import Manifest
+from runtime.turns.manifest import Manifest
 from runtime.usage import ModelUsage
 from tests.unit.test_assemble import build, context
 

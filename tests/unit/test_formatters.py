@@ -23,8 +23,8 @@ from grounding.formatters import ArtifactInjector, Formatter, PromptTemplate, Re
 from grounding.run_context import Injected, RunContext
 from runtime import formatters as formatting
 from runtime.formatters import MAX_RUNNING, Formatters, FormattersRefused, Installed, Made, installed
-from runtime.question import Built
-from runtime.turn_events import log_grounding
+from runtime.turns.events import log_grounding
+from runtime.turns.turn_state import BuiltPrompt
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def test_what_cannot_be_used_is_refused_with_what_was_expected(made: Any, said: 
 
 def test_a_name_that_a_figure_of_prompts_has_is_refused_for_each_turn_would_fail_of_it() -> None:
     with capture_logs() as told:
-        log_grounding(Built(context(), build(), 1.0))
+        log_grounding(BuiltPrompt(context(), build(), 1.0))
     figures = {name.removeprefix("tokens_") for name in told[0] if name.startswith("tokens_")}
     assert figures > {"total", "tools"}
     assert [name for name in figures if not problem_of(injector(name))] == []

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from connectors.message import ConversationKey, OutboundMessage
-from runtime.envelopes import Watched
-from runtime.progress import Telling
+from runtime.progress import Telling, Watched
 
 MESSAGE = OutboundMessage(ConversationKey("acme", "telegram", "1"), "t1", "")
 

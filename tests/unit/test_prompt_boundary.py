@@ -11,8 +11,8 @@ from connectors.message import Author, ConversationKey, Fence, InboundMessage, R
 from grounding import sections
 from grounding.run_context import Passage, Query, QuotedMessage, RecalledTurn
 from grounding.sections import as_data, as_excerpt, neutral, speaker, spoken
-from runtime.envelopes import Batch, Envelope
-from runtime.question import Question
+from runtime.turns.batch import Batch, Envelope
+from runtime.turns.turn_state import Question
 from tests.unit.test_assemble import build
 
 

@@ -30,10 +30,10 @@ from grounding.memory.selection.reuse import CARRIED
 from grounding.memory.selection.scoring import Scored, Weights, ranked, recency
 from grounding.memory.selection.selecting import Selected, Selecting, as_shown
 from grounding.tokens import load_tokens
-from runtime.censoring import acted, of_call
 from runtime.exchange import Completion, ToolCall
-from runtime.question import Built
-from runtime.rounds import Round
+from runtime.turns.censors import acted, of_call
+from runtime.turns.rounds import Round
+from runtime.turns.turn_state import BuiltPrompt
 from tests.unit.test_assemble import context
 
 TOKENS = load_tokens()
@@ -284,7 +284,7 @@ def test_a_warning_that_what_was_said_beside_a_tool_call_set_off_counts_once_it_
     held = context(censors=in_force(CENSORS))
     looked_up = Round(Completion("You have it by Monday. Let me look.", "m", tool_calls=(ToolCall("1", "find", "{}"),)))
     draft = Round(Completion("It is on its way.", "m", warned="It may go against a rule."))
-    built = Built(held, assemble.prompt(held, TOKENS), 1.0)
+    built = BuiltPrompt(held, assemble.prompt(held, TOKENS), 1.0)
 
     told = acted(built, [looked_up, draft], Completion("It is on its way, I cannot say until when.", "m"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,8 +13,9 @@ from hypothesis import strategies as st
 from connectors.message import Usage
 from grounding.tokens import load_tokens
 from runtime.exchange import Completion, ToolCall
-from runtime.rounds import Result, Round, as_one, asked, rest, rows, said, total, without_tools
 from runtime.senses import has_images, with_images, without_images
+from runtime.tool_messages import without_tools
+from runtime.turns.rounds import Result, Round, as_one, asked, rows, said, total
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much?"}]
 IMAGE = SimpleNamespace(uri="data:image/png;base64,AA==")
@@ -106,9 +106,6 @@ def test_the_calls_of_an_answer_are_counted_and_timed_as_one() -> None:
     assert one.usage == Usage(60, 30, 12, 0.875)
     assert (one.latency_ms, one.first_token_ms, one.attempts) == (290, 280, 2)
     assert said(rounds) == "A moment."
-    assert rest(one.usage, rounds, Usage()) == last.usage
-    lost = Usage(prompt=7, completion=2, cost_usd=0.25, estimated=True)
-    assert replace(rest(total([one.usage, lost]), rounds, lost), estimated=False) == last.usage
     assert total([]) == Usage()
     assert as_one([], last) is last
 

@@ -13,8 +13,8 @@ from connectors.message import ConversationKey
 from grounding.run_context import Query, SummaryInput, TailEntry
 from grounding.standing import standing_ends
 from runtime.caching import Standing, marked, takes_key
-from runtime.rounds import asked
 from runtime.senses import with_images
+from runtime.turns.rounds import asked
 from tests.unit.test_assemble import build
 from tests.unit.test_rounds import IMAGE, round_
 

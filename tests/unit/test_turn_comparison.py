@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.comparing import compare
+from runtime.explaining import compare
 
 
 def block(name: str, text: str, *, used: bool = True) -> dict[str, Any]:

@@ -15,16 +15,16 @@ from grounding.run_context import Censor, Passage
 from grounding.tokens import load_tokens
 from promptpolicy.sigils import Sigil
 from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
-from runtime import replies
-from runtime.attaching import Attached, Looked
-from runtime.envelopes import Batch, Envelope
 from runtime.exchange import Completion
 from runtime.formatters import Formatters
 from runtime.model_errors import ModelUnavailable
-from runtime.prompting import Prompting
-from runtime.question import Question
-from runtime.tools import NOTHING, Offer
-from runtime.turn_events import outcome
+from runtime.turns import replies
+from runtime.turns.batch import Batch, Envelope
+from runtime.turns.events import outcome
+from runtime.turns.material import ChosenMaterial, FoundMaterial
+from runtime.turns.prompt import PromptBuilder
+from runtime.turns.tools import NO_TOOLS, OfferedTools
+from runtime.turns.turn_state import Question
 
 KEY = ConversationKey("acme", "telegram", "-100")
 MESSAGE = InboundMessage("telegram", "-100", "m1", Author("1", "Ann"), "which file holds the pricing policy?")
@@ -71,8 +71,8 @@ class Window:
 class NoTools:
     """Nothing is offered."""
 
-    async def offer(self, question: Question, **more: Any) -> Offer:
-        return NOTHING
+    async def offer(self, question: Question, **more: Any) -> OfferedTools:
+        return NO_TOOLS
 
     def sigil(self, question: Question) -> Sigil:
         return Sigil("nobody", ())
@@ -81,15 +81,15 @@ class NoTools:
 class NoMaterial:
     """Nothing is attached."""
 
-    async def look(self, *any_place: Any) -> Looked:
-        return Looked()
+    async def look(self, *any_place: Any) -> FoundMaterial:
+        return FoundMaterial()
 
-    async def attach(self, looked: Looked, turn: Any) -> Attached:
-        return Attached(turn.offer)
+    async def attach(self, looked: FoundMaterial, turn: Any) -> ChosenMaterial:
+        return ChosenMaterial(turn.offer)
 
 
-def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Prompting:
-    return Prompting(
+def prompting(rules: Rules | None = None, layers: Layers | None = None) -> PromptBuilder:
+    return PromptBuilder(
         Settings(),
         deciding=Deciding(cast("Any", None), cast("Any", None), 1.0, vocabulary=False),  # by cues alone
         pipeline=cast("Any", layers or Layers()),

@@ -108,13 +108,13 @@ def _show(found: dict[str, Any]) -> None:
 def _show_budget(of: str, budget: dict[str, Any], whose: str) -> None:
     """The limits, each with what is left of it where that is known."""
     rows = [
-        [term.name, *(_amount(term.what, budget[term.name].get(name)) for name in ("limit", "spent", "held", "left"))]
+        [term.name, *(_amount(term.what, budget[term.name].get(name)) for name in ("limit", "spent", "left"))]
         for term in reversed(TERMS)
         if (term.whose == whose or whose == "workspace") and budget.get(term.name, {}).get("limit") is not None
     ]
     if rows:
         line()
-        table([f"budget of {of}", "limit", "spent", "held", "left"], rows, right=("limit", "spent", "held", "left"))
+        table([f"budget of {of}", "limit", "spent", "left"], rows, right=("limit", "spent", "left"))
     elif whose == "user":
         line(f"{of} has no limit in this workspace.")
 

@@ -1,4 +1,4 @@
-"""What waits in mailboxes, and what a worker is given of it: the nouns of `runtime.mailbox`, which keeps them."""
+"""Messages that wait in mailboxes, the work that a worker takes from them, and its lease."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Fence, InboundMessage, Role
 from runtime.places import QueueMode
+from runtime.progress import Watched
 from runtime.stored import NewerFormat
 
 _VERSION = 1
@@ -21,21 +22,13 @@ class Lane(StrEnum):
     COMMANDS = "commands-"
 
 
-class Amended(StrEnum):
-    """Where a message was when it was changed: waiting still, in an answer's making, answered, or never seen."""
+class AmendResult(StrEnum):
+    """If a message was when it was changed: waiting still, in an answer's making, answered, or never seen."""
 
     AMENDED = "amended"
     ANSWERING = "answering"
     ANSWERED = "answered"
     UNKNOWN = "unknown"
-
-
-class Watched(StrEnum):
-    """Whether people see an answer while it is written, and whether what they saw can be replaced."""
-
-    NOT = ""
-    ADDED_TO = "added_to"
-    REPLACEABLE = "replaceable"
 
 
 class MailboxFull(AgentRuntimeError):
@@ -69,7 +62,7 @@ class Envelope:
     queue: QueueMode = "collect"
     """What holds where it was said, for messages that arrive while another is answered."""
     model: str | None = None
-    """The model that is asked first where it was said; empty where the settings decide, None where it is to be looked
+    """The model that is asked first where it was said; empty if the settings decide, None if it is to be looked
     up when the turn begins: in the meantime an operator may have chosen another."""
     shows_sources: bool = True
     """Whether replies end with their sources where it was said."""
@@ -77,7 +70,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class WorkItem:
     """A conversation that has something waiting, given to this worker; ``entry`` is its place in the stream."""
 
     key: ConversationKey
@@ -113,21 +106,26 @@ class Batch:
     resumed: bool = False
     crashes: int = 0
 
+    @property
+    def user(self) -> str:
+        """Whose budget the turn is paid from: whoever wrote the last message."""
+        message = self.envelopes[-1].message
+        return message.author.user(message.connector)
+
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``at_hand`` the turn of
-    earlier messages that is being answered, if one is. ``begun`` says that its own turn is being answered already;
-    ``held``, that a worker has the conversation and looks for more before it lets go: no worker need be told."""
+class PutResult:
+    """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``current_turn`` the turn
+    of earlier messages that is being answered, if one is; ``held`` says that a worker has the conversation and looks
+    for more before it lets go: no worker need be told."""
 
     new: bool
     turn_id: str = ""
-    at_hand: str = ""
-    begun: bool = False
+    current_turn: str = ""
     held: bool = False
 
 
-class Merged(Exception):
+class BatchGrown(Exception):
     """A turn's question has grown while it was answered: *batch* is to be answered in its place, as the same turn."""
 
     def __init__(self, batch: Batch) -> None:
@@ -138,13 +136,13 @@ class Merged(Exception):
 _ENVELOPE = TypeAdapter(Envelope)
 
 
-def packed(envelope: Envelope) -> bytes:
+def pack_envelope(envelope: Envelope) -> bytes:
     """*envelope* as it is stored."""
     return _ENVELOPE.dump_json(envelope)
 
 
-def unpacked(text: str) -> Envelope:
-    """The inverse of `packed`. Raises `runtime.stored.NewerFormat`."""
+def unpack_envelope(text: str) -> Envelope:
+    """The inverse of `pack_envelope`. Raises `runtime.stored.NewerFormat`."""
     envelope = _ENVELOPE.validate_json(text)
     if envelope.v > _VERSION:
         raise NewerFormat(f"a waiting message has version {envelope.v}; this runtime reads {_VERSION}: upgrade it")

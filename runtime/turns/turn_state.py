@@ -1,12 +1,12 @@
-"""What a turn is asked, and what was built to answer it."""
+"""What a turn is asked, the prompt that was built to answer it, and how far its reply has come."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from connectors.message import PLACE_PREFIX, ConversationKey, Role, place_audience
+from connectors.message import PLACE_PREFIX, ConversationKey, OutboundMessage, Role, place_audience
 from grounding.blocks import Prompt
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
 from grounding.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
@@ -14,7 +14,12 @@ from grounding.sections import speaker, spoken
 from grounding.sessions.prefix import UNKNOWN, Prefix
 from grounding.sessions.shown import Shown
 from runtime.attachments.reading import NOTHING, Contents
-from runtime.envelopes import Batch
+from runtime.exchange import Completion
+from runtime.senses import Heard
+from runtime.spending import Payer, Reservation
+from runtime.turns.batch import Batch
+from runtime.turns.checkpoint import TurnCheckpoint
+from runtime.turns.rounds import Result, Round, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltPrompt:
     """A prompt and all that it was built from. ``grounding_ms`` is how long that took.
 
     ``prefix`` is what of it stood in the conversation's prompt before, ``shown`` what the next one is to know of it,
@@ -104,7 +109,7 @@ class Built:
 
 
 def _audience(batch: Batch) -> str | None:
-    """That of all messages. Where they differ, because a channel was opened or closed in between, the place."""
+    """That of all messages. If they differ, because a channel was opened or closed in between, the place."""
     found = {envelope.message.audience for envelope in batch.envelopes}
     places = [one for one in found if one is not None and one.startswith(PLACE_PREFIX)]
     if len(found) == 1:
@@ -113,7 +118,7 @@ def _audience(batch: Batch) -> str | None:
 
 
 def _begins(texts: Sequence[str]) -> tuple[int, ...]:
-    """Where each of *texts* but the first begins, with a blank line between any two."""
+    """If each of *texts* but the first begins, with a blank line between any two."""
     return tuple(accumulate(len(text) + len("\n\n") for text in texts[:-1]))
 
 
@@ -136,3 +141,56 @@ def _lowest(roles: Iterable[Role]) -> Role:
 def _limit(context: RunContext) -> int:
     """How many characters of a question are kept with it."""
     return context.budgets.query_tokens * LONGEST_TOKEN_CHARACTERS
+
+
+@dataclass(slots=True)
+class TurnState:
+    """How far a turn has come: its reply, and what that is made of. ``batch`` has the words of its voice messages."""
+
+    batch: Batch
+    reply: OutboundMessage
+    built: BuiltPrompt | None = None
+    rounds: list[Round] = field(default_factory=list)
+    """The model's calls that wanted tools."""
+    completion: Completion | None = None
+    """The call that ended them."""
+    heard: list[Heard] = field(default_factory=list)
+    """The recordings that were transcribed for it, as soon as they are."""
+    first: str | None = None
+    """The model that is asked first, if not the one of the settings."""
+    pending: Reservation | None = None
+    """What was reserved for the call that is being made."""
+    known: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
+    """What an interrupted attempt left of tool calls, by round and place: see `TurnCheckpoint.results`."""
+
+    @classmethod
+    def of(cls, batch: Batch, checkpoint: TurnCheckpoint, draft: OutboundMessage) -> TurnState:
+        """Take up the turn of *batch* where *checkpoint* left it. *draft* is the reply without its text."""
+        return cls(
+            _with_words(batch, checkpoint),
+            draft,
+            rounds=checkpoint.rounds,
+            completion=checkpoint.last,
+            known=checkpoint.results,
+        )
+
+    @property
+    def payer(self) -> Payer:
+        """Who pays for the calls of the turn."""
+        return Payer(self.batch.key.scope, self.batch.user)
+
+    def written(self, text: str) -> str:
+        """What the call that is being made has written, out of *text*, which all calls have written."""
+        return text.removeprefix(said(self.rounds)).lstrip("\n") if self.rounds else text
+
+
+def _with_words(batch: Batch, checkpoint: TurnCheckpoint) -> Batch:
+    """*batch* with what its voice messages were found to say; they need not be listened to again."""
+    if not checkpoint.words:
+        return batch
+    envelopes = list(batch.envelopes)
+    for place, words in checkpoint.words.items():
+        message = envelopes[place].message
+        silent = tuple(one for one in message.attachments if one.kind != "voice")
+        envelopes[place] = replace(envelopes[place], message=replace(message, text=words, attachments=silent))
+    return replace(batch, envelopes=tuple(envelopes))

@@ -1,7 +1,7 @@
 """The rounds of one answer: what the model said and wanted called, and what the tools told it. Pure.
 
-Messages of rounds follow the prompt's one system and one user message in OpenAI's form. A model that can call no tools,
-and the last call of a turn, which may not, get the same as text below the user's message.
+Messages of rounds follow the prompt's one system and one user message in OpenAI's form. Models that can call no tools
+get the same as text (`runtime.tool_messages`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,12 +23,11 @@ from runtime.exchange import Completion, Message, ToolCall
 CALL_TOKENS = 12
 """What a provider adds for one call and its result: ids, roles, ends. More than OpenAI and Anthropic count."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-LOOKED_UP = "What you looked up for this answer. You cannot look up more: answer now, with what there is."
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one tool call. ``text`` is what the model is given. ``tool`` is empty where there is none of that
+    """What came of one tool call. ``text`` is what the model is given. ``tool`` is empty if there is none of that
     name; ``why`` says in a word why it is not ``ok``."""
 
     tool: str
@@ -88,17 +87,6 @@ def asked(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:
     return [*prompt, *(message for number, one in enumerate(rounds) for message in one.messages(number, taken))]
 
 
-def without_tools(messages: Sequence[Message]) -> list[Message]:
-    """*messages* with what tools told as text below the user's last message; the calls themselves are left out."""
-    told = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    kept = [message for message in messages if message["role"] != "tool" and not message.get("tool_calls")]
-    if not told:
-        return kept
-    last = max(place for place, message in enumerate(kept) if message["role"] == "user")
-    kept[last] = {**kept[last], "content": _with(kept[last]["content"], SEPARATOR.join([LOOKED_UP, *told]))}
-    return kept
-
-
 def said(rounds: Sequence[Round]) -> str:
     """What the model said beside its calls: people have seen it, and it is part of the reply."""
     return SEPARATOR.join(one.text for one in _standing(rounds) if one.text.strip())
@@ -142,18 +130,6 @@ def total(usages: Iterable[Usage]) -> Usage:
     return Usage(prompt, cached, completion, cost, estimated)
 
 
-def rest(all_of_it: Usage, rounds: Sequence[Round], lost: Usage) -> Usage:
-    """What is left of a turn's usage when that of *rounds*, and what was *lost*, is taken off."""
-    known = total([*(one.completion.usage for one in rounds), lost])
-    return Usage(
-        max(0, all_of_it.prompt - known.prompt),
-        max(0, all_of_it.cached - known.cached),
-        max(0, all_of_it.completion - known.completion),
-        max(0.0, all_of_it.cost_usd - known.cost_usd),
-        all_of_it.estimated,
-    )
-
-
 def rows(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """The rounds as manifests keep them: no argument and no result, only their sizes and the arguments' digests."""
     return [
@@ -183,7 +159,7 @@ def _row(call: ToolCall, result: Result) -> dict[str, Any]:
 
 
 def _id(call: ToolCall, number: int, place: int, taken: set[str]) -> str:
-    """The provider's own where it gave one: some put into it what they want back. Some number the calls of each answer
+    """The provider's own if it gave one: some put into it what they want back. Some number the calls of each answer
     anew, or give all of them one id; others then refuse the whole request."""
     made = f"call_{number}_{place}"
     found = next(
@@ -207,13 +183,3 @@ def _function(call: ToolCall) -> dict[str, str]:
 def _no_constant(name: str) -> object:
     """NaN and Infinity are Python's, and no JSON. Raises ValueError."""
     raise ValueError(f"{name} is no JSON")
-
-
-def _with(content: Any, text: str) -> Any:
-    """*content* with *text* behind its own."""
-    if isinstance(content, str):
-        return content + SEPARATOR + text
-    parts: list[Mapping[str, Any]] = list(content)
-    last = max(place for place, part in enumerate(parts) if part.get("type") == "text")
-    parts[last] = {**parts[last], "text": parts[last]["text"] + SEPARATOR + text}
-    return parts

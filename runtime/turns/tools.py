@@ -1,6 +1,6 @@
 """Which tools the model is offered in a turn, and what comes of its calls.
 
-A call is refused where its tool was not offered, whatever the model was told; what a tool answers is data for the
+A call is refused if its tool was not offered, whatever the model was told; what a tool answers is data for the
 model, cut to what there is room for. Each result is journaled by turn, round and place: a turn that is taken up again
 runs no call whose result is there, and begins none again that is not `Tool.repeatable`.
 """
@@ -30,14 +30,14 @@ from grounding.tokens import Tokens, clip
 from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefused, schema_text
 from grounding.weighing import Loads
 from promptpolicy.sigils import Holder, Sigil, Sigils
-from runtime.censoring import CENSORED, because, of_call
-from runtime.envelopes import Batch
 from runtime.exchange import ToolCall
-from runtime.journal import Journal, surely
 from runtime.model import Model
-from runtime.question import Question
-from runtime.rounds import Result, Round
-from runtime.spending import user_of
+from runtime.store_retry import retry_until_stored
+from runtime.turns.batch import Batch
+from runtime.turns.censors import CENSORED, because, of_call
+from runtime.turns.checkpoint import Checkpoints
+from runtime.turns.rounds import Result, Round
+from runtime.turns.turn_state import Question
 
 MAX_CALLS = 8
 """Calls that are run of one round; the model is told of those beyond."""
@@ -49,7 +49,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedTools:
     """The tools of one turn, by name in their order; ``tokens`` is what their descriptions take."""
 
     tools: Mapping[str, Tool[Any]]
@@ -61,11 +61,11 @@ class Offer:
         return tuple(self.tools)
 
 
-NOTHING = Offer({})
+NO_TOOLS = OfferedTools({})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ToolContext:
     """Whose turn it is, what it was given, and the rounds *before* the one whose calls are to be made."""
 
     batch: Batch
@@ -85,7 +85,7 @@ class Asked:
             key=question.key,
             turn_id=batch.turn_id,
             authors=question.authors,
-            user=user_of(batch),
+            user=batch.user,
             role=question.role,
             direct=question.direct,
             idempotency_key=f"{batch.turn_id}/{len(batch.envelopes)}/{self.number}/{place}",
@@ -111,7 +111,7 @@ class Tooling:
         settings: Settings,
         toolbox: Toolbox,
         model: Model,
-        journal: Journal,
+        checkpoints: Checkpoints,
         tokens: Tokens,
     ) -> None:
         self._max_rounds = settings.tool_max_rounds
@@ -119,24 +119,24 @@ class Tooling:
         self._max_tokens = settings.tool_result_max_tokens
         self._toolbox = toolbox
         self._model = model
-        self._journal = journal
+        self._checkpoints = checkpoints
         self._tokens = tokens
         self._sigils = Sigils.from_settings(settings)
-        self._offers: dict[tuple[str, ...], Offer] = {}
+        self._offers: dict[tuple[str, ...], OfferedTools] = {}
 
     async def offer(
         self, question: Question, *, window_tokens: int, first: str | None, with_material: bool = False
-    ) -> Offer:
+    ) -> OfferedTools:
         """What the model that is asked first is offered for *question*, which is no small talk; *with_material* also
         what searches material. The first time it may wait for LiteLLM."""
         if not self._max_rounds or not self._toolbox or not await self._model.calls_tools(first):
-            return NOTHING
+            return NO_TOOLS
         for most in sorted({tool.spare for tool in self._toolbox.values()}, reverse=True):
             names = (name for name, tool in self._toolbox.items() if tool.spare <= most)
             offer = self.offered([name for name in names if with_material or name != SEARCH_CODEX], question)
             if offer.tokens * WINDOW_SHARE <= window_tokens:
                 return offer
-        return NOTHING
+        return NO_TOOLS
 
     def sigil(self, question: Question) -> Sigil:
         """What may be done for whoever asks *question*."""
@@ -147,18 +147,25 @@ class Tooling:
         """By the names of sigils, those of their scopes that allow nothing that there is in this process."""
         return self._sigils.unneeded({MARKS, *(scope for tool in self._toolbox.values() for scope in tool.scopes)})
 
-    def offered(self, names: Sequence[str], question: Question) -> Offer:
+    def offered(self, names: Sequence[str], question: Question) -> OfferedTools:
         """Those of *names* that there are and that may be used for *question*."""
         sigil = self.sigil(question)
         allowed = tuple(name for name in names if name in self._toolbox and self._is_permitted(name, sigil))
         if allowed not in self._offers:
             tools = {name: self._toolbox[name] for name in allowed}
             schemas = tuple(tool.schema for tool in tools.values())
-            self._offers[allowed] = Offer(tools, schemas, sum(self._tokens.count(schema_text(one)) for one in schemas))
+            self._offers[allowed] = OfferedTools(
+                tools, schemas, sum(self._tokens.count(schema_text(one)) for one in schemas)
+            )
         return self._offers[allowed]
 
     async def run(
-        self, asked: Asked, offer: Offer, calls: Sequence[ToolCall], room: int, known: Mapping[int, Result | None]
+        self,
+        turn: ToolContext,
+        offer: OfferedTools,
+        calls: Sequence[ToolCall],
+        room: int,
+        known: Mapping[int, Result | None],
     ) -> tuple[Result, ...]:
         """The results of *calls* in their order, in at most *room* tokens together. Those of *known*, by their place,
         were run before; None there was begun by a process that ended. Raises nothing that a tool raises, only
@@ -168,28 +175,28 @@ class Tooling:
         results: dict[int, Result] = {place: result for place, result in known.items() if result is not None}
 
         async def one(place: int) -> None:
-            results[place] = await self._run(asked, offer, place, calls[place], most, begun=place in known)
+            results[place] = await self._run(turn, offer, place, calls[place], most, begun=place in known)
 
         for places in self._groups(offer, calls, results):
             await _beside_each_other([one(place) for place in places])
         return tuple(results[place] for place in range(len(calls)))
 
     def _most(self, room: int) -> _Most:
-        """What one result may have where the window has *room* for it: that counts what a model takes more than we."""
+        """What one result may have if the window has *room* for it: that counts what a model takes more than we."""
         most = min(self._max_tokens, room)
         return _Most(most, Loads(self._tokens, most / room if room > 0 else 1.0))
 
     def refuse(self, question: Question, calls: Sequence[ToolCall]) -> None:
         """Tell of *calls* that are not run at all."""
         for call in calls:
-            self._refused(NOTHING, call.name, question)
+            self._refused(NO_TOOLS, call.name, question)
 
     def has_read_untrusted(self, rounds: Sequence[Round]) -> bool:
         """Whether in *rounds* the model was told what may be anybody's words."""
         told = {result.tool for one in rounds for result in one.results if result.ok}
         return any(self._toolbox[name].untrusted for name in told if name in self._toolbox)
 
-    def _groups(self, offer: Offer, calls: Sequence[ToolCall], known: Mapping[int, Result]) -> list[list[int]]:
+    def _groups(self, offer: OfferedTools, calls: Sequence[ToolCall], known: Mapping[int, Result]) -> list[list[int]]:
         """The places of *calls* that are still to be run, in order; those of one group run at the same time."""
         groups: list[list[int]] = []
         joins = False
@@ -205,23 +212,25 @@ class Tooling:
             joins = together
         return groups
 
-    async def _run(self, asked: Asked, offer: Offer, place: int, call: ToolCall, most: _Most, *, begun: bool) -> Result:
+    async def _run(
+        self, turn: ToolContext, offer: OfferedTools, place: int, call: ToolCall, most: _Most, *, begun: bool
+    ) -> Result:
         tool = offer.tools.get(call.name)
         if place >= MAX_CALLS:
             result = self._wrong("", "too_many", f"only {MAX_CALLS} calls at a time are made. Call it again", most)
-        elif tool is None or not self._is_permitted(tool.name, self.sigil(asked.question)):
+        elif tool is None or not self._is_permitted(tool.name, self.sigil(turn.question)):
             known = call.name if call.name in self._toolbox else ""
-            result = self._wrong(known, "refused", self._refused(offer, call.name, asked.question), most)
+            result = self._wrong(known, "refused", self._refused(offer, call.name, turn.question), most)
         else:
-            result = await self._permitted(asked, tool, place, call, most, begun=begun)
-            _log.info("tool.called", tool=tool.name, round=asked.number, duration_ms=result.duration_ms, ok=result.ok)
-        await surely(lambda: self._journal.tool_told(asked.batch, asked.number, place, result))
+            result = await self._permitted(turn, tool, place, call, most, begun=begun)
+            _log.info("tool.called", tool=tool.name, round=turn.number, duration_ms=result.duration_ms, ok=result.ok)
+        await retry_until_stored(lambda: self._checkpoints.save_tool_result(turn.batch, turn.number, place, result))
         return result
 
     async def _permitted(
-        self, asked: Asked, tool: Tool[Any], place: int, call: ToolCall, most: _Most, *, begun: bool
+        self, turn: ToolContext, tool: Tool[Any], place: int, call: ToolCall, most: _Most, *, begun: bool
     ) -> Result:
-        censors = of_call(asked.context.censors, call)
+        censors = of_call(turn.context.censors, call)
         blocking = next((one for one in censors if one.severity == "block"), None)
         if blocking is not None:
             said = f"it was stopped, and nothing was done: {because(blocking)}. Do not try another way round this rule"
@@ -230,10 +239,10 @@ class Tooling:
             arguments = tool.read(call.arguments)
         except ToolRefused as error:
             return self._wrong(tool.name, "arguments", str(error), most)
-        if not tool.repeatable and (begun or not await self._journal.begin_tool(asked.batch, asked.number, place)):
+        if not tool.repeatable and (begun or not await self._checkpoints.begin_tool(turn.batch, turn.number, place)):
             said = "it was interrupted, and nobody knows whether it was done. Do not claim that it was"
             return self._wrong(tool.name, "interrupted", said, most)
-        made = asked.call(place, has_read_untrusted=self.has_read_untrusted(asked.before))
+        made = turn.call(place, has_read_untrusted=self.has_read_untrusted(turn.before))
         result = await self._called(tool, made, arguments, most)
         return self._warned(result, censors, most) if censors else result
 
@@ -280,7 +289,7 @@ class Tooling:
     def _is_permitted(self, name: str, sigil: Sigil) -> bool:
         return all(sigil.allows(scope) for scope in self._toolbox[name].scopes)
 
-    def _refused(self, offer: Offer, name: str, question: Question) -> str:
+    def _refused(self, offer: OfferedTools, name: str, question: Question) -> str:
         """Tell of a call of a tool that is not offered; what the model is told. Names that the model made up are in no
         event."""
         exists = name in self._toolbox

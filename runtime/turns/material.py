@@ -1,4 +1,4 @@
-"""Material for the model: put by admins, given whole or searched, and kept in step in the index.
+"""Material for the model: put by admins, given to turns whole or searched, and kept in step in the index.
 
 What was rendered and counted when it was put is only read in a turn; its texts are read when they changed, once in a
 process, and are the same objects from then on.
@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import structlog
 
 from config.settings import Settings
-from connectors.message import Scope, StoreUnavailable
+from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
+from grounding.budgets import Budgets
 from grounding.codex.choosing import Chosen, Room, choose
 from grounding.codex.material import CodexEntry, CodexTooNew, Size, shown_path, size_of
 from grounding.codex.store import CodexStore, Holding
+from grounding.codex.tool import SCOPE, SEARCH_CODEX
+from grounding.condensing import room_tokens
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
-from grounding.layers import codex
-from grounding.run_context import CodexFile, CodexInput, Passage
+from grounding.layers import codex, retrieval
+from grounding.pipeline import why
+from grounding.run_context import CodexFile, CodexInput, DegradedBlock, Injected, ModelMemory, Passage
 from grounding.tokens import Tokens
 from runtime.collection import Collection
 from runtime.hub import Hub, News
 from runtime.knowledge import Knowledge
+from runtime.turns.tools import OfferedTools, Tooling
+from runtime.turns.turn_state import Question
 from runtime.unforeseen import tell_index_failed
 from runtime.workspaces import Workspaces
 
@@ -42,7 +49,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The texts of one revision of a workspace's material and of a context's; of none, where it changed all the while
+    """The texts of one revision of a workspace's material and of a context's; of none, if it changed all the while
     it was read."""
 
     revision: tuple[str, str] | None
@@ -86,11 +93,11 @@ class Materials:
         return self._frame + holding.every.size + holding.own.size
 
     def chosen(self, holding: Holding, room: Room) -> Chosen:
-        """How *holding* is given where there is *room*."""
+        """How *holding* is given if there is *room*."""
         return choose(self.size(holding), room, self._ratio, holding.before)
 
     async def given(self, scope: Scope, holding: Holding, room: Room, *, keep: bool) -> CodexInput | None:
-        """*holding*, as it is given where there is *room*; None where there is nothing. With *keep* the next turn is
+        """*holding*, as it is given if there is *room*; None if there is nothing. With *keep* the next turn is
         told what was chosen."""
         files: tuple[CodexFile, ...] = ()
         if holding.files and self.chosen(holding, room).mode == "whole":
@@ -126,7 +133,7 @@ class Materials:
             return read
 
     async def _read_anew(self, scope: Scope, holding: Holding) -> _Read:
-        """What *holding* says, or what there is now where it changes while it is read."""
+        """What *holding* says, or what there is now if it changes while it is read."""
         revision: tuple[str, str] | None = None
         for _ in range(_ATTEMPTS):
             files = []
@@ -178,7 +185,7 @@ class Materials:
         *,
         behind: bool = False,
     ) -> list[Passage]:
-        """What *collection* has. Where it is *behind*, what was removed or changed is left out: that is in no further
+        """What *collection* has. If it is *behind*, what was removed or changed is left out: that is in no further
         prompt, however long the index takes to follow."""
         found = await collection.material_search.passages(scope, query, top_k, excerpt_bytes, max_tokens)
         if not behind:
@@ -212,7 +219,7 @@ class MaterialFollowing:
         self._workspaces = workspaces
         self._changed = asyncio.Event()
         self._owed: set[str] = set()
-        """Workspaces that were looked at in vain, also where the store could not be told."""
+        """Workspaces that were looked at in vain, also if the store could not be told."""
         hub.hear(TOPIC, self._hear)
 
     def _hear(self, news: News) -> None:
@@ -258,3 +265,152 @@ class MaterialFollowing:
             if files:
                 self._knowledge.fresh.note(Scope(workspace_id))
                 _log.info("codex.indexed", workspace_id=workspace_id, files=files)
+
+
+BESIDE_CHARACTERS = 20_000
+"""Of a prompt, for everything but material, directives and what formatters put in: a message of 8,000 bytes, and twice
+the characters that English has in the tokens of the system message's other blocks."""
+BESIDE_MESSAGES = 2
+"""Of a window everything else is left so many messages of the longest kind: the blocks before a message leave it at
+least half of what there is beside directives and material (`grounding.window.message_reserve`). With less room than
+their budgets they are cut, which material is not."""
+NO_LIMIT = 2**40
+MEMORY_STEPS = 8
+"""Of a window: memory decides anew only when it is more or less by one of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMaterial:
+    """What there is, as far as that could be found out."""
+
+    holding: Holding | None = None
+    degraded: tuple[DegradedBlock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MaterialRequest:
+    """For whom: *window* is that of the model that is asked *first*; ``identity`` how it must behave, in
+    ``identity_tokens``; ``offer`` the tools and ``injected`` the blocks that it has in any case. Without *keep* nothing
+    is stored."""
+
+    question: Question
+    first: str | None
+    budgets: Budgets
+    identity: str
+    identity_tokens: int
+    offer: OfferedTools
+    injected: Sequence[Injected]
+    small_talk: bool
+    keep: bool
+    memory: ModelMemory | None = None
+    """What there is for the model's cache, if that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenMaterial:
+    """``input`` is None if there is no material; ``offer`` are all tools of the turn."""
+
+    offer: OfferedTools
+    input: CodexInput | None = None
+    passages: tuple[Passage, ...] = ()
+    degraded: tuple[DegradedBlock, ...] = ()
+
+
+class MaterialChooser:
+    """Keeps nothing between turns."""
+
+    def __init__(self, settings: Settings, materials: Materials, tooling: Tooling) -> None:
+        self._timeout_seconds = settings.redis_timeout_seconds
+        self._materials = materials
+        self._tooling = tooling
+
+    async def look(self, scope: Scope, window: int) -> FoundMaterial:
+        """What there is in *scope*, for a model of *window* tokens. One command, beside what else a turn asks."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return FoundMaterial(await self._materials.store.held(scope, window))
+        except (AgentRuntimeError, TimeoutError) as error:
+            return FoundMaterial(degraded=(DegradedBlock(block="codex", why=why(error)),))
+
+    async def attach(self, looked: FoundMaterial, turn: MaterialRequest, *, crowded: bool = False) -> ChosenMaterial:
+        """What of it *turn* is given; if it is *crowded* it is not given whole. What fails is named, and the turn
+        goes on without."""
+        if looked.holding is None or not looked.holding.files:
+            return ChosenMaterial(turn.offer, degraded=looked.degraded)
+        if not self._tooling.sigil(turn.question).allows(SCOPE):
+            return ChosenMaterial(turn.offer, self._withheld(looked.holding))
+        scope = turn.question.key.scope
+        try:
+            room = replace(room_of(turn), is_crowded=crowded)
+            given = await self._materials.given(scope, looked.holding, room, keep=turn.keep)
+        except AgentRuntimeError as error:
+            return ChosenMaterial(turn.offer, degraded=(DegradedBlock(block="codex", why=why(error)),))
+        if given is None or given.mode == "whole" or turn.small_talk:
+            return ChosenMaterial(turn.offer, given)
+        offer = await self._tooling.offer(
+            turn.question, window_tokens=turn.budgets.window_tokens, first=turn.first, with_material=True
+        )
+        if SEARCH_CODEX in offer.tools:
+            return ChosenMaterial(offer, given)
+        passages, degraded = await self._found(scope, turn)
+        return ChosenMaterial(turn.offer, given, passages, degraded)
+
+    def _withheld(self, holding: Holding) -> CodexInput:
+        """What is told of *holding* if it may not be read for whoever asks."""
+        size = self._materials.size(holding)
+        return CodexInput(
+            mode="withheld",
+            why="sigil",
+            tokens=size.tokens,
+            weight=size.weight,
+            limit=0,
+            count=holding.files,
+        )
+
+    async def _found(
+        self, scope: Scope, turn: MaterialRequest
+    ) -> tuple[tuple[Passage, ...], tuple[DegradedBlock, ...]]:
+        """For a model that cannot search: what bears on the message."""
+        budgets, text = turn.budgets, turn.question.text
+        try:
+            found, is_whole = await self._materials.find(
+                scope, text, budgets.top_k, budgets.excerpt_bytes, retrieval.room(budgets.retrieved_tokens)
+            )
+        except AgentRuntimeError as error:
+            return (), (DegradedBlock(block="codex", why=why(error)),)
+        return tuple(found), () if is_whole else (DegradedBlock(block="codex", why="indexing"),)
+
+
+def merged(
+    documents: Sequence[Passage], attached: ChosenMaterial, top_k: int
+) -> tuple[tuple[Passage, ...], CodexInput | None]:
+    """The best of both, and how many of them are material."""
+    if attached.input is None or not attached.passages:
+        return tuple(documents), attached.input
+    best = sorted([*attached.passages, *documents], key=lambda one: -one.score)[:top_k]
+    count = sum(1 for one in best if one in attached.passages)
+    return tuple(best), attached.input.model_copy(update={"retrieved": count})
+
+
+def room_of(turn: MaterialRequest) -> Room:
+    """What there is room for in *turn*, whatever is asked."""
+    budgets = turn.budgets
+    beside = [one for one in turn.injected if one.message == "system"]
+    return Room(
+        budgets.window_tokens,
+        budgets.output_tokens,
+        turn.identity_tokens
+        + turn.offer.tokens
+        + BESIDE_MESSAGES * budgets.query_tokens
+        + sum(one.budget for one in beside),
+        _characters(turn, beside),
+        room_tokens(turn.memory, max(1, budgets.window_tokens // MEMORY_STEPS)) if turn.memory is not None else None,
+    )
+
+
+def _characters(turn: MaterialRequest, beside: Sequence[Injected]) -> int:
+    """What material may have of them: what a limit for the whole prompt leaves, else any number."""
+    if not turn.budgets.bounds_material:
+        return NO_LIMIT
+    taken = len(turn.identity) + BESIDE_CHARACTERS + sum(len(one.text) for one in beside)
+    return max(0, turn.budgets.prompt_characters - taken)

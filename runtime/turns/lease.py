@@ -1,4 +1,4 @@
-"""How a worker keeps its hold of a conversation while it is busy there, and hands it back where it is cut short."""
+"""Renews the lease of a conversation while a worker is busy there, and hands it back if the worker is cancelled."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from connectors.message import StoreUnavailable, Superseded
-from runtime.envelopes import Lease
-from runtime.mailbox import Mailbox
+from runtime.turns.batch import Lease
+from runtime.turns.mailbox import Mailbox
 from runtime.work_streams import renews_after
 
 if TYPE_CHECKING:
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 HAND_BACK_SECONDS = 2.0
 """How long handing back may take at most."""
-_LETTING_GO_SECONDS = 0.1
-"""How much later than that a hold is over its holder may learn that it was itself who let it go."""
+_RELEASE_SECONDS = 0.1
+"""How long a worker that releases the lease itself may take to learn that it has."""
 
 
 @asynccontextmanager
-async def holding(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> AsyncIterator[None]:
-    """Keep *lease* while inside, and hand it back where the inside is cancelled.
+async def hold_lease(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> AsyncIterator[None]:
+    """Renew *lease* while inside, and hand it back if the inside is cancelled.
 
-    Who loses it is stopped: raises `connectors.message.Superseded`.
+    Raises `connectors.message.Superseded` inside when the lease is lost.
     """
-    async with _renewing(mailbox, lease, lease_seconds):
+    async with _renew_lease(mailbox, lease, lease_seconds):
         try:
             yield
         except asyncio.CancelledError:
-            await asyncio.shield(hand_back(mailbox, lease))
+            await asyncio.shield(hand_back_lease(mailbox, lease))
             raise
 
 
-async def hand_back(mailbox: Mailbox, lease: Lease) -> None:
-    """Let another worker go on at once. Raises nothing: where it fails, the lease ends by itself."""
+async def hand_back_lease(mailbox: Mailbox, lease: Lease) -> None:
+    """Let another worker go on at once. Raises nothing: if it fails, the lease ends by itself."""
     with suppress(StoreUnavailable, Superseded, TimeoutError):
         async with asyncio.timeout(HAND_BACK_SECONDS):
             await mailbox.release(lease)
 
 
 @asynccontextmanager
-async def _renewing(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> AsyncIterator[None]:
+async def _renew_lease(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> AsyncIterator[None]:
     serving = asyncio.current_task()
     assert serving is not None
     lost = False
@@ -53,8 +53,8 @@ async def _renewing(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> Asy
             failed = False
             try:
                 if not await mailbox.renew(lease):
-                    # Who is just letting go of it has lost nothing, and ends this; else no write is taken anyhow.
-                    await asyncio.sleep(_LETTING_GO_SECONDS)
+                    # If this worker is releasing it just now, nothing is lost, and this task ends.
+                    await asyncio.sleep(_RELEASE_SECONDS)
                     lost = True
                     serving.cancel()
                     return
@@ -64,9 +64,9 @@ async def _renewing(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> Asy
 
     # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it. Most turns are
     # over before it is needed.
-    renewing: list[asyncio.Task[None]] = []
+    tasks: list[asyncio.Task[None]] = []
     timer = asyncio.get_running_loop().call_later(
-        renews_after(lease_seconds), lambda: renewing.append(asyncio.create_task(renew()))
+        renews_after(lease_seconds), lambda: tasks.append(asyncio.create_task(renew()))
     )
     try:
         yield
@@ -76,6 +76,6 @@ async def _renewing(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> Asy
         raise
     finally:
         timer.cancel()
-        for task in renewing:
+        for task in tasks:
             task.cancel()
             await asyncio.wait({task})

@@ -6,23 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from config.settings import EXTRACTIVE
-from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Role, Source, Usage
+from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Role, Source
 from grounding import assemble
 from grounding.layers import citations
 from grounding.layers.retrieval import label
 from grounding.run_context import Censor, Passage
-from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
-from runtime.envelopes import Batch
 from runtime.exchange import Completion, whole
 from runtime.model_errors import ModelFailed
-from runtime.question import Built
-from runtime.rounds import Round, as_one, total
+from runtime.turns import censors
+from runtime.turns.batch import Batch
+from runtime.turns.rounds import Round, as_one, total
+from runtime.turns.turn_state import BuiltPrompt
 
 QUOTED = "I can only quote what the documents and my memory say:"
-NO_USAGE = Usage()
-
 
 BUDGET_EXCEEDED = "budget_exceeded"
 STOPPED = "stopped"
@@ -44,7 +42,7 @@ def draft(batch: Batch) -> OutboundMessage:
 
 
 def cut_short(text: str, model: str, *, asked: bool = True) -> Completion:
-    """What was written of an answer when it was stopped; what it cost is not known. Where no model was being *asked*,
+    """What was written of an answer when it was stopped; what it cost is not known. If no model was being *asked*,
     no attempt is in it."""
     said = whole(text).strip()
     return Completion(
@@ -58,19 +56,15 @@ def stopped(reply: OutboundMessage) -> OutboundMessage:
     return replace(reply, silent=reply.text == NOTHING_SAID, stopped=True)
 
 
-def answer(
-    batch: Batch, built: Built, completion: Completion, rounds: Sequence[Round] = (), lost: Usage = NO_USAGE
-) -> OutboundMessage:
+def answer(batch: Batch, built: BuiltPrompt, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:
     """The model's answer to *batch*: *completion*, which the *rounds* before it are part of. Its sources are what it
-    cites, or where it cites nothing what it was given; `EXTRACTIVE` cites all that it uses. *lost* was paid for
-    attempts that brought none."""
+    cites, or if it cites nothing what it was given; `EXTRACTIVE` cites all that it uses."""
     one = as_one(rounds, completion)
-    one = replace(one, usage=total((one.usage, lost)))
-    censor = censoring.stopping(built.context.censors, one.text)
+    censor = censors.stopping(built.context.censors, one.text)
     if censor is not None:
         return _censored(batch, built, one, censor)
-    found = checked(one, built, rounds)
-    used = found.cited if one.model == EXTRACTIVE else found.cited or given(built, rounds)
+    found = checked_answer(one, built, rounds)
+    used = found.cited if one.model == EXTRACTIVE else found.cited or given_passages(built, rounds)
     attached = _attached(built)
     return replace(
         draft(batch),
@@ -84,13 +78,13 @@ def answer(
     )
 
 
-def _censored(batch: Batch, built: Built, completion: Completion, censor: Censor) -> OutboundMessage:
+def _censored(batch: Batch, built: BuiltPrompt, completion: Completion, censor: Censor) -> OutboundMessage:
     """What is said in the place of an answer that goes against *censor*: why there is none."""
     return replace(
         draft(batch),
-        text=f"I stopped my answer, because it goes against a rule that holds here: {censoring.because(censor)}.",
+        text=f"I stopped my answer, because it goes against a rule that holds here: {censors.because(censor)}.",
         kind="apology",
-        error_code=censoring.CENSORED,
+        error_code=censors.CENSORED,
         strategy=built.context.strategy,
         reason=built.context.reason,
         degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
@@ -100,15 +94,14 @@ def _censored(batch: Batch, built: Built, completion: Completion, censor: Censor
 
 def apology(
     batch: Batch,
-    built: Built | None,
+    built: BuiltPrompt | None,
     error: assemble.ContextTooLarge | ModelFailed,
     quotation: str = "",
     rounds: Sequence[Round] = (),
-    lost: Usage = NO_USAGE,
 ) -> OutboundMessage:
     """What is said when no model answered: why, to admins what to do about it, and the *quotation* that answers
-    instead, unless a censor stops it. *rounds*, and what was *lost*, were paid for before."""
-    base = replace(draft(batch), kind="apology", usage=total([*(one.completion.usage for one in rounds), lost]))
+    instead, unless a censor stops it. *rounds* were paid for before."""
+    base = replace(draft(batch), kind="apology", usage=total(one.completion.usage for one in rounds))
     if isinstance(error, assemble.ContextTooLarge) or built is None:
         mark = batch.envelopes[-1].message.command_mark
         text = error.user_text.replace("`/", f"`{mark}")  # the commands in it, as people write them there
@@ -117,7 +110,7 @@ def apology(
     text = (error.admin_text if is_admin else "") or error.user_text
     used: tuple[Passage, ...] = ()
     if quotation and not _is_stopped(built, quotation):
-        found = checked(Completion(quotation, EXTRACTIVE), built, rounds)
+        found = checked_answer(Completion(quotation, EXTRACTIVE), built, rounds)
         text, used = f"{text} {QUOTED}\n\n{found.text}", found.cited
     return replace(
         base,
@@ -134,7 +127,7 @@ def apology(
 
 
 def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
-    """What is said to a voice message that could not be heard, where nothing else was said."""
+    """What is said to a voice message that could not be heard, if nothing else was said."""
     return replace(
         draft(batch),
         text=contents.unheard,
@@ -144,15 +137,14 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
     )
 
 
-def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = (), lost: Usage = NO_USAGE) -> OutboundMessage:
-    """What is said where a budget leaves nothing for a model call; *rounds*, and what was *lost*, were paid for
-    before."""
+def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = ()) -> OutboundMessage:
+    """What is said if a budget leaves nothing for a model call; *rounds* were paid for before."""
     return replace(
         draft(batch),
         text=error.user_text,
         kind="apology",
         error_code=BUDGET_EXCEEDED,
-        usage=total([*(one.completion.usage for one in rounds), lost]),
+        usage=total(one.completion.usage for one in rounds),
     )
 
 
@@ -166,28 +158,28 @@ def broken(batch: Batch) -> OutboundMessage:
     )
 
 
-def checked(completion: Completion, built: Built, rounds: Sequence[Round] = ()) -> citations.Checked:
+def checked_answer(completion: Completion, built: BuiltPrompt, rounds: Sequence[Round] = ()) -> citations.Checked:
     """The answer with its citations checked against what the model was given, in its prompt or by tools."""
     told = [result.text for one in rounds for result in one.results]
-    citable = (*given(built, rounds), *_material(built), *_attached(built))
+    citable = (*given_passages(built, rounds), *_material(built), *_attached(built))
     return citations.check(completion.text, citable, "\n".join([built.prompt.user, *told]))
 
 
-def _material(built: Built) -> tuple[Passage, ...]:
+def _material(built: BuiltPrompt) -> tuple[Passage, ...]:
     """The files that were given whole, as what may be cited; who cites none of them was not given each as a source."""
     material = built.context.codex
     files = material.files if material is not None else ()
     return tuple(Passage(source=file.path, heading="", text=file.text, score=0.0) for file in files)
 
 
-def _attached(built: Built) -> tuple[Passage, ...]:
+def _attached(built: BuiltPrompt) -> tuple[Passage, ...]:
     """The files that came with the message, of which the model read the text, as what may be cited. People sent them
     themselves: they are named nowhere else."""
     files = built.context.query.files
     return tuple(Passage(source=file.name, heading="", text="", score=0.0) for file in files if file.text)
 
 
-def given(built: Built, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
+def given_passages(built: BuiltPrompt, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
     """The passages that stand in the prompt, in its order, and then those that tools found."""
     retrieved = built.prompt.block("retrieved")
     text = retrieved.text if retrieved is not None else ""
@@ -196,8 +188,8 @@ def given(built: Built, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
     return tuple(dict.fromkeys([*shown, *found]))
 
 
-def _sources(built: Built, passages: Sequence[Passage]) -> tuple[Source, ...]:
-    """Where *passages* come from, each once, but for names that a censor stops: people read them below the reply."""
+def _sources(built: BuiltPrompt, passages: Sequence[Passage]) -> tuple[Source, ...]:
+    """If *passages* come from, each once, but for names that a censor stops: people read them below the reply."""
     return tuple(
         dict.fromkeys(
             Source(passage.source, passage.heading)
@@ -207,8 +199,8 @@ def _sources(built: Built, passages: Sequence[Passage]) -> tuple[Source, ...]:
     )
 
 
-def _is_stopped(built: Built, text: str) -> bool:
-    return censoring.stopping(built.context.censors, text) is not None
+def _is_stopped(built: BuiltPrompt, text: str) -> bool:
+    return censors.stopping(built.context.censors, text) is not None
 
 
 def answered(batch: Batch) -> tuple[str, ...]:
@@ -217,7 +209,7 @@ def answered(batch: Batch) -> tuple[str, ...]:
 
 
 def superseded(batch: Batch) -> tuple[str, ...]:
-    """Those of the messages whose place the newest took: where it interrupts, all others."""
+    """Those of the messages whose place the newest took: if it interrupts, all others."""
     return answered(batch)[:-1] if batch.envelopes[-1].queue == "interrupt" else ()
 
 

@@ -1,31 +1,38 @@
-"""Censors that act: a block stops the reply or the tool call with its reason, a warn is put to the model.
+"""What a turn makes of its records: which the prompt showed, which the reply used, and which censors act.
 
-Which ones a turn has set off follows from its prompt and what was said, so that a turn that is taken up again finds
-the same. They are counted where they act, never where they are read.
+A censor that blocks stops the reply or the tool call with its reason; one that warns is put to the model. Which ones a
+turn has set off follows from its prompt and what was said, so that a turn that is taken up again finds the same. They
+are counted where they act, never where they are read.
+
+Whether a reply used a record is judged by words: of the terms that the record has and the question has not, at least
+`USED_SHARE`, and no fewer than `USED_TERMS` if there are as many, stand in the reply; or its id does. Terms are stemmed
+words without function words. That counts what was repeated in other words too low, and a word that came from elsewhere
+too high; no model is asked.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
 from connectors.message import AgentRuntimeError
+from grounding.documents.sparse import term_set
+from grounding.layers.records import EXPAND, line
 from grounding.memory.records.port import WritesRecords
 from grounding.memory.records.record import Type
 from grounding.memory.selection.censoring import set_off
 from grounding.remembering import seen_in
-from grounding.run_context import Censor, RunContext, audience_of
+from grounding.run_context import Censor, RunContext, SelectedRecord, audience_of
 from grounding.sections import one_line
-from runtime.envelopes import Batch
 from runtime.exchange import Completion, ToolCall
-from runtime.manifests import Manifests, RecordsOfTurn
-from runtime.question import Built
-from runtime.record_use import used
-from runtime.rounds import Round, as_one
+from runtime.turns.batch import Batch
+from runtime.turns.manifest import Manifests, RecordsOfTurn
+from runtime.turns.rounds import Round, as_one
+from runtime.turns.turn_state import BuiltPrompt
 
 CENSORED = "censored"
 """Why a reply or a tool call was stopped."""
@@ -34,7 +41,7 @@ AGAIN = (
     "Write the whole answer again so that it does not, and say nothing of this note; if it does not apply, repeat it."
 )
 NOT_MADE = frozenset({"refused", "too_many", "arguments", "interrupted"})
-"""Why a call came to nothing where no censor had a part in it: none acted then. See `runtime.tools`."""
+"""Why a call came to nothing if no censor had a part in it: none acted then. See `runtime.turns.tools`."""
 _log = structlog.get_logger()
 
 
@@ -58,7 +65,7 @@ def stopping(censors: Sequence[Censor], text: str) -> Censor | None:
 
 def objection(censors: Sequence[Censor], text: str) -> str:
     """What is said to the model of *text*, its answer, before anybody sees it: the warnings that it sets off. Empty
-    where there are none, and where a censor stops it anyway."""
+    if there are none, and if a censor stops it anyway."""
     found = set_off(censors, text)
     if not found or any(one.severity == "block" for one in found):
         return ""
@@ -77,7 +84,7 @@ def because(censor: Censor) -> str:
     return f"{rule} ({reason})" if reason else rule
 
 
-def acted(built: Built, rounds: Sequence[Round], last: Completion) -> tuple[Acted, ...]:
+def acted(built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> tuple[Acted, ...]:
     """All that a turn set off, each once per place; the tools' first."""
     censors = built.context.censors
     if not censors:
@@ -96,19 +103,19 @@ def acted(built: Built, rounds: Sequence[Round], last: Completion) -> tuple[Acte
     return tuple(dict.fromkeys([*by_tool, *by_reply]))
 
 
-class Accounting:
+class RecordAccounting:
     """Notes what a turn made of its records, and counts censors that acted and procedures that were followed."""
 
     def __init__(self, records: WritesRecords, manifests: Manifests) -> None:
         self._records = records
         self._manifests = manifests
 
-    async def account(self, batch: Batch, built: Built, rounds: Sequence[Round], last: Completion) -> None:
-        """Tell and count. Where the store is away that is lost, and told; never raises."""
+    async def account(self, batch: Batch, built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> None:
+        """Tell and count. If the store is away that is lost, and told; never raises."""
         set_off_here = acted(built, rounds, last)
         for one in set_off_here:
             _log.info("censor.acted", record_id=one.censor.id, severity=one.censor.severity, where=one.where)
-        told = used(built, as_one(rounds, last).text)
+        told = used_records(built, as_one(rounds, last).text)
         censored = {one.censor.id for one in set_off_here}
         counted = sorted(censored | {one.id for one in told if one.type == Type.PROCEDURE.value})
         if not told and not censored:
@@ -140,3 +147,36 @@ def _readable(arguments: str) -> str:
         else:
             found.append(one if isinstance(one, str) else json.dumps(one))
     return "\n".join(found)
+
+
+USED_SHARE = 0.34
+USED_TERMS = 2
+
+
+def shown_records(built: BuiltPrompt) -> tuple[SelectedRecord, ...]:
+    """The records that stand in the prompt: those that were chosen but for what had to yield."""
+    block = built.prompt.block("records")
+    if block is None or not block.text:
+        return ()
+    with_ids = EXPAND in built.context.tools
+    lines = set(block.text.split("\n"))
+    return tuple(one for one in built.context.records if line(one, with_id=with_ids) in lines)
+
+
+def shown_record_rows(built: BuiltPrompt) -> list[Mapping[str, Any]]:
+    """The same as the HTTP interface tells of them."""
+    return [{"id": one.id, "type": one.type, "level": one.level, "tokens": one.tokens} for one in shown_records(built)]
+
+
+def used_records(built: BuiltPrompt, reply: str) -> tuple[SelectedRecord, ...]:
+    """Those of `shown_records` that *reply* used."""
+    records = shown_records(built)
+    if not records:
+        return ()
+    asked, told = term_set(built.context.query.text), term_set(reply)
+    return tuple(one for one in records if one.id in reply or _is_used(term_set(one.text) - asked, told))
+
+
+def _is_used(news: frozenset[str], told: frozenset[str]) -> bool:
+    repeated = len(news & told)
+    return bool(news) and repeated >= USED_SHARE * len(news) and repeated >= min(USED_TERMS, len(news))

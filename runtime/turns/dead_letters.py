@@ -15,11 +15,11 @@ import structlog
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, redis_key
-from runtime.envelopes import Batch, Envelope, Lane
 from runtime.hub import Hub
-from runtime.mailbox import Mailbox
 from runtime.stored import pack, unpack
-from runtime.worker import ring
+from runtime.turns.batch import Batch, Envelope, Lane
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.worker import notify_worker
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -64,7 +64,7 @@ class DeadLetters:
         self._hub = hub
 
     def of(self, lane: Lane) -> LaneLetters:
-        """Where the worker of *lane* puts what it gives up."""
+        """If the worker of *lane* puts what it gives up."""
         return LaneLetters(self, lane)
 
     async def add(self, batch: Batch, why: str, lane: Lane = Lane.TURNS) -> None:
@@ -102,11 +102,11 @@ class DeadLetters:
 
         The new turn has an id of its own, so that the apology, which is stored under the old one, is not taken for
         its reply. Interrupted and asked for again, or asked for twice, it answers once. Raises `UnknownLetter`,
-        `runtime.envelopes.MailboxFull` (the letter stays) and `runtime.stored.NewerFormat`.
+        `runtime.turns.batch.MailboxFull` (the letter stays) and `runtime.stored.NewerFormat`.
         """
         letter = await self.get(scope, turn_id)
         if await self._mailboxes[letter.lane].put_back(letter.key, turn_id, letter.envelopes):
-            await ring(self._hub, letter.lane, letter.key)
+            await notify_worker(self._hub, letter.lane, letter.key)
             _log.info("letter.retried", **_about(letter), collected=len(letter.envelopes))
         await self._redis.hdel(_key(scope), turn_id)
         return letter

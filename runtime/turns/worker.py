@@ -1,4 +1,4 @@
-"""Answers conversations side by side, and each conversation's messages in order, beside any number of other workers."""
+"""Answers many conversations at a time, each conversation's messages in order, beside any number of other workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,25 +14,27 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
-from runtime.envelopes import Batch, Lane, Lease, Merged, Offer
 from runtime.events import about
-from runtime.holding import HAND_BACK_SECONDS, hand_back, holding
 from runtime.hub import Hub, News
-from runtime.in_hand import InHand
-from runtime.mailbox import Mailbox
 from runtime.progress import tell_none_comes
-from runtime.replies import superseded
+from runtime.turns.batch import Batch, BatchGrown, Lane, Lease, WorkItem
+from runtime.turns.lease import HAND_BACK_SECONDS, hand_back_lease, hold_lease
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.replies import superseded
 from runtime.work_streams import asks_after
 
 SWEEP_SECONDS = 2.0
 """How often waiting conversations are looked for that nobody announced: after an outage or a restart."""
 MAX_CONCURRENT_TURNS = 64
 """For each connector."""
+MAX_HELD = 128
+"""Conversations of one connector that a worker holds at a time, twice those that it answers at a time: the others wait
+for whichever worker has room."""
 _EACH = 16
 """Conversations that are asked for at a time, of every partition."""
 _RECLAIMED_AT_ONCE = 256
 COLLECT_SECONDS = 1.5
-"""How long the rest of a message that looks unfinished is waited for, where TURN_COLLECT_MILLISECONDS says nothing."""
+"""How long the rest of a message that looks unfinished is waited for, if TURN_COLLECT_MILLISECONDS says nothing."""
 _RETRY_SECONDS = (0.5, 5.0)
 PAUSE_AFTER_CRASHES = 3
 """From so many on, a turn is tried again only after a pause."""
@@ -43,7 +45,7 @@ _log = structlog.get_logger()
 
 class Answers(Protocol):
     """What a worker has batches answered by. Both methods raise `connectors.message.StoreUnavailable` and
-    `connectors.message.Superseded` knowingly, and nothing else; `answer` also `runtime.envelopes.Merged`."""
+    `connectors.message.Superseded` knowingly, and nothing else; `answer` also `runtime.turns.batch.BatchGrown`."""
 
     async def answer(self, batch: Batch) -> None: ...
 
@@ -56,7 +58,7 @@ class GivesUp(Protocol):
     async def add(self, batch: Batch, why: str) -> None: ...
 
 
-async def ring(hub: Hub, lane: Lane, key: ConversationKey) -> None:
+async def notify_worker(hub: Hub, lane: Lane, key: ConversationKey) -> None:
     """Say that *key* has something waiting in *lane*. Cheap, and harmless when it has not."""
     await hub.tell(WORK, {"lane": lane.value, "partition": key.partition})
 
@@ -98,16 +100,9 @@ class Worker:
         self._reclaims = True
         """Whether to look for abandoned conversations, before any new one is held: they have waited for longer."""
         self._rung: set[int] = set()
-        self._given: list[Offer] = []
-        """Conversations that this worker was given when it had asked for another."""
-        self._unsure = False
-        """Whether it may have been given some of which it does not know: an answer was lost; ``_looks`` for them."""
-        self._reserved = 0
-        """Turns that may have been begun by answers that are on their way."""
-        self._looks = False
         self._bell = asyncio.Event()
-        self._held = InHand(self._bell.set)
-        self._serving: dict[asyncio.Task[None], Offer] = {}
+        self._held = TaskLimiter(self._bell.set)
+        self._serving: dict[asyncio.Task[None], WorkItem] = {}
         self._queued: set[asyncio.Task[None]] = set()
         """Of them, those that have no slot yet."""
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_CONCURRENT_TURNS))
@@ -126,55 +121,27 @@ class Worker:
 
     async def run(self) -> None:
         """Answer until cancelled; turns that run are then given (the rest of) the grace period to end."""
-        with self._mailbox.taken_here(self):
-            async with asyncio.TaskGroup() as group:
-                sweeper = group.create_task(self._sweep())
-                try:
-                    while True:
-                        await self._bell.wait()
-                        self._bell.clear()
-                        await self._take_work()
-                finally:
-                    # Shielded and bounded: a turn in hand ends well, or is handed back for another worker.
-                    sweeper.cancel()
-                    self._stopping = True
-                    for task in self._queued:
-                        task.cancel()
-                    await asyncio.shield(_finish(self._held.tasks, self._rest_of_grace()))
+        async with asyncio.TaskGroup() as group:
+            sweeper = group.create_task(self._sweep())
+            try:
+                while True:
+                    await self._bell.wait()
+                    self._bell.clear()
+                    await self._take_work()
+            finally:
+                # Shielded and bounded: a turn in hand ends well, or is handed back for another worker.
+                sweeper.cancel()
+                self._stopping = True
+                for task in self._queued:
+                    task.cancel()
+                await asyncio.shield(_finish(self._held.tasks, self._rest_of_grace()))
 
-    async def reserve(self, connector: str) -> bool:
-        """See `runtime.mailbox.TakesHere`. Only where no other is: they would get nothing to do while this one has
-        room."""
-        slot = self._slots[connector]
-        ready = self._alone and self._prepared and self._stop_by is None and not self._stopping
-        if not ready or self._unsure or self._looks or slot.locked() or not self._held.room(connector):
-            return False
-        await slot.acquire()
-        self._reserved += 1
-        return True
-
-    def begin(self, lease: Lease, batch: Batch) -> None:
-        """See `runtime.mailbox.TakesHere`."""
-        self._reserved -= 1
-        self._hold(Offer(lease.key, lease.entry), batch, lease)
-
-    def refuse(self, connector: str, given: Offer | None, *, unsure: bool) -> None:
-        """See `runtime.mailbox.TakesHere`."""
-        self._reserved -= 1
-        self._unsure |= unsure
-        self._slots[connector].release()
-        if given is not None:
-            self._given.append(given)
-            self._bell.set()
-
-    def _hold(
-        self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None, *, again: bool = False
-    ) -> None:
-        # Not in the group: the end of `run` gives them time, where a group would cancel them.
-        task = asyncio.create_task(self._serve(offer, begun, lease, again=again), name=f"turns: {offer.key.context_id}")
+    def _hold(self, offer: WorkItem) -> None:
+        # Not in the group: the end of `run` gives them time; a group would cancel them.
+        task = asyncio.create_task(self._serve(offer), name=f"turns: {offer.key.context_id}")
         self._serving[task] = offer
         task.add_done_callback(self._serving.__delitem__)
-        self._held.hold(offer.key.connector, task)
+        self._held.add(offer.key.connector, task)
 
     def _rest_of_grace(self) -> float:
         left = None if self._stop_by is None else self._stop_by - asyncio.get_running_loop().time()
@@ -186,20 +153,14 @@ class Worker:
             while True:
                 if self._reclaims:
                     await self._reclaim()
-                elif self._given:
-                    given, self._given = self._given, []
-                    await self._hold_all(given)
-                elif self._unsure and not self._reserved:
-                    await self._take_lost()
                 elif self._rung:
                     await self._take_rung()
-                elif (connector := self._held.roomy()) is not None:
+                elif (connector := self._held.connector_with_room()) is not None:
                     await self._take_more(connector)
                 else:
                     return
         except StoreUnavailable as error:
             self._prepared = False  # another server may have come up in its place
-            self._unsure = True
             _log.warning("store.degraded", store="redis", why=str(error))  # the sweep rings for all of them
 
     async def _reclaim(self) -> None:
@@ -207,49 +168,39 @@ class Worker:
             await self._mailbox.prepare()
         offers = await self._mailbox.abandoned(self._silent_seconds, _RECLAIMED_AT_ONCE, spares=not self._alone)
         self._prepared, self._silent_seconds = True, self._lease_seconds  # from now on what is held may be its own
-        served = set(self._serving.values())  # where the store stood still they seem abandoned: this has renewed them
+        served = set(self._serving.values())  # after an outage they seem abandoned: this worker renews them
         for offer in (abandoned := [one for one in offers if one not in served]):
             _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
         await self._hold_all(abandoned)
         self._reclaims = len(offers) >= _RECLAIMED_AT_ONCE  # there may be more
-
-    async def _take_lost(self) -> None:
-        """Hold what this worker was given without having been told so: nobody else gets it before its lease is over."""
-        known = set(self._serving.values())
-        self._unsure, self._looks = False, True
-        try:
-            mine = await self._mailbox.mine()
-        finally:
-            self._looks = False
-        await self._hold_all([offer for offer in mine if offer not in known], again=True)
 
     async def _take_rung(self) -> None:
         partitions, self._rung = self._rung, set()
         offers = await self._mailbox.offers(partitions, _EACH)
         passed_on = await self._hold_all(offers)
         given = Counter(offer.key.partition for offer in offers)
-        # There may be more; but where some were passed on, they would only come around again.
+        # There may be more; but if some were passed on, they would only come around again.
         self._rung |= {one for one, count in given.items() if count >= _EACH} - passed_on
 
     async def _take_more(self, connector: str) -> None:
         """Look where more of *connector* waits, no further than there is room: passing on is work for nothing."""
-        partitions = self._held.look(connector)
+        partitions = self._held.take_partitions(connector)
         each = max(1, self._held.room(connector) // len(partitions))
         offers = await self._mailbox.offers(partitions, each)
         given = Counter(offer.key.partition for offer in offers)
-        self._held.more(connector, (one for one in partitions if given[one] >= each))
+        self._held.note_more(connector, (one for one in partitions if given[one] >= each))
         await self._hold_all(offers)
 
-    async def _hold_all(self, offers: Sequence[Offer], *, again: bool = False) -> set[int]:
+    async def _hold_all(self, offers: Sequence[WorkItem]) -> set[int]:
         """Hold those of *offers* that there is room for, of each connector those that wait for longest; the partitions
-        of the others, which are passed on. For *again* see `_serve`."""
-        beyond: list[Offer] = []
+        of the others, which are passed on."""
+        beyond: list[WorkItem] = []
         for offer in sorted(offers, key=lambda offer: offer.rank):
             if self._held.room(offer.key.connector):
-                self._hold(offer, again=again)
+                self._hold(offer)
             else:
                 beyond.append(offer)
-                self._held.more(offer.key.connector, [offer.key.partition])
+                self._held.note_more(offer.key.connector, [offer.key.partition])
         if beyond:
             await self._mailbox.pass_on(beyond)
         return {offer.key.partition for offer in beyond}
@@ -261,55 +212,42 @@ class Worker:
             self._bell.set()
             await asyncio.sleep(min(SWEEP_SECONDS, asks_after(self._lease_seconds)))
 
-    async def _serve(
-        self, offer: Offer, begun: Batch | None = None, lease: Lease | None = None, *, again: bool = False
-    ) -> None:
-        """Answer everything that waits in the mailbox of *offer*; what was *begun* under a *lease* has its slot. Where
-        it is begun *again*, nobody knows whether it was, and that is no further attempt."""
+    async def _serve(self, offer: WorkItem) -> None:
+        """Answer everything that waits in the mailbox of *offer*."""
         key = offer.key
         with about(workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector):
             slot = self._slots[key.connector]
             try:
-                if lease is not None:
-                    await self._serve_begun(lease, begun, slot)
-                elif again or slot.locked():
-                    await self._serve_later(offer, slot, again)
+                if slot.locked():
+                    await self._serve_later(offer, slot)
                 else:
                     await self._serve_now(offer, slot)
             except Superseded:
-                self._unsure = True  # whoever had it since may have ended, and it be this worker's once more
                 _log.warning("turn.superseded")
             except StoreUnavailable as error:
-                self._unsure = True  # what waits is safe in the mailbox; but it may be this worker's now
+                # What waits is safe in the mailbox; if it is this worker's now, it is reclaimed when the lease is over.
                 _log.warning("store.degraded", store="redis", why=str(error))
             except Exception:  # noqa: BLE001 - what waits there cannot be read now; the other conversations can
                 _log.exception("turn.failed", why="unreadable")
 
-    async def _serve_begun(self, lease: Lease, batch: Batch | None, slot: asyncio.Semaphore) -> None:
-        try:
-            async with holding(self._mailbox, lease, self._lease_seconds):
-                await self._answer_all(lease, batch)
-        finally:
-            slot.release()
-
-    async def _serve_now(self, offer: Offer, slot: asyncio.Semaphore) -> None:
+    async def _serve_now(self, offer: WorkItem, slot: asyncio.Semaphore) -> None:
         async with slot:
             begun = await self._mailbox.begin(offer)
             if begun is not None:
                 lease, batch = begun
-                async with holding(self._mailbox, lease, self._lease_seconds):
+                async with hold_lease(self._mailbox, lease, self._lease_seconds):
                     await self._answer_all(lease, batch)
 
-    async def _serve_later(self, offer: Offer, slot: asyncio.Semaphore, again: bool) -> None:
+    async def _serve_later(self, offer: WorkItem, slot: asyncio.Semaphore) -> None:
         """Hold the conversation, but take no turn yet: what comes while it waits is answered together, and an end of
         this process is no attempt of a turn that was not begun."""
         lease = await self._mailbox.claim(offer)
         if lease is None:
             return
-        async with holding(self._mailbox, lease, self._lease_seconds):
+        async with hold_lease(self._mailbox, lease, self._lease_seconds):
             await self._queue(slot)
             try:
-                await self._answer_all(lease, None, again)
+                await self._answer_all(lease, None)
             finally:
                 slot.release()
 
@@ -323,8 +261,9 @@ class Worker:
         finally:
             self._queued.discard(queueing)
 
-    async def _answer_all(self, lease: Lease, batch: Batch | None, again: bool = False) -> None:
-        """Answer *batch*, where it was taken already, and whatever else waits in the mailbox; then let go of it."""
+    async def _answer_all(self, lease: Lease, batch: Batch | None) -> None:
+        """Answer *batch*, if it was taken already, and whatever else waits in the mailbox; then let go of it."""
+        again = False
         wait, longest = _RETRY_SECONDS
         while not self._stopping:
             try:
@@ -348,10 +287,10 @@ class Worker:
                 again, batch = True, None
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, longest)
-        await hand_back(self._mailbox, lease)
+        await hand_back_lease(self._mailbox, lease)
 
     async def _answer_batch(self, batch: Batch) -> Batch | None:
-        """*batch* as it was in the end, when it is over; None where its turn broke and is to be tried again."""
+        """*batch* as it was in the end, when it is over; None if its turn broke and is to be tried again."""
         if batch.envelopes[-1].message.looks_unfinished and not batch.resumed:
             batch = await self._collect(batch)
         with about(turn_id=batch.turn_id):
@@ -372,7 +311,7 @@ class Worker:
         await asyncio.sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311
 
     async def _answer(self, batch: Batch) -> Batch | None:
-        """Answer *batch*, or what it grows into while it is answered; that. None where the turn broke and has its next
+        """Answer *batch*, or what it grows into while it is answered; that. None if the turn broke and has its next
         attempt; after the last one it is given up."""
         try:
             while True:
@@ -380,7 +319,7 @@ class Worker:
                 try:
                     await self._answers.answer(batch)
                     break
-                except Merged as merged:
+                except BatchGrown as merged:
                     batch = merged.batch
                     _log.info("turn.interrupted", merged=len(batch.envelopes))
         except (StoreUnavailable, Superseded):
@@ -414,3 +353,58 @@ async def _finish(tasks: set[asyncio.Task[None]], grace_seconds: float) -> None:
     if unfinished:
         _log.warning("worker.unfinished", turns=len(unfinished))
         await asyncio.wait(unfinished, timeout=HAND_BACK_SECONDS + 0.5)
+
+
+class TaskLimiter:
+    """Limits the tasks of each connector. *on_room* is called when a connector of which more waits has much room."""
+
+    def __init__(self, on_room: Callable[[], None]) -> None:
+        self._on_room = on_room
+        self._held: dict[str, set[asyncio.Task[None]]] = {}
+        self._more: dict[str, dict[int, None]] = {}
+        """By connector: partitions in which more of it waits; those that were looked at longest ago are first."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held.values()))
+
+    @property
+    def tasks(self) -> set[asyncio.Task[None]]:
+        return {task for held in self._held.values() for task in held}
+
+    def room(self, connector: str) -> int:
+        """How many more conversations of *connector* may be held."""
+        return max(0, MAX_HELD - len(self._held.get(connector, ())))
+
+    def add(self, connector: str, task: asyncio.Task[None]) -> None:
+        """Have *task* in hand until it ends."""
+        self._held.setdefault(connector, set()).add(task)
+
+        def remove(ended: asyncio.Task[None]) -> None:
+            held = self._held[connector]
+            held.discard(ended)
+            if not held:
+                del self._held[connector]
+            if self._has_room(connector):
+                self._on_room()
+
+        task.add_done_callback(remove)
+
+    def note_more(self, connector: str, partitions: Iterable[int]) -> None:
+        """Say that more of *connector* may wait in *partitions*."""
+        found = dict.fromkeys(partitions)
+        if found:
+            self._more.setdefault(connector, {}).update(found)
+
+    def connector_with_room(self) -> str | None:
+        """A connector for many of whose conversations there is room, and of which more may wait."""
+        return next((connector for connector in self._more if self._has_room(connector)), None)
+
+    def take_partitions(self, connector: str) -> list[int]:
+        """The partitions in which to look for more of *connector*: as many as there is room for conversations."""
+        more = list(self._more.pop(connector, ()))
+        room = self.room(connector)
+        self.note_more(connector, more[room:])
+        return more[:room]
+
+    def _has_room(self, connector: str) -> bool:
+        return connector in self._more and self.room(connector) >= MAX_HELD // 4

@@ -11,23 +11,30 @@ given it claims it with a token of its own and renews its hold; one that stays s
 whose token makes every write of the first void (`connectors.message.Fence`). A message leaves the inbox only when its
 turn is done, so a turn that was interrupted is taken up again under the same turn id. ``current`` counts how often a
 turn failed and how often its process ended over it, apart from each other.
-
-Where the only worker is in the process that stores a message, and has room, all of that is one step: the message is
-stored, its conversation given to the worker and claimed, and the turn begun.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from connectors.message import PARTITIONS, ConversationKey, Fence, Superseded, encode_id, partition_tag, redis_key
-from runtime import mailbox_scripts as scripts
-from runtime.envelopes import Amended, Batch, Envelope, Lane, Lease, MailboxFull, Offer, Stored, packed, unpacked
 from runtime.identifiers import new_turn_id
+from runtime.turns import mailbox_scripts as scripts
+from runtime.turns.batch import (
+    AmendResult,
+    Batch,
+    Envelope,
+    Lane,
+    Lease,
+    MailboxFull,
+    PutResult,
+    WorkItem,
+    pack_envelope,
+    unpack_envelope,
+)
 from runtime.work_streams import GROUP, Given, WorkStreams
 
 if TYPE_CHECKING:
@@ -41,21 +48,6 @@ MAX_WAITING = 200
 """Messages that may wait in one conversation."""
 _STALE = -1
 _FULL = -2
-
-
-class TakesHere(Protocol):
-    """Who answers in this very process what is stored by it."""
-
-    async def reserve(self, connector: str) -> bool:
-        """Whether a turn of *connector* can be begun at once: then there is room for it until one of the others is
-        called, once. Waits for nothing."""
-
-    def begin(self, lease: Lease, batch: Batch) -> None:
-        """Answer *batch*."""
-
-    def refuse(self, connector: str, given: Offer | None, *, unsure: bool) -> None:
-        """No turn was begun; *given*, if any, is another conversation that this worker was given in its place.
-        *unsure* says that nobody knows what was done: the answer was lost."""
 
 
 class Mailbox:
@@ -81,64 +73,32 @@ class Mailbox:
         self._stop = redis.register_script(scripts.STOP)
         self._drop = redis.register_script(scripts.DROP)
         self._amend = redis.register_script(scripts.AMEND)
-        self._here: TakesHere | None = None
-
-    @contextmanager
-    def taken_here(self, by: TakesHere) -> Iterator[None]:
-        """While inside, the step that stores a message begins its turn, where *by* has room for that."""
-        self._here = by
-        try:
-            yield
-        finally:
-            self._here = None
 
     # What gateways do
 
-    async def store(self, key: ConversationKey, envelope: Envelope) -> Stored:
+    async def store(self, key: ConversationKey, envelope: Envelope) -> PutResult:
         """Put *envelope* into its mailbox as one atomic step, unless its identity was seen before.
 
         Raises `MailboxFull`.
         """
-        here, connector = self._here, key.connector
-        if here is not None and not await here.reserve(connector):
-            here = None
-        fence = Fence(self._key(key, "current"), uuid.uuid4().hex)
-        given: Offer | None = None
-        begun: Batch | None = None
-        unsure = True
-        try:
-            new, turn_id, at_hand, held, *taken = await self._store(
-                keys=[
-                    self._seen(key, envelope.message.message_id),
-                    self._key(key, "inbox"),
-                    self._work(key.tag),
-                    self._last(key.tag),
-                    fence.name,
-                ],
-                args=[
-                    *(_SEEN_SECONDS, packed(envelope), key.encoded, envelope.message.message_id, MAX_WAITING),
-                    *((self._streams.consumer, GROUP, fence.token, new_turn_id(), self._most) if here else ()),
-                ],
-            )
-            unsure = False
-            if taken:
-                entry_id, fields = taken[0]
-                given = Offer(ConversationKey.decode(fields[1]), entry_id)
-            if len(taken) > 1:
-                begun = _batch(Lease(key, entry_id, fence), taken[1])
-        finally:
-            if here is not None and begun is not None:
-                here.begin(Lease(key, entry_id, fence), begun)
-            elif here is not None:
-                here.refuse(connector, given, unsure=unsure)
+        new, turn_id, current_turn, held = await self._store(
+            keys=[
+                self._seen(key, envelope.message.message_id),
+                self._key(key, "inbox"),
+                self._work(key.tag),
+                self._last(key.tag),
+                self._key(key, "current"),
+            ],
+            args=[_SEEN_SECONDS, pack_envelope(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
+        )
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))
-        return Stored(bool(new), turn_id, at_hand, begun is not None, bool(held))
+        return PutResult(bool(new), turn_id, current_turn, bool(held))
 
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
         """Have the messages of a turn that was given up answered after all, behind what waits, by a new turn or more.
 
-        False where those of *turn_id* were put back before: nothing is answered twice. Raises `MailboxFull`.
+        False if those of *turn_id* were put back before: nothing is answered twice. Raises `MailboxFull`.
         """
         put = await self._put_back(
             keys=[
@@ -151,7 +111,7 @@ class Mailbox:
                 key.encoded,
                 max(MAX_WAITING, len(envelopes)),
                 _SEEN_SECONDS,
-                *(packed(replace(envelope, model=None)) for envelope in envelopes),
+                *(pack_envelope(replace(envelope, model=None)) for envelope in envelopes),
             ],
         )
         if put == _FULL:
@@ -169,29 +129,29 @@ class Mailbox:
 
     async def turn_of(self, key: ConversationKey, message_id: str) -> str:
         """The turn that answered a message that was seen before; while it is not over, the turn at hand in
-        the conversation, which may be the one or an earlier one; "" where there is none."""
+        the conversation, which may be the one or an earlier one; "" if there is none."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(self._seen(key, message_id))
             pipe.hget(self._key(key, "current"), "turn")
-            answered, at_hand = await pipe.execute()
-        return str(answered or at_hand or "")
+            answered, current_turn = await pipe.execute()
+        return str(answered or current_turn or "")
 
-    async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> Amended:
-        """Put *envelope* in the place of a message that still waits, or take that out where it is None."""
+    async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> AmendResult:
+        """Put *envelope* in the place of a message that still waits, or take that out if it is None."""
         found: Any = await self._amend(
             keys=[self._key(key, "current"), self._key(key, "inbox"), self._seen(key, message_id)],
-            args=[message_id, packed(envelope) if envelope else ""],
+            args=[message_id, pack_envelope(envelope) if envelope else ""],
         )
-        return Amended(found)
+        return AmendResult(found)
 
     async def stop(self, key: ConversationKey, *, all_else: bool = False) -> tuple[str, tuple[str, ...]]:
-        """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty where none is. With
+        """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty if none is. With
         *all_else* what waits behind it is dropped: those messages' ids."""
         turn_id, dropped = await self._stop(keys=[self._key(key, one) for one in ("current", "inbox")[: 1 + all_else]])
-        return str(turn_id), tuple(unpacked(text).message.message_id for text in dropped)
+        return str(turn_id), tuple(unpack_envelope(text).message.message_id for text in dropped)
 
     async def drop(self, key: ConversationKey, message_id: str) -> str:
-        """Say that the message is gone that is answered in *key*; the turn, empty where it is not that one alone."""
+        """Say that the message is gone that is answered in *key*; the turn, empty if it is not that one alone."""
         return str(await self._drop(keys=[self._key(key, "current"), self._key(key, "inbox")], args=[message_id]))
 
     async def last_seen(self, connector: str) -> dict[ConversationKey, str]:
@@ -221,32 +181,28 @@ class Mailbox:
         """Make what workers need to be given work."""
         await self._streams.prepare(self._all_work)
 
-    async def offers(self, partitions: Collection[int], each: int) -> list[Offer]:
+    async def offers(self, partitions: Collection[int], each: int) -> list[WorkItem]:
         """Conversations of *partitions* that nobody was given yet, at most *each* of every one."""
         names = [self._work(partition_tag(partition)) for partition in partitions]
         return [_offer(given) for given in await self._streams.offered(names, each)]
 
-    async def abandoned(self, silent_seconds: float, most: int, *, spares: bool = False) -> list[Offer]:
+    async def abandoned(self, silent_seconds: float, most: int, *, spares: bool = False) -> list[WorkItem]:
         """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one, at most so
         many. *spares*: none of the living, see `WorkStreams.abandoned`."""
         found = await self._streams.abandoned(self._all_work, silent_seconds, most, most, spares=spares)
         return [_offer(given) for given in found]
 
-    async def mine(self) -> list[Offer]:
-        """The conversations that this worker has, also those that it could not be told of."""
-        return [_offer(given) for given in await self._streams.mine(self._all_work)]
-
-    async def pass_on(self, offers: Sequence[Offer]) -> None:
+    async def pass_on(self, offers: Sequence[WorkItem]) -> None:
         """Let others have the conversations of *offers*, none of them claimed: behind what else waits."""
         await self._streams.behind(Given(self._work(offer.key.tag), offer.entry, {}) for offer in offers)
 
-    async def claim(self, offer: Offer) -> Lease | None:
-        """Hold the conversation of *offer*; every earlier hold of it is void. None where nothing waits in it."""
+    async def claim(self, offer: WorkItem) -> Lease | None:
+        """Hold the conversation of *offer*; every earlier hold of it is void. None if nothing waits in it."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
         held = await self._claim(keys=[fence.name, self._work(offer.key.tag)], args=[offer.entry, fence.token, GROUP])
         return Lease(offer.key, offer.entry, fence) if held else None
 
-    async def begin(self, offer: Offer) -> tuple[Lease, Batch | None] | None:
+    async def begin(self, offer: WorkItem) -> tuple[Lease, Batch | None] | None:
         """`claim` and `take` in one step."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
         taken: Any = await self._begin(
@@ -282,7 +238,7 @@ class Mailbox:
     async def take(self, lease: Lease, *, again: bool = False) -> Batch | None:
         """The turn to be answered now: the one that was interrupted, else one of all that waits.
 
-        Taken again under the same *lease*, it has failed once more; where its last holder has ended without handing it
+        Taken again under the same *lease*, it has failed once more; if its last holder has ended without handing it
         back, it has crashed once more. With *again* neither is counted: it was only the store that was away. Raises
         `connectors.message.Superseded`.
         """
@@ -299,7 +255,7 @@ class Mailbox:
             keys=[batch.fence.name, self._key(batch.key, "inbox")], args=[batch.turn_id, MAX_BATCH, batch.fence.token]
         )
         _check(texts)
-        envelopes = tuple(unpacked(text) for text in texts)
+        envelopes = tuple(unpack_envelope(text) for text in texts)
         return replace(batch, envelopes=envelopes) if envelopes else batch
 
     async def done(self, batch: Batch) -> bool:
@@ -315,7 +271,7 @@ class Mailbox:
         return bool(ended)
 
     async def next(self, lease: Lease, over: Batch) -> Batch | None:
-        """`done` with the batch that is *over*, and `take` the next one; where there is none, the conversation is let
+        """`done` with the batch that is *over*, and `take` the next one; if there is none, the conversation is let
         go. One step. Raises `connectors.message.Superseded`.
         """
         seen = [self._seen(over.key, envelope.message.message_id) for envelope in over.envelopes]
@@ -329,8 +285,8 @@ class Mailbox:
         _check(taken)
         return _batch(lease, taken) if taken else None
 
-    async def at_hand(self, key: ConversationKey) -> str:
-        """The turn that is being answered in *key*; empty where none is."""
+    async def current_turn(self, key: ConversationKey) -> str:
+        """The turn that is being answered in *key*; empty if none is."""
         turn_id: Any = await self._redis.hget(self._key(key, "current"), "turn")
         return str(turn_id or "")
 
@@ -370,11 +326,11 @@ def _check(answer: object) -> None:
         raise Superseded("another worker holds the conversation now")
 
 
-def _offer(given: Given) -> Offer:
-    return Offer(ConversationKey.decode(given.fields["key"]), given.id)
+def _offer(given: Given) -> WorkItem:
+    return WorkItem(ConversationKey.decode(given.fields["key"]), given.id)
 
 
 def _batch(lease: Lease, taken: Any) -> Batch:
     turn_id, attempt, resumed, texts, crashes = taken
-    envelopes = tuple(unpacked(text) for text in texts)
+    envelopes = tuple(unpack_envelope(text) for text in texts)
     return Batch(lease.key, turn_id, int(attempt), envelopes, lease.fence, bool(resumed), int(crashes))

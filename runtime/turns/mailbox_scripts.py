@@ -1,4 +1,4 @@
-"""What the mailbox does in one atomic step each, as Lua for Redis. Keys and arguments come from `runtime.mailbox`."""
+"""The atomic steps of the mailbox, as Lua for Redis. Keys and arguments come from `runtime.turns.mailbox`."""
 
 from __future__ import annotations
 
@@ -17,27 +17,25 @@ return 1
 # What a worker does with the conversation that it holds, as functions: one script does several of them in one step.
 # ``current`` is the conversation's hash, ``work`` its partition's stream, ``inbox`` its waiting messages.
 #
-# Who takes a turn leaves its token in ``by``. Who takes it again has failed at it: one more of ``attempts``. Where it
+# Who takes a turn leaves its token in ``by``. Who takes it again has failed at it: one more of ``attempts``. If it
 # finds another's there, which nobody took away, that one's process has ended: one more of ``crashes``.
 #
 # How many of the first messages are one turn's. A message of its own (``followup``) has only its rest with it: what its
-# author says next, where it looks unfinished. In JSON a word with bare quotes is a name, never what somebody wrote.
+# author says next, if it looks unfinished.
 _STEPS = """
-local alone = '"queue":"followup"'
 local function together(texts)
-  if #texts == 0 then return 0 end
-  if not string.find(texts[1], alone, 1, true) then
-    for at = 2, #texts do
-      if string.find(texts[at], alone, 1, true) then return at - 1 end
-    end
-    return #texts
-  end
+  if #texts < 2 then return #texts end
   local before = cjson.decode(texts[1])
+  local alone = before['queue'] == 'followup'
   for at = 2, #texts do
-    if not before['message']['looks_unfinished'] then return at - 1 end
     local one = cjson.decode(texts[at])
-    if one['message']['author']['id'] ~= before['message']['author']['id'] then return at - 1 end
-    if one['accepted_at'] - before['accepted_at'] > %d then return at - 1 end
+    if not alone then
+      if one['queue'] == 'followup' then return at - 1 end
+    elseif not before['message']['looks_unfinished']
+      or one['message']['author']['id'] ~= before['message']['author']['id']
+      or one['accepted_at'] - before['accepted_at'] > %d then
+      return at - 1
+    end
     before = one
   end
   return #texts
@@ -104,9 +102,8 @@ def _script(body: str) -> str:
     return _STEPS % REST_SECONDS + body
 
 
-# A consumer that is named is given what waits for longest in the partition; where that is this conversation, which had
-# nothing waiting, it holds it, and the turn is begun. Where a worker holds it already, what is stored comes next there.
-STORE = _script("""
+# If a worker holds the conversation already, what is stored comes next there.
+STORE = """
 local waiting = redis.call('LLEN', KEYS[2])
 local seen = redis.call('GET', KEYS[1])
 if seen then return {0, seen, '', 0} end
@@ -117,15 +114,9 @@ redis.call('HSET', KEYS[4], ARGV[3], ARGV[4])
 if redis.call('HSETNX', KEYS[5], 'queued', '1') == 0 then
   return {1, '', redis.call('HGET', KEYS[5], 'turn') or '', redis.call('HEXISTS', KEYS[5], 'token')}
 end
-local id = redis.call('XADD', KEYS[3], '*', 'key', ARGV[3])
-if not ARGV[6] then return {1, '', '', 0} end
-local found = redis.pcall('XREADGROUP', 'GROUP', ARGV[7], ARGV[6], 'COUNT', 1, 'STREAMS', KEYS[3], '>')
-if not found or found.err then return {1, '', '', 0} end
-local entry = found[1][2][1]
-if entry[1] ~= id then return {1, '', '', 0, entry} end
-claim(KEYS[5], KEYS[3], id, ARGV[8], ARGV[7])
-return {1, '', '', 1, entry, take(KEYS[5], KEYS[2], ARGV[9], tonumber(ARGV[10]), 1)}
-""")
+redis.call('XADD', KEYS[3], '*', 'key', ARGV[3])
+return {1, '', '', 0}
+"""
 
 CLAIM = _script("""
 return claim(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]) and 1 or 0
@@ -175,7 +166,7 @@ release(KEYS[1], KEYS[2], KEYS[3], ARGV[5], ARGV[6], ARGV[7])
 return 0
 """)
 
-# Kept with the turn, so that it holds where the news of it is lost, and for whoever goes on with the turn.
+# Kept with the turn, so that it holds if the news of it is lost, and for whoever goes on with the turn.
 STOP = """
 local turn = redis.call('HGET', KEYS[1], 'turn')
 if turn then redis.call('HSET', KEYS[1], 'stop', turn) end
@@ -186,7 +177,7 @@ if count > 0 then redis.call('LTRIM', KEYS[2], 0, count - 1) else redis.call('DE
 return {turn or '', dropped}
 """
 
-# Only where that message alone is answered: an answer to others with it is still wanted.
+# Only if that message alone is answered: an answer to others with it is still wanted.
 DROP = """
 local turn = redis.call('HGET', KEYS[1], 'turn')
 if not turn or redis.call('HGET', KEYS[1], 'count') ~= '1' then return '' end

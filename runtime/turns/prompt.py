@@ -16,12 +16,16 @@ from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope, 
 from grounding import assemble
 from grounding.budgets import Budgets
 from grounding.condensing import Condensed, condensed
+from grounding.cues.english import ENGLISH
+from grounding.cues.file import InvalidCues, cues_of
 from grounding.cues.kinds import Cues
 from grounding.deciding import Deciding
 from grounding.formatters import Request
 from grounding.layers.now import tells_all
 from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
+from grounding.memory.frames.file import InvalidFrames, frames_of
 from grounding.memory.frames.frame import Frames
+from grounding.memory.frames.shipped import SHIPPED
 from grounding.pipeline import Grounds, Pipeline, true_error, why
 from grounding.run_context import DegradedBlock, ModelMemory, RunContext, SigilInput, TailEntry
 from grounding.sessions.prefix import UNKNOWN, compared, stood
@@ -31,15 +35,13 @@ from grounding.tokens import LineByLine, Tokens
 from promptpolicy import policy
 from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Policy, PolicyTooLarge
-from promptpolicy.slot import Directive
-from runtime.attaching import Attached, Attaching, Turn, merged
-from runtime.cues import cues_in
+from promptpolicy.slot import Directive, Kind
 from runtime.environment.sampling import Surroundings
 from runtime.formatters import Formatters, Made
-from runtime.frames import frames_in
 from runtime.model import Model
-from runtime.question import Built, Question
-from runtime.tools import NOTHING, Tooling
+from runtime.turns.material import ChosenMaterial, MaterialChooser, MaterialRequest, merged
+from runtime.turns.tools import NO_TOOLS, Tooling
+from runtime.turns.turn_state import BuiltPrompt, Question
 
 LONG_TEXT_CHARACTERS = 20_000
 """Beyond this a prompt is put together off the event loop."""
@@ -70,7 +72,7 @@ class CensorsUnknown(AgentRuntimeError):
     retryable = True
 
 
-class Prompting:
+class PromptBuilder:
     """Builds prompts. Holds what that needs; between them it keeps only what is the same for the same input."""
 
     def __init__(
@@ -83,7 +85,7 @@ class Prompting:
         model: Model,
         tooling: Tooling,
         formatters: Formatters,
-        attaching: Attaching,
+        attaching: MaterialChooser,
         tokens: Tokens,
         surroundings: Surroundings | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -109,12 +111,12 @@ class Prompting:
         history: Sequence[TailEntry] | None = None,
         *,
         first: str | None = None,
-    ) -> Built:
+    ) -> BuiltPrompt:
         """The prompt for *question*. Without a *turn_id* nothing is stored, else the numbers that the lines of the
-        global context were given. Raises `grounding.assemble.ContextTooLarge`; where nobody can tell what censors hold,
+        global context were given. Raises `grounding.assemble.ContextTooLarge`; if nobody can tell what censors hold,
         `connectors.message.StoreUnavailable` while the store is away and else `CensorsUnknown`.
 
-        *history* stands in for the stored conversation where it is given; *first* is the model that will be asked
+        *history* stands in for the stored conversation if it is given; *first* is the model that will be asked
         first, if not the one of the settings.
         """
         window = await self._model.window_tokens(first)  # the first time it may wait for LiteLLM's import
@@ -140,13 +142,15 @@ class Prompting:
         if grounds.censors is None:
             raise _unbound(grounds.degraded)
         if choice.small_talk:
-            offer, budgets = NOTHING, self._budgets(window)
+            offer, budgets = NO_TOOLS, self._budgets(window)
         identity = self._identity(question.role, held, degraded)
         told, inject = identity[0].text, injecting.result() + await self._of_session(question, turn_id, grounds.before)
         size, memory = self._tokens.count(told), self._memory(first)
-        turn = Turn(question, first, budgets, told, size, offer, inject.texts, choice.small_talk, bool(turn_id), memory)
+        turn = MaterialRequest(
+            question, first, budgets, told, size, offer, inject.texts, choice.small_talk, bool(turn_id), memory
+        )
 
-        async def finished(attached: Attached) -> Built:
+        async def finished(attached: ChosenMaterial) -> BuiltPrompt:
             left = self._budgets(window, attached.offer.tokens)
             context = self._context(question, turn_id, choice, left, grounds, identity, attached, inject, today)
             whole = self._on_this_machine(context, memory, grounds.before)
@@ -171,7 +175,7 @@ class Prompting:
             self._known_budgets[window, tools_tokens] = known
         return known
 
-    async def _built(self, context: RunContext, question: Question, grounds: Grounds, started: float) -> Built:
+    async def _built(self, context: RunContext, question: Question, grounds: Grounds, started: float) -> BuiltPrompt:
         """The prompt of *context*, and what it has in common with the one before. *started* is when it was begun."""
         made = await self._made(context, question)
         if grounds.going and not tells_all(made.context, made.prompt):
@@ -181,7 +185,7 @@ class Prompting:
             made = await self._made(context.model_copy(update=now), question)
         _tell(made)
         stands = stood(made.prompt)
-        return Built(
+        return BuiltPrompt(
             made.context,
             made.prompt,
             (time.perf_counter() - started) * 1000,
@@ -191,7 +195,7 @@ class Prompting:
         )
 
     async def _of_session(self, question: Question, turn_id: str, before: Shown | None) -> Made:
-        """What formatters make for the session; where a turn came before, what that was given."""
+        """What formatters make for the session; if a turn came before, what that was given."""
         id_of_session, given = (before.id, before.injected) if before else (turn_id, ())
         return await self._formatters.of_session(_request(question), id_of_session, given)
 
@@ -216,7 +220,7 @@ class Prompting:
         told = self._surroundings.environment(before.environment if before else None)
         return context.model_copy(update={"environment": told, "memory": memory})
 
-    async def keep(self, key: ConversationKey, built: Built) -> None:
+    async def save_session(self, key: ConversationKey, built: BuiltPrompt) -> None:
         """Keep what the prompt showed for the next one. Never raises: without it the next one is read anew."""
         try:
             async with asyncio.timeout(self._settings.redis_timeout_seconds):
@@ -272,7 +276,7 @@ class Prompting:
         budgets: Budgets,
         grounds: Grounds,
         identity: tuple[Policy, tuple[DegradedBlock, ...]],
-        attached: Attached,
+        attached: ChosenMaterial,
         injected: Made,
         today: str,
     ) -> RunContext:
@@ -327,11 +331,11 @@ class Prompting:
             budgets=budgets,
         )
 
-    async def rebuild(self, context: RunContext) -> Built:
+    async def rebuild(self, context: RunContext) -> BuiltPrompt:
         """The prompt of *context* again, byte for byte."""
         started = time.perf_counter()
         prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
-        return Built(context, prompt, (time.perf_counter() - started) * 1000)
+        return BuiltPrompt(context, prompt, (time.perf_counter() - started) * 1000)
 
 
 def _unbound(degraded: Sequence[DegradedBlock]) -> AgentRuntimeError:
@@ -343,7 +347,7 @@ def _unbound(degraded: Sequence[DegradedBlock]) -> AgentRuntimeError:
 
 
 def _tell(made: Condensed) -> None:
-    """``prompt.condensed``: where something was taken out to save memory, or should have been and could not."""
+    """``prompt.condensed``: if something was taken out to save memory, or should have been and could not."""
     memory = made.context.memory
     if memory is None or not (made.taken or made.is_over):
         return
@@ -359,8 +363,36 @@ def _tell(made: Condensed) -> None:
 
 
 def _is_renewed(context: RunContext, grounds: Grounds) -> bool:
-    """Where a session begins: whether the document was made after the last turn, which then did not use it."""
+    """If a session begins: whether the document was made after the last turn, which then did not use it."""
     summary = context.summary
     if summary is None or grounds.before is not None:
         return summary is not None and grounds.before is not None and summary.id != grounds.before.document
     return not context.tail or summary.newest_turn_id >= context.tail[-1].turn_id
+
+
+log = structlog.get_logger()
+
+
+def cues_in(held: Sequence[Directive]) -> Cues:
+    """The cues that the directives *held* make, the least specific first; always the same object for the same ones."""
+    changing = sorted((one for one in held if one.slot.kind is Kind.CUES), key=lambda one: one.slot.place.level.rank)
+    try:
+        return cues_of(tuple(one.text for one in changing))
+    except InvalidCues as error:
+        # They were checked when they were published: by a release that knew more than this one.
+        log.warning("cues.unreadable", why=str(error), **changing[-1].slot.place.ids)
+        return ENGLISH
+
+
+log = structlog.get_logger()
+
+
+def frames_in(held: Sequence[Directive]) -> Frames:
+    """The frames that the directives *held* make, the least specific first; the same object for the same ones."""
+    changing = sorted((one for one in held if one.slot.kind is Kind.FRAMES), key=lambda one: one.slot.place.level.rank)
+    try:
+        return frames_of(tuple(one.text for one in changing))
+    except InvalidFrames as error:
+        # They were checked when they were published: by a release that knew more than this one.
+        log.warning("frames.unreadable", why=str(error), **changing[-1].slot.place.ids)
+        return SHIPPED

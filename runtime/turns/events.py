@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from connectors.message import OutboundMessage, Usage
+from connectors.message import OutboundMessage
 from grounding.run_context import RunContext
-from runtime import replies
 from runtime.exchange import Completion
-from runtime.question import Built
-from runtime.record_use import shown, used
-from runtime.rounds import Round, as_one, rows, total
+from runtime.turns import replies
+from runtime.turns.censors import shown_records, used_records
+from runtime.turns.rounds import Round, as_one, rows
+from runtime.turns.turn_state import BuiltPrompt
 
 _log = structlog.get_logger()
 
 
 def outcome(
-    reply: OutboundMessage, last: Completion | None, built: Built, rounds: Sequence[Round] = ()
+    reply: OutboundMessage, last: Completion | None, built: BuiltPrompt, rounds: Sequence[Round] = ()
 ) -> dict[str, Any]:
     """What came of a turn, for its manifest: *last* ended its *rounds*."""
     usage = reply.usage
-    given = replies.given(built, rounds)
+    given = replies.given_passages(built, rounds)
     completion = as_one(rounds, last) if last else None
     return {
         "kind": reply.kind,
@@ -48,17 +47,17 @@ def outcome(
     }
 
 
-def _citations(completion: Completion, built: Built, rounds: Sequence[Round]) -> dict[str, int]:
+def _citations(completion: Completion, built: BuiltPrompt, rounds: Sequence[Round]) -> dict[str, int]:
     """How many of the passages given were cited, and how many labels named nothing that was given."""
-    checked = replies.checked(completion, built, rounds)
+    checked = replies.checked_answer(completion, built, rounds)
     return {"cited": len(checked.cited), "invented": checked.invented}
 
 
-def log_grounding(built: Built) -> None:
+def log_grounding(built: BuiltPrompt) -> None:
     """``grounding.assembled``: one a turn."""
     context, prompt = built.context, built.prompt
     tokens = {block.name: block.tokens for block in prompt.blocks}
-    used = {block.name: block.used for block in prompt.blocks}
+    used_records = {block.name: block.used for block in prompt.blocks}
     documents = len(context.passages) - (context.codex.retrieved if context.codex else 0)
     further = {
         f"tokens_{name}": count
@@ -69,9 +68,9 @@ def log_grounding(built: Built) -> None:
         "grounding.assembled",
         strategy=context.strategy,
         reason=context.reason,
-        used_summary=used.get("summary", False),
-        used_tail=used.get("tail", False),
-        used_qmd=documents > 0 and used.get("retrieved", False),
+        used_summary=used_records.get("summary", False),
+        used_tail=used_records.get("tail", False),
+        used_qmd=documents > 0 and used_records.get("retrieved", False),
         qmd_results=documents,
         summary_turns=context.summary.turns if context.summary else 0,
         tokens_user=tokens.get("query", 0),
@@ -95,13 +94,13 @@ def log_grounding(built: Built) -> None:
     )
 
 
-def _selection(built: Built) -> dict[str, Any]:
-    """How the records were come by, where any were looked for: why, how many stand in the prompt, what they could have
+def _selection(built: BuiltPrompt) -> dict[str, Any]:
+    """How the records were come by, if any were looked for: why, how many stand in the prompt, what they could have
     taken and take, their mean similarity, and whether the conversation had none before."""
     chosen = built.context.selection
     if chosen is None or chosen.why == "nothing_kept":
         return {}
-    records = shown(built)
+    records = shown_records(built)
     similar = [one.similarity for one in records if one.similarity]  # of what stands there unsearched none is known
     return {
         "records_why": chosen.why,
@@ -114,7 +113,7 @@ def _selection(built: Built) -> dict[str, Any]:
 
 
 def _material(context: RunContext) -> dict[str, Any]:
-    """How the material was given, where there is any: whole or searched, why, and what all of it takes of which
+    """How the material was given, if there is any: whole or searched, why, and what all of it takes of which
     limit."""
     material = context.codex
     if material is None:
@@ -129,23 +128,20 @@ def _material(context: RunContext) -> dict[str, Any]:
     }
 
 
-def _use(built: Built, text: str) -> dict[str, int]:
-    """How many of the records that the prompt showed the reply used, by our judgement; nothing where none was shown."""
-    records = shown(built)
-    return {"records_shown": len(records), "records_used": len(used(built, text))} if records else {}
+def _use(built: BuiltPrompt, text: str) -> dict[str, int]:
+    """How many of the records that the prompt showed the reply used, by our judgement; nothing if none was shown."""
+    records = shown_records(built)
+    return {"records_shown": len(records), "records_used": len(used_records(built, text))} if records else {}
 
 
 def log_answer(
     last: Completion,
-    built: Built,
+    built: BuiltPrompt,
     elapsed_ms: float,
     rounds: Sequence[Round] = (),
-    lost: Usage = replies.NO_USAGE,
 ) -> None:
-    """``turn.answered``: what it cost, with what was *lost* to attempts that brought no answer. ``overhead_ms`` is
-    everything but the model and its tools."""
+    """``turn.answered``: what it cost. ``overhead_ms`` is everything but the model and its tools."""
     completion = as_one(rounds, last)
-    completion = replace(completion, usage=total((completion.usage, lost)))
     cites = _citations(completion, built, rounds)
     _log.info(
         "turn.answered",

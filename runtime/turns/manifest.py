@@ -4,17 +4,20 @@ Keys (owner ``manifests``, under the workspace's tag): ``turn`` one string per t
 came of it, ``records`` a third with what it made of records, ``index`` a sorted set of turn ids, ``material`` by its
 SHA-256 the material that turns were given whole, once for all of them. ``showing`` is for each record the turns whose
 manifests have it, ``since`` the first turn of which that is known, ``standing`` the censors that any has, ``gone`` what
-was cut lately; see `runtime.manifest_cuts`. Kept are the newest `KEPT_TURNS` of a workspace, for `KEPT_SECONDS`, and
+was cut lately; see `runtime.turns.manifest`. Kept are the newest `KEPT_TURNS` of a workspace, for `KEPT_SECONDS`, and
 material as long as the last turn that was given it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
+import re
 import time
-from collections.abc import Collection, Sequence
+import zlib
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,22 +30,104 @@ from connectors.message import AgentRuntimeError, Scope, redis_key
 from grounding.blocks import Prompt
 from grounding.run_context import CodexFile, RunContext
 from grounding.sessions.prefix import UNKNOWN, Prefix
-from runtime.manifest_cuts import (
-    GONE_SECONDS,
-    KEEP,
-    OF_RECORDS,
-    REPLACE,
-    VERSION,
-    compressed,
-    decompressed,
-    each_without,
-    ids_of,
-    spared,
-)
 from runtime.stored import pack, unpack
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+
+VERSION = 1
+GONE_SECONDS = 3600.0
+"""So long it is known what was cut: longer than any turn takes from reading records to keeping what it read."""
+OF_RECORDS = ("records", "censors")
+"""What of a context names records. Censors stand in every prompt: of them it is only known that they were shown."""
+_ID = re.compile(r'"id":"([^"]+)"')
+"""In what `pack` made; quotation marks of texts are escaped there."""
+
+_BASE64 = "64:"
+"""Stands before what is compressed and then in base 64; without it, as it was once, it is in base 85, which has no
+colon and is slow to write in Python."""
+
+# Keys: the turn, the turns of the workspace, what was cut, the first turn whose records are known, censors that were
+# shown, its material if ARGV[5] is 1, and the turns of each record that it shows (ARGV[6] names them). Turn ids sort
+# by time, so that equal scores list them in order. Gives back what was cut meanwhile, and then keeps nothing; which
+# turns are not among the newest any more; and whether its material was there.
+KEEP = """
+local shown, censors, gone = cjson.decode(ARGV[6]), cjson.decode(ARGV[7]), {}
+if redis.call('EXISTS', KEYS[3]) == 1 then
+  for _, ids in ipairs({shown, censors}) do
+    for _, id in ipairs(ids) do
+      if redis.call('ZSCORE', KEYS[3], id) then gone[#gone + 1] = id end
+    end
+  end
+  if #gone > 0 then return {gone, {}, 0} end
+end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+redis.call('ZADD', KEYS[2], 0, ARGV[3])
+local dropped = redis.call('ZRANGE', KEYS[2], 0, ARGV[4])
+redis.call('ZREMRANGEBYRANK', KEYS[2], 0, ARGV[4])
+redis.call('SETNX', KEYS[4], ARGV[3])
+local oldest, first = redis.call('ZRANGE', KEYS[2], 0, 0)[1], 5 + tonumber(ARGV[5])
+for at = 1, #shown do
+  redis.call('ZADD', KEYS[first + at], 0, ARGV[3])
+  redis.call('ZREMRANGEBYLEX', KEYS[first + at], '-', '(' .. oldest)
+  redis.call('EXPIRE', KEYS[first + at], ARGV[2])
+end
+if #censors > 0 then
+  redis.call('SADD', KEYS[5], unpack(censors))
+  redis.call('EXPIRE', KEYS[5], ARGV[2])
+end
+return {{}, dropped, ARGV[5] == '1' and redis.call('EXPIRE', KEYS[6], ARGV[2]) or 1}
+"""
+# A manifest as it was read gives way to a shorter one; 0 if another took its place meanwhile.
+REPLACE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+return 1
+"""
+
+
+def ids_of(context: Mapping[str, Any], names: Sequence[str] = OF_RECORDS) -> frozenset[str]:
+    """The ids of the records that a context, as it is stored, names."""
+    return frozenset(one["id"] for name in names for one in context.get(name) or ())
+
+
+def spared(context: RunContext, gone: Collection[str]) -> tuple[RunContext, int]:
+    """*context* without the records *gone*, and how many those were."""
+    records = tuple(one for one in context.records if one.id not in gone)
+    censors = tuple(one for one in context.censors if one.id not in gone)
+    cut = len(context.records) + len(context.censors) - len(records) - len(censors)
+    return context.model_copy(update={"records": records, "censors": censors}), cut
+
+
+def each_without(stored: Sequence[str | None], gone: frozenset[str]) -> list[str | None]:
+    """Manifests as they are stored without the records *gone*; None for those that have none of them."""
+    return [_without(one, gone) for one in stored]
+
+
+def _without(stored: str | None, gone: frozenset[str]) -> str | None:
+    """Of many records each is not looked for by itself: of 2,000 that took 30 ms for every manifest."""
+    text = decompressed(stored) if stored else ""
+    if gone.isdisjoint(_ID.findall(text)):
+        return None
+    fields = unpack(text, VERSION, "a turn's manifest")
+    context, cut = fields["context"], int(fields.pop("cut", 0))
+    for name in OF_RECORDS:
+        left = [one for one in context.get(name) or () if one["id"] not in gone]
+        cut += len(context.get(name) or ()) - len(left)
+        context[name] = left
+    return compressed(pack(VERSION, **fields, cut=cut))
+
+
+def compressed(text: str) -> str:
+    return _BASE64 + base64.b64encode(zlib.compress(text.encode(), 1)).decode()
+
+
+def decompressed(stored: str) -> str:
+    former = not stored.startswith(_BASE64)
+    packed = base64.b85decode(stored) if former else base64.b64decode(stored.removeprefix(_BASE64))
+    return zlib.decompress(packed).decode()
+
 
 V = TypeVar("V")
 _OWNER = "manifests"
@@ -81,8 +166,6 @@ class Manifest:
     blocks: tuple[dict[str, Any], ...]
     outcome: dict[str, Any]
     prefix: Prefix = UNKNOWN
-    asked: dict[str, Any] | None = None
-    """What is known of the first call of the model, where it had been begun when this was kept."""
     cut: int = 0
     """How many of the records that it was shown were forgotten since, and taken out of ``context``."""
 
@@ -133,10 +216,8 @@ class Manifests:
         outcome: dict[str, Any] | None = None,
         *,
         prefix: Prefix = UNKNOWN,
-        asked: dict[str, Any] | None = None,
     ) -> None:
-        """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it. *asked*
-        is what `Manifest.asked` says."""
+        """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it."""
         scope = Scope(context.workspace_id)
         files = context.codex.files if context.codex is not None else ()
         material = _digest(files) if files else ""
@@ -154,7 +235,6 @@ class Manifests:
                 tokens_total=prompt.tokens_total,
                 blocks=block_rows(prompt),
                 outcome=outcome or {},
-                **({"asked": asked} if asked else {}),
                 **({"cut": cut} if cut else {}),
             )
             packed = f'{packed[:-1]},"context":{_dumped(shown, without_files=bool(material))}}}'
@@ -171,7 +251,7 @@ class Manifests:
     async def _kept_with(
         self, scope: Scope, context: RunContext, packed: str, material: str
     ) -> tuple[set[str], set[str], bool]:
-        """What the step says that keeps *packed*: the records of *context* that were cut meanwhile, where it therefore
+        """What the step says that keeps *packed*: the records of *context* that were cut meanwhile, and then it
         kept nothing; the turns that are too old now; and whether *material* was there."""
         records = sorted({one.id for one in context.records})
         censors = sorted({one.id for one in context.censors})
@@ -185,7 +265,7 @@ class Manifests:
         return gone, dropped - {context.turn_id}, bool(told[2])
 
     async def keep_anew(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix) -> None:
-        """`keep` for a turn that was kept before: where it was forgotten meanwhile it stays so, and records that were
+        """`keep` for a turn that was kept before: if it was forgotten meanwhile it stays so, and records that were
         cut out of it do not come back."""
         scope = Scope(context.workspace_id)
         stored: Any = await self._redis.get(self._key(scope, "turn", context.turn_id))
@@ -193,7 +273,7 @@ class Manifests:
             return
         shown = ids_of(context.model_dump(include=set(OF_RECORDS)))
         fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
-        await self.keep(context, prompt, at, prefix=prefix, asked=fields.get("asked"))
+        await self.keep(context, prompt, at, prefix=prefix)
         await self._cut(scope, [context.turn_id], shown - ids_of(fields["context"]))
 
     async def _keep_material(self, scope: Scope, digest: str, files: _Files) -> None:
@@ -213,7 +293,7 @@ class Manifests:
         await self._redis.set(self._key(scope, "records", turn_id), packed, ex=KEPT_SECONDS)
 
     async def records_of(self, scope: Scope, turn_id: str) -> RecordsOfTurn:
-        """What a turn made of records; nothing where it is not known (any more)."""
+        """What a turn made of records; nothing if it is not known (any more)."""
         stored: Any = await self._redis.get(self._key(scope, "records", turn_id))
         if stored is None:
             return RecordsOfTurn()
@@ -241,12 +321,11 @@ class Manifests:
             tokens_total=fields["tokens_total"],
             blocks=tuple(fields["blocks"]),
             outcome=unpack(ended, VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
-            asked=fields.get("asked"),
             cut=fields.get("cut", 0),
         )
 
     async def _whole(self, scope: Scope, turn_id: str, fields: dict[str, Any]) -> RunContext:
-        """The context with its material. Raises `UnknownTurn` where that is not kept any more."""
+        """The context with its material. Raises `UnknownTurn` if that is not kept any more."""
         context = _context(fields)
         if context.codex is None or not (digest := fields.get("material")):
             return context
@@ -279,7 +358,7 @@ class Manifests:
         return contexts
 
     async def newest(self, scope: Scope, limit: int, before: str = "") -> list[Manifest]:
-        """At most *limit* manifests, the newest first, of turns before *before* where that is given; without the
+        """At most *limit* manifests, the newest first, of turns before *before* if that is given; without the
         material that they were given."""
         end = f"({before}" if before else "+"
         ids: Any = await self._redis.zrange(
@@ -323,7 +402,7 @@ class Manifests:
         await self._cut(scope, await self._showing(scope, sorted(gone)), gone)
 
     async def _showing(self, scope: Scope, ids: Sequence[str]) -> list[str]:
-        """The turns whose manifests may have one of the records *ids*: all, where one is a censor; and those that were
+        """The turns whose manifests may have one of the records *ids*: all, if one is a censor; and those that were
         kept before it was known."""
         index = self._key(scope, "index")
         since: Any = await self._redis.get(self._key(scope, "since"))

@@ -1,0 +1,58 @@
+"""Turns: durable mailboxes, the workers that empty them, and one turn from the question to the stored reply.
+
+What other packages may use is exported here; the modules inside are for this package alone.
+"""
+
+from runtime.turns.batch import AmendResult, Batch, Envelope, Lane, MailboxFull
+from runtime.turns.cancel import Cancellations, notify_deleted, notify_interrupted
+from runtime.turns.censors import RecordAccounting, shown_record_rows
+from runtime.turns.checkpoint import Checkpoints
+from runtime.turns.dead_letters import DeadLetters, Letter, UnknownLetter
+from runtime.turns.mailbox import Mailbox
+from runtime.turns.manifest import Manifest, Manifests, RecordsOfTurn, UnknownTurn, block_rows, prefix_row
+from runtime.turns.material import MaterialChooser, MaterialFollowing, Materials
+from runtime.turns.prompt import PromptBuilder, cues_in, frames_in
+from runtime.turns.replies import NOTHING_SAID
+from runtime.turns.tools import Tooling
+from runtime.turns.turn import EXTRACT_RECORDS, Turns
+from runtime.turns.turn_state import BuiltPrompt, Question
+from runtime.turns.worker import Answers, Worker, notify_worker
+
+__all__ = [
+    "EXTRACT_RECORDS",
+    "NOTHING_SAID",
+    "AmendResult",
+    "Answers",
+    "Batch",
+    "BuiltPrompt",
+    "Cancellations",
+    "Checkpoints",
+    "DeadLetters",
+    "Envelope",
+    "Lane",
+    "Letter",
+    "Mailbox",
+    "MailboxFull",
+    "Manifest",
+    "Manifests",
+    "MaterialChooser",
+    "MaterialFollowing",
+    "Materials",
+    "PromptBuilder",
+    "Question",
+    "RecordAccounting",
+    "RecordsOfTurn",
+    "Tooling",
+    "Turns",
+    "UnknownLetter",
+    "UnknownTurn",
+    "Worker",
+    "block_rows",
+    "cues_in",
+    "frames_in",
+    "notify_deleted",
+    "notify_interrupted",
+    "notify_worker",
+    "prefix_row",
+    "shown_record_rows",
+]

@@ -1,0 +1,254 @@
+"""Asks the model for one answer: a call, the tools that it wants, the next call, until it answers.
+
+Every round is reserved, saved and settled by itself; the last call may want no tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from config.settings import Settings
+from connectors.message import Usage
+from grounding import assemble
+from grounding.assemble import rounds_room
+from grounding.blocks import SEPARATOR
+from grounding.tokens import Tokens
+from runtime.attachments.reading import Contents
+from runtime.budget_terms import BudgetExceeded
+from runtime.caching import Standing
+from runtime.exchange import Completion, Message
+from runtime.model import Model
+from runtime.model_errors import ModelFailed, ModelUnavailable
+from runtime.progress import Telling
+from runtime.senses import with_images
+from runtime.spending import Spending, prompt_tokens
+from runtime.store_retry import retry_until_stored
+from runtime.turns import censors
+from runtime.turns.checkpoint import Checkpoints
+from runtime.turns.rounds import Round, as_one, asked, said
+from runtime.turns.tools import NO_TOOLS, OfferedTools, ToolContext, Tooling
+from runtime.turns.turn_state import BuiltPrompt, Question, TurnState
+from runtime.usage import REPLY
+
+LEAST_ROOM_TOKENS = 64
+"""If a window has less room for what tools tell, the model has to answer with what there is."""
+
+
+class AgentLoop:
+    """Asks the model and runs its tools until it answers. Keeps nothing between answers."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        model: Model,
+        tooling: Tooling,
+        checkpoints: Checkpoints,
+        spending: Spending,
+        tokens: Tokens,
+    ) -> None:
+        self._max_rounds = settings.tool_max_rounds
+        self._model = model
+        self._tooling = tooling
+        self._checkpoints = checkpoints
+        self._spending = spending
+        self._tokens = tokens
+
+    async def run(
+        self, state: TurnState, built: BuiltPrompt, question: Question, contents: Contents, progress: Telling
+    ) -> None:
+        """Bring *state* from its prompt, or from the round that an interrupted attempt came to, to its completion.
+
+        Raises `ModelFailed`, `runtime.budget_terms.BudgetExceeded`, `connectors.message.Superseded` and
+        `connectors.message.StoreUnavailable`.
+        """
+        offer = self._tooling.offered(built.context.tools, question)
+        stream = _AnswerStream(progress, holds_back=censors.holds_back(built.context))
+        await stream.show_again(said(state.rounds))
+        if state.rounds and not state.rounds[-1].is_over:
+            await self._run_tools(state, built, question, offer)
+        while True:
+            number = len(state.rounds)
+            warned = number > 0 and bool(state.rounds[-1].completion.warned)
+            is_last = number > 0 and (
+                warned or number >= self._max_rounds or not offer.tools or self._room(state, built) < LEAST_ROOM_TOKENS
+            )
+            try:
+                completion = await self._ask(state, built, contents, NO_TOOLS if is_last else offer, stream)
+                if completion.tool_calls and (is_last or (completion.text.strip() and not offer.tools)):
+                    completion = await self._without_calls(state, question, completion)
+            except (ModelFailed, BudgetExceeded):
+                if not warned:
+                    raise
+                completion = self._accept_draft(state)
+            if not completion.tool_calls and await self._put_back(state, built, completion):
+                continue
+            if not completion.tool_calls:
+                state.completion = completion
+                await stream.show_checked(built, as_one(state.rounds, completion).text)
+                return
+            await self._save_round(state, completion)
+            await stream.begin_round(said(state.rounds))
+            await self._run_tools(state, built, question, offer)
+
+    async def _ask(
+        self, state: TurnState, built: BuiltPrompt, contents: Contents, offer: OfferedTools, stream: _AnswerStream
+    ) -> Completion:
+        """Make the next call. Raises `ModelFailed` and `runtime.budget_terms.BudgetExceeded`."""
+        sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
+        state.pending = reservation = await self._spending.estimate(sent + self._taken(state), first=state.first)
+        try:
+            await self._spending.reserve(state.payer, REPLY, reservation)
+        except BudgetExceeded:
+            state.pending = None
+            raise
+        narrow = _NarrowPrompt(state, built, contents, self._tokens)
+        try:
+            completion = await self._model.complete(
+                asked(with_images(built.prompt.messages, contents.images), state.rounds),
+                on_delta=stream.show if stream.is_watched else None,
+                on_restart=stream.restart if stream.is_watched and stream.progress.can_restart else None,
+                tools=offer.schemas,
+                first=state.first,
+                standing=Standing.of(built.prompt, state.batch.key),
+                fitted=narrow.fitted,
+            )
+        except ModelFailed as error:
+            await self._spending.settle_failed(state.payer, reservation, error)
+            state.pending = None
+            raise
+        if narrow.built is not None and not state.rounds:
+            state.built = narrow.built
+        return await self._spending.count_answer(completion, reservation)
+
+    async def _put_back(self, state: TurnState, built: BuiltPrompt, completion: Completion) -> bool:
+        """Put an answer that sets off warnings back to the model, once, if there is room for it; whether that was
+        done."""
+        objection = censors.objection(built.context.censors, as_one(state.rounds, completion).text)
+        if not objection or any(one.completion.warned for one in state.rounds):
+            return False
+        draft = replace(completion, warned=objection)
+        if self._room(state, built) < Round(draft).count(self._tokens) + LEAST_ROOM_TOKENS:
+            return False
+        await self._save_round(state, draft)
+        return True
+
+    async def _save_round(self, state: TurnState, completion: Completion) -> None:
+        """Save *completion*, after which the model is asked again, and settle it. Raises
+        `connectors.message.Superseded`."""
+        batch, number = state.batch, len(state.rounds)
+        await retry_until_stored(lambda: self._checkpoints.save_answer(batch, number, completion))
+        state.pending = None  # from now on the checkpoint says what the call took
+        state.rounds.append(Round(completion))
+        await retry_until_stored(lambda: self._spending.settle_answer(state.payer, completion))
+
+    def _accept_draft(self, state: TurnState) -> Completion:
+        """Take the draft as the answer after all, with what was said before it, if no other can be had: its call is
+        paid for."""
+        *before, draft = state.rounds
+        whole = as_one(before, draft.completion)
+        return replace(whole, warned="", usage=Usage(), first_token_ms=None, latency_ms=0, attempts=0, call="")
+
+    async def _without_calls(self, state: TurnState, question: Question, completion: Completion) -> Completion:
+        """Take *completion* as the answer without its calls. Raises `ModelFailed` if it says nothing besides."""
+        self._tooling.refuse(question, completion.tool_calls)
+        if completion.text.strip():
+            return replace(completion, tool_calls=())
+        await retry_until_stored(lambda: self._spending.settle_answer(state.payer, completion))
+        state.pending = None
+        raise ModelUnavailable(f"{completion.model}: wants tools and says nothing", why="empty", model=completion.model)
+
+    async def _run_tools(self, state: TurnState, built: BuiltPrompt, question: Question, offer: OfferedTools) -> None:
+        """Have the calls of the last round made, as far as they were not."""
+        number = len(state.rounds) - 1
+        this = state.rounds[number]
+        known = {place: result for (of, place), result in state.known.items() if of == number}
+        started = time.perf_counter()
+        turn = ToolContext(state.batch, question, built.context, tuple(state.rounds[:number]))
+        results = await self._tooling.run(turn, offer, this.completion.tool_calls, self._room(state, built), known)
+        state.rounds[number] = replace(this, results=results, tools_ms=round((time.perf_counter() - started) * 1000))
+
+    def _room(self, state: TurnState, built: BuiltPrompt) -> int:
+        """Tokens that the window has left for what is said before the answer."""
+        return max(0, rounds_room(built.context, built.prompt) - self._taken(state))
+
+    def _taken(self, state: TurnState) -> int:
+        return sum(one.count(self._tokens) for one in state.rounds)
+
+
+class _NarrowPrompt:
+    """The prompt of *built* for fallbacks that read less. ``built`` is the last that was made: what answered was given
+    that one."""
+
+    def __init__(self, state: TurnState, built: BuiltPrompt, contents: Contents, tokens: Tokens) -> None:
+        self.built: BuiltPrompt | None = None
+        self._state = state
+        self._whole = built
+        self._contents = contents
+        self._tokens = tokens
+
+    async def fitted(self, window: int) -> tuple[Sequence[Message], Standing] | None:
+        """See `runtime.caching.Fitted`. In a thread: everything is cut and counted again."""
+        built = self.built = await asyncio.to_thread(self._for, window)
+        if built is None:
+            return None
+        messages = asked(with_images(built.prompt.messages, self._contents.images), self._state.rounds)
+        return messages, Standing.of(built.prompt, self._state.batch.key)
+
+    def _for(self, window: int) -> BuiltPrompt | None:
+        whole = self._whole
+        if window >= whole.context.budgets.window_tokens:
+            return whole
+        budgets = whole.context.budgets.model_copy(update={"window_tokens": window})
+        context = whole.context.model_copy(update={"budgets": budgets})
+        try:
+            prompt = assemble.prompt(context, self._tokens)
+        except assemble.ContextTooLarge:
+            return None
+        taken = sum(one.count(self._tokens) for one in self._state.rounds)
+        return replace(whole, context=context, prompt=prompt) if rounds_room(context, prompt) >= taken else None
+
+
+class _AnswerStream:
+    """Shows what the model says of the rounds of one answer, below each other; if it *holds_back* only when all of
+    it was checked."""
+
+    def __init__(self, progress: Telling, *, holds_back: bool = False) -> None:
+        self.progress = progress
+        self.is_watched = progress.is_watched and not holds_back
+        self._waits = progress.is_watched and holds_back
+        self._before = ""
+        self._held = ""
+        """What stands before the first words of a round; a round without words shows nothing."""
+
+    async def show_again(self, text: str) -> None:
+        """Show *text*, which an interrupted attempt has said."""
+        if text and self.is_watched:
+            await self.progress.show(text)
+        await self.begin_round(text)
+
+    async def show_checked(self, built: BuiltPrompt, text: str) -> None:
+        """Show all of an answer that was held back, unless a censor stops it."""
+        if self._waits and censors.stopping(built.context.censors, text) is None:
+            await self.progress.show(text)
+            await self.progress.flush()
+
+    async def begin_round(self, text: str) -> None:
+        """What comes next, perhaps after a while, stands below *text*, which was shown."""
+        await self.progress.flush()
+        self._before, self._held = text, SEPARATOR if text else ""
+
+    async def show(self, delta: str) -> None:
+        self._held += delta
+        if delta.strip() or self.progress.text != self._before:
+            shown, self._held = self._held, ""
+            await self.progress.show(shown)
+
+    async def restart(self) -> None:
+        await self.progress.restart()
+        if self._before:
+            await self.progress.show(self._before)
+        self._held = SEPARATOR if self._before else ""
