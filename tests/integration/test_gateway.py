@@ -36,13 +36,13 @@ from runtime.dead_letters import DeadLetters
 from runtime.delivery import Delivery
 from runtime.envelopes import Batch, Lane, MailboxFull
 from runtime.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
-from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.limits import RateLimit
 from runtime.mailbox import Mailbox
 from runtime.not_taken import NotTaken
 from runtime.outbox import Outbox, streams_of
 from runtime.places import Places, Settled
+from runtime.rate_limiter import RateLimiters
 from runtime.shows import Shows
 from runtime.work_streams import WorkStreams
 from runtime.worker import WORK
@@ -97,8 +97,8 @@ class Door:
         self.places = Places(redis)
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
-        shows = Shows(connectors, self.outbox.states, Governors(), self.hub)
-        self._delivery = Delivery(self.outbox.states, connectors, Governors(), "skip")
+        shows = Shows(connectors, self.outbox.states, RateLimiters(), self.hub)
+        self._delivery = Delivery(self.outbox.states, connectors, RateLimiters(), "skip")
         self._redis, self._streams = redis, WorkStreams(redis)
         self.woken: list[int] = []
         self.gateway = Gateway(

@@ -14,13 +14,13 @@ from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
 from runtime.envelopes import Batch, Envelope, Lease, Merged
 from runtime.exchange import Completion
-from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.journal import Journal
 from runtime.mailbox import Mailbox
 from runtime.part_states import PartStates
 from runtime.places import QueueMode, Settled
 from runtime.progress import tell_none_comes
+from runtime.rate_limiter import RateLimiters
 from runtime.shows import Shows
 from runtime.stops import Stops, interrupt
 from tests.emulators.bot import Bot, running_bot
@@ -304,7 +304,7 @@ async def test_who_waits_at_another_process_hears_that_a_newer_message_gets_the_
             let_go.append((key, messages))
 
     gateway, worker = Hub(redis, shared=True), Hub(redis, shared=True)
-    Shows({"http": Door()}, PartStates(redis), Governors(), gateway)
+    Shows({"http": Door()}, PartStates(redis), RateLimiters(), gateway)
     listening = asyncio.create_task(gateway.run())
     try:
         async with asyncio.timeout(60):
