@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -29,28 +30,37 @@ async def platforms(*names: str) -> AsyncIterator[tuple[Child, dict[str, str]]]:
 
 
 class _Seen(telegram.TelegramEmulator):
-    """Notes when a text is what people see."""
+    """Notes when people see a whole reply."""
 
     def __init__(self) -> None:
         super().__init__()
         self.whole_characters = 0
-        self.whole = asyncio.Event()
-        self.seen_at = 0.0
+        self._whole: defaultdict[int, asyncio.Queue[float]] = defaultdict(asyncio.Queue)
+        """By chat: when each whole reply was there."""
+
+    async def answer(self, text: str, by: telegram.Person) -> tuple[float, float]:
+        """Say *text*, and wait for the whole reply; when the message was queued and when the reply was accepted."""
+        started = time.monotonic()
+        await self.say(text, by=by)
+        async with asyncio.timeout(LONGEST_SECONDS):
+            seen_at = await self._whole[by.id].get()
+        # What was taken is of no use any more, and is gone through for each poll.
+        self._updates[:] = [one for one in self._updates if one["update_id"] >= self.confirmed]
+        return started, seen_at
 
     def _send_message(self, params: Params) -> Json:
         message = super()._send_message(params)
-        self._look(str(params["text"]))
+        self._look(params)
         return message
 
     def _edit_message(self, params: Params) -> Json:
         message = super()._edit_message(params)
-        self._look(str(params["text"]))
+        self._look(params)
         return message
 
-    def _look(self, text: str) -> None:
-        if len(text) >= self.whole_characters:
-            self.seen_at = time.monotonic()
-            self.whole.set()
+    def _look(self, params: Params) -> None:
+        if len(str(params["text"])) >= self.whole_characters:
+            self._whole[int(params["chat_id"])].put_nowait(time.monotonic())
 
 
 class _Platforms:
@@ -76,30 +86,37 @@ class _Platforms:
     ) -> list[list[tuple[float, float]]]:
         """So many *people*, from number *first* on, say *turns* messages each, one person after the other, each once
         the last reply is whole; of each person when a message was queued and when its whole reply was accepted."""
-        it = self._telegram
-        it.whole_characters = characters
+        self._telegram.whole_characters = characters
         spans: list[list[tuple[float, float]]] = [[] for _ in range(people)]
         for number in range(turns):
             for person in range(people):
-                it.whole.clear()
-                started = time.monotonic()
-                await it.say(text.format(n=number), by=telegram.Person(FIRST_PERSON + first + person, "Ann"))
-                async with asyncio.timeout(LONGEST_SECONDS):
-                    await it.whole.wait()
-                spans[person].append((started, it.seen_at))
-                # What was taken is of no use any more, and is gone through for each poll.
-                it._updates[:] = [one for one in it._updates if one["update_id"] >= it.confirmed]
+                spans[person].append(await self._telegram.answer(text.format(n=number), _person(first + person)))
                 await asyncio.sleep(pause_seconds)
         return spans
+
+    async def crowd(
+        self, text: str, turns: int, people: int, characters: int, first: int
+    ) -> list[list[tuple[float, float]]]:
+        """The same, of *people* who all write at once, each the next message the moment the last reply is whole."""
+        self._telegram.whole_characters = characters
+
+        async def one(number: int) -> list[tuple[float, float]]:
+            return [await self._telegram.answer(text.format(n=turn), _person(number)) for turn in range(turns)]
+
+        return await asyncio.gather(*(one(first + person) for person in range(people)))
 
     async def signs(self) -> dict[str, Any]:
         return {"calls": len(self._telegram.calls)}
 
 
+def _person(number: int) -> telegram.Person:
+    return telegram.Person(FIRST_PERSON + number, "Ann")
+
+
 async def _main() -> None:
     async with AsyncExitStack() as stack:
         it = _Platforms(stack)
-        await obey({"start": it.start, "talk": it.talk, "signs": it.signs})
+        await obey({"start": it.start, "talk": it.talk, "crowd": it.crowd, "signs": it.signs})
 
 
 if __name__ == "__main__":

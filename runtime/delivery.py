@@ -14,11 +14,9 @@ import structlog
 
 from connectors.connector import Connector
 from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessage, OutboundPart
-from runtime.first_words import can_begin
-from runtime.governor import Governors
 from runtime.part_states import PartStates
-from runtime.parts import Forgotten, Stage
-from runtime.schedule import Urgency
+from runtime.parts import Forgotten
+from runtime.rate_limiter import RateLimiters
 from runtime.sending import Sending
 from runtime.work_streams import Given
 
@@ -36,23 +34,20 @@ class NoConnector(AgentRuntimeError):
 class Delivery:
     """Sends replies by the process's *connectors* (by name), within the limits of their platforms.
 
-    *ambiguous* says what is done with a part of which nobody can find out whether it was sent; *placeholder*, whether
-    such a part always begins with a few words, or only where it is shown as it grows.
+    *ambiguous* says what is done with a part of which nobody can find out whether it was sent.
     """
 
     def __init__(
         self,
         states: PartStates,
         connectors: Mapping[str, Connector],
-        governors: Governors,
+        rate_limiters: RateLimiters,
         ambiguous: Literal["skip", "resend"],
-        placeholder: Literal["always", "growing"] = "always",
     ) -> None:
         self._states = states
         self._connectors = connectors
-        self._governors = governors
+        self._rate_limiters = rate_limiters
         self._ambiguous = ambiguous
-        self._placeholder = placeholder
 
     async def deliver(
         self, key: ConversationKey, turn_id: str, given: Given | None = None, known: OutboundMessage | None = None
@@ -70,18 +65,16 @@ class Delivery:
             raise NoConnector(f"no connector {key.connector!r} runs in this process")
         if connector.capabilities.local:
             return await self._hand_over(connector, key, turn_id, known)
-        governor = self._governors.of(connector)
+        rate_limiter = self._rate_limiters.of(connector)
         # To say at once that the first part is being sent, it has to be: nothing may come between.
         parts = await rendered(connector, known) if known is not None and not known.silent else ()
-        at_once = bool(parts) and governor.goes_at_once(key, Urgency.FINAL)
-        begin = self._first_stage(connector) if at_once else None
-        held = await self._states.hold(key, turn_id, given, known, begin=begin)
+        at_once = bool(parts) and rate_limiter.take_turn(key)
+        held = await self._states.hold(key, turn_id, given, known, begin=at_once)
         if held.message is not None:
             if not held.message.silent or held.states:  # what was shown of it before gets its last form
                 parts = parts or await rendered(connector, held.message)
-            begins = self._placeholder == "always"
             sending = Sending(
-                self._states, governor, self._ambiguous, connector, held, held.message, may_go=at_once, begins=begins
+                self._states, rate_limiter, self._ambiguous, connector, held, held.message, may_go=at_once
             )
             try:
                 last = await sending.settle_all(parts, keep_last=given is not None)
@@ -93,10 +86,6 @@ class Delivery:
         if given is not None:
             await self._states.done(key, turn_id, given, last)
         return len(parts)
-
-    def _first_stage(self, connector: Connector) -> Stage:
-        """What a part comes to by the first call for it."""
-        return Stage.DRAFTING if self._placeholder == "always" and can_begin(connector) else Stage.SENDING
 
     async def give_up(self, key: ConversationKey, turn_id: str, given: Given) -> None:
         """Take the entry of a reply away that cannot be delivered. Raises `connectors.message.Superseded` where another

@@ -103,9 +103,6 @@ if KEYS[3] then
   end
 end
 if redis.call('HEXISTS', KEYS[1], 'message') == 0 then return {} end
-for at = 10, #ARGV, 2 do
-  if redis.call('HGET', KEYS[1], ARGV[at]) == ARGV[9] then redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) end
-end
 local fields = redis.call('HGETALL', KEYS[1])
 if ARGV[4] ~= '' then
   for at = 1, #fields, 2 do
@@ -113,10 +110,8 @@ if ARGV[4] ~= '' then
   end
 end
 redis.call('HSET', KEYS[1], 'holder', ARGV[1])
-if ARGV[3] ~= '' and redis.call('HSETNX', KEYS[1], 'part:0', ARGV[3]) == 1 then
-  redis.call('HSET', KEYS[1], 'began', ARGV[7])
-end
-keep(KEYS[1], KEYS[2], ARGV[8], ARGV[2])
+if ARGV[3] ~= '' then redis.call('HSETNX', KEYS[1], 'part:0', ARGV[3]) end
+keep(KEYS[1], KEYS[2], ARGV[7], ARGV[2])
 return fields
 """
 )

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Fence, OutboundMessage, Superseded, partition_tag, redis_key
 from runtime import outbox_scripts as scripts
-from runtime.certainties import Certainties
 from runtime.parts import (
     VERSION,
     Entered,
@@ -65,7 +64,6 @@ class PartStates:
         self._arrived = redis.register_script(scripts.ARRIVED)
         self._forget = redis.register_script(scripts.FORGET)
         self._turn_of = redis.register_script(scripts.TURN_OF)
-        self._certain = Certainties(self.name)
 
     async def put(
         self, message: OutboundMessage, address: str, fence: Fence | None = None, *, take: int = 0
@@ -137,57 +135,31 @@ class PartStates:
         given: Given | None = None,
         known: OutboundMessage | None = None,
         *,
-        begin: Stage | None = None,
+        begin: bool = False,
     ) -> Held:
         """Begin to deliver: from now on only who has this hold can mark parts.
 
         With *given*, the entry by which the reply is to be delivered, only while it is this process's, and after the
         older ones of its conversation. *known* is the reply, where it need not be read. With *begin* its first part is
-        marked as having come to that stage unless something became of it before. What this process has shown, and the
-        store was not told of yet, is told by the same step.
+        marked as being sent by the same step, unless something became of it before.
         Raises `NotNext`, `connectors.message.Superseded` and `runtime.stored.NewerFormat`.
         """
-        keys, entry, sending, attempt = [self._key(key, turn_id), self._turns(key)], ["", ""], "", ""
+        keys, entry = [self._key(key, turn_id), self._turns(key)], ["", ""]
         if given is not None:
             keys += [_line_of(given.stream, key), given.stream]
             entry = [given.id, GROUP]
-        if begin:
-            attempt, sending = self._certain.begins(turn_id), PartState(begin, since=self._clock()).text()
-        shown = [text for index, state in self._certain.shown(turn_id) for text in (f"part:{index}", state.text())]
+        sending = PartState(Stage.SENDING, since=self._clock()).text() if begin else ""
         flat: Any = await self._hold(
-            keys=keys,
-            args=[
-                self.name, _KEPT_SECONDS, sending, "1" if known else "", *entry, attempt, turn_id,
-                Stage.DRAFTING.value, *shown,
-            ],
-        )  # fmt: skip
-        begun = self._certain.begun(turn_id)
+            keys=keys, args=[self.name, _KEPT_SECONDS, sending, "1" if known else "", *entry, turn_id]
+        )
         if flat == _NOT_NEXT:
             raise NotNext
         if flat == _ANOTHERS:
-            self._certain.held_elsewhere(turn_id)
             raise Superseded("another process delivers this now")
         fields = {} if flat == _OVER else dict(_pairs(flat))
-        return self._held(turn_id, fields, begun, known, begin=begin is not None)
-
-    def _held(
-        self,
-        turn_id: str,
-        fields: Mapping[str, str],
-        attempts: Collection[str],
-        known: OutboundMessage | None,
-        *,
-        begin: bool,
-    ) -> Held:
-        """What *fields* say, and what is known here alone of parts that stand as being sent. *attempts* are those to
-        begin with the first part, of which nothing was sent."""
         states = states_in(fields)
-        if fields.get("holder", self.name) != self.name:  # it may have been sent there, after it was not sent here
-            attempts = ()
-            self._certain.held_elsewhere(turn_id)
-        unrecorded = self._certain.of(turn_id, states, begun=fields.get("began") in attempts)
         message = known if known and fields else message_in(fields.get("v"), fields.get("message"))
-        return Held(message, states | unrecorded, begin and bool(fields) and 0 not in states, unrecorded)
+        return Held(message, states, begin and bool(fields) and 0 not in states)
 
     async def of_turn(self, key: ConversationKey, turn_id: str) -> dict[int, PartState]:
         """The states of a turn's parts, whether or not its reply is stored yet."""
@@ -226,11 +198,10 @@ class PartStates:
         if address:
             stream = stream_of(message.key.partition, address)
             keys += [_line_of(stream, message.key), stream]
-        with self._certain.telling(message.turn_id, {index: state}):
-            done = await self._mark(
-                keys=keys,
-                args=[self.name if held else "", f"part:{index}", state.text(), _KEPT_SECONDS, message.turn_id],
-            )
+        done = await self._mark(
+            keys=keys,
+            args=[self.name if held else "", f"part:{index}", state.text(), _KEPT_SECONDS, message.turn_id],
+        )
         if done == _NOT_NEXT:
             raise NotNext
         if done == _OVER:
@@ -245,14 +216,11 @@ class PartStates:
 
         Raises `connectors.message.Superseded` where another process has the hold of it.
         """
-        parts = parts or {}
-        marks = [text for index, state in parts.items() for text in (f"part:{index}", state.text())]
-        with self._certain.telling(turn_id, parts):
-            done = await self._done(
-                keys=[self._key(key, turn_id), _line_of(given.stream, key), given.stream],
-                args=[self.name, given.id, GROUP, *marks],
-            )
-        self._certain.over(turn_id)
+        marks = [text for index, state in (parts or {}).items() for text in (f"part:{index}", state.text())]
+        done = await self._done(
+            keys=[self._key(key, turn_id), _line_of(given.stream, key), given.stream],
+            args=[self.name, given.id, GROUP, *marks],
+        )
         if done == -1:
             raise Superseded("another process delivers this now")
 

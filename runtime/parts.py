@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pydantic import TypeAdapter
@@ -21,7 +21,7 @@ class Stage(StrEnum):
 
     NEW = ""
     DRAFTING = "drafting"
-    """Its first words are being sent, to be replaced by its last form: if that is lost, nothing is."""
+    """The first message of a preview is being sent. If that is lost, nothing is: the delivery sends the part."""
     SHOWN = "shown"
     """People see it growing, in the message of this id."""
     SENDING = "sending"
@@ -68,12 +68,11 @@ class PartState:
 @dataclass(frozen=True, slots=True)
 class Held:
     """A reply that is being delivered: the reply if it is stored, and its parts' states. ``begun`` says that the first
-    part is marked as being sent by this very step; ``unrecorded`` are states that are known here alone."""
+    part is marked as being sent by this very step."""
 
     message: OutboundMessage | None
     states: dict[int, PartState]
     begun: bool = False
-    unrecorded: Mapping[int, PartState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Entered:
 
 
 def drafted(part: OutboundPart) -> OutboundPart:
-    """*part* as its first words are sent: a platform that knows tokens again would take its last form for a repeat."""
+    """*part* with the token of a preview: a platform that knows tokens again would take its last form for a repeat."""
     return replace(part, token=f"{part.token}.draft")
 
 

@@ -48,6 +48,7 @@ def _telegram(settings: Settings) -> Connector | None:
         webhook_secret=settings.telegram_webhook_secret,
         public_url=settings.http_public_url,
         reply_max_parts=settings.reply_max_parts,
+        sends_per_second=settings.telegram_sends_per_second,
         timeout_seconds=settings.telegram_timeout_seconds,
         poll_seconds=settings.telegram_poll_seconds,
     )

@@ -1,10 +1,10 @@
 """Shows a reply while it is written, by whichever means the platform has.
 
-What was shown is kept as `Stage.SHOWN`, so that `runtime.outbox` gives it its last form also after the process ended
-in between; until the first words have a receipt the part stands as `Stage.DRAFTING`, of which nothing is lost but
-those first words. Where a turn is begun again while it stands so, nothing more is shown of it: the delivery knows how
-to find what may be there, and a second beginning would hide it. A preview never fails a turn: what it cannot show, the
-delivery shows.
+What was shown is stored as `Stage.SHOWN`, so that the delivery gives it its last form also after the process ended in
+between. Until the first message has a receipt, the part is stored as `Stage.DRAFTING`. If a turn begins again in that
+stage, nothing more is shown of it: the delivery can find what may be there, and a second beginning would hide it. A
+preview never fails a turn and never keeps a reply waiting: what it may not show now it leaves out, and the delivery
+shows the whole.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ import structlog
 from connectors.connector import AppendsText, Connector, EditsMessages, SendFailed, StreamsText
 from connectors.message import OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
 from runtime.delivery import rendered
-from runtime.first_words import BEGINNING_CHARACTERS, begun, tells_again
-from runtime.governor import Governor
 from runtime.part_states import PartStates
 from runtime.parts import NotNext, PartState, Stage, drafted
-from runtime.schedule import Urgency
+from runtime.rate_limiter import Extra, RateLimiter
 
 FIRST_SECONDS = 0.7
-"""How long the first words wait for more: a reply that is done by then is shown once, whole, where that is safe."""
+"""How long the first words wait for more: a reply that is done by then is sent once, whole."""
 _LONGEST_CALL_SECONDS = 30.0
 _TURN_SECONDS = 0.3
 """How often first words ask whether the replies before theirs have been delivered."""
@@ -43,8 +41,6 @@ class Preview(ABC):
     def __init__(self, message: OutboundMessage) -> None:
         self._message = message
         self._pieces: list[str] = []
-        self.settled = asyncio.Event()
-        """Set where the platform will not be called any more before the showing has ended."""
 
     @property
     def restart(self) -> Callable[[], Awaitable[None]] | None:
@@ -86,18 +82,18 @@ class _InDoubt(Exception):
 class _Paced(Preview):
     """Pieces are collected, and shown at the pace that the platform allows."""
 
-    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, governor: Governor) -> None:
+    def __init__(
+        self, connector: Connector, message: OutboundMessage, states: PartStates, rate_limiter: RateLimiter
+    ) -> None:
         super().__init__(message)
         self._states = states
         self._address = "" if connector.capabilities.local else connector.name
         """Where older replies of the conversation may still wait."""
-        self._governor = governor
+        self._rate_limiter = rate_limiter
         self._per_second = connector.capabilities.edits_per_second
         self._news = asyncio.Event()
         self._ended = False
         self._stopping = asyncio.Event()
-        self._is_telling = False
-        """Whether first words are there, and only the store is still being told of them."""
 
     async def show(self, delta: str) -> None:
         self._pieces.append(delta)
@@ -118,8 +114,6 @@ class _Paced(Preview):
             yield
         finally:
             self._ended = True
-            if self._is_telling:
-                self.settled.set()
             self._stopping.set()
             self._news.set()
             # A call in hand ends by itself: its receipt says which message gets the last form.
@@ -129,14 +123,10 @@ class _Paced(Preview):
 
     async def _run(self) -> None:
         try:
-            looks_first = self._goes_soon  # while the model is asked, so that the first words need not wait for it
-            if looks_first:
-                await self._look()
             await self._gather()
             if self._ended:
                 return  # the reply is there: the delivery shows it
-            if not looks_first:
-                await self._look()
+            await self._look()
             while not self._ended:
                 self._news.clear()
                 await self._show_paced()
@@ -145,20 +135,6 @@ class _Paced(Preview):
             _log.info("preview.ended", why=str(error))
         except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
             _log.exception("preview.ended", why="internal")
-
-    async def _tell_shown(self, index: int, receipt: Receipt) -> None:
-        """Tell the store that first words are there. Who delivers the reply need not wait for that: what is on its way
-        to the store goes with the hold, too (`PartStates.hold`)."""
-        self._is_telling = True
-        if self._ended:
-            self.settled.set()
-        try:
-            await self._states.mark(self._message, index, Stage.SHOWN, receipt.message_id)
-        except Superseded:
-            if not self._ended:
-                raise
-        finally:
-            self._is_telling = False
 
     async def _look(self) -> None:
         """Take up what an interrupted turn has shown. Raises `_InDoubt`."""
@@ -172,26 +148,21 @@ class _Paced(Preview):
         await self._news.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_SECONDS):
-                while not (self._ended or self._has_enough()):
+                while not self._ended:
                     self._news.clear()
                     await self._news.wait()
 
     @property
-    def _urgency(self) -> Urgency:
-        """Of the next call."""
-        return Urgency.PREVIEW
-
-    @property
-    def _goes_soon(self) -> bool:
-        """Whether first words are shown as soon as there are enough of them."""
-        return False
-
-    def _has_enough(self) -> bool:
-        """Whether nothing is gained by waiting for more before the first words are shown."""
-        return self._goes_soon and len(self.text) > BEGINNING_CHARACTERS
+    @abstractmethod
+    def _call(self) -> Extra:
+        """What the next call to the platform is."""
 
     async def _show_paced(self) -> None:
-        if not self.text.strip() or not await self._may_go() or self._ended:
+        if not self.text.strip() or self._ended:
+            return
+        if seconds := self._rate_limiter.take_extra(self._message.key, self._call):
+            self._news.set()  # what is written until then goes with it
+            await self._pause(seconds)
             return
         try:
             await self._show_now()
@@ -201,22 +172,8 @@ class _Paced(Preview):
         except SendFailed as error:
             if not error.retryable or error.ambiguous:
                 raise
-            self._governor.told(self._message.key, error)
+            self._rate_limiter.hold(self._message.key, error)
             await self._pause(error.retry_after_seconds or 1.0 / self._per_second)
-
-    async def _may_go(self) -> bool:
-        """Wait for the turn of a preview, but no longer than the reply is written; whether it came."""
-        if self._governor.goes_at_once(self._message.key, self._urgency):
-            return True
-        turn = asyncio.create_task(self._governor.turn(self._message.key, self._urgency))
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait({turn, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return turn.done()
-        finally:
-            for task in (turn, stopping):
-                task.cancel()
-            await asyncio.wait({turn, stopping})
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than the reply is written."""
@@ -239,23 +196,17 @@ class Growing(_Paced):
     """By sending first words and editing them. A reply that outgrows a message goes on in the next one."""
 
     def __init__(
-        self, connector: Connector, message: OutboundMessage, states: PartStates, governor: Governor, *, soon: bool
+        self, connector: Connector, message: OutboundMessage, states: PartStates, rate_limiter: RateLimiter
     ) -> None:
-        super().__init__(connector, message, states, governor)
+        super().__init__(connector, message, states, rate_limiter)
         assert isinstance(connector, EditsMessages)
         self._connector = connector
-        self._soon = soon and not tells_again(connector)
-        """Whether even a reply that is done at once begins with its first words: then they may as well go now."""
         self._edits: EditsMessages = connector
         self._shown: dict[int, tuple[str, Receipt]] = {}
 
     @property
-    def _urgency(self) -> Urgency:
-        return Urgency.PREVIEW if self._shown else Urgency.BEGINNING
-
-    @property
-    def _goes_soon(self) -> bool:
-        return self._soon
+    def _call(self) -> Extra:
+        return Extra.EDIT if self._shown else Extra.MESSAGE
 
     async def _take_up(self, states: Mapping[int, PartState]) -> None:
         self._shown = {
@@ -280,28 +231,25 @@ class Growing(_Paced):
         self._shown[part.index] = (part.text, receipt)
 
     async def _begin(self, message: OutboundMessage, part: OutboundPart) -> None:
-        first = part
-        if not tells_again(self._connector) and len(part.text) > BEGINNING_CHARACTERS:
-            first = begun(self._connector, message, part, BEGINNING_CHARACTERS)
         address = "" if self._shown else self._address
         await self._states.mark(message, part.index, Stage.DRAFTING, address=address)
         try:
-            receipt = await self._connector.send(message, drafted(first))
+            receipt = await self._connector.send(message, drafted(part))
         except SendFailed as error:
             if not error.ambiguous:  # nobody need wonder later whether it arrived
                 await self._states.mark(message, part.index, Stage.UNSENT)
             raise
-        await self._tell_shown(part.index, receipt)
-        self._shown[part.index] = (first.text, receipt)
-        if first.text != part.text:
-            self._news.set()  # the rest is there to be shown
+        await self._states.mark(message, part.index, Stage.SHOWN, receipt.message_id)
+        self._shown[part.index] = (part.text, receipt)
 
 
 class Appending(_Paced):
     """By the platform's own means, which only add."""
 
-    def __init__(self, connector: Connector, message: OutboundMessage, states: PartStates, governor: Governor) -> None:
-        super().__init__(connector, message, states, governor)
+    def __init__(
+        self, connector: Connector, message: OutboundMessage, states: PartStates, rate_limiter: RateLimiter
+    ) -> None:
+        super().__init__(connector, message, states, rate_limiter)
         assert isinstance(connector, AppendsText)
         self._appends: AppendsText = connector
         self._receipt: Receipt | None = None
@@ -309,8 +257,8 @@ class Appending(_Paced):
         self._taken_up = False
 
     @property
-    def _urgency(self) -> Urgency:
-        return Urgency.OPENING if self._receipt is None else Urgency.ADDITION
+    def _call(self) -> Extra:
+        return Extra.OPENING if self._receipt is None else Extra.ADDITION
 
     async def _take_up(self, states: Mapping[int, PartState]) -> None:
         self._taken_up = any(state.stage is Stage.SHOWN for state in states.values())
@@ -320,12 +268,9 @@ class Appending(_Paced):
         if self._taken_up or not text.startswith(self._shown):
             return  # what an earlier attempt has shown cannot be taken back by adding; the last form puts it right
         if self._receipt is None:
-            if len(text) > BEGINNING_CHARACTERS:  # what is begun so carries no token by which it could be found again
-                text = text[:BEGINNING_CHARACTERS]
-                self._news.set()  # the rest is there to be shown
             await self._states.mark(self._message, 0, Stage.DRAFTING, address=self._address)
             self._receipt = await self._appends.begin(self._message, text)
-            await self._tell_shown(0, self._receipt)
+            await self._states.mark(self._message, 0, Stage.SHOWN, self._receipt.message_id)
         elif text != self._shown:
             await self._appends.append(self._message, self._receipt, text.removeprefix(self._shown))
         self._shown = text

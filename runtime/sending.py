@@ -13,11 +13,9 @@ import structlog
 
 from connectors.connector import AppendsText, Connector, EditsMessages, ReadsBack, SendFailed
 from connectors.message import OutboundMessage, OutboundPart, Receipt
-from runtime.first_words import can_begin, first_words
-from runtime.governor import Governor
 from runtime.part_states import PartStates
 from runtime.parts import Held, PartState, Stage, drafted
-from runtime.schedule import Urgency
+from runtime.rate_limiter import RateLimiter
 
 _BACKOFF_SECONDS = (1.0, 30.0)
 """First and longest pause between attempts, where the platform asks for none."""
@@ -39,32 +37,27 @@ class Sending:
     def __init__(
         self,
         states: PartStates,
-        governor: Governor,
+        rate_limiter: RateLimiter,
         ambiguous: Literal["skip", "resend"],
         connector: Connector,
         held: Held,
         message: OutboundMessage,
         *,
         may_go: bool,
-        begins: bool,
     ) -> None:
         self._states = states
-        self._governor = governor
+        self._rate_limiter = rate_limiter
         self._ambiguous = ambiguous
         self._connector = connector
         self._held = held
         self._message = message
         self._may_go = may_go
         """Whether the next call has had its turn already."""
-        self._begins = begins and can_begin(connector)
-        """Whether a part that would be in doubt is begun by a few words."""
         self._begun = held.begun
 
     async def settle_all(self, parts: Sequence[OutboundPart], *, keep_last: bool) -> dict[int, PartState]:
         """Have *parts* shown in their last form, from whichever states. With *keep_last* what became of the last one is
         not stored but returned, where nothing is left to be done after it."""
-        for index, state in self._held.unrecorded.items():
-            await self._states.mark(self._message, index, state.stage, state.message_id, held=True)
         left_over = [state for index, state in self._held.states.items() if index >= len(parts)]
         for part in parts:
             become = await self._settle(part)
@@ -91,7 +84,7 @@ class Sending:
             receipt = await self._finish(part, state)
             if receipt is not None:
                 return receipt
-        if state.stage is Stage.DRAFTING and self._becomes(part):
+        if state.stage is Stage.DRAFTING and not part.file_name:
             receipt = await self._finish_draft(part)
             if receipt is not None:
                 return receipt
@@ -102,49 +95,16 @@ class Sending:
                 self._count(part, "interrupted")
             if receipt is not None or (not known and self._ambiguous == "skip"):
                 return receipt
-        if self._begins:
-            receipt = await self._finish(part, await self._begin(part), follows=True)
-            if receipt is not None:
-                return receipt
         return await self._send(part)
-
-    def _becomes(self, part: OutboundPart) -> bool:
-        """Whether first words can become *part*: a file only where there is no other way (Telegram can; Slack and
-        Discord put none in place of a text)."""
-        return not part.file_name or self._begins
 
     def _count(self, part: OutboundPart, why: str) -> None:
         _log.warning("reply.ambiguous", part=part.index, why=why, then=self._ambiguous)
 
-    async def _begin(self, part: OutboundPart) -> PartState:
-        """Show the first words of *part*, by a message that an edit makes whole. Of what may have arrived without our
-        knowing it nothing is lost but that it is said again, below."""
-        words = first_words(self._connector, self._message, part)
-
-        async def once() -> Receipt:
-            await self._mark_sending(part, Stage.DRAFTING)
-            try:
-                return await _within(self._connector.send(self._message, drafted(words)))
-            except SendFailed as error:
-                if error.ambiguous:
-                    _log.warning("reply.ambiguous", part=part.index, why=str(error), then="resend")
-                else:
-                    await self._mark(part, Stage.UNSENT)
-                raise
-
-        receipt = await self._until_taken(part, once)
-        shown = PartState(Stage.SHOWN, receipt.message_id)
-        await self._states.mark(self._message, part.index, shown.stage, shown.message_id, held=True)
-        return shown
-
-    async def _finish(self, part: OutboundPart, state: PartState, *, follows: bool = False) -> Receipt | None:
-        """Give what is shown its last form; None where that cannot be, and it is gone. One that *follows* first words
-        at once is no further message to the place."""
+    async def _finish(self, part: OutboundPart, state: PartState) -> Receipt | None:
+        """Give what is shown its last form; None where that cannot be, and it is gone. A text never becomes a file."""
         receipt, connector, message = Receipt(state.message_id), self._connector, self._message
-        if isinstance(connector, EditsMessages) and self._becomes(part):
-            if follows:
-                self._may_go = self._governor.follows(message.key)
-            self._governor.edited()
+        if isinstance(connector, EditsMessages) and not part.file_name:
+            self._rate_limiter.count_edit()
             for waits in (True, False):
                 try:
                     await self._until_taken(part, lambda: _within(connector.edit(message, part, receipt)))
@@ -158,23 +118,22 @@ class Sending:
         return None
 
     async def _finish_draft(self, part: OutboundPart) -> Receipt | None:
-        """Give first words their last form whose sending a process did not live to see the end of; None where the
-        platform does not show them, or cannot be asked. However often: the same words are shown once."""
+        """Give a preview its last form, if nobody knows whether its first message arrived; None where the platform
+        does not show it, or cannot be asked."""
         connector, message, draft = self._connector, self._message, drafted(part)
         if not isinstance(connector, EditsMessages):
             return None
         if connector.capabilities.idempotency == "nonce":
-            # Those that are there come back; where none are, or it is too long ago, the whole part is sent by this.
+            # If the preview is there, its receipt comes back; if not, or it is too long ago, this sends the part.
             shown = await self._until_taken(part, lambda: _within(connector.send(message, draft)))
         else:
             found, known = await self._read_back(draft)
             if found is None and isinstance(connector, AppendsText):
                 found, known = await self._begun_by_words(connector, part), False
             if found is None:
-                # The reply goes beside them, if they are there; of those that a platform began by its own means no
-                # token tells.
+                # The reply is sent below the preview, if that arrived: it says more, and is never skipped.
                 if not known:
-                    _log.warning("reply.ambiguous", part=part.index, why="first words", then="resend")
+                    _log.warning("reply.ambiguous", part=part.index, why="preview", then="resend")
                 return None
             shown = found
         return await self._finish(part, PartState(Stage.SHOWN, shown.message_id))
@@ -199,7 +158,7 @@ class Sending:
         """The receipt; None where the outcome is unknown and the part is not to be sent again."""
 
         async def once() -> Receipt | None:
-            await self._mark_sending(part, Stage.SENDING)
+            await self._mark_sending(part)
             try:
                 return await _within(self._connector.send(self._message, part))
             except SendFailed as error:
@@ -223,19 +182,20 @@ class Sending:
         give_up_at = loop.time() + _GIVE_UP_SECONDS
         for attempt in itertools.count(1):
             if not self._may_go:
-                await self._governor.turn(self._message.key, Urgency.FINAL)
+                await self._rate_limiter.wait_for_turn(self._message.key)
             self._may_go = False
             try:
                 return await call()
             except SendFailed as error:
-                self._governor.told(self._message.key, error)
+                self._rate_limiter.hold(self._message.key, error)
                 wait = error.retry_after_seconds or _backoff_seconds(attempt)
                 if not (error.retryable or error.ambiguous) or loop.time() + wait > give_up_at:
                     raise
                 _log.info(
                     "reply.retried", part=part.index, attempt=attempt, why=str(error), wait_seconds=round(wait, 2)
                 )
-                await asyncio.sleep(wait)
+                if not error.retry_after_seconds:  # else the rate limiter waits
+                    await asyncio.sleep(wait)
         raise AssertionError("the loop returns or raises")
 
     async def _read_back(self, part: OutboundPart) -> tuple[Receipt | None, bool]:
@@ -250,11 +210,11 @@ class Sending:
             return None, False
         return found, True
 
-    async def _mark_sending(self, part: OutboundPart, stage: Stage) -> None:
+    async def _mark_sending(self, part: OutboundPart) -> None:
         if part.index == 0 and self._begun:
             self._begun = False  # it was marked with the hold; a repetition marks anew
         else:
-            await self._mark(part, stage)
+            await self._mark(part, Stage.SENDING)
 
     async def _mark(self, part: OutboundPart, stage: Stage) -> None:
         await self._states.mark(self._message, part.index, stage, held=True)

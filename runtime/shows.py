@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import structlog
 
@@ -23,11 +23,11 @@ from connectors.connector import (
     StreamsText,
 )
 from connectors.message import ConversationKey, OutboundMessage
-from runtime.governor import Governors
 from runtime.hub import Hub, News
 from runtime.part_states import PartStates
 from runtime.preview import Appending, Growing, Passing, Preview
 from runtime.progress import BEGUN, ENDED, NONE_COMES, PROGRESS, Progress, Watched
+from runtime.rate_limiter import RateLimiters
 from runtime.signs import Signs
 
 SILENT_SECONDS = 120.0
@@ -40,45 +40,32 @@ _log = structlog.get_logger()
 class _Show(NamedTuple):
     queue: asyncio.Queue[Progress]
     task: asyncio.Task[None]
-    preview: Preview | None
     signs: Signs
 
     async def over(self, seconds: float) -> None:
         """Wait until the platform is not called any more, but no longer than so many *seconds*."""
-        settled = asyncio.ensure_future(self.preview.settled.wait()) if self.preview is not None else None
-        try:
-            await asyncio.wait(
-                {self.task, *([settled] if settled is not None else ())},
-                timeout=seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        finally:
-            if settled is not None:
-                settled.cancel()
+        await asyncio.wait({self.task}, timeout=seconds)
         await self.signs.over()
 
 
 class Shows:
-    """The answers that are on their way. *acknowledgement* is an emoji that is put on the messages, or empty;
-    *placeholder* is as for `runtime.delivery.Delivery`."""
+    """The answers that are on their way. *acknowledgement* is an emoji that is put on the messages, or empty."""
 
     def __init__(
         self,
         connectors: Mapping[str, Connector],
         states: PartStates,
-        governors: Governors,
+        rate_limiters: RateLimiters,
         hub: Hub,
         *,
         streams: bool = True,
         acknowledgement: str = "",
-        placeholder: Literal["always", "growing"] = "always",
     ) -> None:
         self._connectors = connectors
         self._states = states
-        self._governors = governors
+        self._rate_limiters = rate_limiters
         self._streams = streams
         self._acknowledgement = acknowledgement
-        self._soon = placeholder == "always"
         self._shows: dict[str, _Show] = {}
         self._adding: dict[str, bool] = {}
         """By connector: whether it streams text."""
@@ -114,8 +101,7 @@ class Shows:
         return Watched.REPLACEABLE if self._streams and edits else Watched.NOT
 
     async def finish(self, turn_id: str) -> None:
-        """End the show of a turn, and let none begin: its reply is to be delivered. The platform is not called any more
-        by it; the store may still be told of what was shown, which `PartStates.hold` knows."""
+        """End the show of a turn, and let none begin: its reply is to be delivered."""
         self._over[turn_id] = None
         if len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)
@@ -152,7 +138,7 @@ class Shows:
         if preview is None and not has_signs:
             return
         queue: asyncio.Queue[Progress] = asyncio.Queue()
-        signs = Signs(connector, message, self._governors.of(connector), self._acknowledgement)
+        signs = Signs(connector, message, self._rate_limiters.of(connector), self._acknowledgement)
 
         async def show() -> None:
             if before is not None:
@@ -160,7 +146,7 @@ class Shows:
             await self._show(signs, preview, queue)
 
         task = asyncio.create_task(show(), name=f"show of {turn_id}")
-        self._shows[turn_id] = _Show(queue, task, preview, signs)
+        self._shows[turn_id] = _Show(queue, task, signs)
         task.add_done_callback(lambda ended: self._ended(turn_id, ended))
 
     def _ended(self, turn_id: str, task: asyncio.Task[None]) -> None:
@@ -174,8 +160,8 @@ class Shows:
         if isinstance(connector, StreamsText):
             return Passing(connector, message)
         if isinstance(connector, AppendsText) and connector.appends(message):
-            return Appending(connector, message, self._states, self._governors.of(connector))
-        return Growing(connector, message, self._states, self._governors.of(connector), soon=self._soon)
+            return Appending(connector, message, self._states, self._rate_limiters.of(connector))
+        return Growing(connector, message, self._states, self._rate_limiters.of(connector))
 
     async def _show(self, signs: Signs, preview: Preview | None, queue: asyncio.Queue[Progress]) -> None:
         signs.begin()

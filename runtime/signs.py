@@ -8,8 +8,7 @@ from typing import Any
 
 from connectors.connector import Connector, Reacts, SendFailed, ShowsTyping
 from connectors.message import ConversationKey, OutboundMessage
-from runtime.governor import Governor
-from runtime.schedule import Urgency
+from runtime.rate_limiter import Extra, RateLimiter
 
 FIRST_SIGN_SECONDS = 0.3
 """How long an answer may take before people are shown that it is on its way: each sign is a call to the platform."""
@@ -22,11 +21,11 @@ class Signs:
     """Those for one reply: *acknowledgement*, an emoji, on each message that it answers, unless empty; then typing."""
 
     def __init__(
-        self, connector: Connector, message: OutboundMessage, governor: Governor, acknowledgement: str
+        self, connector: Connector, message: OutboundMessage, rate_limiter: RateLimiter, acknowledgement: str
     ) -> None:
         self._connector = connector
         self._message = message
-        self._governor = governor
+        self._rate_limiter = rate_limiter
         self._acknowledgement = acknowledgement
         self._task: asyncio.Task[None] | None = None
         self._is_called_for = False
@@ -80,10 +79,11 @@ class Signs:
             self._is_called_for = False
 
     async def _sign(self, sign: Coroutine[Any, Any, None]) -> None:
+        """Call for *sign*, unless that could keep a final part waiting."""
         try:
-            await self._governor.turn(self._message.key, Urgency.SIGN)
-            await sign
+            if not self._rate_limiter.take_extra(self._message.key, Extra.SIGN):
+                await sign
         except SendFailed as error:
-            self._governor.told(self._message.key, error)
+            self._rate_limiter.hold(self._message.key, error)
         finally:
-            sign.close()  # where its turn never came
+            sign.close()  # nobody awaits it if it may not go

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, SecretStr
 
-from config.settings.types import Positive, PositiveSeconds, WebUrl, prefixed_secret, url
+from config.settings.types import Positive, PositiveSeconds, Rate, WebUrl, prefixed_secret, url
 
 
 class PlatformSettings(BaseModel):
@@ -29,6 +29,9 @@ class PlatformSettings(BaseModel):
     """Where the Bot API is."""
     telegram_timeout_seconds: PositiveSeconds = 20.0
     """Time limit of one call to Telegram."""
+    telegram_sends_per_second: Rate = 30.0
+    """Messages a second to all chats together, after a burst of four seconds' worth. Telegram allows 30, and more if
+    you pay for broadcasts. 0: no limit of ours. Pauses that Telegram asks for are always kept."""
     telegram_poll_seconds: Positive = 30
     """How long one poll waits for updates."""
     telegram_webhook_secret: SecretStr | None = None

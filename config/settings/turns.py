@@ -28,10 +28,6 @@ class TurnSettings(BaseModel):
     turn_lease_seconds: Positive = 15
     """If a worker gives no sign for this long, another one continues its conversation."""
     delivery_ambiguous: Literal["skip", "resend"] = "resend"
-    """A part of a reply that was sent whole, and of which nobody can find out whether it arrived: skip or resend."""
-    delivery_placeholder: Literal["always", "growing"] = "always"
-    """Where nobody could find out whether a message arrived (Telegram): whether every reply begins with a few words,
-    which an edit makes whole, so that only those are ever in doubt (always), or only one that is shown as it grows
-    (growing: one call less for a reply that is there at once)."""
+    """A part of a reply of which nobody can find out whether it arrived: skip or resend."""
     shutdown_grace_seconds: PositiveSeconds = 20.0
     """How long running turns may take when the process stops."""

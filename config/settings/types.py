@@ -19,6 +19,8 @@ MOST_DAYS = 36_500
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 Natural = Annotated[int, Field(ge=0, le=MOST)]
 Weight = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(ge=0, le=MOST)]
+"""Calls a second; 0 for no limit."""
 PositiveSeconds = Annotated[float, Field(gt=0, le=MOST)]
 PositiveDays = Annotated[int, Field(gt=0, le=MOST_DAYS)]
 BudgetTokens = Annotated[int, Field(ge=0, le=MOST)]

@@ -66,12 +66,9 @@ class DiscordConnector:
         units="utf16",
         threads=True,
         idempotency="nonce",
-        # Discord tells its limits in headers, and discord.py waits by them: 5 in 5 s for one channel.
-        sends_per_second=1.0,
+        # Discord tells its limits in headers, and discord.py waits by them: 5 in 5 s for one channel. It also keeps to
+        # 50 requests a second.
         edits_per_second=1.0,
-        # "All bots can make up to 50 requests per second" (Rate Limits, "Global"). The client keeps to that with all
-        # its calls; what messages leave of it is there for reads.
-        sends_per_second_overall=40.0,
     )
     typing_lasts_seconds = 10.0
     max_buttons = MAX_BUTTONS

@@ -65,7 +65,7 @@ class SlackConnector:
         edits_per_second_overall=50 / 60,
         openings_per_second_overall=15 / 60,
         additions_per_second_overall=100 / 60,
-        sends_per_second_overall=5.0,  # "several hundred messages per minute" in a workspace
+        # The limit on all messages in a workspace, "several hundred per minute", has no figure: a 429 tells it.
         command_mark=convert.COMMAND_MARK,
     )
     typing_lasts_seconds = 90.0  # Slack takes the status away after two minutes, and when the answer comes

@@ -9,7 +9,6 @@ from dataclasses import replace
 from aiogram.methods import (
     AnswerCallbackQuery,
     DeleteMessage,
-    EditMessageMedia,
     EditMessageReplyMarkup,
     EditMessageText,
     SendChatAction,
@@ -22,7 +21,6 @@ from aiogram.types import (
     BufferedInputFile,
     InlineKeyboardButton,
     InlineKeyboardMarkup,
-    InputMediaDocument,
     LinkPreviewOptions,
     ReactionTypeEmoji,
     ReplyParameters,
@@ -157,12 +155,10 @@ def to_send(message: OutboundMessage, part: OutboundPart) -> SendMessage | SendD
     )
 
 
-def to_edit(message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> EditMessageText | EditMessageMedia:
+def to_edit(message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> EditMessageText:
     """The call that replaces the message of *receipt* by *part*."""
     chat, _ = to_place(message.key.external_id)
     message_id = int(receipt.message_id)
-    if part.file_name:
-        return EditMessageMedia(chat_id=chat, message_id=message_id, media=InputMediaDocument(media=_file(part)))
     return EditMessageText(
         chat_id=chat,
         message_id=message_id,

@@ -56,20 +56,10 @@ class TelegramConnector:
     there is one and looked after every ``check_seconds``; else they come by long polling, of which Telegram may hold
     each for ``poll_seconds``. ``timeout_seconds`` bounds each call. After a failure the waits grow from
     ``first_backoff_seconds`` to ``longest_backoff_seconds``. A reply of more than *reply_max_parts* messages goes as
-    its beginning and a file.
+    its beginning and a file. *sends_per_second* is the rate in all chats together; 0 for no limit.
     """
 
     name = calls.CONNECTOR
-    capabilities = Capabilities(
-        max_part_units=calls.MAX_TEXT_UNITS,
-        units="utf16",
-        threads=True,
-        # "avoid sending more than one message per second" in one chat (Bot FAQ, "My bot is hitting limits"); edits
-        # count like messages. To all chats together 30 a second. In a group see `most_in_a_minute`.
-        sends_per_second=1.0,
-        edits_per_second=0.5,
-        sends_per_second_overall=30.0,
-    )
     typing_lasts_seconds = 5.0
     max_buttons = calls.MAX_BUTTONS
 
@@ -81,12 +71,23 @@ class TelegramConnector:
         webhook_secret: SecretStr | None = None,
         public_url: str | None = None,
         reply_max_parts: int = 5,
+        sends_per_second: float = 30.0,
         timeout_seconds: float = 20.0,
         poll_seconds: int = 30,
         check_seconds: float = 60.0,
         first_backoff_seconds: float = 1.0,
         longest_backoff_seconds: float = 30.0,
     ) -> None:
+        self.capabilities = Capabilities(
+            max_part_units=calls.MAX_TEXT_UNITS,
+            units="utf16",
+            threads=True,
+            # "avoid sending more than one message per second" in one chat (Bot FAQ, "My bot is hitting limits"); edits
+            # count like messages. In a group see `most_in_a_minute`.
+            sends_per_second=1.0,
+            edits_per_second=0.5,
+            sends_per_second_overall=sends_per_second,
+        )
         self._reply_max_parts = reply_max_parts
         self._api = Api(token, api_base, timeout_seconds)
         self._vitals = Vitals(first_backoff_seconds, longest_backoff_seconds)

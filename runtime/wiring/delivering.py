@@ -10,8 +10,8 @@ from config.settings import Settings
 from runtime.deliverer import Deliverer
 from runtime.delivery import Delivery
 from runtime.embedded.child import beside
-from runtime.governor import Governors
 from runtime.locating import Locator
+from runtime.rate_limiter import RateLimiters
 from runtime.shows import Shows
 from runtime.wiring.entrance import Entrance
 from runtime.wiring.kept import Kept
@@ -36,18 +36,17 @@ class Delivering:
 
 
 def wire_delivering(settings: Settings, kept: Kept, entrance: Entrance) -> Delivering:
-    """All of it shares one governor per connector, so that a platform's limits hold for previews and replies."""
-    connectors, states, governors = entrance.connectors, kept.outbox.states, Governors()
+    """All of it shares one rate limiter per connector, so that a platform's limits hold for previews and replies."""
+    connectors, states, rate_limiters = entrance.connectors, kept.outbox.states, RateLimiters()
     shows = Shows(
         connectors,
         states,
-        governors,
+        rate_limiters,
         kept.hub,
         streams=settings.stream_replies,
         acknowledgement=settings.acknowledgement_reaction,
-        placeholder=settings.delivery_placeholder,
     )
-    delivery = Delivery(states, connectors, governors, settings.delivery_ambiguous, settings.delivery_placeholder)
+    delivery = Delivery(states, connectors, rate_limiters, settings.delivery_ambiguous)
     alone = settings.redis_url is None
     deliverer = Deliverer(settings, kept.outbox, connectors, delivery, shows, kept.hub, alone=alone)
     return Delivering(shows, deliverer, Locator(connectors, kept.hub))

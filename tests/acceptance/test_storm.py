@@ -40,6 +40,7 @@ async def rage(weather: Storm, redis: OwnRedis, *, worker_kills: int) -> None:
 @pytest.mark.storm
 @pytest.mark.timeout(600)
 async def test_a_storm_of_kills_loses_doubles_and_reorders_nothing(data_dir: Path) -> None:
+    """Telegram cannot be asked: there a reply may be shown twice whose call was under way when a process died."""
     redis = OwnRedis(data_dir / "redis")
     redis.start()
     try:
@@ -64,7 +65,6 @@ async def test_a_storm_of_kills_loses_doubles_and_reorders_nothing(data_dir: Pat
     assert outcome.lost == []
     assert outcome.out_of_order == []
     assert outcome.doubled == []
-    assert outcome.doubled_untold == []
     assert outcome.unseen == []
     assert outcome.kills == {"worker": 4, "gateway": 1, "redis": 1}
 
@@ -119,7 +119,7 @@ async def test_what_stands_still_for_longer_than_a_lease_loses_doubles_and_reord
     data_dir: Path, store: bool
 ) -> None:
     """Where it is the store, every worker keeps its turns, and no message is asked of the model twice. Where it is a
-    worker, another asks again."""
+    worker, another asks again. Telegram cannot be asked: there a reply may be shown twice."""
     redis = OwnRedis(data_dir / "redis")
     redis.start()
     try:
@@ -142,7 +142,7 @@ async def test_what_stands_still_for_longer_than_a_lease_loses_doubles_and_reord
 
     assert outcome.said == 80
     assert (outcome.lost, outcome.out_of_order, outcome.doubled) == ([], [], [])
-    assert (outcome.unseen, outcome.doubled_untold) == ([], [])
+    assert outcome.unseen == []
     if store:
         assert {mark for mark, times in asked.items() if times > 1} == set()
 
@@ -225,5 +225,6 @@ async def test_a_process_may_die_while_an_answer_is_begun_again_because_more_was
 
     assert outcome.said == 2 * len(talking)
     assert (outcome.lost, outcome.out_of_order, outcome.doubled) == ([], [], [])
-    assert (outcome.unseen, outcome.doubled_untold) == ([], [])
-    assert weather.strangers() == []
+    assert (outcome.unseen, weather.strangers()) == ([], [])
+    if dies == "worker-1":  # a gateway may die in the middle of a call, and Telegram cannot be asked
+        assert outcome.doubled_untold == []

@@ -15,8 +15,8 @@ from connectors.connector import Capabilities
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from grounding.transcript.entry import EntryRole
 from runtime.delivery import Delivery
-from runtime.governor import Governors
 from runtime.part_states import PartStates
+from runtime.rate_limiter import RateLimiters
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written
@@ -90,7 +90,7 @@ async def test_a_part_that_seems_to_have_been_sent_in_the_future_counts_as_one_o
 ) -> None:
     """Who sent it had another clock: it may be long ago, and the nonce forgotten."""
     paper, states = Nonces(), PartStates(redis, clock)
-    delivery = Delivery(states, {"paper": paper}, Governors(), "skip")
+    delivery = Delivery(states, {"paper": paper}, RateLimiters(), "skip")
     reply = OutboundMessage(ConversationKey("acme", "paper", PLACE), "t1", "the answer")
     await states.put(reply, "paper")
     clock.off, paper.dies = HOUR, True

@@ -17,12 +17,11 @@ from connectors.message import ConversationKey, OutboundMessage, OutboundPart, R
 from runtime import deliverer, stores
 from runtime.deliverer import Deliverer
 from runtime.delivery import Delivery
-from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox, streams_of
 from runtime.part_states import stream_of
 from runtime.parts import Stage
-from runtime.schedule import Urgency
+from runtime.rate_limiter import CHAT_BURST, RateLimiters
 from runtime.shows import Shows
 from runtime.work_streams import WorkStreams
 from tests.conftest import MakeSettings
@@ -80,9 +79,9 @@ class Process:
         self.paper = paper
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
-        governors = Governors()
-        shows = Shows(connectors, self.outbox.states, governors, self.hub)
-        delivery = Delivery(self.outbox.states, connectors, governors, then)
+        rate_limiters = RateLimiters()
+        shows = Shows(connectors, self.outbox.states, rate_limiters, self.hub)
+        delivery = Delivery(self.outbox.states, connectors, rate_limiters, then)
         self.deliverer = Deliverer(settings, self.outbox, connectors, delivery, shows, self.hub, alone=alone)
 
     async def put(self, message: OutboundMessage) -> bool:
@@ -128,6 +127,8 @@ async def test_a_later_reply_waits_for_the_earlier_one_that_another_process_deli
 ) -> None:
     shown: list[str] = []
     one, other = (Process(redis, settings(), Paper(shown)) for _ in range(2))
+    rate_limiter = other.deliverer._delivery._rate_limiters.of(other.paper)
+    assert all(rate_limiter.take_turn(KEY) for _ in range(CHAT_BURST - 2))
     async with one.running(), other.running():
         one.paper.open.clear()
         await one.put(FIRST)
@@ -298,36 +299,49 @@ async def test_a_reply_of_another_process_to_who_is_connected_to_this_one_arrive
     assert shown == ["first"]
 
 
-@pytest.mark.parametrize("lost", ["request", "answer"])
-@pytest.mark.parametrize("call", [0, 1])
-async def test_a_store_that_is_silent_around_a_send_changes_nothing_of_what_people_see(
-    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, lost: str, call: int
+@pytest.mark.parametrize(
+    ("call", "lost", "then", "times"),
+    [
+        ("_hold", "request", "skip", 1),
+        ("_hold", "request", "resend", 1),
+        ("_hold", "answer", "skip", 0),
+        ("_hold", "answer", "resend", 1),
+        ("_done", "request", "skip", 1),
+        ("_done", "request", "resend", 2),
+        ("_done", "answer", "skip", 1),
+        ("_done", "answer", "resend", 1),
+    ],
+)
+async def test_after_a_store_was_silent_around_a_send_the_setting_decides(
+    redis: Redis,
+    settings: MakeSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    lost: str,
+    then: Literal["skip", "resend"],
+    times: int,
 ) -> None:
-    """What this process knows of the part, whether it sent it or not, it does not forget meanwhile."""
-    for then, key in (("skip", KEY), ("resend", replace(KEY, external_id="other"))):
-        shown: list[str] = []
-        process = Process(redis, settings(), Paper(shown), "skip" if then == "skip" else "resend")
-        states, number = process.outbox.states, -1
+    """A part that is stored as being sent may have arrived: it is sent again, or not. With `resend` none is lost."""
+    shown: list[str] = []
+    process = Process(redis, settings(), Paper(shown), then)
+    states = process.outbox.states
+    script, silent = getattr(states, call), True
 
-        def breaking(script: Any) -> Any:
-            async def run(**said: Any) -> Any:
-                nonlocal number
-                number += 1
-                answer = None if number == call and lost == "request" else await script(**said)
-                if number == call:
-                    raise StoreUnavailable("Redis: timeout")
-                return answer
+    async def breaking(**said: Any) -> Any:
+        nonlocal silent
+        answer = None if silent and lost == "request" else await script(**said)
+        if silent:
+            silent = False
+            raise StoreUnavailable("Redis: timeout")
+        return answer
 
-            return run
+    monkeypatch.setattr(states, call, breaking)
+    async with process.running():
+        await process.put(FIRST)
+        await until_none_wait(redis)
+        await until(lambda: not process.deliverer._known)
 
-        for name in ("_hold", "_done"):
-            monkeypatch.setattr(states, name, breaking(getattr(states, name)))
-        async with process.running():
-            await process.put(replace(FIRST, key=key))
-            await until_none_wait(redis)
-
-        assert shown == ["first"]
-        assert (await states.of_turn(key, "t1"))[0].stage is Stage.SENT
+    assert shown == ["first"] * times
 
 
 async def test_what_was_given_without_an_answer_is_delivered_before_the_lease_is_over(
@@ -438,52 +452,21 @@ async def test_a_reply_in_a_newer_format_to_who_is_connected_here_holds_up_no_ot
     assert shown == ["second"]
 
 
-@pytest.mark.parametrize("lost", ["hold", "mark"])
-async def test_what_another_process_did_meanwhile_counts_more_than_what_was_certain_before(
-    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, lost: str
-) -> None:
-    """One could not say that it sends; another had the reply then, sent it, and ended without saying so."""
-    shown: list[str] = []
-    one, other = (Process(redis, settings(), Paper(shown)) for _ in range(2))
-    stream = stream_of(KEY.partition, "paper")
-    await one.put(FIRST)
-    (given,) = await one.outbox.streams.offered([stream], 1)
-    known = FIRST if lost == "hold" else None
-    script = getattr(one.outbox.states, f"_{lost}")
-
-    async def silent(**said: Any) -> Any:
-        if lost == "hold":
-            await script(**said)
-        raise StoreUnavailable("Redis: timeout")
-
-    with monkeypatch.context() as away, pytest.raises(StoreUnavailable):
-        away.setattr(one.outbox.states, f"_{lost}", silent)
-        await one.deliverer._delivery.deliver(KEY, "t1", given, known)
-    (given,) = await other.outbox.streams.abandoned([stream], 0.0, 1)
-    await other.outbox.states.hold(KEY, "t1", given)
-    await other.outbox.states.mark(FIRST, 0, Stage.SENDING, held=True)
-    await other.paper.send(FIRST, OutboundPart(0, 1, "first", "t1"))
-    (given,) = await one.outbox.streams.abandoned([stream], 0.0, 1)
-    await one.deliverer._delivery.deliver(KEY, "t1", given, known)
-
-    assert shown == ["first"]
-    assert await waiting(redis) == []
-
-
 async def test_what_waits_for_another_process_uses_nothing_up_of_what_the_platform_allows(
     redis: Redis, settings: MakeSettings
 ) -> None:
     one, other = (Process(redis, settings(), Paper([])) for _ in range(2))
     other.paper.capabilities = replace(other.paper.capabilities, sends_per_second=0.001)
+    rate_limiter = other.deliverer._delivery._rate_limiters.of(other.paper)
+    assert all(rate_limiter.take_turn(KEY) for _ in range(CHAT_BURST - 2))
     async with one.running(), other.running():
         one.paper.open.clear()
         await one.put(FIRST)
         await until(lambda: one.paper.asked)
         await other.put(SECOND)
         await asyncio.sleep(0.2)  # it has looked many times whether the first is through
-        governor = other.deliverer._delivery._governors.of(other.paper)
 
-        assert governor.goes_at_once(KEY, Urgency.FINAL)
+        assert rate_limiter.take_turn(KEY)
 
 
 async def test_a_store_that_is_silent_at_the_end_holds_up_only_for_the_grace_period(

@@ -32,11 +32,11 @@ from runtime.commands.command import Command, Invocation
 from runtime.commands.registry import Commands
 from runtime.delivery import Delivery
 from runtime.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
-from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.limits import RateLimit
 from runtime.outbox import Outbox, streams_of
 from runtime.places import Places, Settled
+from runtime.rate_limiter import RateLimiters
 from runtime.shows import Shows
 from runtime.turns import mailbox
 from runtime.turns.batch import Batch, Lane, MailboxFull
@@ -95,8 +95,8 @@ class Door:
         self.places = Places(redis)
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
-        shows = Shows(connectors, self.outbox.states, Governors(), self.hub)
-        self._delivery = Delivery(self.outbox.states, connectors, Governors(), "skip")
+        shows = Shows(connectors, self.outbox.states, RateLimiters(), self.hub)
+        self._delivery = Delivery(self.outbox.states, connectors, RateLimiters(), "skip")
         self._redis, self._streams = redis, WorkStreams(redis)
         self.woken: list[int] = []
         self.gateway = Gateway(

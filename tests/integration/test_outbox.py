@@ -22,9 +22,9 @@ from connectors.message import (
     Usage,
 )
 from runtime.delivery import Delivery, NoConnector
-from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox, streams_of
+from runtime.rate_limiter import RateLimiters
 from runtime.stored import NewerFormat
 from runtime.work_streams import WorkStreams
 
@@ -80,7 +80,7 @@ class Box:
     def __init__(self, redis: Redis, paper: Paper, ambiguous: Literal["skip", "resend"] = "skip") -> None:
         connectors: dict[str, Connector] = {"paper": paper}
         self.outbox = Outbox(redis, Hub(redis, shared=False))
-        self.delivery = Delivery(self.outbox.states, connectors, Governors(), ambiguous)
+        self.delivery = Delivery(self.outbox.states, connectors, RateLimiters(), ambiguous)
         self.load = self.outbox.load
 
     async def deliver(self, message: OutboundMessage) -> int:
@@ -207,7 +207,7 @@ async def test_a_refusal_for_good_is_raised(redis: Redis) -> None:
 async def test_a_place_without_a_connector_is_named(redis: Redis) -> None:
     states = Box(redis, Paper()).outbox.states
     with pytest.raises(NoConnector, match="paper"):
-        await Delivery(states, {}, Governors(), "skip").deliver(KEY, "t1")
+        await Delivery(states, {}, RateLimiters(), "skip").deliver(KEY, "t1")
 
 
 async def test_a_part_that_was_refused_for_now_is_still_unsent_after_an_end_of_the_process(redis: Redis) -> None:
@@ -227,7 +227,7 @@ async def test_a_part_that_was_never_handed_over_because_the_store_went_silent_i
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paper = Paper()
-    box = outbox(redis, paper)
+    box = outbox(redis, paper, "resend")
     run = redis.evalsha
     troubles = 1
 

@@ -13,15 +13,14 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.connector import Connector, SendFailed
-from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
+from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.delivery import Delivery
-from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.outbox import Outbox
-from runtime.part_states import PartStates, stream_of
-from runtime.parts import PartState, Stage
+from runtime.part_states import stream_of
+from runtime.parts import Stage
 from runtime.progress import Telling, Watched, telling
-from runtime.schedule import Schedule, Ticket, Urgency
+from runtime.rate_limiter import Extra, Limits, RateLimiters
 from runtime.shows import Shows
 from tests.emulators.board import Board, FoundAgain, KnowsAgain
 
@@ -75,9 +74,9 @@ class Box:
         connectors: dict[str, Connector] = {"board": platform}
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
-        governors = Governors()
-        self.shows = Shows(connectors, self.outbox.states, governors, self.hub, streams=streams)
-        self.delivery = Delivery(self.outbox.states, connectors, governors, "skip")
+        rate_limiters = RateLimiters()
+        self.shows = Shows(connectors, self.outbox.states, rate_limiters, self.hub, streams=streams)
+        self.delivery = Delivery(self.outbox.states, connectors, rate_limiters, "skip")
         self.watched = self.shows.watched(platform, DRAFT)
 
     @asynccontextmanager
@@ -112,16 +111,18 @@ async def write(outbox: Box, platform: Board, *pieces: tuple[str, tuple[str, ...
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[Urgency]:
-    """How urgent each call was that was allowed, in order."""
-    found: list[Urgency] = []
-    count = Schedule._count
+def extras(monkeypatch: pytest.MonkeyPatch) -> list[Extra]:
+    """What each preview was that was allowed, in order."""
+    found: list[Extra] = []
+    take = Limits.take_extra
 
-    def counted(schedule: Schedule, ticket: Ticket, now: float) -> None:
-        count(schedule, ticket, now)
-        found.append(ticket.urgency)
+    def counted(limits: Limits, chat: str, extra: Extra, now: float) -> float:
+        seconds = take(limits, chat, extra, now)
+        if not seconds:
+            found.append(extra)
+        return seconds
 
-    monkeypatch.setattr(Schedule, "_count", counted)
+    monkeypatch.setattr(Limits, "take_extra", counted)
     return found
 
 
@@ -176,7 +177,7 @@ async def test_a_reply_that_outgrows_a_message_goes_on_in_the_next(redis: Redis)
 
 
 async def test_each_message_that_a_growing_reply_changes_has_a_turn_of_its_own(
-    redis: Redis, turns: list[Urgency]
+    redis: Redis, extras: list[Extra]
 ) -> None:
     """Where two messages have to change at once, the platform hears no more than its limits allow."""
     board = Board()
@@ -190,32 +191,7 @@ async def test_each_message_that_a_growing_reply_changes_has_a_turn_of_its_own(
         await until(board, "abcdefgh", "ij")
 
     assert len(board.seen) == 4
-    assert len([one for one in turns if one in (Urgency.BEGINNING, Urgency.PREVIEW)]) >= len(board.seen)
-
-
-async def test_what_was_shown_before_is_looked_for_once_before_first_words_that_need_not_wait(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the model is asked, so that they need not wait for the store."""
-    looked = asyncio.Event()
-    looks: list[str] = []
-    of_turn = PartStates.of_turn
-
-    async def look(states: PartStates, key: ConversationKey, turn_id: str) -> dict[int, PartState]:
-        found = await of_turn(states, key, turn_id)
-        looks.append(turn_id)
-        looked.set()
-        return found
-
-    monkeypatch.setattr(PartStates, "of_turn", look)
-    board = Board()
-    async with box(redis, board).preview(DRAFT) as preview:
-        async with asyncio.timeout(5):
-            await looked.wait()
-        await preview.show("12345678")
-        await until(board, "12345678")
-
-    assert looks == [DRAFT.turn_id]
+    assert len([one for one in extras if one is not Extra.SIGN]) >= len(board.seen)
 
 
 async def test_a_reply_that_becomes_a_file_leaves_nothing_of_its_growth_behind(redis: Redis) -> None:
@@ -301,10 +277,12 @@ async def test_what_a_preview_cannot_show_the_delivery_shows(redis: Redis) -> No
     assert board.shown == ["one two"]
 
 
-async def test_a_platform_that_asks_for_a_pause_gets_it_and_the_reply_grows_on(redis: Redis) -> None:
-    """A 429 in the middle loses nothing."""
+async def test_a_platform_that_asks_for_a_pause_gets_no_more_previews_for_a_while_and_the_whole_reply(
+    redis: Redis,
+) -> None:
     board = Board()
-    async with box(redis, board).preview(DRAFT) as preview:
+    outbox = box(redis, board)
+    async with outbox.preview(DRAFT) as preview:
         await preview.show("one")
         await until(board, "one")
         board.failures = [SendFailed("slow", retryable=True, retry_after_seconds=0.01)]
@@ -313,16 +291,21 @@ async def test_a_platform_that_asks_for_a_pause_gets_it_and_the_reply_grows_on(r
             while board.failures:
                 await asyncio.sleep(0.002)
         await preview.show("!")
-        await until(board, "one two!")
+        await asyncio.sleep(0.05)
+        assert board.shown == ["one"]
+    await outbox.deliver(replace(DRAFT, text="one two!"))
+
+    assert board.shown == ["one two!"]
+    assert len(board.tokens) == 1
 
 
-async def test_what_is_only_added_to_takes_nothing_of_the_rate_for_edits(redis: Redis, turns: list[Urgency]) -> None:
+async def test_what_is_only_added_to_takes_nothing_of_the_rate_for_edits(redis: Redis, extras: list[Extra]) -> None:
     """It begins like a message, and grows by a means that has a rate of its own."""
     feed = Feed()
     await write(box(redis, feed), feed, ("one", ("one",)), (" two", ("one two",)))
 
-    assert turns[0] is Urgency.OPENING
-    assert set(turns[1:]) == {Urgency.ADDITION}
+    assert extras[0] is Extra.OPENING
+    assert set(extras[1:]) == {Extra.ADDITION}
 
 
 async def test_means_of_the_platforms_own_are_preferred_and_end_in_the_last_form(redis: Redis) -> None:
@@ -336,16 +319,6 @@ async def test_means_of_the_platforms_own_are_preferred_and_end_in_the_last_form
     assert feed.tokens == []
 
 
-async def test_what_is_begun_by_the_platforms_own_means_begins_with_a_few_words(redis: Redis) -> None:
-    """Nothing says later whether they arrived; the rest is added at once, though nothing more is written."""
-    feed = Feed()
-    async with box(redis, feed).preview(DRAFT) as preview:
-        await preview.show(LONG)
-        await until(feed, LONG)
-
-    assert feed.begun == LONG[:60]
-
-
 async def test_a_beginning_by_the_platforms_own_means_of_which_nobody_knows_is_counted(redis: Redis) -> None:
     class FoundFeed(Feed, FoundAgain):
         pass
@@ -357,7 +330,7 @@ async def test_a_beginning_by_the_platforms_own_means_of_which_nobody_knows_is_c
         await outbox.deliver(replace(DRAFT, text="one"))
 
     assert feed.shown == ["one"]
-    assert [one["why"] for one in told if one["event"] == "reply.ambiguous"] == ["first words"]
+    assert [one["why"] for one in told if one["event"] == "reply.ambiguous"] == ["preview"]
 
 
 async def test_where_the_platforms_own_means_do_not_serve_edits_do(redis: Redis) -> None:
@@ -368,9 +341,9 @@ async def test_where_the_platforms_own_means_do_not_serve_edits_do(redis: Redis)
 
 
 async def test_a_reply_that_is_done_at_once_is_shown_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody sees a word alone that becomes a sentence a moment later, where the sending of it is in no doubt."""
+    """Nobody sees a word alone that becomes a sentence a moment later, and the platform is called once."""
     monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 30.0)
-    board = KnowsAgain()
+    board = Board()
     outbox = box(redis, board)
     async with outbox.preview(DRAFT) as preview:
         await preview.show("o")
@@ -420,7 +393,7 @@ async def test_a_show_that_is_over_is_freed_at_once(redis: Redis, monkeypatch: p
             await preview.show("one")
             await until(board, "one")
             show = outbox.shows._shows[DRAFT.turn_id]
-            seen: list[weakref.ref[Any]] = [weakref.ref(show.signs), weakref.ref(show.preview)] if show.preview else []
+            seen: list[weakref.ref[Any]] = [weakref.ref(show.signs), weakref.ref(show.task)]
             del show
         await asyncio.sleep(0)
         assert [one() for one in seen] == [None, None]
@@ -463,34 +436,6 @@ async def test_a_reply_comes_after_the_sign_that_is_being_called_for(
         assert board.signs == 1
 
 
-async def test_a_reply_comes_after_the_sign_though_the_store_is_still_told_what_was_shown(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is left to be stored of first words holds up no delivery; the sign does."""
-    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 0.001)
-    monkeypatch.setattr("runtime.signs.LAST_SIGN_SECONDS", 30.0)
-    board, stored = SlowSigns(), asyncio.Event()
-    outbox = box(redis, board)
-    mark = outbox.outbox.states.mark
-
-    async def slow(message: OutboundMessage, index: int, stage: Stage, *more: Any, **options: Any) -> None:
-        if stage is Stage.SHOWN:
-            await stored.wait()
-        await mark(message, index, stage, *more, **options)
-
-    monkeypatch.setattr(outbox.outbox.states, "mark", slow)
-    async with asyncio.timeout(5), outbox.preview(DRAFT) as preview:
-        await preview.show("one")
-        await board.called.wait()
-        await until(board, "one")
-        finishing = asyncio.create_task(outbox.shows.finish(DRAFT.turn_id))
-        await asyncio.sleep(0.02)
-        assert not finishing.done()
-        board.allowed.set()
-        await finishing  # the store has not answered yet
-        stored.set()
-
-
 @pytest.mark.parametrize("longest", [0.001, 30.0])
 async def test_a_reply_waits_for_no_sign_that_the_platform_is_slow_with_or_that_is_over(
     redis: Redis, monkeypatch: pytest.MonkeyPatch, longest: float
@@ -512,9 +457,9 @@ async def test_a_reply_waits_for_no_sign_that_the_platform_is_slow_with_or_that_
 async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_shown(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where its first words wait for more: it has none then."""
+    """It has shown none."""
     monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 30.0)
-    outbox = box(redis, KnowsAgain())
+    outbox = box(redis, Board())
 
     async def asked(*_: object) -> None:
         raise AssertionError("the store was asked")
@@ -561,42 +506,6 @@ async def test_what_a_platform_began_by_its_own_means_becomes_the_reply_though_n
     assert board.shown == ["one", "two"]
 
 
-class Wide(Board):
-    """A part holds two hundred characters."""
-
-    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        texts = [message.text[at : at + 200] for at in range(0, len(message.text), 200)]
-        return [OutboundPart(n, len(texts), text, f"{message.turn_id}:{n}") for n, text in enumerate(texts)]
-
-
-class WideFoundAgain(Wide, FoundAgain):
-    pass
-
-
-LONG = "The harbour is deep enough for ships that carry steel, and for those that carry sand as well as ore."
-
-
-async def test_no_more_than_a_few_words_are_sent_before_their_receipt_where_nobody_could_find_them(
-    redis: Redis,
-) -> None:
-    """The rest comes by an edit at once, though nothing more is written."""
-    board = Wide()
-    await write(box(redis, board), board, (LONG, (LONG,)))
-    assert board.seen[0]["id1"] == "The harbour is deep enough for ships that carry steel, and…"
-
-
-async def test_first_words_that_can_be_found_again_are_all_there_is(redis: Redis) -> None:
-    board = WideFoundAgain()
-    await write(box(redis, board), board, (LONG, (LONG,)))
-    assert board.seen[0]["id1"] == LONG
-
-
-async def test_a_further_message_begins_with_a_sign_that_it_is_coming(redis: Redis) -> None:
-    board = Wide()
-    await write(box(redis, board), board, (LONG * 3, (LONG * 2, LONG)))
-    assert next(seen["id2"] for seen in board.seen if "id2" in seen) == "…"
-
-
 async def test_first_words_that_may_have_stayed_behind_are_counted(redis: Redis) -> None:
     board = Board()
     outbox = box(redis, board)
@@ -604,7 +513,7 @@ async def test_first_words_that_may_have_stayed_behind_are_counted(redis: Redis)
     with capture_logs() as told:
         await outbox.deliver(replace(DRAFT, text="one"))
     (ambiguous,) = [one for one in told if one["event"] == "reply.ambiguous"]
-    assert (ambiguous["why"], ambiguous["then"]) == ("first words", "resend")
+    assert (ambiguous["why"], ambiguous["then"]) == ("preview", "resend")
     assert board.shown == ["one"]
 
 
@@ -642,55 +551,3 @@ async def test_a_broken_preview_costs_no_reply(redis: Redis, monkeypatch: pytest
     await outbox.deliver(replace(DRAFT, text="one"))
 
     assert board.shown == ["one"]
-
-
-async def test_a_delivery_does_not_wait_until_the_store_was_told_of_the_first_words(redis: Redis) -> None:
-    """What of that comes too late changes nothing: the hold has told it."""
-    board = Board()
-    outbox = box(redis, board)
-    states, tell, told = outbox.outbox.states, asyncio.Event(), asyncio.Event()
-    mark = states._mark
-
-    async def mark_late(*, keys: list[str], args: list[str]) -> object:
-        if args[2].startswith(Stage.SHOWN):
-            await tell.wait()
-        done: object = await mark(keys=keys, args=args)
-        if args[2].startswith(Stage.SHOWN):
-            told.set()
-        return done
-
-    states._mark = mark_late  # type: ignore[assignment]
-    with capture_logs() as logs:
-        async with outbox.preview(DRAFT) as preview:
-            await preview.show("one")
-            await until(board, "one")
-            async with asyncio.timeout(5):
-                await outbox.shows.finish("t1")
-                await outbox.deliver(replace(DRAFT, text="one!"))
-            assert not told.is_set()
-            tell.set()
-            await told.wait()
-
-    assert (board.shown, len(board.tokens)) == (["one!"], 1)
-    assert (await states.of_turn(KEY, "t1"))[0].stage is Stage.SENT
-    assert [one for one in logs if one["event"] == "preview.ended"] == []
-
-
-async def test_first_words_that_the_store_was_not_told_of_are_told_with_the_hold(redis: Redis) -> None:
-    board = Board()
-    outbox = box(redis, board)
-    states = outbox.outbox.states
-    await states.mark(DRAFT, 0, Stage.DRAFTING)
-    mark = states._mark
-
-    async def away(**_: object) -> object:
-        raise StoreUnavailable("away")
-
-    states._mark = away  # type: ignore[assignment]
-    with pytest.raises(StoreUnavailable):
-        await states.mark(DRAFT, 0, Stage.SHOWN, "7")
-    states._mark = mark
-    await outbox.outbox.put(replace(DRAFT, text="one!"), ["board"])
-    held = await states.hold(KEY, "t1")
-    assert (held.states[0], held.unrecorded) == (PartState(Stage.SHOWN, "7"), {})
-    assert (await PartStates(redis).of_turn(KEY, "t1"))[0] == PartState(Stage.SHOWN, "7")

@@ -13,11 +13,11 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
 from runtime.exchange import Completion
-from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.part_states import PartStates
 from runtime.places import QueueMode, Settled
 from runtime.progress import tell_none_comes
+from runtime.rate_limiter import RateLimiters
 from runtime.shows import Shows
 from runtime.turns.batch import Batch, BatchGrown, Envelope, Lease
 from runtime.turns.cancel import Cancellations, notify_interrupted
@@ -304,7 +304,7 @@ async def test_who_waits_at_another_process_hears_that_a_newer_message_gets_the_
             let_go.append((key, messages))
 
     gateway, worker = Hub(redis, shared=True), Hub(redis, shared=True)
-    Shows({"http": Door()}, PartStates(redis), Governors(), gateway)
+    Shows({"http": Door()}, PartStates(redis), RateLimiters(), gateway)
     listening = asyncio.create_task(gateway.run())
     try:
         async with asyncio.timeout(60):

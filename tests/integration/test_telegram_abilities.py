@@ -78,17 +78,6 @@ async def test_a_file_goes_to_the_topic_and_hangs_at_the_question(
     assert (shown.file_name, shown.content, shown.reply_to) == ("all.md", b"# All of it", 1)
 
 
-async def test_a_text_that_was_sent_can_become_a_file(
-    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
-) -> None:
-    """Where a reply outgrew its parts while people watched it grow."""
-    async with running(bot, gateway):
-        said = await asked(telegram, gateway)
-        receipt = await bot.send(said, bot.render(said)[0])
-        await bot.edit(said, a_file(said), receipt)
-    assert [(m.text, m.file_name, m.content) for m in telegram.shown(LENA)] == [("", "all.md", b"# All of it")]
-
-
 async def test_a_file_whose_fate_nobody_knows_is_ambiguous(
     telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
 ) -> None:

@@ -13,8 +13,6 @@ from connectors.message import ConversationKey, OutboundMessage, Source
 from connectors.slack import outgoing
 from connectors.telegram import calls
 from connectors.text.sources import MAX_HEADING_CHARACTERS, MAX_PATH_CHARACTERS, sources_line, without_sources
-from runtime.first_words import begun
-from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.slack_nouns import in_blocks, seen
 from tests.emulators.telegram_html import parse_html
 
@@ -128,10 +126,3 @@ def test_a_section_of_slack_is_never_too_long() -> None:
     assert [has_line(part) for part in parts] == [False, True]
     assert "".join(seen(part.text) for part in parts) == text
     assert len(parts[-1].text) <= 3000
-
-
-def test_first_words_have_no_sources() -> None:
-    connector = telegram_connector()
-    message = reply("They float because they push water away.", Source("a.md", ""))
-    (part,) = connector.render(message)
-    assert begun(connector, message, part, 12).text == "They float…"
