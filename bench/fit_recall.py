@@ -28,7 +28,7 @@ from grounding.documents.embedding import Embedder
 from grounding.documents.index import Hit, Passage
 from grounding.documents.looking_back import POOL
 from grounding.documents.metrics import ndcg_at, recall_at
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.recollection import ASSISTANT, WEIGHTS, Features, candidates
 from grounding.documents.turns import Memory, Turns
 from grounding.evaluate_memory import ADVERSARIAL

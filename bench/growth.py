@@ -28,7 +28,7 @@ from connectors.message import PARTITIONS, ConversationKey
 from grounding.documents.embedding import WordLlamaEmbedder
 from grounding.documents.index import Entry as Indexed
 from grounding.documents.index import Kind, Passage
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
@@ -101,9 +101,6 @@ class Filling:
                 for start in range(0, messages // 2, AT_ONCE):
                     numbers = range(start, min(start + AT_ONCE, messages // 2))
                     await index.upsert(key_of(place).scope, await _entries(embedder, numbers))
-            await index.check()  # comes after what was begun
-            while index.is_moving:
-                await asyncio.sleep(0.05)
         finally:
             await index.close()
 

@@ -41,7 +41,7 @@ from grounding.documents.embedding import Embedder, Vector
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex
 from grounding.documents.metrics import percentile
 from grounding.documents.minilm import VOCABULARY
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.runs import GROUP_CHUNKS
 from grounding.documents.search import Search
 from grounding.documents.sparse import SparseVector, encode_document

@@ -23,7 +23,7 @@ from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.documents.embedding import Embedder
 from grounding.documents.index import Kind
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.relevance import Floor, floor_for
 from grounding.documents.trial import fill, load_documents
 from grounding.documents.vocabulary import NOTHING, Vocabulary

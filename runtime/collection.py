@@ -167,7 +167,7 @@ def adapter(
             from runtime.embedded.asked_index import AskedIndex
 
             return AskedIndex(engine, *about, **how)
-        from grounding.documents.qdrant_embedded import EmbeddedIndex
+        from grounding.documents.qdrant_edge import EmbeddedIndex
 
         return EmbeddedIndex(*about, **how)
     from grounding.documents.qdrant_server import ServerIndex

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from itertools import pairwise
 from typing import Any
 
-from grounding.documents.index import Arm, Hit, Passage
+from grounding.documents.index import Arm, Hit
 from grounding.documents.stored import DEEP, passage_of
 
 TIES = 8
@@ -28,20 +28,15 @@ def hits_of(
     explain: bool,
     cosine_of: Callable[[Any], float] | None,
     compared: int | None = None,
-    passages_of: Callable[[Sequence[Any]], Mapping[Any, Passage]] | None = None,
 ) -> list[Hit]:
     """The best *top_k* of the *fused* points, with what each of *arms* (``dense``, ``sparse``, ``deep``; all points are
     best first) says of them, in an order that is the same on every call: engines leave the order of equal scores to
     chance, here source, ordinal and id decide.
 
     With *explain* an arm tells ranks, too; *cosine_of* stands in for the dense one, of the best *compared*
-    or of all. *passages_of* gives, by their ids, what points hold, which else is in their payloads; a point that is not
-    among them was deleted a moment ago. Raises `grounding.documents.index.IndexUnavailable` for a stored format that is
-    not known.
+    or of all. Raises `grounding.documents.index.IndexUnavailable` for a stored format that is not known.
     """
-    leading = _leading(fused, top_k)
-    there = {one.id: passage_of(one.payload) for one in leading} if passages_of is None else passages_of(leading)
-    near = [(point, one, there[point]) for one in leading if (point := one.id) in there]
+    near = [(one.id, one, passage_of(one.payload)) for one in _leading(fused, top_k)]
     scores = [one.score for _, one, _ in near]
     if any(before - after < _CLOSE for before, after in pairwise(scores)):  # mostly all stand in their order
         near.sort(key=lambda one: (-round(one[1].score, 6), one[2].source, one[2].ordinal, one[2].id))

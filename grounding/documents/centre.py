@@ -28,7 +28,7 @@ CENTRES = 1000
 """How many are remembered, a few kB each."""
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class Centre:
     """The mean of *count* unit vectors; empty where there are none."""
 
@@ -82,11 +82,6 @@ class Centres:
                 self._sizes.clear()
             self._sizes[tenant] = size, self._now()
         return size
-
-    def known_size(self, tenant: str) -> float:
-        """How many passages *tenant* has as far as is known without asking; infinitely many where it is not."""
-        size, since = self._sizes.get(tenant, (math.inf, -math.inf))
-        return size if self._now() - since <= SIZE_MAX_AGE_SECONDS else math.inf
 
     def of(self, tenant: str) -> Centre | None:
         """The centre of *tenant*, if it is known and still good."""

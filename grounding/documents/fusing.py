@@ -61,18 +61,23 @@ def scale_of(scores: Collection[float], zeros: int = 0) -> Scale:
     return Scale(1 / width, 0.5 - mean / width) if width else Scale(0.0, 0.5)
 
 
-def scales_of(dense: Mapping[Id, float], sparse: Mapping[Id, float]) -> tuple[Scale, Scale, float]:
+def scales_of(
+    dense: Mapping[Id, float], sparse: Mapping[Id, float], *, counts_absent: bool = True
+) -> tuple[Scale, Scale, float]:
     """The scales of both arms, and what a passage without any of the words has on the second: nothing where words find
-    as many as are asked for, as in Qdrant."""
-    missing = max(0, len(dense) - len(sparse))
+    as many as are asked for, or where those without do not count (*counts_absent*), as in Qdrant."""
+    missing = max(0, len(dense) - len(sparse)) if counts_absent else 0
     words = scale_of(sparse.values(), missing)
     return scale_of(dense.values()), words, words.of(0.0) if missing else 0.0
 
 
-def by_scores(dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int) -> list[tuple[Id, float]]:
+def by_scores(
+    dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int, *, counts_absent: bool = True
+) -> list[tuple[Id, float]]:
     """The best *top_k* points by the sum of both arms' scores, each on its own scale, with that sum; equal ones in the
-    order of their ids. *sparse* is all that has any of the words, at most as many as *dense* offers count beside it."""
-    (factor, shift), words, without = scales_of(dense, sparse)
+    order of their ids. If *counts_absent*, *sparse* is all that has any of the words, and points without any count, as
+    many as *dense* offers beside it; if not, the fusion is Qdrant's own."""
+    (factor, shift), words, without = scales_of(dense, sparse, counts_absent=counts_absent)
     # Written out: a call for each point would take longer than all the rest.
     summed = {point: factor * score + shift + without for point, score in dense.items()}
     factor, shift = words

@@ -1,6 +1,6 @@
 """The passage index as this process has it while the engine is in another: asked, and filled, through a socket.
 
-What it does is what `grounding.documents.qdrant_embedded.EmbeddedIndex` does there. A scope that may not hold what it
+What it does is what `grounding.documents.qdrant_edge.EmbeddedIndex` does there. A scope that may not hold what it
 is asked for is refused here, before anything is sent.
 """
 
@@ -13,15 +13,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import UUID
 
 import structlog
 
 from connectors.message import Scope
-from grounding.documents import edge_looking, stored
+from grounding.documents import stored
 from grounding.documents.centre import Centres
-from grounding.documents.edge_held import MOST_OF_ONE, Tenant
-from grounding.documents.edge_search import EdgeSearch
 from grounding.documents.embedding import Vector
 from grounding.documents.index import (
     AskDeep,
@@ -34,14 +31,12 @@ from grounding.documents.index import (
     Source,
 )
 from grounding.documents.judging import Judging
-from grounding.documents.looking_back import Look, Part, looked_back
-from grounding.documents.looking_up import Chosen, LookUp, looked_up
+from grounding.documents.looking_back import Look, Part
+from grounding.documents.looking_up import Chosen, LookUp
 from grounding.documents.sparse import SparseVector
-from runtime.embedded.held_here import HeldHere
 from runtime.embedded.index_lane import (
     Flat,
     chosen_of,
-    entry_of,
     flat_entry,
     flat_look,
     flat_look_up,
@@ -57,7 +52,7 @@ from runtime.embedded.index_process import IndexProcess
 
 T = TypeVar("T")
 OPENING_SECONDS = 300.0
-"""How long the first answer may take: see `grounding.documents.edge_engine.OPENING_SECONDS`."""
+"""How long the first answer may take: see `grounding.documents.qdrant_edge.OPENING_SECONDS`."""
 ENTRIES = 16
 """So many are made ready to be sent at once: 0.3 ms of the event loop."""
 BATCH = 32
@@ -85,16 +80,12 @@ class AskedIndex:
         self._timeout_seconds = timeout_seconds
         self._opened_by: int | None = None
         self._closed = False
-        self._fusion = fusion or Fusion()
         self._centres = Centres()
-        self._held = HeldHere(dimensions)
-        self._held_of: int | None = None
-        """The process of which it is held."""
         self._key = process.make(
             folder,
             model,
             dimensions,
-            asdict(self._fusion),
+            asdict(fusion or Fusion()),
             timeout_seconds=timeout_seconds,
             version=version,
             deep_dimensions=deep_dimensions,
@@ -109,7 +100,7 @@ class AskedIndex:
         if not entries:
             return
         rows = _made(entries, flat_entry)
-        with self._changing([(scope, entry) for entry in entries]):
+        with self._changing(Counter(stored.tenant(scope, entry.passage.kind) for entry in entries)):
             await self._write("upsert", flat_scope(scope), rows=rows, count=len(entries))
 
     async def replace(self, sources: Sequence[Source]) -> None:
@@ -119,9 +110,11 @@ class AskedIndex:
         named = [(flat_scope(one.scope), one.kind.value, one.name) for one in sources]
         entries = [(number, entry) for number, one in enumerate(sources) for entry in one.entries]
         rows = _made(entries, lambda row: (row[0], flat_entry(row[1])))
-        gone = [stored.tenant(one.scope, one.kind) for one in sources if not one.entries]
-        with self._changing([(one.scope, entry) for one in sources for entry in one.entries], gone) as worn:
-            worn.update(await self._write("replace", named, rows=rows, count=len(entries)))
+        counts: Counter[str] = Counter()
+        for one in sources:
+            counts[stored.tenant(one.scope, one.kind)] += max(len(one.entries), 1)
+        with self._changing(counts):
+            await self._write("replace", named, rows=rows, count=len(entries))
 
     async def delete(
         self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] | None = None
@@ -129,7 +122,7 @@ class AskedIndex:
         tenant = stored.tenant(scope, kind)
         if ids is not None and not ids:
             return
-        with self._changing((), [tenant] * max(1, len(ids or ()))):
+        with self._changing({tenant: max(1, len(ids or ()))}):
             await self._write("delete", flat_scope(scope), kind.value, source, None if ids is None else [*ids])
         if ids is None and source is None:
             self._centres.forget(tenant)
@@ -152,55 +145,33 @@ class AskedIndex:
         if (dense is None and sparse is None) or top_k < 1:
             return []
         again = deep if self.deepens and dense is not None and sparse is not None else None
-
-        async def asked() -> list[Hit]:
-            how = {"explain": explain, "scores": scores, "compared": compared, "only_sources": [*only_sources]}
-            about = (flat_scope(scope), kind.value, packed(dense), flat_words(sparse), top_k, how, again is not None)
-            hits = await self._ask("search", *about, meanwhile=_meanwhile(again))
-            return [hit_of(row) for row in hits]
-
-        given = EdgeSearch(
-            scope, kind, dense, sparse, top_k, explain, scores, compared, only_sources, self._fusion, again is not None
-        )
-        if not edge_looking.is_answered_here(given):
-            return await asked()
-        return await self._look(scope, kind, asked, lambda held: edge_looking.answered(given, held, self._centres))
+        how = {"explain": explain, "scores": scores, "compared": compared, "only_sources": [*only_sources]}
+        about = (flat_scope(scope), kind.value, packed(dense), flat_words(sparse), top_k, how, again is not None)
+        hits = await self._ask("search", *about, meanwhile=_meanwhile(again))
+        return [hit_of(row) for row in hits]
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
         stored.where(scope, kind)
         if not any(wanted.values()):
             return {source: [] for source in wanted}
-
-        async def asked() -> dict[str, list[Passage]]:
-            found: dict[str, list[Passage]] = {source: [] for source in wanted}
-            named = {source: [*ordinals] for source, ordinals in wanted.items()}
-            for row in await self._ask("read", flat_scope(scope), kind.value, named):
-                passage = passage_of(row)
-                found[passage.source].append(passage)
-            return found
-
-        def here(held: Tenant) -> dict[str, list[Passage]]:
-            return {source: held.of_source(source, ordinals) for source, ordinals in wanted.items()}
-
-        return await self._look(scope, kind, asked, here)
+        found: dict[str, list[Passage]] = {source: [] for source in wanted}
+        named = {source: [*ordinals] for source, ordinals in wanted.items()}
+        for row in await self._ask("read", flat_scope(scope), kind.value, named):
+            passage = passage_of(row)
+            found[passage.source].append(passage)
+        return found
 
     async def beside(
         self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
     ) -> list[Passage]:
         if not stored.where_beside(scope, kind, sources, followed):
             return []
-
-        async def asked() -> list[Passage]:
-            rows = await self._ask("beside", flat_scope(scope), kind.value, [*sources], [*followed])
-            return [passage_of(row) for row in rows]
-
-        return await self._look(scope, kind, asked, lambda held: held.beside(sources, followed))
+        rows = await self._ask("beside", flat_scope(scope), kind.value, [*sources], [*followed])
+        return [passage_of(row) for row in rows]
 
     async def look_back(self, scope: Scope, look: Look) -> list[Part]:
         """See `grounding.documents.looking_back.looked_back`."""
         stored.where(scope, Kind.TURN)  # a scope that may not hold these is refused here
-        if self._here(scope, Kind.TURN) is not None:
-            return await looked_back(self, scope, look)
         return [Part(*one) for one in await self._ask("look_back", flat_scope(scope), flat_look(look))]
 
     async def look_up(
@@ -209,45 +180,8 @@ class AskedIndex:
         """See `grounding.documents.looking_up.looked_up`."""
         stored.seen(scope, kind)  # a scope that may not hold these is refused here
         again = deep if self.deepens and look.dense is not None else None
-        if again is None and self._here(scope, kind) is not None:
-            return await looked_up(self, scope, kind, look, judging)
         about = flat_scope(scope), kind.value, flat_look_up(look), again is not None
         return chosen_of(await self._ask("look_up", *about, meanwhile=_meanwhile(again)))
-
-    async def _look(self, scope: Scope, kind: Kind, ask: Callable[[], Awaitable[T]], here: Callable[[Tenant], T]) -> T:
-        """*here*, where the scope's passages are held whole. Else what *ask* says."""
-        held = self._here(scope, kind)
-        return await ask() if held is None else here(held)
-
-    def _here(self, scope: Scope, kind: Kind) -> Tenant | None:
-        """The scope's passages, where they are held whole. Else more of them is read from now on."""
-        self._ensure_open()
-        if self._held_of != (pid := self._process.pid):  # another one may not have what this one had
-            self._held.clear()
-            self._held_of = pid
-        tenant = stored.tenant(scope, kind)
-        if (held := self._held.of(tenant)) is None and pid is not None:
-            self._hold(tenant, scope, kind)
-        return held
-
-    def _hold(self, tenant: str, scope: Scope, kind: Kind) -> None:
-        """Begin to list, or to read more, of what *tenant* has."""
-
-        def listed(points: list[int] | None) -> None:
-            if points is None:
-                self._held.unlisted(tenant)
-            elif self._held_of == pid and stamp is not None:
-                self._held.lists(tenant, stamp, points)
-
-        def read(rows: list[Any] | None) -> None:
-            if rows is not None and more is not None and self._held_of == pid:
-                self._held.read(tenant, *more, [(point, entry_of(row)) for point, row in rows])
-
-        pid, about = self._held_of, (flat_scope(scope), kind.value)
-        if (more := self._held.wanted(tenant)) is not None:
-            self._process.begin(("entries", self._key, *about, more[1]), read)
-        elif (stamp := self._held.begins(tenant)) is not None:
-            self._process.begin(("points", self._key, *about, MOST_OF_ONE + 1), listed)
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
         stored.where(scope, kind)
@@ -294,11 +228,10 @@ class AskedIndex:
         return await self._centres.size_of(tenant, lambda: self._number("estimate", scope, kind))
 
     async def drop_workspace(self, scope: Scope) -> None:
-        with self._held.changing_everything():
-            try:
-                await self._write("drop_workspace", flat_scope(scope))
-            finally:
-                self._centres.clear()
+        try:
+            await self._write("drop_workspace", flat_scope(scope))
+        finally:
+            self._centres.clear()
 
     async def check(self) -> None:
         await self._ask("check")
@@ -329,23 +262,16 @@ class AskedIndex:
 
     def _gone(self) -> None:
         self._closed = True
-        self._held.clear()
         self._process.forget(self._key)
 
     async def _number(self, what: str, scope: Scope, kind: Kind) -> int:
         return int((await self._ask(what, flat_scope(scope), kind.value))[0])
 
     @contextmanager
-    def _changing(self, entries: Sequence[tuple[Scope, Entry]], gone: Sequence[str] = ()) -> Iterator[set[str]]:
-        """In this block *entries* are stored, and passages of the tenants *gone* deleted; see `HeldHere.changing`."""
-        of = [stored.tenant(scope, entry.passage.kind) for scope, entry in entries]
-        counts = Counter([*of, *gone])
-        points = (UUID(stored.point_id(scope, entry.passage)).int for scope, entry in entries)
-        kept = self._held.may_grow(counts)
-        new = [*zip(of, points, (entry for _, entry in entries), strict=True)] if kept else []
+    def _changing(self, counts: Mapping[str, int]) -> Iterator[None]:
+        """So many passages of tenants change in this block, also where it fails halfway."""
         try:
-            with self._held.changing(counts, new) as worn:
-                yield worn
+            yield
         finally:
             for tenant, count in counts.items():
                 self._centres.changed(tenant, count)

@@ -26,13 +26,12 @@ from grounding.documents.index import AskDeep, Fusion, IndexUnavailable, Kind, P
 from grounding.documents.judging import Judging
 from grounding.documents.looking_back import looked_back
 from grounding.documents.looking_up import looked_up
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from runtime.embedded.index_lane import (
     UNASKED,
     IndexLane,
     entry_of,
     flat_chosen,
-    flat_entry,
     flat_hit,
     flat_passage,
     in_pieces,
@@ -78,9 +77,7 @@ class Served:
         """What is no question."""
         if what == "make":
             key, folder, model, dimensions, fusion, how = about
-            self._indexes[key] = EmbeddedIndex(
-                Path(folder), model, dimensions, fusion=Fusion(**fusion), holds=False, **how
-            )
+            self._indexes[key] = EmbeddedIndex(Path(folder), model, dimensions, fusion=Fusion(**fusion), **how)
             return
         number = about[0]
         if what == "deep":
@@ -100,7 +97,7 @@ class Served:
             key, *about = about
             found: Rows = []
             if what == "beat":
-                await asyncio.gather(*(index.until_free() for index in [*self._indexes.values()]))
+                pass
             elif what == "close":
                 await self._indexes.pop(key).close()
             elif what == "drop":
@@ -185,7 +182,9 @@ async def _replace(index: EmbeddedIndex, sources: Any, rows: Rows) -> Rows:
     for source, row in rows:
         entries[source].append(entry_of(row))
     named = zip(sources, entries, strict=True)
-    return [*await index.replaced([Source(Scope(*scope), Kind(kind), name, own) for (scope, kind, name), own in named])]
+    return await _done(
+        index.replace([Source(Scope(*scope), Kind(kind), name, own) for (scope, kind, name), own in named])
+    )
 
 
 async def _delete(index: EmbeddedIndex, scope: Any, kind: str, source: str | None, ids: Any) -> Rows:
@@ -226,14 +225,6 @@ async def _sources(index: EmbeddedIndex, scope: Any, kind: str) -> Rows:
     return [*(await index.sources(Scope(*scope), Kind(kind))).items()]
 
 
-async def _points(index: EmbeddedIndex, scope: Any, kind: str, most: int) -> Rows:
-    return await index.points(Scope(*scope), Kind(kind), most)
-
-
-async def _entries(index: EmbeddedIndex, scope: Any, kind: str, points: Any) -> Rows:
-    return [(point, flat_entry(entry)) for point, entry in await index.entries(Scope(*scope), Kind(kind), points)]
-
-
 async def _number(name: str, index: EmbeddedIndex, scope: Any, kind: str) -> Rows:
     return await _one(getattr(index, name)(Scope(*scope), Kind(kind)))
 
@@ -254,8 +245,6 @@ ANSWERS: Mapping[str, Callable[..., Awaitable[Rows]]] = {
     "shallow": _shallow,
     "ids": _ids,
     "sources": _sources,
-    "points": _points,
-    "entries": _entries,
     **{name: partial(_number, name) for name in ("count", "estimate", "count_shallow")},
 }
 """What can be asked of an index, beside `ASKS_BACK`, ``close`` and ``drop``."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Type
 from tests.emulators.bot import Bot, running_bot

@@ -18,7 +18,7 @@ from qdrant_client.http.exceptions import UnexpectedResponse
 from connectors.message import Scope
 from grounding.documents.embedding import Vector
 from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, PassageIndex, Source
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
 from grounding.documents.sparse import encode_document, encode_query
 from tests.emulators.embedder import HashedWords

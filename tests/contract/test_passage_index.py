@@ -8,6 +8,7 @@ import inspect
 import os
 import random
 import statistics
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ from qdrant_client.http import exceptions
 from structlog.testing import capture_logs
 
 from connectors.message import Scope
-from grounding.documents import edge_engine, edge_errors, server_errors
+from grounding.documents import qdrant_edge, server_errors
 from grounding.documents.index import (
     Arm,
     Entry,
@@ -36,7 +37,7 @@ from grounding.documents.index import (
     Source,
     cosine,
 )
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
 from grounding.documents.sparse import SparseVector, encode_document, encode_query
 from grounding.documents.stored import collection_name
@@ -131,47 +132,6 @@ async def test_what_was_found_before_it_was_changed_is_found_as_it_is_now(index:
     assert await found(index, ACME, "refund") == ["opening hours"]
     await index.delete(ACME, DOCUMENT)
     assert await found(index, ACME, "refund") == []
-
-
-class Breaking:
-    """A shard that does what it is told, and fails then."""
-
-    def __init__(self, shard: Any) -> None:
-        self._shard = shard
-
-    def update(self, operation: Any) -> None:
-        self._shard.update(operation)
-        raise RuntimeError("the disk is full")
-
-
-async def test_what_an_engine_did_before_it_failed_is_found_as_it_is_now(tmp_path: Path) -> None:
-    """What was read before a change that broke off is read again."""
-    index = EmbeddedIndex(tmp_path, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10)
-    before = await entry("refund windows")
-    await index.upsert(ACME, [before])
-    assert await found(index, ACME, "refund") == ["refund windows"]
-    changed = Entry(Passage(before.passage.id, DOCUMENT, "a.md", "refund doors"), before.dense, before.sparse)
-    whole = index._shard
-    index._shard = Breaking(whole)
-    with pytest.raises(IndexUnavailable):
-        await index.upsert(ACME, [changed])
-    index._shard = whole
-    assert await found(index, ACME, "refund") == ["refund doors"]
-    await index.close()
-
-
-async def test_a_look_while_the_engine_stores_something_waits_beside_the_loop(tmp_path: Path) -> None:
-    index = EmbeddedIndex(tmp_path, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10)
-    await index.upsert(ACME, [await entry("refund")])
-    index._engine.acquire()
-    try:
-        looking = asyncio.create_task(found(index, ACME, "refund"))
-        await asyncio.sleep(0.01)
-        assert not looking.done()
-    finally:
-        index._engine.release()
-    assert await looking == ["refund"]
-    await index.close()
 
 
 async def test_nothing_crosses_workspaces_kinds_and_contexts(index: PassageIndex) -> None:
@@ -624,8 +584,57 @@ async def test_a_damaged_index_is_set_aside_and_begun_anew(tmp_path: Path, name:
     assert await again.count(ACME, DOCUMENT) == 0
     await again.upsert(ACME, [await entry("refund")])
     assert len(await found(again, ACME, "refund")) == 1
-    assert [one.name for one in tmp_path.glob("*/damaged-*")] == ([] if name == "edge_config.json" else ["damaged-1"])
-    await again.close()
+    aside = [one for one in tmp_path.iterdir() if "damaged" in one.name]
+    assert len(aside) == (0 if name == "edge_config.json" else 1)
+    await again.drop()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_folder_with_shards_of_single_workspaces_is_emptied_and_tells_so(tmp_path: Path) -> None:
+    """Earlier versions made such folders, and what is only there would not be found."""
+    index = embedded(tmp_path)
+    await index.upsert(ACME, [await entry("refund")])
+    await index.close()
+    (folder,) = tmp_path.iterdir()
+    (folder / "own").mkdir()
+    for count in (0, 1):
+        index = embedded(tmp_path)
+        assert await index.count(ACME, DOCUMENT) == count
+        await index.upsert(ACME, [await entry("refund")])
+        await index.close()
+
+
+async def test_an_index_on_a_full_disk_says_so_instead_of_being_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = embedded(tmp_path)
+    await index.upsert(ACME, [await entry("refund")])
+    with monkeypatch.context() as patched:
+        patched.setattr(qdrant_edge, "LEAST_FREE_BYTES", 1 << 62)
+        with pytest.raises(IndexUnavailable, match="no space left"):
+            await index.upsert(ACME, [await entry("doors")])
+        assert await found(index, ACME, "refund") == ["refund"]
+    await index.upsert(ACME, [await entry("doors")])
+    assert await index.count(ACME, DOCUMENT) == 2
+    await index.close()
+
+
+async def test_opening_may_take_longer_than_a_search_and_is_not_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, limit, open_shard = 0, 0.5, qdrant_edge.open_shard
+
+    def slowly(*about: Any) -> Any:
+        nonlocal began
+        began += 1
+        time.sleep(2 * limit)
+        return open_shard(*about)
+
+    monkeypatch.setattr(qdrant_edge, "open_shard", slowly)
+    index = EmbeddedIndex(tmp_path, "test", 3, timeout_seconds=limit)
+    await index.ensure()
+    assert began == 1
+    await index.close()
 
 
 @pytest.mark.parametrize(
@@ -649,7 +658,7 @@ async def test_an_index_that_cannot_be_opened_now_stays_as_it_is(
     await index.close()
     index = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
     with monkeypatch.context() as patched:
-        patched.setattr(edge_engine, "opened", refused)
+        patched.setattr(qdrant_edge, "open_shard", refused)
         with pytest.raises(IndexUnavailable):
             await index.ensure()
     await index.ensure()
@@ -723,7 +732,7 @@ def test_every_http_status_is_final_or_passing_as_it_should_be(status: int) -> N
     ],
 )
 def test_every_message_of_the_embedded_engine_is_in_the_table(said: str, retryable: bool) -> None:
-    mapped = edge_errors.unavailable(Exception(said), Path("here"))
+    mapped = qdrant_edge.unavailable(Exception(said), Path("here"))
     assert mapped.retryable is retryable
     assert said in str(mapped)
 

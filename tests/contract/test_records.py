@@ -12,7 +12,7 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import Scope
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.port import KeepsRecords, NewRecord
 from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Origin, Provenance, RecordRefused, State, Type

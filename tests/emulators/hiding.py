@@ -11,7 +11,7 @@ from typing import Any
 import qdrant_edge as edge
 from redis.asyncio import Redis
 
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 
 STORES = ("redis", "qdrant")
 """Folders of the data directory that hold a store's own files, which are asked for what they hold instead."""
@@ -28,18 +28,9 @@ async def places_of(word: str, redis: Redis, index: EmbeddedIndex, data_dir: Pat
 async def payloads(index: EmbeddedIndex) -> list[dict[str, Any]]:
     """What every point of *index* holds beside its vectors."""
 
-    def everything(shared: Any) -> list[dict[str, Any]]:
-        return [payload for shard in (shared, *index._own.shards()) for payload in all_of(shard)]
-
-    def all_of(shard: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        offset: Any = None
-        while True:
-            request = edge.ScrollRequest(offset=offset, limit=500, with_payload=True, with_vector=False)
-            points, offset = shard.scroll(request)
-            found += [dict(point.payload or {}) for point in points]
-            if offset is None:
-                return found
+    def everything(shard: Any) -> list[dict[str, Any]]:
+        request = edge.ScrollRequest(limit=1_000_000, with_payload=True, with_vector=False)
+        return [dict(point.payload or {}) for point in shard.scroll(request)[0]]
 
     return await index._run(everything)
 

@@ -15,7 +15,7 @@ from grounding.codex.material import Size
 from grounding.codex.store import CodexStore
 from grounding.documents.embedding import EmbedderUnavailable, Vector
 from grounding.documents.index import Kind
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.undeepened import Undeepened
 from grounding.tokens import load_tokens
 from tests.emulators.embedder import HashedWords

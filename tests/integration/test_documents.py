@@ -36,7 +36,7 @@ from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
 from grounding.documents.indexer import Indexer
 from grounding.documents.library import Library
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.registry import RegistryTooNew
 from grounding.documents.relevance import Floor, TurnFloor
 from grounding.documents.runs import Progress

@@ -19,7 +19,7 @@ from connectors.message import (
 )
 from grounding import assemble
 from grounding.documents.index import Kind
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.turns import Memory, Turns
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.memory.copy import ContextCopy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.connector import State
 from connectors.message import Scope
-from grounding.documents.edge_held import READ_AT_ONCE
 from grounding.documents.embedding import Vector
 from grounding.documents.index import Entry, Hit, IndexUnavailable, Kind, Passage, Source
 from grounding.documents.looking_back import Look, looked_back
@@ -133,7 +131,6 @@ async def test_a_change_during_which_the_process_is_killed_fails_and_can_be_made
 async def test_a_look_back_is_one_question_to_the_process_and_finds_what_is_found_here(
     index: AskedIndex, process: IndexProcess, monkeypatch: pytest.MonkeyPatch, asked_for: bool
 ) -> None:
-    monkeypatch.setattr("runtime.embedded.asked_index.HeldHere.of", lambda *_: None)  # as one too large to be held
     said = [entry(number, f"Ann: the key of house{number} is green", kind=Kind.TURN) for number in range(MANY)]
     await index.upsert(CHAT, said)
     floor = TurnFloor(0.3, 0.2, unasked=0.3, unasked_few=0.3)
@@ -157,32 +154,6 @@ async def test_a_look_back_is_one_question_to_the_process_and_finds_what_is_foun
     assert await index.look_back(CHAT, look)
     nothing = replace(look, floor=TurnFloor(9, 9, unasked=9, unasked_few=9))
     assert await index.look_back(CHAT, nothing) == []
-
-
-async def test_a_look_back_finds_the_same_in_the_process_and_where_the_conversation_is_held_here(
-    index: AskedIndex, process: IndexProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = [entry(number, f"Ann: house{number} has key{number % 7}", kind=Kind.TURN) for number in range(100)]
-    await index.upsert(CHAT, said)
-    floor = TurnFloor(0.2, 0.1, unasked=0.2, unasked_few=0.2)
-    looks = [
-        Look(query, WORDS._embed(query), encode_query(query), frozenset(), floor, 12, asked_for)
-        for query in ("which key has house23?", "key3 key5", "house99 house1 and house50")
-        for asked_for in (True, False)
-    ]
-    with monkeypatch.context() as patch:
-        patch.setattr("runtime.embedded.asked_index.HeldHere.of", lambda *_: None)
-        there = [await index.look_back(CHAT, look) for look in looks]
-    while index._here(CHAT, Kind.TURN) is None:
-        await asyncio.sleep(0.01)
-    with monkeypatch.context() as patch:
-        patch.setattr(process, "ask", None)  # nothing is asked any more
-        here = [await index.look_back(CHAT, look) for look in looks]
-
-    assert all(there)
-    for one, other in zip(here, there, strict=True):
-        assert [part[:3] for part in one] == [part[:3] for part in other]
-        assert [part.score for part in one] == pytest.approx([part.score for part in other], abs=1e-5)
 
 
 async def test_what_only_reads_is_asked_again_of_the_next_process(index: AskedIndex, process: IndexProcess) -> None:
@@ -421,63 +392,6 @@ async def test_a_scope_that_may_not_be_asked_is_refused_before_there_is_a_proces
         with pytest.raises(ValueError, match="names none"):
             await asking
     assert process.pid is None
-
-
-async def test_what_is_held_here_is_what_the_process_has_whatever_is_changed_at_once(index: AskedIndex) -> None:
-    """Whoever asks after a change sees it, and nobody sees more than that."""
-    dice = random.Random(11)
-    there = {number: entry(number, kind=Kind.TURN) for number in range(READ_AT_ONCE + 5)}
-    await index.upsert(CHAT, [*there.values()])
-    was_held = False
-
-    async def look() -> None:
-        await found(index, CHAT, Kind.TURN)
-
-    async def grow(number: int) -> None:
-        there[number] = entry(number, kind=Kind.TURN)
-        await index.replace([Source(CHAT, Kind.TURN, f"{number}", [there[number]])])
-
-    async def change(number: int) -> None:
-        there[number] = entry(number, f"other harbour {dice.random()}", kind=Kind.TURN)
-        await index.replace([Source(CHAT, Kind.TURN, f"{number}", [there[number]])])
-
-    async def go(number: int) -> None:
-        del there[number]
-        await index.delete(CHAT, Kind.TURN, source=f"{number}")
-
-    for step in range(60):
-        some = dice.sample([*there], 2)
-        changes = [grow(1000 + step), change(some[0]), go(some[1])]
-        works = [look(), *dice.sample(changes, dice.randint(0, 2)), look(), look()]
-        for work in changes:
-            if work not in works:
-                work.close()
-        await asyncio.gather(*works)
-        for _ in range(4):
-            assert await found(index, CHAT, Kind.TURN) == {one.passage.text for one in there.values()}
-            was_held = was_held or index._held.of(next(iter(index._held._tenants), "")) is not None
-        source = dice.choice([*there])
-        assert await index.read(CHAT, Kind.TURN, {f"{source}": [0]}) == {f"{source}": [there[source].passage]}
-        followed = {one.passage.text for one in there.values() if one.passage.previous == f"{source}"}
-        beside = await index.beside(CHAT, Kind.TURN, [f"{source}"], [f"{source}"])
-        assert {one.text for one in beside} == followed | {there[source].passage.text}
-    assert was_held
-
-
-async def test_what_was_held_is_not_told_of_an_index_that_another_process_opened(
-    index: AskedIndex, process: IndexProcess
-) -> None:
-    await index.upsert(CHAT, [entry(1, kind=Kind.TURN)])
-    for _ in range(4):
-        await found(index, CHAT, Kind.TURN)
-        await index.check()
-    assert index._held._tenants
-    end(process)
-    await until(lambda: process.pid is None)
-    assert await found(index, CHAT, Kind.TURN) == {entry(1).passage.text}
-    assert not index._held._tenants
-    assert await found(index, CHAT, Kind.TURN) == {entry(1).passage.text}
-    assert index._held_of == process.pid
 
 
 def test_the_process_imports_little() -> None:

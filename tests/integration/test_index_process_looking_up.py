@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -94,9 +93,8 @@ async def deep() -> Vector | None:
 
 @pytest.mark.parametrize("looks_again", [True, False])
 async def test_it_is_one_question_and_finds_what_is_found_here(
-    index: AskedIndex, asked: list[str], monkeypatch: pytest.MonkeyPatch, looks_again: bool
+    index: AskedIndex, asked: list[str], looks_again: bool
 ) -> None:
-    monkeypatch.setattr("runtime.embedded.asked_index.HeldHere.of", lambda *_: None)  # as one too large to be held
     again = deep if looks_again else None
     for query in QUERIES:
         asked.clear()
@@ -120,20 +118,6 @@ async def test_the_next_process_is_asked_where_one_ends(index: AskedIndex, proce
     assert (await index.look_up(ACME, Kind.DOCUMENT, look(QUERIES[0]), Judging(), deep)).runs
 
 
-async def test_without_a_second_look_nothing_is_asked_where_the_workspace_is_held_here(
-    index: AskedIndex, asked: list[str]
-) -> None:
-    there = await index.look_up(ACME, Kind.DOCUMENT, look(QUERIES[0]), Judging())
-    while index._here(ACME, Kind.DOCUMENT) is None:
-        await asyncio.sleep(0.01)
-    await index.estimate(ACME, Kind.DOCUMENT)
-    asked.clear()
-    here = await index.look_up(ACME, Kind.DOCUMENT, look(QUERIES[0]), Judging())
-    assert asked == []
-    assert [run.chunk_ids for run in here.runs] == [run.chunk_ids for run in there.runs]
-    assert here.around == there.around
-
-
 async def test_a_scope_that_may_not_be_asked_is_refused_here(index: AskedIndex, asked: list[str]) -> None:
     asked.clear()
     with pytest.raises(ValueError, match="within one context"):
@@ -142,9 +126,8 @@ async def test_a_scope_that_may_not_be_asked_is_refused_here(index: AskedIndex, 
 
 
 async def test_what_a_prompt_is_told_is_the_same_by_one_question_and_by_several(
-    index: AskedIndex, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    index: AskedIndex, asked: list[str]
 ) -> None:
-    monkeypatch.setattr("runtime.embedded.asked_index.HeldHere.of", lambda *_: None)  # sums in another order
     by_one, by_several = Search(index, WORDS, floor=FLOOR, count=len), Search(index, WORDS, floor=FLOOR, count=len)
     by_several._look_up = lambda *about: looked_up(index, *about)
     asked.clear()

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from connectors.message import Usage as Tokens
 from grounding import assemble
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.turns import Memory, Turns
 from grounding.memory.contexts import ContextDocument, ContextDocuments
 from grounding.tokens import load_tokens

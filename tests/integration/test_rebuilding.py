@@ -204,7 +204,7 @@ async def test_what_a_damaged_index_had_is_indexed_and_remembered_again_by_itsel
         assert await index.sources(ACME, Kind.DOCUMENT) == documents
         assert await bot.runtime.records.search(ACME, "spare Lockbox", 3)
         assert bot.runtime.knowledge.finding.unremembered == set()
-        assert (shard / "damaged-1").is_dir()
+        assert [*shard.parent.glob(f"{shard.name}.damaged-*")]
 
 
 async def test_doctor_says_that_the_index_lacks_what_it_should_have_and_reindex_puts_it_back(

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.documents.index import IndexUnavailable, Kind
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, RecordBusy, State, Type

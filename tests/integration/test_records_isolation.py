@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import HIDDEN, NoSuchRecord, Provenance, Record, RecordRefused, State, Type

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from connectors.message import ConversationKey
 from grounding.documents.index import Kind
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.turns import Turns
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.documents.index import Entry, Kind, Passage
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.rerank import RerankUnavailable
 from grounding.documents.search import Search
 from grounding.documents.sparse import encode_document

@@ -29,7 +29,7 @@ from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.indexer import Indexer
 from grounding.documents.lease import StoringLease
 from grounding.documents.library import DocumentMissing, DocumentRefused, Library
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.relevance import Floor
 from grounding.documents.search import Search
 from grounding.documents.shared_shelf import FEW, CatalogueTooNew, SharedShelf

@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from connectors.message import Scope
 from grounding.documents.embedding import Vector, WordLlamaEmbedder
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.trial import fill
 from grounding.documents.vocabulary import NOTHING, Vocabulary
 from grounding.strategy import MATCH_LOG_ODDS

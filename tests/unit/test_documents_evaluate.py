@@ -13,7 +13,7 @@ from connectors.message import Scope
 from grounding.documents.evaluate import ALONE, BM25, DENSE, FUSED, RERANKED, RRF, evaluate, reciprocal_rank_fusion
 from grounding.documents.index import Hit, Kind, Passage
 from grounding.documents.metrics import score
-from grounding.documents.qdrant_embedded import EmbeddedIndex
+from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.question_set import BadQuestionSet, QuestionSet, load
 from grounding.documents.rerank import RerankUnavailable
 from tests.emulators.embedder import HashedWords

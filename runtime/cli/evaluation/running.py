@@ -54,7 +54,7 @@ def trial_index(
 ) -> PassageIndex:
     """An empty embedded index under *folder*. Raises `NoLocalIndex`."""
     try:
-        from grounding.documents.qdrant_embedded import EmbeddedIndex
+        from grounding.documents.qdrant_edge import EmbeddedIndex
     except ImportError as error:
         raise NoLocalIndex(
             "questions are scored in an embedded index, so that yours is left alone: install agent-runtime[local]"
