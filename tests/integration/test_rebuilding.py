@@ -18,7 +18,7 @@ from grounding.memory.records.port import NewRecord
 from grounding.memory.records.record import Provenance, Type
 from grounding.run_context import DegradedBlock
 from runtime.api.doctor import examine
-from runtime.embedded.asked_index import AskedIndex
+from runtime.embedded.index_client import RemoteIndex
 from runtime.opening import Opening
 from runtime.rebuilding import Rebuilding, Reindexed, Restored
 from tests.emulators.bot import Bot, running_bot
@@ -221,7 +221,6 @@ async def test_what_the_process_of_the_index_had_is_indexed_and_remembered_again
 ) -> None:
     """While the bot goes on: nobody has to start it again."""
     monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
-    monkeypatch.setattr("runtime.embedded.index_process.BACK_SECONDS", 60.0)
     settings = model_settings()
     async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
         said = await bot.say("The deploy key lives in Lockbox.", context="here")
@@ -230,7 +229,7 @@ async def test_what_the_process_of_the_index_had_is_indexed_and_remembered_again
         await bot.runtime.knowledge.index(ACME)
         index = opened(bot)
         documents = await index.sources(ACME, Kind.DOCUMENT)
-        assert isinstance(index, AskedIndex)
+        assert isinstance(index, RemoteIndex)
         assert documents
         pid = index._process.pid
         assert pid is not None
@@ -238,6 +237,8 @@ async def test_what_the_process_of_the_index_had_is_indexed_and_remembered_again
         (shard,) = (settings.data_dir / "qdrant").iterdir()
         for file in shard.rglob("status.dat"):
             os.truncate(file, 0)
+        while index._process.pid in (pid, None):
+            await asyncio.sleep(0.01)
         while await index.sources(ACME, Kind.DOCUMENT) != documents:
             await asyncio.sleep(0.05)
         while set(await index.sources(HERE.scope, Kind.TURN)) != {said["turn_id"]}:
@@ -257,7 +258,6 @@ async def test_nobody_is_told_that_nothing_was_found_while_what_damaged_files_he
 
     monkeypatch.setattr(Opening, "until_lost", later)
     monkeypatch.setattr("runtime.opening.LOSS_SECONDS", 0.01)
-    monkeypatch.setattr("runtime.embedded.index_process.BACK_SECONDS", 60.0)
     settings = model_settings()
     async with running_bot(settings, openai_server) as bot, asyncio.timeout(60):
         finding = bot.runtime.knowledge.finding
@@ -284,7 +284,7 @@ async def test_nobody_is_told_that_nothing_was_found_while_what_damaged_files_he
 
         assert await asked() == (True, True)
         index = opened(bot)
-        assert isinstance(index, AskedIndex)
+        assert isinstance(index, RemoteIndex)
         pid = index._process.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
