@@ -115,7 +115,7 @@ def _says_connected(event: Mapping[str, Any]) -> bool:
 
 
 def _has_index(pid: int) -> bool:
-    return b"runtime.embedded.serve_index" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"runtime.embedded.index_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _is_ready(port: int) -> bool:

@@ -45,7 +45,7 @@ from promptpolicy.files import FilingPublisher
 from promptpolicy.tree import DirectiveTree
 from runtime import stores
 from runtime.cli.main import SWITCH_SECONDS
-from runtime.embedded.index_process import index_process
+from runtime.embedded.index_client import index_process
 from runtime.knowledge import Knowledge
 from runtime.workspaces import Workspaces
 from tests.emulators.own_redis import OwnRedis

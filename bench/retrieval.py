@@ -26,7 +26,6 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -50,9 +49,7 @@ from grounding.tokens import LineByLine, load_tokens
 from runtime import deepening
 from runtime.cli.main import SWITCH_SECONDS
 from runtime.deeper import NONE, why_not
-from runtime.embedded.asked_index import AskedIndex
-from runtime.embedded.deep_model import DeepModel, deep_model
-from runtime.embedded.index_process import IndexProcess, index_process
+from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, index_process
 from runtime.embedder import open_embedder
 
 QUERIES = 400
@@ -63,7 +60,7 @@ BUSY_BATCHES = 16
 """Batches that are indexed meanwhile, over and over: made before, as making one holds the loop for 40 ms by itself."""
 TICK_SECONDS = 0.002
 WORDS = 1248
-DEEPENING_SECONDS = 0.5
+DEEPENING_SECONDS = 1.2
 """What the model takes for `runtime.deepening.BATCH` passages."""
 
 
@@ -186,7 +183,7 @@ async def measure(
     def opened() -> PassageIndex:
         about = folder, embedder.name, embedder.dimensions
         how: dict[str, Any] = {"timeout_seconds": 60, "deep_dimensions": deep.dimensions if deep else None}
-        return AskedIndex(engine, *about, **how) if engine else EmbeddedIndex(*about, **how)
+        return RemoteIndex(engine, *about, **how) if engine else EmbeddedIndex(*about, **how)
 
     index = opened()
     await index.ensure()
@@ -222,9 +219,8 @@ async def measure(
 
     async def deepening_them(number: int) -> None:
         scope = Scope(f"w{number % workspaces}")
-        for start in range(0, len(found := await index.shallow(scope, Kind.DOCUMENT, deepening.PAGE)), deepening.BATCH):
+        if some := await index.shallow(scope, Kind.DOCUMENT, deepening.BATCH):
             await asyncio.sleep(DEEPENING_SECONDS)
-            some = found[start : start + deepening.BATCH]
             vectors = dict(zip([one.id for one in some], lots, strict=False))
             await index.deepen(scope, Kind.DOCUMENT, vectors)
 
@@ -252,19 +248,15 @@ async def main(counts: list[int], workspaces: int, settings: Settings, *, in_pro
         " chunks | workspaces | chunks/s | reopen ms | search   |      p95 | prompt   |      p95 | without | hold ms  "
         "| late p99 | own ms   | peak MiB | engine"
     )
-    async with AsyncExitStack() as stack:
-        deep = None
-        if not why:
-            logs = stack.enter_context(tempfile.TemporaryDirectory())
-            deep = await stack.enter_async_context(deep_model(Path(logs)))
-            await deep.embed_documents(["warm up"])  # waits until the child is there
-        await (await open_embedder(settings)).embed_query("warm up")
-        gc.freeze()  # as in `serve`
-        for count in counts:
-            with tempfile.TemporaryDirectory() as folder:
-                async with AsyncExitStack() as own:
-                    engine = None if in_process else await own.enter_async_context(index_process(Path(folder)))
-                    await measure(count, workspaces, Path(folder), settings, deep, engine)
+    await (await open_embedder(settings)).embed_query("warm up")
+    gc.freeze()  # as in `serve`
+    for count in counts:
+        with tempfile.TemporaryDirectory() as folder:
+            async with index_process(Path(folder)) as process:
+                deep = None if why else DeepModel(process)
+                if deep is not None:
+                    await deep.embed_documents(["warm up"])  # waits until the model is there
+                await measure(count, workspaces, Path(folder), settings, deep, None if in_process else process)
 
 
 if __name__ == "__main__":

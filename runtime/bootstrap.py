@@ -35,8 +35,14 @@ from runtime.context_keeping import ContextKeeping
 from runtime.data_dir import prepare_data_dir
 from runtime.deeper import why_not
 from runtime.embedded.child import beside
-from runtime.embedded.deep_model import COMMAND_SECONDS, QUESTION_SECONDS, DeepModel, deep_model
-from runtime.embedded.index_process import IndexProcess, has_embedded, index_process
+from runtime.embedded.index_client import (
+    COMMAND_SECONDS,
+    QUESTION_SECONDS,
+    DeepModel,
+    IndexProcess,
+    has_embedded,
+    index_process,
+)
 from runtime.embedded.model_server import local_model
 from runtime.environment.sampling import Surroundings
 from runtime.event_stream import EventStream
@@ -167,14 +173,16 @@ async def open_runtime(
     finding = loop.run_in_executor(None, installed, settings)
     has_faces = "worker" not in parts or "gateway" in parts
     async with AsyncExitStack() as stack:
-        if engine is None and parts and await asyncio.to_thread(has_embedded, settings):
-            engine = await stack.enter_async_context(index_process(settings.data_dir))
+        child = engine if engine is not None else await stack.enter_async_context(index_process(settings.data_dir))
+        is_embedded = await asyncio.to_thread(has_embedded, settings)
+        if parts and is_embedded:
+            engine = child
+            engine.begin()
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))
         deep = None
         if not await asyncio.to_thread(why_not, settings):
-            seconds = QUESTION_SECONDS if parts else COMMAND_SECONDS
-            deep = await stack.enter_async_context(deep_model(settings.data_dir, seconds))
+            deep = DeepModel(child, QUESTION_SECONDS if parts else COMMAND_SECONDS)
         process = await wire_process(
             settings, store, model_server, deep, engine, await loading, await finding, platforms, has_faces=has_faces
         )

@@ -22,12 +22,11 @@ from grounding.documents.rerank import Reranker
 from grounding.documents.search import Search
 from grounding.documents.shelf import Shelf
 from grounding.documents.turns import Turns
-from grounding.documents.undeepened import Undeepened
 from grounding.documents.vocabulary import Vocabulary
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.store import RecordStore
 from runtime.doubts import REBUILDING
-from runtime.embedded.index_process import IndexProcess
+from runtime.embedded.index_client import IndexProcess, RemoteIndex
 from runtime.embedder import LiteLLMEmbedder, bundled_embedders
 from runtime.fusion import fusion_of
 
@@ -53,7 +52,6 @@ class Collection:
     material: CodexIndex
     material_search: Search
     indexer: Indexer
-    undeepened: Undeepened
 
     @property
     def name(self) -> str:
@@ -88,7 +86,6 @@ class Maker:
     def _made(self, identity: Identity, embedder: Embedder, *, is_former: bool) -> Collection:
         deep, words_alone = (None, REBUILDING) if is_former else (self.deep, "")
         index = adapter(self.settings, identity, deep.dimensions if deep else None, self.engine)
-        undeepened = Undeepened(self.redis, identity.name)
         backlog = None if is_former else self.backlog
         return Collection(
             identity,
@@ -99,7 +96,7 @@ class Maker:
             Turns(index, embedder, words_alone=words_alone),
             ContextField(index, embedder, words_alone=is_former),
             RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former),
-            CodexIndex(self.material, index, embedder, self.count, undeepened),
+            CodexIndex(self.material, index, embedder, self.count),
             Search(
                 index,
                 embedder,
@@ -119,7 +116,6 @@ class Maker:
                 exclusive=self.exclusive,
                 leaves=is_former,
             ),
-            undeepened,
         )
 
 
@@ -164,9 +160,7 @@ def adapter(
             "deep_dimensions": deep_dimensions,
         }
         if engine is not None:
-            from runtime.embedded.asked_index import AskedIndex
-
-            return AskedIndex(engine, *about, **how)
+            return RemoteIndex(engine, *about, **how)
         from grounding.documents.qdrant_edge import EmbeddedIndex
 
         return EmbeddedIndex(*about, **how)

@@ -60,8 +60,6 @@ class Finding:
         for the first time since the start: that is no answer.
         """
         noted: list[DegradedBlock] = []
-        if self._opening.target is not None:
-            self._opening.target.search.prepare(query, earlier)
         async with self._opening.answering(scope) as answering:
             if self._opening.target is not None:  # else nobody follows yet
                 with suppress(TimeoutError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from collections.abc import Collection as Some
 from contextlib import nullcontext, suppress
@@ -22,7 +23,7 @@ from grounding.documents.disk_copy import DiskCopy
 from grounding.documents.embedding import Embedder, EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.lease import StoringLease
-from grounding.documents.library import Library, Skipped, is_document_path
+from grounding.documents.library import Library, Skipped
 from grounding.documents.rerank import Reranker
 from grounding.documents.runs import Progress, Status, Synced
 from grounding.documents.shared_shelf import SharedShelf
@@ -33,10 +34,9 @@ from grounding.tokens import Tokens
 from promptpolicy.files import FilingPublisher
 from runtime.collection import Collection, Maker
 from runtime.doubts import Doubts
-from runtime.embedded.index_process import IndexProcess
+from runtime.embedded.index_client import IndexProcess
 from runtime.finding import Finding
 from runtime.following import Following
-from runtime.fresh import Fresh
 from runtime.opening import Opening
 from runtime.told import ToldContexts, ToldRecords, ToldTurns
 from runtime.workspaces import Workspaces
@@ -77,8 +77,9 @@ class Knowledge:
             redis, max_bytes=settings.codex_max_bytes, file_max_bytes=settings.codex_file_max_bytes
         )
         """What is given whole, or searched apart from the documents."""
-        self.fresh = Fresh()
-        """What was stored a moment ago, and lacks its deeper vectors."""
+        self._stored_in: set[str] = set()
+        """Workspaces of which this process stored something that may lack deeper vectors."""
+        self._stored = asyncio.Event()
         maker = Maker(
             settings, redis, self.shelf, tokens.count, self._backlog, exclusive, reranker, self.material, deep, engine
         )
@@ -161,24 +162,28 @@ class Knowledge:
         async with self.formers.answering(scope, target.name) as former:
             if former is not None:
                 await self._keep_in_step(former, scope, paths)
-        others = False
-
-        def tell(one: Progress) -> None:
-            nonlocal others
-            others = others or paths is None or one.path not in paths  # what lies in a folder
-            if progress is not None:
-                progress(one)
-
         try:
-            done = await target.indexer.sync(scope, paths, tell, fresh=fresh)
+            done = await target.indexer.sync(scope, paths, progress, fresh=fresh)
             if paths is None:
                 await self.catalogue.caught_up(scope, target.name, Lacks.DOCUMENTS)
             return done
         finally:  # interrupted, some of it may be stored
-            documents = [path for path in paths or () if is_document_path(path)]
-            self.fresh.note(scope, sources=documents)
-            if others or (paths is not None and len(documents) < len(paths)):
-                self.fresh.note(scope)
+            self.note_stored(scope)
+
+    def note_stored(self, scope: Scope) -> None:
+        """Say that passages of the scope's workspace were stored that may lack deeper vectors."""
+        self._stored_in.add(scope.workspace_id)
+        self._stored.set()
+
+    def take_stored(self) -> set[str]:
+        """The workspaces that were noted since the last call."""
+        taken, self._stored_in = self._stored_in, set()
+        self._stored.clear()
+        return taken
+
+    async def wait_until_stored(self) -> None:
+        """Wait until `take_stored` gives something."""
+        await self._stored.wait()
 
     async def keep_answering(self, scope: Scope) -> bool:
         """Bring what answers while the index of another model is filled in step with the documents, so that nothing

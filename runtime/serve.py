@@ -23,7 +23,7 @@ from runtime.api.metrics import Metrics
 from runtime.api.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
 from runtime.bootstrap import ROLES, Role, Runtime, open_runtime
 from runtime.data_dir import SOCKET_NAME, prepare_data_dir
-from runtime.embedded.index_process import IndexProcess
+from runtime.embedded.index_client import IndexProcess
 from runtime.embedded.installed import check_installed
 from runtime.embedded.sockets import socket_path
 from runtime.event_stream import EventStream

@@ -18,7 +18,6 @@ from grounding.documents.index import Entry, Kind, PassageIndex, Source
 from grounding.documents.runs import passage_of_chunk
 from grounding.documents.sparse import encode_chunk
 from grounding.documents.stored import collection_name
-from grounding.documents.undeepened import Undeepened
 
 _TOGETHER = 8
 """Files that are read, cut, embedded and stored at a time."""
@@ -30,19 +29,11 @@ _MARKDOWN = (".md", ".markdown", ".mdx", ".rst")
 class CodexIndex:
     """One collection. Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`."""
 
-    def __init__(
-        self,
-        store: CodexStore,
-        index: PassageIndex,
-        embedder: Embedder,
-        count: CountTokens,
-        undeepened: Undeepened,
-    ) -> None:
+    def __init__(self, store: CodexStore, index: PassageIndex, embedder: Embedder, count: CountTokens) -> None:
         self._store = store
         self._index = index
         self._embedder = embedder
         self._count = count
-        self._undeepened = undeepened
         self._collection = f"{collection_name(embedder.name, embedder.dimensions)}-{CHUNKER_VERSION}"
 
     async def sync(self, scope: Scope) -> int:
@@ -125,10 +116,7 @@ class CodexIndex:
         def sources() -> list[Source]:
             return [_source(owner, path, [entry(path, one) for one in some]) for path, some in chunks.items()]
 
-        stored = await asyncio.to_thread(sources)
-        names = [one.name for one in stored]
-        async with self._undeepened.storing(owner, Kind.CODEX, names, deepens=self._index.deepens):
-            await self._index.replace(stored)
+        await self._index.replace(await asyncio.to_thread(sources))
         digests = {path: sha256_of(text) for path, text in texts.items()}
         await self._store.has_indexed(owner, self._collection, digests, ())
 

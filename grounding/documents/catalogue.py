@@ -22,12 +22,13 @@ from grounding.documents.backlog import OWNER
 from grounding.documents.ledger import Ledger
 from grounding.documents.stored import PAYLOAD_VERSION, collection_name
 from grounding.documents.turns import FORM
-from grounding.documents.undeepened import AT_ONCE, Undeepened
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 CATALOGUE_VERSION = 1
+AT_ONCE = 200
+"""Workspaces that are asked about together: the answers of more take the event loop too long."""
 IN_USE_SECONDS = 60.0
 """How long a process that was killed keeps its collection from being dropped."""
 _TAG = "{index}"
@@ -193,7 +194,6 @@ class Catalogue:
     async def forget(self, scope: Scope, name: str) -> None:
         """The collection holds nothing of the workspace any more."""
         await Ledger(self._redis, name).forget(scope)
-        await Undeepened(self._redis, name).forget(scope)
         for what in (("remembered", name, FORM), ("behind", name)):  # one by one: see `Ledger.forget`
             await self._redis.delete(_key(scope, *what))
 

@@ -32,9 +32,6 @@ class Deeper(Protocol):
     @property
     def dimensions(self) -> int: ...
 
-    def prepare(self, texts: Sequence[str]) -> None:
-        """Begin to embed questions that will be asked in a moment. Returns at once."""
-
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
         """The unit vectors of a few questions. Raises `EmbedderUnavailable` where they are not there in time, `NotYet`
         where they could not be."""
@@ -50,9 +47,6 @@ class AtHand:
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
         self.name, self.dimensions = embedder.name, embedder.dimensions
-
-    def prepare(self, texts: Sequence[str]) -> None:
-        """Nothing can be begun."""
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
         """Raises `EmbedderUnavailable`."""

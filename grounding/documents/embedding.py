@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from connectors.message import AgentRuntimeError
-from grounding.documents.word_ids import WordIds
 from grounding.recent import Recent
 
 Vector = list[float]
@@ -20,7 +19,7 @@ Vector = list[float]
 class EmbedderUnavailable(AgentRuntimeError):
     """Text cannot be embedded now (a provider is away) or not at all (``retryable`` is false)."""
 
-    def __init__(self, message: str, *, retryable: bool) -> None:
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message)
         self.retryable = retryable
 
@@ -61,7 +60,6 @@ class WordLlamaEmbedder:
 
     def __init__(self) -> None:
         self._model: Any = None
-        self._word_ids: WordIds
         self._known: Recent[Vector] = Recent(self.QUESTIONS)
         self._loading = threading.Lock()
 
@@ -101,7 +99,7 @@ class WordLlamaEmbedder:
         # which takes up to twice the time, tens of megabytes, and longer holds of the interpreter.
         raw = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         for row, text in zip(raw, texts, strict=True):
-            if ids := self._word_ids.of(text[: self.MAX_CHARACTERS]):
+            if ids := model.tokenizer.encode(text[: self.MAX_CHARACTERS], add_special_tokens=False).ids:
                 row[:] = model.embedding.take(ids, axis=0, mode="clip").sum(axis=0, dtype=np.float32) / len(ids)
         lengths = np.sqrt(np.add.reduce(raw * raw, axis=1, keepdims=True))
         # Text without tokens has length zero and must stay a zero vector: a division would make it NaN.
@@ -111,9 +109,7 @@ class WordLlamaEmbedder:
     def _loaded(self) -> Any:
         with self._loading:
             if self._model is None:
-                model = _load_wordllama()
-                self._word_ids = WordIds(model.tokenizer)
-                self._model = model
+                self._model = _load_wordllama()
             return self._model
 
 

@@ -12,19 +12,15 @@ from grounding.documents.library import Skipped
 from grounding.documents.registry import pending
 from grounding.documents.runs import Status, is_known
 from grounding.documents.shelf import Shelf
-from grounding.documents.undeepened import Undeepened
 
 
 class Indexed:
     """Of one collection. *fingerprint* says how documents are cut and embedded now."""
 
-    def __init__(
-        self, shelf: Shelf, index: PassageIndex, ledger: Ledger, undeepened: Undeepened, fingerprint: str
-    ) -> None:
+    def __init__(self, shelf: Shelf, index: PassageIndex, ledger: Ledger, fingerprint: str) -> None:
         self._shelf = shelf
         self._index = index
         self._ledger = ledger
-        self._undeepened = undeepened
         self._fingerprint = fingerprint
 
     async def pending(self, scope: Scope) -> set[str]:
@@ -61,12 +57,8 @@ class Indexed:
             chunks=await self._index.count(scope, Kind.DOCUMENT),
             pending=len(await self.pending(scope)) if waiting is None else waiting,
             lag_ms=await self._ledger.lag_ms(scope),
-            shallow=await self._shallow(scope),
+            shallow=await self._index.count_shallow(scope, Kind.DOCUMENT),
         )
-
-    async def _shallow(self, scope: Scope) -> int:
-        (noted,) = await self._undeepened.look([scope], oldest=0.0)
-        return 0 if noted == 0 else await self._index.count_shallow(scope, Kind.DOCUMENT)
 
     async def skipped(self, scope: Scope) -> list[Skipped]:
         """Files that are no documents, by path. Raises `StoreUnavailable`."""

@@ -46,7 +46,6 @@ from grounding.documents.runs import (
 from grounding.documents.shelf import READ_DOCUMENTS, Shelf, below
 from grounding.documents.sparse import encode_chunk
 from grounding.documents.stored import collection_name
-from grounding.documents.undeepened import Undeepened
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -86,7 +85,7 @@ class Indexer(Indexed):
         sizes = sizes or Sizes()
         collection = collection_name(embedder.name, embedder.dimensions)
         fingerprint = f"{CHUNKER_VERSION}/{sizes.target}/{sizes.overlap}/{collection}"
-        super().__init__(shelf, index, Ledger(redis, collection), Undeepened(redis, collection), fingerprint)
+        super().__init__(shelf, index, Ledger(redis, collection), fingerprint)
         self._embedder = embedder
         self._count = count
         self._sizes = sizes
@@ -278,11 +277,9 @@ class Indexer(Indexed):
         async with self._exclusive(scope):
             later = await self._shelf.changed(scope, [item.document for item in ready.group])
             kept = [item for item in ready.group if item.document.path not in later]
-            lacking = [one.document.path for one in kept if any(chunk.id not in deep for chunk in one.chunks)]
-            async with self._undeepened.storing(scope, Kind.DOCUMENT, lacking, deepens=self._index.deepens):
-                # A document may have thousands of chunks: off the loop.
-                sources = await asyncio.to_thread(sources_of, scope, kept, ready.vectors, deep)
-                await self._index.replace(sources)
+            # A document may have thousands of chunks: off the loop.
+            sources = await asyncio.to_thread(sources_of, scope, kept, ready.vectors, deep)
+            await self._index.replace(sources)
             await self._ledger.record(scope, {item.document.path: self._registered(item) for item in kept}, (), ())
         for path in later:  # whoever changed it goes on with it
             batch.since.pop(path, None)
@@ -361,6 +358,5 @@ class Indexer(Indexed):
         async with self._hands(scope).everything():
             await self._index.drop_workspace(scope)
             await self._ledger.forget(scope)
-            await self._undeepened.forget(scope)
             if self._backlog is not None:
                 await self._backlog.forget(scope)

@@ -69,12 +69,6 @@ class Search:
         self._judging = Judging()
         self._deep = deep
 
-    def prepare(self, query: str, earlier: Sequence[str] = ()) -> None:
-        """Begin what a search takes longest for and needs last. Returns at once."""
-        if self._deep is not None and self._index.deepens and query.strip():
-            query = shorten(query)
-            self._deep.prepare([query, *_before(query, earlier)])
-
     async def search(
         self,
         scope: Scope,
@@ -95,7 +89,6 @@ class Search:
         query = shorten(query)
         if not query.strip():
             return []
-        self.prepare(query, earlier)
         dense, sparse = await self._vectors(query, earlier, lost)
         deep = self._again(query, earlier, lost, dense, sparse)
         wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
@@ -194,7 +187,6 @@ class Search:
         self, scope: Scope, query: str, top_k: int, lost: list[DegradedBlock] | None, earlier: Sequence[str]
     ) -> Chosen:
         if self._reranker is None:
-            self.prepare(query, earlier)
             dense, sparse = await self._vectors(query, earlier, lost)
             look = LookUp(query, dense, sparse, self._floor, top_k, _spelled_out(query, earlier))
             again = self._again(query, earlier, lost, look.dense, look.sparse)

@@ -204,7 +204,7 @@ async def _deep_embedding(runtime: Runtime) -> list[Check]:
     if not await runtime.knowledge.deepens():
         return [Check(name, True, "off: this Qdrant server is too old for it; upgrade it")]
     if deep.health.state in (State.FAILED, State.DEGRADED):
-        advice = "see model/vectors.log in the data folder, or set AGENT_RUNTIME_DEEP_EMBEDDING_MODEL to none"
+        advice = "see qdrant.log in the data folder, or set AGENT_RUNTIME_DEEP_EMBEDDING_MODEL to none"
         return [Check(name, False, f"searches do not use it: {deep.health.why}", advice)]
     workspaces = await runtime.workspaces.all()
     shallow = sum([(await runtime.knowledge.status(Scope(one.id))).shallow for one in workspaces])

@@ -263,7 +263,7 @@ class MaterialFollowing:
                 continue
             self._owed.discard(workspace_id)
             if files:
-                self._knowledge.fresh.note(Scope(workspace_id))
+                self._knowledge.note_stored(Scope(workspace_id))
                 _log.info("codex.indexed", workspace_id=workspace_id, files=files)
 
 

@@ -11,7 +11,7 @@ from connectors.connector import Connector, Health
 from grounding.documents.deeper import Deeper
 from grounding.tokens import Tokens
 from runtime.attachments.files import Files
-from runtime.embedded.index_process import IndexProcess
+from runtime.embedded.index_client import IndexProcess
 from runtime.embedded.model_server import LocalModelServer
 from runtime.environment.gpus import Gpus
 from runtime.environment.model_memory import ModelMemories

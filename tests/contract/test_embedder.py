@@ -7,16 +7,12 @@ import importlib.util
 import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
 from grounding.documents.minilm import MiniLMEmbedder
-from grounding.documents.word_ids import WordIds
 from tests.emulators.embedder import HashedWords
 
 
@@ -45,37 +41,6 @@ async def test_the_static_model_gives_what_its_library_gives() -> None:
     for text in ("Refunds take thirty days.", "退款政策", "word " * 700):
         (ours,) = await embedder.embed_documents([text])
         assert ours == pytest.approx(embedder._model.embed([text], norm=True)[0].tolist(), abs=1e-6)
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            ["refund", "Refunds", " ", "  ", "\n", "\t", "\u00a0", "退款", "🙂", "▁", "_", "<s>", "</s>", "."]
-        )
-        | st.text(max_size=4),
-        max_size=30,
-    )
-)
-def test_the_words_of_a_text_give_the_tokens_of_the_text(parts: list[str]) -> None:
-    tokenizer, word_ids = static_tokenizer()
-    text = "".join(parts)
-    expected = tokenizer.encode(text, add_special_tokens=False).ids
-    assert word_ids.of(text) == expected
-    assert word_ids.of(text) == expected  # of words that are known
-
-
-def test_no_more_words_are_remembered_than_have_room_and_none_that_is_far_too_long() -> None:
-    tokenizer, _ = static_tokenizer()
-    word_ids = WordIds(tokenizer)
-    word_ids.of(" ".join(f"w{number}" for number in range(20_000)) + " " + "long" * 100)
-    assert 0 < len(word_ids) <= 16_384
-    assert max(map(len, word_ids)) <= 64
-
-
-@cache
-def static_tokenizer() -> tuple[Any, WordIds]:
-    tokenizer = WordLlamaEmbedder()._loaded().tokenizer
-    return tokenizer, WordIds(tokenizer)
 
 
 async def test_a_batch_gives_what_each_text_gives_alone(embedder: Embedder) -> None:

@@ -41,8 +41,7 @@ from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.documents.qdrant_server import ServerIndex
 from grounding.documents.sparse import SparseVector, encode_document, encode_query
 from grounding.documents.stored import collection_name
-from runtime.embedded.asked_index import AskedIndex
-from runtime.embedded.index_process import index_process
+from runtime.embedded.index_client import RemoteIndex, index_process
 from tests.emulators.embedder import HashedWords
 from tests.emulators.qdrant import SharedQdrant
 
@@ -70,7 +69,7 @@ async def made(make: Callable[[Path], PassageIndex] | None, folder: Path) -> Asy
     async with AsyncExitStack() as stack:
         if make is None:
             process = await stack.enter_async_context(index_process(folder.with_name(f"{folder.name}-log")))
-            opened: PassageIndex = AskedIndex(process, folder, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10)
+            opened: PassageIndex = RemoteIndex(process, folder, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=10)
         else:
             opened = make(folder)
         stack.push_async_callback(opened.close)

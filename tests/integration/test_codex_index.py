@@ -16,7 +16,6 @@ from grounding.codex.store import CodexStore
 from grounding.documents.embedding import EmbedderUnavailable, Vector
 from grounding.documents.index import Kind
 from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.undeepened import Undeepened
 from grounding.tokens import load_tokens
 from tests.emulators.embedder import HashedWords
 
@@ -51,20 +50,15 @@ async def store(redis: Redis) -> CodexStore:
     return CodexStore(redis, max_bytes=100_000, file_max_bytes=50_000)
 
 
-@pytest_asyncio.fixture
-async def undeepened(redis: Redis) -> Undeepened:
-    return Undeepened(redis, "c")
-
-
 async def put(store: CodexStore, scope: Scope, path: str, text: str) -> None:
     await store.put(scope, path, text, Size(1, 2, len(text)))
 
 
 async def test_an_index_that_was_lost_gets_everything_again_also_where_something_changed_meanwhile(
-    store: CodexStore, passages: EmbeddedIndex, undeepened: Undeepened
+    store: CodexStore, passages: EmbeddedIndex
 ) -> None:
     """What is written down as indexed is another's index, or one that was deleted."""
-    material = CodexIndex(store, passages, EMBEDDER, load_tokens().count, undeepened)
+    material = CodexIndex(store, passages, EMBEDDER, load_tokens().count)
     for scope in (ACME, DEN):
         await put(store, scope, "quokka.md", "The quokka lives on an island.")
         await put(store, scope, "okapi.md", "The okapi is shy.")
@@ -80,9 +74,9 @@ async def test_an_index_that_was_lost_gets_everything_again_also_where_something
 
 
 async def test_what_was_removed_just_before_all_is_indexed_anew_is_not_found_any_more(
-    store: CodexStore, passages: EmbeddedIndex, undeepened: Undeepened
+    store: CodexStore, passages: EmbeddedIndex
 ) -> None:
-    material = CodexIndex(store, passages, EMBEDDER, load_tokens().count, undeepened)
+    material = CodexIndex(store, passages, EMBEDDER, load_tokens().count)
     for scope in (ACME, DEN):
         await put(store, scope, "quokka.md", "The quokka lives on an island.")
         await put(store, scope, "secret.md", "The secret word is okapi.")
@@ -98,18 +92,18 @@ async def test_what_was_removed_just_before_all_is_indexed_anew_is_not_found_any
 
 
 async def test_what_is_removed_after_a_run_that_failed_half_way_is_not_found_any_more(
-    store: CodexStore, passages: EmbeddedIndex, undeepened: Undeepened
+    store: CodexStore, passages: EmbeddedIndex
 ) -> None:
     paths = [f"{number}.md" for number in range(12)]
     for path in paths:
         await put(store, DEN, path, "The secret word is okapi.")
     with pytest.raises(EmbedderUnavailable):
-        await CodexIndex(store, passages, Failing(), load_tokens().count, undeepened).sync(ACME)
+        await CodexIndex(store, passages, Failing(), load_tokens().count).sync(ACME)
     assert await passages.sources(DEN, Kind.CODEX)
 
     for path in paths:
         await store.delete(DEN, path)
-    material = CodexIndex(store, passages, EMBEDDER, load_tokens().count, undeepened)
+    material = CodexIndex(store, passages, EMBEDDER, load_tokens().count)
     await material.sync(ACME)
 
     assert await passages.sources(DEN, Kind.CODEX) == {}

@@ -15,9 +15,8 @@ from grounding.codex.material import Size
 from grounding.documents.chunking import chunk_document
 from grounding.documents.deeper import NotYet
 from grounding.documents.embedding import EmbedderUnavailable, Vector
-from grounding.documents.index import Entry, Kind, Passage, Source
+from grounding.documents.index import Kind, Passage
 from grounding.documents.runs import indexed_text_of, passage_of_chunk
-from grounding.documents.sparse import encode_chunk
 from grounding.run_context import DegradedBlock
 from grounding.tokens import load_tokens
 from promptpolicy.directives import Directives
@@ -27,7 +26,7 @@ from runtime import deepening as module
 from runtime.deepening import Deepening
 from runtime.embedded.child import beside
 from runtime.knowledge import Knowledge
-from runtime.workspaces import Workspace, Workspaces
+from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 
@@ -35,12 +34,11 @@ ACME, OTHER, CHAT = Scope("acme"), Scope("other"), Scope("acme", "http:one")
 
 
 class Deep:
-    """A deeper model that can be away, and refuses some texts."""
+    """A deeper model that can be away."""
 
     def __init__(self) -> None:
         self.words = HashedWords(24, "deeper")
         self.name, self.dimensions = self.words.name, self.words.dimensions
-        self.prepared: list[str] = []
         self.fails: EmbedderUnavailable | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -48,23 +46,20 @@ class Deep:
         self.gives = 1000
         """After so many batches it ends."""
 
-    def prepare(self, texts: Sequence[str]) -> None:
-        self.prepared += texts
-
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
         if self.fails is not None:
             raise self.fails
         return await self.words.embed_queries(texts)
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
+        if texts == [""]:  # to have the model loaded
+            return [[0.0] * self.dimensions]
         self.batches.append([*texts])
         await self.gate.wait()
         if len(self.batches) > self.gives:
             raise EmbedderUnavailable("the child ended", retryable=True)
         if self.fails is not None:
             raise self.fails
-        if any("unspeakable" in text for text in texts):
-            raise EmbedderUnavailable("this text is refused", retryable=False)
         return await self.words.embed_documents(texts)
 
     @property
@@ -79,6 +74,7 @@ class House:
         self.redis = redis
         self.settings = settings()
         self.deep = Deep()
+        self.shared = False
 
     async def process(self) -> tuple[Knowledge, Deepening]:
         tokens, workspaces = load_tokens(), Workspaces(self.redis, self.settings)
@@ -87,13 +83,20 @@ class House:
         directives = Directives(self.redis, self.settings.redis_timeout_seconds)
         publisher = FilingPublisher(directives, tokens.count, 3000, DirectiveTree(self.settings.data_dir))
         knowledge = Knowledge(self.settings, self.redis, tokens, workspaces, publisher, deep=self.deep)
-        return knowledge, Deepening(knowledge, self.deep, workspaces, knowledge.material, shared=False)
+        deepening = Deepening(
+            knowledge,
+            self.deep,
+            workspaces,
+            knowledge.material,
+            shared=self.shared,
+            start_seconds=0.0,
+            retry_seconds=0.02,
+        )
+        return knowledge, deepening
 
 
 @pytest.fixture
-def house(redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.setattr(module, "START_SECONDS", 0.0)
-    monkeypatch.setattr(module, "_RETRY_SECONDS", (0.02, 0.05))
+def house(redis: Redis, settings: MakeSettings) -> House:
     return House(redis, settings)
 
 
@@ -139,31 +142,36 @@ async def test_what_can_be_found_gets_its_deeper_vectors_and_is_searched_by_them
     after = await knowledge.finding.search(ACME, "refunds", 5, explain=True)
     assert {hit.passage.id for hit in after} == {hit.passage.id for hit in before}
     assert all(hit.deep is not None for hit in after)
-    assert "refunds" in house.deep.prepared
     with capture_logs() as events:
         await deepening.look()
     assert events == []
 
 
-async def test_what_is_stored_later_is_looked_for_without_listing_all_workspaces(
+async def test_only_workspaces_in_which_something_was_stored_are_looked_at_again(
     opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There may be thousands. One that was deleted meanwhile is left alone."""
     knowledge, deepening = opened
+    await put(knowledge, "b.md", sections("harbours"), OTHER)
     await deepening.look()
+    index = (await knowledge.opening.ready()).index
+    asked: list[str] = []
+    shallow = index.shallow
 
-    async def listed(_: Workspaces) -> list[Workspace]:
-        raise AssertionError("all workspaces were listed")
+    async def counted(scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
+        asked.append(scope.workspace_id)
+        return await shallow(scope, kind, limit, source=source)
 
-    monkeypatch.setattr(Workspaces, "all", listed)
-    knowledge.fresh.note(Scope("gone"))
+    monkeypatch.setattr(index, "shallow", counted)
+    knowledge.note_stored(Scope("gone"))
     await put(knowledge, "a.md", sections("refunds"))
-    await deepening.look()
+    await deepening.look(everywhere=False)
+    assert {*asked} == {"acme"}
     assert (await knowledge.status(ACME)).shallow == 0
-    assert knowledge.fresh.workspaces() == {}
+    assert knowledge.take_stored() == set()
 
 
-async def test_documents_that_are_stored_meanwhile_come_first(
+async def test_a_large_workspace_keeps_no_other_waiting(
     house: House, opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     knowledge, deepening = opened
@@ -174,19 +182,15 @@ async def test_documents_that_are_stored_meanwhile_come_first(
         async with asyncio.timeout(10):
             while not house.deep.batches:
                 await asyncio.sleep(0.01)
-        await put(knowledge, "new.md", sections("new"))
-        await put(knowledge, "newest.md", sections("newest"))
+        await put(knowledge, "new.md", sections("new"), OTHER)
         house.deep.gate.set()
         await until_deepened(knowledge)
         await put(knowledge, "later.md", sections("later"))
         await until_deepened(knowledge)
     texts = [" ".join(batch) for batch in house.deep.batches]
-    assert "old" in texts[0]
-    assert "newest" in texts[1]
-    assert "new.md" not in texts[1]
-    assert "About new," in texts[2]
+    assert "About new," in texts[1] + texts[2]
     assert "later" in texts[-1]
-    assert len(texts) == 13
+    assert len(texts) == 12
 
 
 async def test_whoever_comes_next_goes_on_and_embeds_nothing_again(house: House) -> None:
@@ -197,6 +201,7 @@ async def test_whoever_comes_next_goes_on_and_embeds_nothing_again(house: House)
         house.deep.gives = 1
         with pytest.raises(EmbedderUnavailable):
             await deepening.look()
+        assert await knowledge.finding.search(ACME, "word1", 5)
         left = (await knowledge.status(ACME)).shallow
     await knowledge.close()
     assert left == 40 - module.BATCH
@@ -230,7 +235,7 @@ async def test_what_is_deleted_meanwhile_does_not_come_back(house: House, opened
     assert await knowledge.finding.search(ACME, "refunds harbours", 5) == []
 
 
-async def test_what_did_not_change_in_a_document_and_what_others_have_in_common_is_not_embedded_again(
+async def test_what_did_not_change_in_a_document_is_not_embedded_again(
     house: House, opened: tuple[Knowledge, Deepening]
 ) -> None:
     knowledge, deepening = opened
@@ -241,11 +246,6 @@ async def test_what_did_not_change_in_a_document_and_what_others_have_in_common_
     assert (await knowledge.status(ACME)).shallow == 1
     await deepening.look()
     assert len(house.deep.embedded) == 1
-    await put(knowledge, "copy.md", "# Guide\n\n" + sections("refunds", "windows", "harbours"))
-    assert (await knowledge.status(ACME)).shallow == 4
-    await deepening.look()
-    assert len(house.deep.embedded) == 1
-    assert (await knowledge.status(ACME)).shallow == 0
 
 
 async def test_a_model_that_is_away_is_asked_again(house: House, opened: tuple[Knowledge, Deepening]) -> None:
@@ -259,17 +259,6 @@ async def test_a_model_that_is_away_is_asked_again(house: House, opened: tuple[K
                     await asyncio.sleep(0.01)
             house.deep.fails = None
             await until_deepened(knowledge)
-
-
-async def test_a_text_that_the_model_refuses_holds_up_no_other(
-    house: House, opened: tuple[Knowledge, Deepening]
-) -> None:
-    knowledge, deepening = opened
-    await put(knowledge, "a.md", sections("refunds", "unspeakable", "windows"))
-    await deepening.look()
-    assert (await knowledge.status(ACME)).shallow == 0
-    hits = await knowledge.finding.search(ACME, "refunds unspeakable windows", 5)
-    assert len(hits) == 3
 
 
 async def test_material_gets_them_too_in_the_scope_of_its_owner(
@@ -330,151 +319,25 @@ def test_what_is_embedded_is_what_was_searched() -> None:
         assert [indexed_text_of(passage_of_chunk(chunk)) for chunk in chunks] == [one.indexed_text for one in chunks]
 
 
-async def test_after_all_was_looked_through_only_what_was_stored_is_asked_for(
-    house: House, opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    knowledge, deepening = opened
-    await put(knowledge, "a.md", sections("refunds"))
-    await put(knowledge, "b.md", sections("harbours"), OTHER)
-    await deepening.look()
-    index = (await knowledge.opening.ready()).index
-    asked: list[tuple[str, str | None]] = []
-    shallow = index.shallow
-
-    async def counted(scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
-        asked.append((scope.workspace_id, source))
-        return await shallow(scope, kind, limit, source=source)
-
-    monkeypatch.setattr(index, "shallow", counted)
-    await put(knowledge, "c.md", sections("windows"))
-    await deepening.look()
-    assert {*asked} == {("acme", "c.md")}
-    assert (await knowledge.status(ACME)).shallow == 0
-    asked.clear()
-    await knowledge.shelf.put(OTHER, "d.md", sections("ships"))
-    await knowledge.index(OTHER, None)
-    await deepening.look()
-    assert {*asked} == {("other", "d.md")}
-    assert (await knowledge.status(OTHER)).shallow == 0
-
-
-async def test_nobody_looks_through_what_has_its_deeper_vectors_after_a_restart_either(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_other_processes_store_is_looked_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.shared = True
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     knowledge, deepening = await house.process()
-    async with beside(knowledge.open(), "open"):
+    async with beside(knowledge.open(), "open"), beside(deepening.run(), "deepening"):
         await knowledge.opened()
-        await put(knowledge, "a.md", sections("refunds"))
-        await deepening.look()
+        for path in ("first.md", "second.md"):
+            await put(knowledge, path, sections("harbours"), OTHER)
+            knowledge.take_stored()  # as if it were not this process's
+            await until_deepened(knowledge, OTHER)
     await knowledge.close()
 
-    again, deepening = await house.process()
-    async with beside(again.open(), "open"):
-        await again.opened()
-        index = (await again.opening.ready()).index
 
-        async def never(*_: object, **__: object) -> None:
-            raise AssertionError("looked through")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(index, "shallow", never)
-            patch.setattr(index, "count_shallow", never)
-            await deepening.look()
-            assert (await again.status(ACME)).shallow == 0
-        monkeypatch.setattr(module, "LOOK_THROUGH_SECONDS", -1.0)  # but now and then all the same
-        await index.replace([Source(ACME, Kind.DOCUMENT, "x.md", [_entry("x.md")])])  # which nobody noted
-        deepening._looked_at = None
-        await deepening.look()
-        assert await index.count_shallow(ACME, Kind.DOCUMENT) == 0
-    await again.close()
-
-
-def _entry(source: str) -> Entry:
-    passage = Passage("x" * 64, Kind.DOCUMENT, source, "Words about harbours.")
-    return Entry(passage, [1.0] + [0.0] * 255, encode_chunk(passage.text))
-
-
-async def test_a_store_that_was_interrupted_is_looked_at_and_one_in_which_somebody_looked_too(
-    house: House, opened: tuple[Knowledge, Deepening]
-) -> None:
-    knowledge, deepening = opened
-    await deepening.look()
-    collection = await knowledge.opening.ready()
-    noted = collection.undeepened
-
-    async def sources() -> list[str]:
-        return [one.source for one in await noted.lacking(ACME)]
-
-    with pytest.raises(ZeroDivisionError):
-        async with noted.storing(ACME, Kind.DOCUMENT, ["a.md"], deepens=True):
-            raise ZeroDivisionError
-    assert await sources() == ["a.md"]
-    (before,) = await noted.lacking(ACME)
-    await noted.note(ACME, Kind.DOCUMENT, ["a.md"])
-    await noted.done(before)
-    assert await sources() == ["a.md"]
-    async with noted.storing(ACME, Kind.DOCUMENT, ["b.md"], deepens=True):
-        knowledge.fresh.note(ACME)
-        await deepening.look()
-        assert await sources() == []
-    assert await sources() == ["b.md"]
-    async with noted.storing(ACME, Kind.DOCUMENT, ["c.md"], deepens=False):
-        assert await noted.look([ACME], 0.0) == [None]
-    await noted.looked_through(ACME, 1.0)
-    assert await noted.look([ACME, OTHER], 2.0) == [None, 0]
-    await knowledge.forget_workspace(ACME)
-    assert await noted.look([ACME], 0.0) == [None]
-
-
-async def test_a_source_that_is_stored_again_while_it_is_looked_at_is_looked_at_again(
-    house: House, opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    knowledge, deepening = opened
-    await deepening.look()
-    await put(knowledge, "a.md", sections("refunds"))
-    index = (await knowledge.opening.ready()).index
-    shallow = index.shallow
-    is_stored = False
-
-    async def late(scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
-        nonlocal is_stored
-        found = await shallow(scope, kind, limit, source=source)
-        if source and not found and not is_stored:
-            is_stored = True
-            await put(knowledge, "a.md", sections("harbours"))
-        return found
-
-    monkeypatch.setattr(index, "shallow", late)
-    await deepening.look()
-    assert is_stored
-    assert (await knowledge.status(ACME)).shallow == 0
-
-
-async def test_what_other_processes_store_is_looked_for_though_this_one_stores_all_the_time(
-    house: House, opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    knowledge, deepening = opened
-    monkeypatch.setattr(deepening, "_shared", True)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
-    await deepening.look()
-    await put(knowledge, "theirs.md", sections("harbours"), OTHER)
-    noted = knowledge.fresh.newest()
-    assert noted is not None
-    knowledge.fresh.done(*noted)  # as if it were not this process's
-    await put(knowledge, "ours.md", sections("refunds"))
-    await deepening.look()
-    assert ((await knowledge.status(ACME)).shallow, (await knowledge.status(OTHER)).shallow) == (0, 0)
-
-
-@pytest.mark.parametrize("folder", ["folder", "named.md"])
-async def test_what_is_indexed_with_a_folder_beside_a_document_is_looked_for_in_both(
-    opened: tuple[Knowledge, Deepening], folder: str
-) -> None:
+async def test_what_is_indexed_with_a_folder_is_looked_for(opened: tuple[Knowledge, Deepening]) -> None:
     knowledge, deepening = opened
     await deepening.look()
     await knowledge.shelf.put(ACME, "a.md", sections("refunds"))
-    await knowledge.shelf.put(ACME, f"{folder}/b.md", sections("harbours"))
-    await knowledge.index(ACME, ["a.md", folder])
+    await knowledge.shelf.put(ACME, "folder/b.md", sections("harbours"))
+    await knowledge.index(ACME, ["a.md", "folder"])
     assert (await knowledge.status(ACME)).shallow == 2
-    await deepening.look()
+    await deepening.look(everywhere=False)
     assert (await knowledge.status(ACME)).shallow == 0

@@ -13,6 +13,7 @@ import pytest
 from connectors.connector import State
 from connectors.message import Scope
 from runtime import bootstrap, deepening
+from runtime.embedded.index_client import RemoteIndex
 from runtime.workspaces import SAMPLE
 from tests.conftest import MakeSettings
 from tests.emulators.face import ADMIN, Face, serving_face
@@ -64,10 +65,14 @@ async def test_documents_are_found_at_once_and_compared_by_a_deeper_model_later(
         assert (found["deep embedding"]["ok"], found["deep embedding"]["detail"]) == (True, "bundled/minilm")
         assert "index_chunks_deepened_total" in (await face.client.get("/metrics")).text
 
-        model = face.runtime.deep
+        model, index = face.runtime.deep, (await face.runtime.knowledge.opening.ready()).index
         assert model is not None
-        assert model.pid is not None
-        os.kill(model.pid, signal.SIGKILL)
+        assert isinstance(index, RemoteIndex)
+        killed = index._process.pid
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        while index._process.pid in (killed, None):
+            await asyncio.sleep(0.05)
         await face.client.put(f"{here}/documents/late.md?wait=true", content=b"# Late\n\nIt came last.")
         assert [hit.passage.source for hit in await search(Scope("zoo"), "came last", 1)] == ["late.md"]
         await until_deepened(face, here)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import json
 import os
 import shutil
 import tempfile
@@ -30,7 +29,7 @@ from watchfiles import Change
 from connectors.message import Scope, redis_key
 from grounding.documents import indexer, runs
 from grounding.documents.backlog import Backlog
-from grounding.documents.catalogue import Catalogue
+from grounding.documents.catalogue import AT_ONCE, Catalogue
 from grounding.documents.chunking import Chunk, Sizes, chunk_document
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
@@ -45,7 +44,6 @@ from grounding.documents.shelf import FileShelf
 from grounding.documents.sparse import encode_document
 from grounding.documents.stored import collection_name
 from grounding.documents.turns import CONTINUED, Memory, Turns, split_turn
-from grounding.documents.undeepened import AT_ONCE, Undeepened
 from grounding.documents.watch import Changed, changed_documents, group_changes, watch
 from tests.emulators.embedder import HashedWords
 
@@ -291,30 +289,11 @@ async def test_vectors_of_a_long_document_are_let_go_of_and_its_texts_made_off_t
     assert threading.get_ident() not in {*made, *freed}
 
 
-async def test_what_lacks_deeper_vectors_is_read_off_the_event_loop(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After an import those are thousands."""
-    noted, loads, read = Undeepened(redis, "c"), json.loads, list[int]()
-    await noted.note(ACME, Kind.DOCUMENT, ["a.md", "b.md"])
-
-    def loading(text: str) -> Any:
-        read.append(threading.get_ident())
-        return loads(text)
-
-    monkeypatch.setattr(json, "loads", loading)
-    assert sorted(one.source for one in await noted.lacking(ACME)) == ["a.md", "b.md"]
-    assert len(read) == 2
-    assert threading.get_ident() not in read
-
-
 async def test_of_many_workspaces_some_are_asked_about_at_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers of a thousand hold the event loop for 18 ms."""
     scopes = [Scope(f"w{number}") for number in range(2 * AT_ONCE + 1)]
-    noted, known, sizes = Undeepened(redis, "c"), Catalogue(redis), list[int]()
+    known, sizes = Catalogue(redis), list[int]()
     for number in (0, AT_ONCE, 2 * AT_ONCE):
-        await noted.note(scopes[number], Kind.DOCUMENT, [f"{n}.md" for n in range(1 + number)])
-        await noted.looked_through(scopes[number], time.time())
         await known.claim(scopes[number], f"c{number}")
     execute = type(redis.pipeline()).execute
 
@@ -323,10 +302,10 @@ async def test_of_many_workspaces_some_are_asked_about_at_once(redis: Redis, mon
         return await execute(pipe)
 
     monkeypatch.setattr(type(redis.pipeline()), "execute", counted)
-    looked, current = await noted.look(scopes, 0.0), await known.currents(scopes)
-    there = {number: (looked[number], current[number]) for number in (0, 1, AT_ONCE, 2 * AT_ONCE)}
-    assert there == {number: (1 + number, f"c{number}") for number in (0, AT_ONCE, 2 * AT_ONCE)} | {1: (None, "")}
-    assert (len(looked), len(current), max(sizes)) == (len(scopes), len(scopes), 2 * AT_ONCE)
+    current = await known.currents(scopes)
+    there = {number: current[number] for number in (0, 1, AT_ONCE, 2 * AT_ONCE)}
+    assert there == {number: f"c{number}" for number in (0, AT_ONCE, 2 * AT_ONCE)} | {1: ""}
+    assert (len(current), max(sizes)) == (len(scopes), AT_ONCE)
 
 
 async def test_the_lag_of_a_file_that_was_moved_there_counts_from_then_on(house: House) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ from grounding.documents.packing import Run
 from grounding.documents.relevance import Floor
 from grounding.documents.search import Search
 from grounding.documents.sparse import encode_document, encode_query
-from runtime.embedded.asked_index import AskedIndex
-from runtime.embedded.index_process import IndexProcess, index_process
+from runtime.embedded.index_client import IndexProcess, RemoteIndex, index_process
 from tests.emulators.embedder import HashedWords
 
 ACME = Scope("acme")
@@ -30,41 +27,21 @@ FLOOR = Floor(0.2)
 QUERIES = ("where is the key of house7?", "harbour house33 house34", "the house at the harbour")
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What these tests ask is whether there is an answer: the machine may be busy."""
-    for name in ("BACK_SECONDS", "READY_SECONDS"):
-        monkeypatch.setattr(f"runtime.embedded.index_process.{name}", 120.0)
-
-
 @pytest_asyncio.fixture
 async def process(tmp_path: Path) -> AsyncIterator[IndexProcess]:
-    async with index_process(tmp_path) as running:
+    async with index_process(tmp_path, wait_seconds=120.0) as running:
         yield running
 
 
 @pytest_asyncio.fixture
-async def index(process: IndexProcess, tmp_path: Path) -> AsyncIterator[AskedIndex]:
-    opened = AskedIndex(
+async def index(process: IndexProcess, tmp_path: Path) -> AsyncIterator[RemoteIndex]:
+    opened = RemoteIndex(
         process, tmp_path, WORDS.name, WORDS.dimensions, timeout_seconds=120, deep_dimensions=WORDS.dimensions
     )
     await opened.ensure()
     await opened.upsert(ACME, [entry(number) for number in range(60)])
     yield opened
     await opened.close()
-
-
-@pytest.fixture
-def asked(process: IndexProcess, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the process is asked."""
-    ask, found = process.ask, []
-
-    async def noted(what: tuple[str, ...], *about: Any, **how: Any) -> list[Any]:
-        found.append(what[0])
-        return await ask(what, *about, **how)
-
-    monkeypatch.setattr(process, "ask", noted)
-    return found
 
 
 def entry(number: int) -> Entry:
@@ -92,47 +69,30 @@ async def deep() -> Vector | None:
 
 
 @pytest.mark.parametrize("looks_again", [True, False])
-async def test_it_is_one_question_and_finds_what_is_found_here(
-    index: AskedIndex, asked: list[str], looks_again: bool
-) -> None:
+async def test_it_finds_what_is_found_here(index: RemoteIndex, looks_again: bool) -> None:
     again = deep if looks_again else None
     for query in QUERIES:
-        asked.clear()
         found = await index.look_up(ACME, Kind.DOCUMENT, look(query), Judging(), again)
-        assert asked == ["look_up"]
         runs, around = await looked_up(index, ACME, Kind.DOCUMENT, look(query), Judging(), again)
-        assert asked[1:].count("search") == asked[1:].count("read") == 1
         assert told(found.runs) == told(runs)
         assert found.around == around
         assert any(run.near for run in runs) or len(runs) == 3
 
 
-async def test_where_nothing_is_relevant_there_is_nothing(index: AskedIndex) -> None:
+async def test_where_nothing_is_relevant_there_is_nothing(index: RemoteIndex) -> None:
     assert await index.look_up(ACME, Kind.DOCUMENT, look("keys of boats", Floor(99.0)), Judging(), deep) == NOTHING
     assert await index.look_up(Scope("other"), Kind.DOCUMENT, look(QUERIES[0]), Judging(), deep) == NOTHING
 
 
-async def test_the_next_process_is_asked_where_one_ends(index: AskedIndex, process: IndexProcess) -> None:
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    assert (await index.look_up(ACME, Kind.DOCUMENT, look(QUERIES[0]), Judging(), deep)).runs
-
-
-async def test_a_scope_that_may_not_be_asked_is_refused_here(index: AskedIndex, asked: list[str]) -> None:
-    asked.clear()
+async def test_a_scope_that_may_not_be_asked_is_refused(index: RemoteIndex) -> None:
     with pytest.raises(ValueError, match="within one context"):
         await index.look_up(ACME, Kind.TURN, look(QUERIES[0]), Judging(), deep)
-    assert asked == []
 
 
-async def test_what_a_prompt_is_told_is_the_same_by_one_question_and_by_several(
-    index: AskedIndex, asked: list[str]
-) -> None:
-    by_one, by_several = Search(index, WORDS, floor=FLOOR, count=len), Search(index, WORDS, floor=FLOOR, count=len)
-    by_several._look_up = lambda *about: looked_up(index, *about)
-    asked.clear()
+async def test_what_a_prompt_is_told_is_the_same_in_one_call_and_in_several(index: RemoteIndex) -> None:
+    in_one, in_several = Search(index, WORDS, floor=FLOOR, count=len), Search(index, WORDS, floor=FLOOR, count=len)
+    in_several._look_up = lambda *about: looked_up(index, *about)
     for query in QUERIES:
-        one = await by_one.retrieve(ACME, query, 3, 400, 700)
-        assert one == await by_several.retrieve(ACME, query, 3, 400, 700)
+        one = await in_one.retrieve(ACME, query, 3, 400, 700)
+        assert one == await in_several.retrieve(ACME, query, 3, 400, 700)
         assert one
-    assert "look_up" in asked

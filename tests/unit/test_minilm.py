@@ -1,12 +1,9 @@
 """The bundled transformer: the right weights or none, BERT's tokens, and questions that wait for no documents."""
 
 import asyncio
-import platform
 from importlib.metadata import distribution
-from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from pydantic import ValidationError
 
@@ -59,53 +56,13 @@ def test_texts_become_the_tokens_that_the_model_was_trained_with() -> None:
     assert len(tokenizer.encode("refund " * 500).ids) == MAX_TOKENS
 
 
-async def test_vectors_are_those_of_the_packaged_graph_as_far_as_8_bits_tell() -> None:
-    """The network was put together again from its weights, for processors of both kinds, and nothing was mixed up."""
-    texts = ["Refunds take thirty days.", "storm at sea", "def main(): return 7", "kündigen " * 90]
-    packaged = onnxruntime.InferenceSession(str(find_weights()), providers=["CPUExecutionProvider"])
-    embedder = MiniLMEmbedder()
-    ours = await embedder.embed_documents(texts)
-
-    for text, vector in zip(texts, ours, strict=True):
-        ids = np.array([load_tokenizer().encode(text).ids])
-        given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-        mean = packaged.run(None, given)[0][0].mean(axis=0)
-        assert np.dot(mean, vector) / np.linalg.norm(mean) > 0.985
-
-
-async def test_a_processor_without_instructions_for_8_bits_gives_the_same_vectors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """So that an index moves between machines."""
-    found = []
-    for signed in (True, False):
-        monkeypatch.setattr(minilm, "multiplies_signed", lambda signed=signed: signed)
-        found.append(await MiniLMEmbedder().embed_query("refunds take thirty days"))
-
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("machine", "flags", "signed"),
-    [
-        ("x86_64", "flags : fma avx2 avx512_vnni", True),
-        ("AMD64", "flags : fma avx2 avx_vnni", True),
-        ("x86_64", "flags : fma avx2 avx512f", False),
-        ("x86_64", None, False),
-        ("arm64", None, True),
-    ],
-)
-def test_signed_bytes_are_multiplied_where_nothing_is_lost(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, flags: str | None, signed: bool
-) -> None:
-    """An x86 processor has to say so."""
-    processors = tmp_path / "cpuinfo"
-    if flags is not None:
-        processors.write_text(flags)
-    monkeypatch.setattr(minilm, "PROCESSORS", processors)
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-
-    assert minilm.multiplies_signed() is signed
+async def test_texts_of_one_meaning_are_near_and_half_a_surrogate_pair_is_no_failure() -> None:
+    """Unit vectors."""
+    one, other, away, half = await MiniLMEmbedder().embed_documents(
+        ["Refunds take thirty days.", "You get your money back within a month.", "storm at sea", "ship \udcff"]
+    )
+    assert np.dot(one, other) > np.dot(one, away) + 0.2
+    assert [np.linalg.norm(vector) for vector in (one, half)] == pytest.approx([1, 1])
 
 
 async def test_a_question_does_not_wait_for_documents() -> None:

@@ -54,7 +54,7 @@ async def _serve(
     from contextlib import nullcontext
 
     from runtime.data_dir import check_unused, prepare_data_dir
-    from runtime.embedded.index_process import begun
+    from runtime.embedded.index_client import begun
 
     if role != "worker":
         await prepare_data_dir(loaded.settings.data_dir)

@@ -1,0 +1,422 @@
+"""The embedded search index and the second embedding model, as this process asks them of a child process.
+
+The engine holds the interpreter's lock in every call, opens for seconds, and ends its process if the disk is full.
+None of that may hold up or end the bot (docs/decisions/0031). The child is `runtime.embedded.index_server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+
+import structlog
+
+from config.settings import Settings
+from connectors.connector import Health, State
+from connectors.message import Scope
+from grounding.documents import stored
+from grounding.documents.deeper import LATE, NotYet
+from grounding.documents.embedding import EmbedderUnavailable, Vector
+from grounding.documents.index import AskDeep, Fusion, Hit, IndexUnavailable, Kind, PassageIndex
+from grounding.documents.judging import Judging
+from grounding.documents.looking_back import Look, Part
+from grounding.documents.looking_up import Chosen, LookUp
+from grounding.documents.minilm import DIMENSIONS, NAME
+from grounding.documents.sparse import SparseVector
+from runtime.embedded.child import ChildFailed, SupervisedChild, beside, die_with_parent
+from runtime.embedded.index_server import LOGGED, Channel, IndexTarget
+
+READY_SECONDS = 60.0
+STOP_SECONDS = 10.0
+"""The child flushes and closes its indexes within them."""
+WAIT_SECONDS = 30.0
+"""How long a call waits for a child that is being started."""
+PING_SECONDS = 10.0
+"""Between the questions whether the child still answers."""
+SILENCE_SECONDS = 120.0
+"""A child that gives no answer for so long is replaced. The engine keeps it from answering for as long as it opens a
+large index: 1.6 s of a processor for 100,000 passages."""
+QUESTION_SECONDS = 0.05
+"""How long a search in a turn waits for its question's deeper vector, which takes 3 ms of a processor."""
+COMMAND_SECONDS = 10.0
+"""The same of a command that runs without ``serve``: it starts the child for this one question."""
+LOG_TAIL_BYTES = 800
+_LARGE = frozenset(("upsert", "replace", "deepen"))
+"""Calls with many passages: they are pickled in a thread."""
+_LEAVING = frozenset(("close", "drop"))
+"""Calls that do not open the index."""
+_log = structlog.get_logger()
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def has_embedded(settings: Settings) -> bool:
+    """Whether the index is an embedded one, and its engine installed. Looks at the disk."""
+    return settings.qdrant_url is None and importlib.util.find_spec("qdrant_edge") is not None
+
+
+class IndexProcess:
+    """The child: starts and supervises it, and calls its methods. Made by `index_process`."""
+
+    name = "qdrant"
+    ready_seconds = READY_SECONDS
+    stop_seconds = STOP_SECONDS
+
+    def __init__(self, data_dir: Path, wait_seconds: float, ping_seconds: float, silence_seconds: float) -> None:
+        self._log_file = data_dir / "qdrant.log"
+        self._wait_seconds = wait_seconds
+        self._ping_seconds = ping_seconds
+        self._silence_seconds = silence_seconds
+        self._child = SupervisedChild(self)
+        self._wanted = asyncio.Event()
+        self.begun = asyncio.Event()
+        """Set once the first child was started, or could not be."""
+        self._channel: Channel | None = None
+        self._channels: asyncio.Queue[Channel] = asyncio.Queue()
+        """Those whose answers are still to be read."""
+        self._ready = asyncio.Event()
+        self._numbers = itertools.count(LOGGED + 1)
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+
+    @property
+    def health(self) -> Health:
+        """How the child is; stopped if nobody has wanted it yet."""
+        return self._child.health if self._wanted.is_set() else Health(State.STOPPED)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child; None while there is none."""
+        return self._child.pid
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the child answers."""
+        return self._ready.is_set()
+
+    def begin(self) -> None:
+        """Start the child in the background. Returns at once, and does nothing the second time."""
+        self._wanted.set()
+
+    async def wait_until_ready(self) -> None:
+        """Wait until the child answers. Raises `IndexUnavailable` if that takes too long."""
+        self.begin()
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await self._ready.wait()
+        except TimeoutError:
+            raise IndexUnavailable(f"the process of the search index is not there{self._why()}") from None
+
+    async def call(self, target: IndexTarget | None, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call *method* of the index *target*, or of the second embedding model if that is None.
+
+        Raises what the method raises, and `IndexUnavailable` if the child ends before it answers. If the caller is
+        cancelled, so is the call in the child.
+        """
+        await self.wait_until_ready()
+        return await self._ask(target, method, arguments, options)
+
+    async def _ask(
+        self, target: IndexTarget | None, method: str, arguments: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
+        channel, number = self._channel, next(self._numbers)
+        if channel is None:
+            raise IndexUnavailable(self._lost())
+        self._answers[number] = answer = asyncio.get_running_loop().create_future()
+        try:
+            await channel.send(number, (target, method, arguments, options), is_large=method in _LARGE)
+            return await answer
+        except OSError:
+            raise IndexUnavailable(self._lost()) from None
+        finally:
+            del self._answers[number]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # else asyncio warns that nobody has asked for it
+            elif method not in _LEAVING:
+                channel.cancel(number)
+
+    def _lost(self) -> str:
+        return f"the process of the search index ended while it was asked{self._why()}"
+
+    def _why(self) -> str:
+        return f": {self.health.why}" if self.health.state is State.DEGRADED and self.health.why else ""
+
+    async def _read_answers(self) -> None:
+        while True:
+            channel = await self._channels.get()
+            async for number, raw in channel.messages():
+                first, second = await channel.load(raw)
+                if number == LOGGED:
+                    getattr(_log, first)(second.pop("event"), **second)
+                elif (answer := self._answers.get(number)) is not None and not answer.done():
+                    answer.set_result(second) if first else answer.set_exception(second)
+            self._ready.clear()
+            self._channel = None
+            channel.close()
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(IndexUnavailable(self._lost()))
+            self._channels.task_done()
+
+    async def _ping(self) -> None:
+        """Replace a child that gives no answer for `SILENCE_SECONDS`."""
+        while True:
+            await asyncio.sleep(self._ping_seconds)
+            await self._ready.wait()
+            try:
+                async with asyncio.timeout(self._silence_seconds):
+                    await self._ask(None, "ping", (), {})
+            except TimeoutError:
+                self._child.give_up(f"gave no answer for {self._silence_seconds:g} s")
+            except IndexUnavailable:
+                continue  # it ended, and the supervisor starts the next one
+
+    async def _run(self) -> None:
+        await self._wanted.wait()
+        async with beside(self._read_answers(), "search-index-answers"), beside(self._ping(), "search-index-pings"):
+            with contextlib.suppress(ChildFailed):  # `health` says why, and the supervisor tries again
+                await self._child.start()
+            await self._child.watch()
+
+    async def _stop(self) -> None:
+        await self._child.stop()
+        if self._channel is not None:
+            self._channel.close()
+
+    async def spawn(self) -> Process:
+        """See `runtime.embedded.child.Program`."""
+        try:
+            await self._channels.join()  # nothing is to be read of the one before
+            ours, theirs = socket.socketpair()
+            with contextlib.closing(theirs), await asyncio.to_thread(self._open_log) as log:
+                process = await self._execute(theirs.fileno(), log)
+            self._channel = await Channel.open(ours)
+            self._channels.put_nowait(self._channel)
+            return process
+        finally:
+            self.begun.set()
+
+    async def _execute(self, socket_number: int, log: IO[bytes]) -> Process:
+        search = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "runtime.embedded.index_server", str(socket_number)),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(search)},
+            pass_fds=[socket_number],
+            stdin=DEVNULL,
+            stdout=log,
+            stderr=log,
+            # SIGKILL: the engine's log has all that was stored, and whoever starts next wants the folder.
+            preexec_fn=die_with_parent(os.getpid(), signal.SIGKILL),
+            process_group=0,
+        )
+
+    async def until_ready(self, process: Process) -> None:
+        """See `runtime.embedded.child.Program`."""
+        try:
+            await self._ask(None, "ping", (), {})
+        except IndexUnavailable:
+            await process.wait()  # it hung up, so it ends; the supervisor reports how
+        else:
+            self._ready.set()
+
+    async def explain(self) -> str:
+        """See `runtime.embedded.child.Program`."""
+        with contextlib.suppress(OSError):
+            raw = await asyncio.to_thread(self._log_file.read_bytes)
+            return raw[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
+        return ""
+
+    def _open_log(self) -> IO[bytes]:
+        """The log of the next child; the one before is kept."""
+        self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._log_file.exists():
+            self._log_file.replace(self._log_file.with_name(f"{self._log_file.name}.1"))
+        return self._log_file.open("wb")
+
+
+@contextlib.asynccontextmanager
+async def index_process(
+    data_dir: Path,
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+    ping_seconds: float = PING_SECONDS,
+    silence_seconds: float = SILENCE_SECONDS,
+) -> AsyncIterator[IndexProcess]:
+    """A child that starts in the background when it is first wanted, and ends with the block."""
+    process = IndexProcess(data_dir, wait_seconds, ping_seconds, silence_seconds)
+    try:
+        async with beside(process._run(), "search-index"):
+            yield process
+    finally:
+        await asyncio.shield(process._stop())
+
+
+@contextlib.asynccontextmanager
+async def begun(settings: Settings) -> AsyncIterator[IndexProcess | None]:
+    """A child that gets ready while this process imports its own modules in the block; None for no embedded index."""
+    if not await asyncio.to_thread(has_embedded, settings):
+        yield None
+        return
+    async with index_process(settings.data_dir) as process:
+        process.begin()
+        await process.begun.wait()
+        yield process
+
+
+def _forwarded(method: F) -> F:
+    """A method of `RemoteIndex` that calls *method* of the index in the child."""
+
+    async def forward(self: RemoteIndex, *arguments: Any, **options: Any) -> Any:
+        return await self._call(method.__name__, *arguments, **options)
+
+    return cast("F", forward)
+
+
+class RemoteIndex:
+    """`PassageIndex` over the one that *process* has in *folder*."""
+
+    def __init__(
+        self,
+        process: IndexProcess,
+        folder: Path,
+        model: str,
+        dimensions: int,
+        *,
+        timeout_seconds: float,
+        fusion: Fusion | None = None,
+        version: int = stored.PAYLOAD_VERSION,
+        deep_dimensions: int | None = None,
+    ) -> None:
+        self.deepens, self.too_old = deep_dimensions is not None, ""
+        self._process = process
+        self._target = IndexTarget(
+            folder, model, dimensions, timeout_seconds, fusion or Fusion(), version, deep_dimensions
+        )
+        self._closed = False
+
+    ensure = _forwarded(PassageIndex.ensure)
+    upsert = _forwarded(PassageIndex.upsert)
+    replace = _forwarded(PassageIndex.replace)
+    delete = _forwarded(PassageIndex.delete)
+    read = _forwarded(PassageIndex.read)
+    beside = _forwarded(PassageIndex.beside)
+    vectors = _forwarded(PassageIndex.vectors)
+    deepen = _forwarded(PassageIndex.deepen)
+    shallow = _forwarded(PassageIndex.shallow)
+    count_shallow = _forwarded(PassageIndex.count_shallow)
+    ids = _forwarded(PassageIndex.ids)
+    sources = _forwarded(PassageIndex.sources)
+    count = _forwarded(PassageIndex.count)
+    estimate = _forwarded(PassageIndex.estimate)
+    drop_workspace = _forwarded(PassageIndex.drop_workspace)
+    check = _forwarded(PassageIndex.check)
+    exists = _forwarded(PassageIndex.exists)
+
+    async def search(
+        self,
+        scope: Scope,
+        kind: Kind,
+        dense: Vector | None,
+        sparse: SparseVector | None,
+        top_k: int,
+        *,
+        deep: AskDeep | None = None,
+        **options: Any,
+    ) -> list[Hit]:
+        deep_vector = await self._deep_vector(deep)
+        found: list[Hit] = await self._call(
+            "search", scope, kind, dense, sparse, top_k, deep_vector=deep_vector, **options
+        )
+        return found
+
+    async def look_back(self, scope: Scope, look: Look) -> list[Part]:
+        """See `grounding.documents.looking_back.looked_back`, which the child does."""
+        found: list[Part] = await self._call("look_back", scope, look)
+        return found
+
+    async def look_up(
+        self, scope: Scope, kind: Kind, look: LookUp, judging: Judging, deep: AskDeep | None = None
+    ) -> Chosen:
+        """See `grounding.documents.looking_up.looked_up`, which the child does with its own `Judging`."""
+        deep_vector = await self._deep_vector(deep)
+        found: Chosen = await self._call("look_up", scope, kind, look, deep_vector=deep_vector)
+        return found
+
+    async def drop(self) -> None:
+        try:
+            await self._call("drop")
+        finally:
+            self._closed = True
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            if self._process.is_ready:
+                await self._call("close")
+        except IndexUnavailable as error:
+            # The engine's log has everything: the next start reads it again.
+            _log.warning("store.degraded", store="qdrant", why=str(error))
+        finally:
+            self._closed = True
+
+    async def _deep_vector(self, deep: AskDeep | None) -> Vector | None:
+        return await deep() if deep is not None and self.deepens else None
+
+    async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        if not self._closed:
+            await self._process.wait_until_ready()
+        if self._closed:
+            raise IndexUnavailable("the search index is closed")
+        return await self._process.call(self._target, method, *arguments, **options)
+
+
+class DeepModel:
+    """A `grounding.documents.deeper.Deeper` in the child *process*. A search waits *question_seconds* for a vector."""
+
+    name = NAME
+    dimensions = DIMENSIONS
+
+    def __init__(self, process: IndexProcess, question_seconds: float = QUESTION_SECONDS) -> None:
+        self._process = process
+        self._question_seconds = question_seconds
+        self._is_loaded = False
+        self._why = ""
+        """Why documents could not be embedded the last time."""
+
+    @property
+    def health(self) -> Health:
+        """How the model is."""
+        return Health(State.DEGRADED, self._why) if self._why else self._process.health
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        """Unit vectors. Raises `EmbedderUnavailable` if they are not there in time, `NotYet` before the model has given
+        its first vectors."""
+        try:
+            async with asyncio.timeout(self._question_seconds):
+                vectors: list[Vector] = await self._process.call(None, "embed_queries", list(texts))
+        except (TimeoutError, IndexUnavailable):
+            if not self._is_loaded:
+                raise NotYet(self.name) from None
+            raise EmbedderUnavailable(LATE) from None
+        self._is_loaded = True
+        return vectors
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
+        """One unit vector per text, zeros for text without words. Raises `EmbedderUnavailable`."""
+        try:
+            vectors: list[Vector] = await self._process.call(None, "embed_documents", list(texts))
+        except (EmbedderUnavailable, IndexUnavailable) as error:
+            self._why = str(error)
+            raise EmbedderUnavailable(f"{self.name}: {error}") from error
+        self._is_loaded, self._why = True, ""
+        return vectors

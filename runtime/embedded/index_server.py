@@ -1,0 +1,233 @@
+"""The child process that has the embedded search index and the second embedding model.
+
+``python -m runtime.embedded.index_server SOCKET`` gets the number of an open socket. It answers what
+`runtime.embedded.index_client` asks there until the socket is closed, or until SIGTERM. Then it closes its indexes.
+
+Each message is a numbered pickle. A question is (target, method, arguments, keyword arguments); its answer has the same
+number and is (whether the call succeeded, the value or the exception). Both processes are the same program of the same
+user, so a pickle brings no risk. Number `LOGGED` stands for log events of the child. A message is sent in parts, so
+that no small one waits for the end of a large one; before each part stand its number, its kind and its length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections import defaultdict
+from collections.abc import AsyncIterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from connectors.message import AgentRuntimeError
+from grounding.documents.embedding import Vector
+from grounding.documents.index import AskDeep, Fusion, IndexUnavailable
+from grounding.documents.judging import Judging
+from grounding.documents.looking_back import looked_back
+from grounding.documents.looking_up import looked_up
+from grounding.documents.minilm import MiniLMEmbedder
+
+SWITCH_SECONDS = 0.001
+"""How long a thread may hold the interpreter while another one waits, as in ``serve``."""
+FEW_PASSAGES = 16
+"""The words of so many new passages are judged on the event loop of the child; that takes 1 ms."""
+NICENESS = 15
+"""The priority of the thread that embeds documents, of 0 (highest) to 19."""
+LOGGED = 0
+LARGE_BYTES = 100_000
+"""A larger message is unpickled in a thread: so much takes 2 ms."""
+PART_BYTES = 1_000_000
+_HEAD = struct.Struct("<IBI")
+_MORE, _LAST, _CANCEL = range(3)
+"""Kinds of parts. The last one has no content: the answer to the message is not wanted any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTarget:
+    """The index that a question is for: the arguments of `grounding.documents.qdrant_edge.EmbeddedIndex`."""
+
+    folder: Path
+    model: str
+    dimensions: int
+    timeout_seconds: float
+    fusion: Fusion
+    version: int
+    deep_dimensions: int | None
+
+
+class Channel:
+    """One end of the connection between parent and child."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, end: socket.socket) -> Channel:
+        """Take over *end*."""
+        return cls(*await asyncio.open_connection(sock=end))
+
+    def write(self, number: int, message: Any) -> None:
+        """Send *message*, or nothing if the other end is gone."""
+        self._write(number, _LAST, pickle.dumps(message, protocol=5))
+
+    def cancel(self, number: int) -> None:
+        """Say that the answer to the message *number* is not wanted any more."""
+        self._write(number, _CANCEL, b"")
+
+    async def send(self, number: int, message: Any, *, is_large: bool = False) -> None:
+        """Send *message* and wait until little of it is left to be sent. Raises `OSError` if the other end is gone.
+
+        A message that *is_large* is pickled in a thread, so that the event loop goes on.
+        """
+        raw = await asyncio.to_thread(pickle.dumps, message, 5) if is_large else pickle.dumps(message, 5)
+        for end in range(PART_BYTES, len(raw), PART_BYTES):
+            self._write(number, _MORE, raw[end - PART_BYTES : end])
+            await self._writer.drain()
+        self._write(number, _LAST, raw[(len(raw) - 1) // PART_BYTES * PART_BYTES :])
+        await self._writer.drain()
+
+    async def messages(self) -> AsyncIterator[tuple[int, bytes]]:
+        """All messages of the other end, each for `load`, until that is closed. An empty one cancels its number."""
+        parts: dict[int, list[bytes]] = defaultdict(list)
+        while True:
+            try:
+                number, kind, size = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
+                parts[number].append(await self._reader.readexactly(size))
+            except (asyncio.IncompleteReadError, OSError):
+                return
+            if kind != _MORE:
+                received = parts.pop(number)
+                yield number, b"".join(received) if kind == _LAST else b""
+
+    @staticmethod
+    async def load(raw: bytes) -> Any:
+        """A message of `messages`."""
+        return await asyncio.to_thread(pickle.loads, raw) if len(raw) > LARGE_BYTES else pickle.loads(raw)  # noqa: S301
+
+    def close(self) -> None:
+        """Hang up. `messages` ends at both ends."""
+        self._writer.close()
+
+    def _write(self, number: int, kind: int, raw: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(_HEAD.pack(number, kind, len(raw)))
+            self._writer.write(raw)
+
+
+class Server:
+    """Answers the questions of *channel*, each in a task of *group*."""
+
+    def __init__(self, channel: Channel, group: asyncio.TaskGroup) -> None:
+        self._channel = channel
+        self._group = group
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._indexes: dict[IndexTarget, Any] = {}
+        self._model = MiniLMEmbedder(only_english=True, niceness=NICENESS)
+        self._judging = Judging(FEW_PASSAGES)
+
+    async def run(self) -> None:
+        """Answer until the channel is closed, then close the indexes."""
+        async for number, raw in self._channel.messages():
+            if raw:
+                self._tasks[number] = self._group.create_task(self._answer(number, raw))
+            elif (cancelled := self._tasks.get(number)) is not None:
+                cancelled.cancel()
+        for task in [*self._tasks.values()]:
+            task.cancel()
+        for index in self._indexes.values():
+            await index.close()
+
+    async def _answer(self, number: int, raw: bytes) -> None:
+        try:
+            self._channel.write(number, (True, await self._call(*await Channel.load(raw))))
+        except (AgentRuntimeError, ValueError) as error:
+            self._channel.write(number, (False, error))
+        except Exception as error:  # noqa: BLE001 - the parent is told, and the log has the traceback
+            traceback.print_exc()
+            self._channel.write(number, (False, IndexUnavailable(f"the search index failed ({error!r})")))
+        finally:
+            del self._tasks[number]
+
+    async def _call(
+        self, target: IndexTarget | None, method: str, arguments: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
+        if target is None:
+            return await getattr(self._model, method)(*arguments) if method != "ping" else None
+        if (vector := options.pop("deep_vector", None)) is not None:
+            options["deep"] = _returning(vector)
+        index = self._index(target)
+        if method == "look_back":
+            return await looked_back(index, *arguments)
+        if method == "look_up":
+            scope, kind, look = arguments
+            return await looked_up(index, scope, kind, look, self._judging, **options)
+        if method in ("close", "drop"):
+            del self._indexes[target]
+        return await getattr(index, method)(*arguments, **options)
+
+    def _index(self, target: IndexTarget) -> Any:
+        from grounding.documents.qdrant_edge import EmbeddedIndex  # needs a package that may not be installed
+
+        if target not in self._indexes:
+            self._indexes[target] = EmbeddedIndex(
+                target.folder,
+                target.model,
+                target.dimensions,
+                timeout_seconds=target.timeout_seconds,
+                fusion=target.fusion,
+                version=target.version,
+                deep_dimensions=target.deep_dimensions,
+            )
+        return self._indexes[target]
+
+    def log(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
+        """Has the parent log what is logged here."""
+        self._channel.write(LOGGED, (method, {name: _plain(value) for name, value in event.items()}))
+        raise structlog.DropEvent
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _returning(vector: Vector) -> AskDeep:
+    async def ask() -> Vector | None:
+        return vector
+
+    return ask
+
+
+async def serve(end: socket.socket) -> None:
+    """Answer on *end* until it is closed, or until SIGTERM."""
+    channel = await Channel.open(end)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, channel.close)
+    async with asyncio.TaskGroup() as group:
+        server = Server(channel, group)
+        structlog.configure(processors=[server.log])
+        await server.run()
+
+
+def main() -> None:
+    sys.setswitchinterval(SWITCH_SECONDS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the parent, which stops this process
+    if importlib.util.find_spec("qdrant_edge") is not None:  # while the parent still imports its own modules
+        importlib.import_module("grounding.documents.qdrant_edge")
+    gc.freeze()
+    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+    sys.stderr.flush()
+    os._exit(0)  # else it would wait for the threads of the engine
+
+
+if __name__ == "__main__":
+    main()
