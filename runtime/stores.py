@@ -34,9 +34,9 @@ from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import StoreUnavailable
 from runtime.embedded.redis_server import EmbeddedRedis, embedded_redis
-from runtime.redis_errors import answer_within, why_unavailable
+from runtime.redis_errors import answer_within
 
-__all__ = ["Client", "RedisStore", "connect", "open_redis", "why_unavailable"]
+__all__ = ["Client", "RedisStore", "connect", "open_redis"]
 
 MAX_CONNECTIONS = 64
 """To one server, or commands at a time to a cluster; who finds none free waits for one."""
