@@ -1,4 +1,4 @@
-"""The Lua of `grounding.memory.records.store`: each a single atomic step under a workspace's hash tag."""
+"""The Lua scripts of `grounding.memory.records.store`. Each is one atomic step on the keys of one workspace."""
 
 LOOK = """
 -- KEYS: done, texts, kept. ARGV: digest, id of another record that is wanted, or ''
@@ -11,7 +11,7 @@ local known = id ~= '' and redis.call('HGET', KEYS[3], id) or ''
 local other = ARGV[2] ~= '' and redis.call('HGET', KEYS[3], ARGV[2]) or ''
 return {done, said, id, known or '', other or ''}
 """
-"""All that adding has to know, at one moment."""
+"""Reads at one moment all that adding a record depends on."""
 
 WRITE = """
 -- KEYS: due, unindexed, owners, done, said by the record that is known; then of each record: kept, texts, the list it
@@ -72,7 +72,7 @@ end
 if ARGV[2] ~= '' then redis.call('SET', KEYS[4], ARGV[2], 'EX', ARGV[3]) end
 return 'ok'
 """
-"""Keeps records as they are now, all of them, if none is another than it was; else nothing."""
+"""Writes all the records if every one still has the version that the caller read; else writes nothing."""
 
 PAGE = """
 -- KEYS: for each list the list and the hash of its records. ARGV: limit, place before which to begin or ''
@@ -109,7 +109,7 @@ redis.call('SREM', KEYS[9], ARGV[2])
 redis.call('ZADD', KEYS[2], 0, name)
 return 'ok'
 """
-"""Takes a record away; that the index still has it is remembered."""
+"""Deletes a record and marks it as still to be deleted from the index."""
 
 MOVE = """
 -- KEYS: due, unindexed, owners, settled; then of the former and of the latter owner: kept, texts, list, standing,
@@ -141,7 +141,7 @@ redis.call('SADD', KEYS[3], ARGV[2])
 if ARGV[2] == '' then redis.call('SREM', KEYS[4], ARGV[3]) end
 return 'ok'
 """
-"""Lets a record belong to another owner; that the index has to follow for both is remembered."""
+"""Moves a record to another owner and marks it to be indexed anew for both."""
 
 FORGET = """
 -- KEYS: owners, kept, and what else there is of one owner. ARGV: of, whether the index has nothing of theirs any more
@@ -150,7 +150,7 @@ for at = 3, #KEYS do redis.call('DEL', KEYS[at]) end
 if ARGV[2] == '1' then redis.call('SREM', KEYS[1], ARGV[1]) end
 return 1
 """
-"""Takes away what is left of an owner of whom nothing is kept."""
+"""Deletes the remaining keys of an owner who has no records left."""
 
 INDEXED = """
 -- KEYS: unindexed, kept. ARGV: of, then ids with the versions that the index is in step with (0: not kept any more)
@@ -169,4 +169,4 @@ for at = 2, #ARGV, 2 do
 end
 return again
 """
-"""Says with what the index is in step; what has changed since is to be indexed again."""
+"""Marks records as indexed; those that changed since stay marked as not indexed."""
