@@ -1,19 +1,19 @@
-"""The Lua of `grounding.memory.global_context`: each a single atomic step under one hash tag.
+"""The Lua scripts of `grounding.memory.global_context`. Each is one atomic step under one hash tag.
 
-Keys of all of them: the numbering of the editor, then the lines of the workspace and, where another audience is in
-view, its lines; ``ARGV[1]`` is how many of these there are. A line's name is its owner's letter (``w``, ``u``) and its
-id. Lines of format 1 were kept when all that was said in groups was the workspace's (`runtime.audiences`).
+Common keys: the editor's numbering, then the lines of the workspace and, if another audience is in view, its lines.
+``ARGV[1]`` is the number of these line hashes. A line's name is its owner's letter (``w``, ``u``) and its id. Lines of
+format 1 date from a version that showed everything said in groups to the workspace (`runtime.audiences`).
 
-A numbering is a hash: ``at`` (when it was last given out, in the server's milliseconds) and ``lines``, the names in
-the order of their numbers, each with the version that the editor has seen, 0 for unseen, and its number where that is
-not one more than the one's before: ``w3:1 w4:2 u1:0:7``. Of deleted lines the newest `MAX_BLANKS` stay in it.
+A numbering is a hash. ``at`` is when it was last read (in the server's milliseconds). ``lines`` holds the names in the
+order of their numbers, each with the version that the editor has seen (0: none) and, if it is not one more than the
+previous, its number: ``w3:1 w4:2 u1:0:7``. Of deleted lines it keeps the newest `MAX_BLANKS`.
 
-A line's id and its versions are drawn from one counter of its owner: no two lines ever have the same version, so that
-who names a version names the line, too.
+One counter per owner yields the ids and the versions of lines. No two lines ever have the same version, so a version
+also identifies its line.
 """
 
 MAX_BLANKS = 50
-"""An editor who never pauses would else have more of them with each line that ever was."""
+"""Without a limit an editor who never pauses would collect a blank for each deleted line."""
 
 _COMMON = """
 local owners, letters = tonumber(ARGV[1]), {'w', 'u'}
@@ -114,7 +114,7 @@ end
 return answer
 """
 )
-"""Gives out the numbering: that of the session, longer by what is new; a new and gapless one after a pause."""
+"""Returns the numbered lines: within a session the old numbers with new lines at the end, after a pause new numbers."""
 
 EDIT = (
     _COMMON
@@ -201,7 +201,7 @@ redis.call('SET', done, cjson.encode(answer), 'EX', ARGV[16])
 return answer
 """
 )
-"""One edit: all of it, or nothing and why not. The same one again, by its key, is answered as it was."""
+"""Makes one edit as a whole, or returns why not. A repeated call with the same key returns the first result."""
 
 DECIDE = """
 -- KEYS: lines of the workspace, lines of the owner, its history, what waits
@@ -248,7 +248,7 @@ end
 note('approve')
 return {'ok'}
 """
-"""Makes an edit that waited hold, or drops it; where what it was about has changed since, neither."""
+"""Applies or drops a waiting edit. If its line has changed since, does neither."""
 
 SETTLE = """
 -- KEYS: lines of the workspace, lines of whose it is, settled. ARGV: id, packed as it is, whose it is
@@ -261,7 +261,7 @@ redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('SADD', KEYS[3], ARGV[3] .. '/' .. id)
 return 1
 """
-"""Gives a line of an earlier version to whose it is."""
+"""Moves a line of an earlier version to its owner."""
 
 FORGET = """
 -- KEYS: lines of a person, their history, what waits. The counters stay: no id is ever given twice.
@@ -276,4 +276,4 @@ for at = 1, #KEYS do
 end
 return 1
 """
-"""Takes away all that is kept of a person's own lines, also what they once were."""
+"""Deletes a person's lines with their history and waiting edits."""
