@@ -25,7 +25,7 @@ for owner = 1, owners do
     if id then
       local name, line = letters[owner] .. flat[at], cjson.decode(flat[at + 1])
       if line.f ~= 1 and line.f ~= 2 then return {'format', tostring(line.f)} end
-      -- of an earlier version, and said by a person: whose it is is not known yet
+      -- A person's line of an earlier version is skipped: its owner is not known yet
       if line.f == 2 or owner == 2 or not string.find(line.a, ':', 1, true) or string.sub(line.a, 1, 6) == 'token:' then
         ids[#ids + 1] = id
         raw[name], lines[name] = flat[at + 1], line
@@ -94,7 +94,7 @@ end
 OPEN = (
     _COMMON
     + """
--- ARGV: owners, idle milliseconds, seconds to keep the numbering (0: nothing is stored)
+-- ARGV: number of owners, idle milliseconds, seconds to store the numbering (0: do not store it)
 local last = tonumber(redis.call('HGET', KEYS[1], 'at') or '0')
 if math.abs(now() - last) <= tonumber(ARGV[2]) then remembered() end
 extend()
@@ -119,10 +119,10 @@ return answer
 EDIT = (
     _COMMON
     + """
--- KEYS after the lines: what was done, and then of each owner its history and what waits
--- ARGV: owners, seconds to keep the numbering, cap, most of the history, action (append, replace, delete, or share: to
--- make a line of the audience one of the workspace), number or the owner's letter, content,
--- tokens, author, turn, at, origin, check ('seen', '' or a version), waits, most that wait, seconds to remember
+-- KEYS after the lines: the call's result, then for each owner its history and its waiting edits
+-- ARGV: number of owners, seconds to store the numbering, token limit, most history entries, action (append, replace,
+-- delete, or share: move a line of the audience to the workspace), line number or the owner's letter, content, tokens,
+-- author, turn, at, origin, check ('seen', '' or a version), '1' to wait, most waiting edits, seconds to store the result
 local done = KEYS[owners + 2]
 local known = redis.call('GET', done)
 if known then return cjson.decode(known) end
@@ -195,7 +195,7 @@ if action ~= 'delete' then
 end
 note(history, {'action', action, 'line', id_of(name), unpack(fields)})
 keep(ARGV[2])
-if redis.call('HGET', KEYS[1], 'at') ~= '0' then use() end -- '0': a new session is to begin
+if redis.call('HGET', KEYS[1], 'at') ~= '0' then use() end -- '0': the next read begins a new session
 local answer = {'ok', number_of(name), content}
 redis.call('SET', done, cjson.encode(answer), 'EX', ARGV[16])
 return answer
@@ -204,8 +204,8 @@ return answer
 """Makes one edit as a whole, or returns why not. A repeated call with the same key returns the first result."""
 
 DECIDE = """
--- KEYS: lines of the workspace, lines of the owner, its history, what waits
--- ARGV: id, 'approve' or 'deny', who decides, at, cap, most of the history
+-- KEYS: lines of the workspace, lines of the owner, its history, its waiting edits
+-- ARGV: id, 'approve' or 'deny', who decides, at, token limit, most history entries
 local packed = redis.call('HGET', KEYS[4], ARGV[1])
 if not packed or ARGV[1] == 'last' then return {'unknown'} end
 local asked = cjson.decode(packed)
@@ -251,7 +251,7 @@ return {'ok'}
 """Applies or drops a waiting edit. If its line has changed since, does neither."""
 
 SETTLE = """
--- KEYS: lines of the workspace, lines of whose it is, settled. ARGV: id, packed as it is, whose it is
+-- KEYS: lines of the workspace, lines of the owner, settled. ARGV: id, packed line, owner
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 local line = cjson.decode(ARGV[2])
 line.f, line.v = 2, redis.call('HINCRBY', KEYS[2], 'last', 1)
@@ -264,7 +264,7 @@ return 1
 """Moves a line of an earlier version to its owner."""
 
 FORGET = """
--- KEYS: lines of a person, their history, what waits. The counters stay: no id is ever given twice.
+-- KEYS: lines of a person, their history, their waiting edits. The counters stay, so that no id is used twice.
 for at = 1, #KEYS do
   if at == 2 then
     redis.call('DEL', KEYS[at])

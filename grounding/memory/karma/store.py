@@ -30,8 +30,8 @@ _MANY = 50
 """More turns than this are parsed in a thread."""
 
 _WRITE = """
--- KEYS: kept, version, said. ARGV: turn, what is kept of it now or '', what is to be kept or '', messages to be
--- forgotten (how many, then they), messages that are said
+-- KEYS: kept, version, said. ARGV: turn, its stored value now or '', its new value or '', number of messages to remove
+-- and these messages, then messages to add
 if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
 if ARGV[3] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])

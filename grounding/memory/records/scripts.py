@@ -1,8 +1,8 @@
 """The Lua scripts of `grounding.memory.records.store`. Each is one atomic step on the keys of one workspace."""
 
 LOOK = """
--- KEYS: done, texts, kept. ARGV: digest, id of another record that is wanted, or ''
--- answers: what was done, and its record; the id under the digest, and its record; the other record. '' for nothing
+-- KEYS: done, texts, kept. ARGV: digest, id of a further record to read, or ''
+-- Returns: the call's earlier result, its record, the id under the digest, its record, the further record; '' for none
 local done = redis.call('GET', KEYS[1]) or ''
 local said = ''
 if done ~= '' then said = redis.call('HGET', KEYS[3], cjson.decode(done).id) or '' end
@@ -14,13 +14,13 @@ return {done, said, id, known or '', other or ''}
 """Reads at one moment all that adding a record depends on."""
 
 WRITE = """
--- KEYS: due, unindexed, owners, done, said by the record that is known; then of each record: kept, texts, the list it
---   leaves, the list it joins, standing, history, said
--- ARGV: records, what to answer to the same call again ('': nothing), seconds to remember it, most of a history, most
---   turns remembered, turn that must not have said it ('': any); then of each record 13:
---   1 of, 2 id, 3 version it has now (0: none), 4 packed, 5 place in lists, 6 digest it had, 7 digest it gets,
---   8 id under that digest now ('*': any), 9 due in milliseconds or '', 10 stands, 11 version to be indexed or '',
---   12 turn or '', 13 note for the history, packed, or ''
+-- KEYS: due, unindexed, owners, done, said of the known record; then for each record: kept, texts, its old list, its
+--   new list, standing, history, said
+-- ARGV: number of records, result to store for the call ('': none), seconds to store it, most history entries, most
+--   stored turns, turn that must not have said the known record ('': any); then for each record 13:
+--   1 owner, 2 id, 3 version it must have now (0: none), 4 packed, 5 place in lists, 6 old digest, 7 new digest,
+--   8 id that the new digest must have now ('*': any), 9 due in milliseconds or '', 10 '1' if standing,
+--   11 version to index or '', 12 turn or '', 13 packed history entry or ''
 local count, per_key, per_arg = tonumber(ARGV[1]), 7, 13
 if ARGV[2] ~= '' and redis.call('EXISTS', KEYS[4]) == 1 then return 'moved' end
 if ARGV[6] ~= '' and redis.call('ZSCORE', KEYS[5], ARGV[6]) then return 'said' end
@@ -75,8 +75,8 @@ return 'ok'
 """Writes all the records if every one still has the version that the caller read; else writes nothing."""
 
 PAGE = """
--- KEYS: for each list the list and the hash of its records. ARGV: limit, place before which to begin or ''
--- answers the packed records of all lists, the newest first
+-- KEYS: for each list the list and the hash of its records. ARGV: limit, place to begin before, or ''
+-- Returns the packed records of all lists, the newest first
 local limit, bound = tonumber(ARGV[1]), ARGV[2] == '' and '+' or '(' .. ARGV[2]
 local found = {}
 for at = 1, #KEYS, 2 do
@@ -112,10 +112,10 @@ return 'ok'
 """Deletes a record and marks it as still to be deleted from the index."""
 
 MOVE = """
--- KEYS: due, unindexed, owners, settled; then of the former and of the latter owner: kept, texts, list, standing,
+-- KEYS: due, unindexed, owners, settled; then for the old and for the new owner: kept, texts, list, standing,
 --   history, said, came
--- ARGV: former owner, latter owner, id, version it has now, packed, place in lists, digest, version it gets, the
---   change or empty, how many changes are kept
+-- ARGV: old owner, new owner, id, version it must have now, packed, place in lists, digest, new version, history
+--   entry or '', most history entries
 local packed = redis.call('HGET', KEYS[5], ARGV[3])
 if not packed or cjson.decode(packed).version ~= tonumber(ARGV[4]) then return 'moved' end
 local former, latter, place = ARGV[1] .. '/' .. ARGV[3], ARGV[2] .. '/' .. ARGV[3], ARGV[6]
@@ -144,7 +144,7 @@ return 'ok'
 """Moves a record to another owner and marks it to be indexed anew for both."""
 
 FORGET = """
--- KEYS: owners, kept, and what else there is of one owner. ARGV: of, whether the index has nothing of theirs any more
+-- KEYS: owners, kept, all other keys of one owner. ARGV: owner, '1' if the index holds nothing of theirs
 if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
 for at = 3, #KEYS do redis.call('DEL', KEYS[at]) end
 if ARGV[2] == '1' then redis.call('SREM', KEYS[1], ARGV[1]) end
@@ -153,8 +153,8 @@ return 1
 """Deletes the remaining keys of an owner who has no records left."""
 
 INDEXED = """
--- KEYS: unindexed, kept. ARGV: of, then ids with the versions that the index is in step with (0: not kept any more)
--- answers the ids of those that have changed since
+-- KEYS: unindexed, kept. ARGV: owner, then pairs of an id and its indexed version (0: removed from the index)
+-- Returns the ids of those that changed since
 local again = {}
 for at = 2, #ARGV, 2 do
   local packed = redis.call('HGET', KEYS[2], ARGV[at])
