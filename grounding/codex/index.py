@@ -58,9 +58,8 @@ class CodexIndex:
             is_lost = await self._is_lost(owner)
             if synced.get(owner_of(owner)) == revision and not is_lost:
                 continue
-            await self._store.has_synced(
-                owner, self._collection, _BEGUN
-            )  # otherwise an interruption would leave deleted files in the index
+            # Without this mark an interruption would leave deleted files in the index.
+            await self._store.has_synced(owner, self._collection, _BEGUN)
             changed += await self._sync_owner(owner)
             await self._store.has_synced(owner, self._collection, revision)
         return changed
