@@ -122,7 +122,7 @@ EDIT = (
 -- KEYS after the lines: the call's result, then for each owner its history and its waiting edits
 -- ARGV: number of owners, seconds to store the numbering, token limit, most history entries, action (append, replace,
 -- delete, or share: move a line of the audience to the workspace), line number or the owner's letter, content, tokens,
--- author, turn, at, origin, check ('seen', '' or a version), '1' to wait, most waiting edits, seconds to store the result
+-- author, turn, at, origin, check ('seen', '' or a version), '1' to wait, most waiting edits, seconds to store results
 local done = KEYS[owners + 2]
 local known = redis.call('GET', done)
 if known then return cjson.decode(known) end

@@ -360,7 +360,7 @@ class Transcript:
             partition: [
                 ToCopy(export_id, key, _change_of(fields, entries.get(key, {}))) for export_id, key, fields in some
             ]
-            for partition, pending in waiting.items()
+            for partition, some in waiting.items()
         }
 
     async def _between(self, wanted: Mapping[ConversationKey, Sequence[str]]) -> dict[ConversationKey, dict[str, Any]]:
