@@ -1,8 +1,8 @@
-"""Whether material is given whole or searched. Pure.
+"""Decide whether material is given to the model in full or searched. Pure.
 
-Whole (cache-augmented generation) as long as its tokens stay below ``CODEX_WINDOW_RATIO`` of the model's window, its
-characters within ``PROMPT_MAX_CHARACTERS``, both leave room for everything else, and a model on this machine has the
-memory for it; else it is searched.
+It is given in full (cache-augmented generation) if its tokens are below ``CODEX_WINDOW_RATIO`` of the model's window,
+its characters fit into ``PROMPT_MAX_CHARACTERS``, both leave room for the rest of the prompt, and a model on this
+machine has the memory for it. Otherwise it is searched.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ Mode = Literal["whole", "search"]
 Why = Literal["below_line", "over_line", "over_budget", "over_window", "over_memory", "near_line"]
 
 RETURN = 0.9
-"""What was searched is given whole again only when it is below this part of each limit, so that it does not flip."""
+"""Hysteresis: searched material is given in full again only if it is below this share of each limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is room for. ``window`` and ``output`` are the model's own tokens; ``beside`` are those, as we count
-    them, of what stands there whatever is asked, with what a message needs at least; ``characters`` is what a prompt
-    may have beside that. ``memory`` is for how many tokens of the model there is memory, None where that is not known.
+    """The space for material.
+
+    ``window`` and ``output`` are in the model's own tokens. ``beside`` is the size, in our tokens, of the fixed rest of
+    the prompt and of the smallest message. ``characters`` is the limit for a prompt's other characters. ``memory`` is
+    the number of the model's tokens that fit into memory, None if unknown.
     """
 
     window: int
@@ -33,16 +35,16 @@ class Room:
     characters: int
     memory: int | None = None
     is_crowded: bool = False
-    """Whether what is never cut was found to have no room beside material."""
+    """Whether the parts of a prompt that are never cut were found to have no room next to material."""
 
     @property
     def left(self) -> int:
-        """What the window has left for material, in the model's own tokens."""
+        """The part of the window that is left for material, in the model's own tokens."""
         return self._left(self.window)
 
     @property
     def left_in_memory(self) -> int:
-        """What the memory has left for it, which may be more than the window has."""
+        """The part of the memory that is left for material. It may be larger than `left`."""
         return self.left if self.memory is None else self._left(self.memory)
 
     def _left(self, tokens: int) -> int:
@@ -51,7 +53,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """``limit`` is the line in tokens below which material may be given whole."""
+    """The decision. ``limit`` is the number of tokens below which material may be given in full."""
 
     mode: Mode
     why: Why
@@ -59,8 +61,10 @@ class Chosen:
 
 
 def choose(size: Size, room: Room, ratio: float, before: Mode | None) -> Chosen:
-    """How material of *size* is given to a model. It stays below *ratio* of the window; *before* is what was chosen
-    last for such a window."""
+    """Decide how a model gets material of *size*.
+
+    *ratio* is its largest share of the window, *before* the last decision for such a window.
+    """
     line = int(ratio * room.window)
     over = _over(size, room, line, 1.0)
     if over is not None:
@@ -71,7 +75,7 @@ def choose(size: Size, room: Room, ratio: float, before: Mode | None) -> Chosen:
 
 
 def _over(size: Size, room: Room, line: int, part: float) -> Why | None:
-    """Which limit *size* reaches, of each of which it may have *part*."""
+    """Return the limit that *size* exceeds, if it may use *part* of each limit; None if it exceeds none."""
     if size.tokens >= line * part:
         return "over_line"
     if size.characters > room.characters * part:

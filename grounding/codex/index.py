@@ -1,7 +1,8 @@
-"""The material in the passage index, apart from the documents: searched where it is too much to be given whole.
+"""The codex material in the passage index, separate from the documents. It is searched if it is too large to give in
+full.
 
-What a collection of the index has is written down after it has it, so that an interrupted run is picked up by the next
-one and nothing unchanged is embedded twice.
+Progress is stored after each write to the index, so that the next run continues an interrupted one and nothing
+unchanged is embedded twice.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from grounding.documents.runs import passage_of_chunk
 from grounding.documents.sparse import encode_chunk
 from grounding.documents.stored import collection_name
 
-_TOGETHER = 8
-"""Files that are read, cut, embedded and stored at a time."""
+_BATCH = 8
+"""Files that are read, cut, embedded and stored together."""
 _BEGUN = "begun"
-"""Stands for a revision while an owner's material is being brought into step: it has some of it, of none all."""
+"""Stored instead of a revision while an owner's material is being indexed: the index may hold only a part of it."""
 _MARKDOWN = (".md", ".markdown", ".mdx", ".rst")
 
 
 class CodexIndex:
-    """One collection. Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`."""
+    """One collection of the index. Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`."""
 
     def __init__(self, store: CodexStore, index: PassageIndex, embedder: Embedder, count: CountTokens) -> None:
         self._store = store
@@ -37,38 +38,40 @@ class CodexIndex:
         self._collection = f"{collection_name(embedder.name, embedder.dimensions)}-{CHUNKER_VERSION}"
 
     async def sync(self, scope: Scope) -> int:
-        """Bring the collection in step with all material of the scope's workspace; how many files changed there."""
+        """Index all changed material of the scope's workspace and return the number of changed files."""
         held = await self._store.all_held(scope)
         synced = await self._store.synced(scope, self._collection)
         gone = [Scope(scope.workspace_id, None if owner == "*" else owner) for owner in synced]
         changed = 0
         for owner in sorted({*held, *gone}, key=owner_of):
             revision = held[owner].revision if owner in held else ""
-            # First, also where something changed: what is written down would else be taken for what there is.
+            # Checked first, because the stored progress is wrong if the index was lost.
             is_lost = await self._is_lost(owner)
             if synced.get(owner_of(owner)) == revision and not is_lost:
                 continue
-            await self._store.has_synced(owner, self._collection, _BEGUN)  # or what is taken away now would stay
+            # Without this mark an interruption would leave deleted files in the index.
+            await self._store.has_synced(owner, self._collection, _BEGUN)
             changed += await self._sync_owner(owner)
             await self._store.has_synced(owner, self._collection, revision)
         return changed
 
     async def rebuild(self, scope: Scope) -> int:
-        """Cut and embed all material of the scope's workspace anew; it can be found meanwhile. How many files."""
+        """Cut and embed all material of the scope's workspace anew; return the number of files. It stays searchable
+        meanwhile."""
         for owner in await self._store.all_held(scope):
-            # Kept by name: what was removed meanwhile is still to be deleted.
+            # The paths are kept, so that files removed meanwhile are still deleted.
             noted = await self._store.indexed(owner, self._collection)
             await self._store.has_indexed(owner, self._collection, dict.fromkeys(noted, ""), ())
             await self._store.has_synced(owner, self._collection, _BEGUN)
         return await self.sync(scope)
 
     async def is_behind(self, scope: Scope, revisions: Mapping[Scope, str]) -> bool:
-        """Whether what can be found is not what *revisions* says, by whose material it is."""
+        """Say whether the index differs from *revisions*, the present revision of each owner."""
         synced = await self._store.synced(scope, self._collection)
         return any(synced.get(owner_of(owner), "") != revision for owner, revision in revisions.items())
 
     async def unchanged(self, scope: Scope, sources: Collection[str]) -> set[str]:
-        """Those of *sources*, which a search in *scope* found, that are still there and as they were indexed."""
+        """Return those of *sources*, found by a search in *scope*, that still exist with the indexed text."""
         every = Scope(scope.workspace_id)
         owners = {every: [one for one in sources if not one.startswith(HERE)]}
         if scope.context_id:
@@ -81,7 +84,7 @@ class CodexIndex:
         }
 
     async def _is_lost(self, owner: Scope) -> bool:
-        """Whether the index has nothing of what is written down (another server, a deleted folder)."""
+        """Say whether the index lost everything that the progress says it has (another server, a deleted folder)."""
         if await self._index.estimate(owner, Kind.CODEX):
             return False
         noted = await self._store.indexed(owner, self._collection)
@@ -96,13 +99,13 @@ class CodexIndex:
             await self._index.replace([_source(owner, path, ()) for path in gone])
             await self._store.has_indexed(owner, self._collection, {}, gone)
         new = [path for path, entry in entries.items() if noted.get(path) != entry.sha256]
-        for start in range(0, len(new), _TOGETHER):
-            texts = await self._store.texts(owner, new[start : start + _TOGETHER])
+        for start in range(0, len(new), _BATCH):
+            texts = await self._store.texts(owner, new[start : start + _BATCH])
             await self._put(owner, texts)
         return len(gone) + len(new)
 
     async def _put(self, owner: Scope, texts: Mapping[str, str]) -> None:
-        """Store the passages of *texts*. One that changes meanwhile has another digest, and is seen again."""
+        """Store the passages of *texts*. A file that changes meanwhile gets another digest and is indexed again."""
         chunks = await asyncio.to_thread(
             lambda: {path: cut(shown_path(owner, path), text, self._count) for path, text in texts.items()}
         )
@@ -122,7 +125,7 @@ class CodexIndex:
 
 
 def cut(path: str, text: str, count: CountTokens) -> list[Chunk]:
-    """The chunks of a file: along headings where it is Markdown, else along paragraphs."""
+    """Return the chunks of a file, cut at headings if it is Markdown, else at paragraphs."""
     is_markdown = path.lower().endswith(_MARKDOWN)
     return chunk_document(path if is_markdown else f"{path}.txt", text, count)
 

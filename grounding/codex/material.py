@@ -1,7 +1,7 @@
-"""The nouns of the codex: material that is given to the model whole, or searched where it is too much. Pure.
+"""The data types of the codex: material that is given to the model in full, or searched if it is too large. Pure.
 
-Material belongs to a workspace or to one context in it. Each file has a path of its own; what belongs to a context is
-shown below `HERE`, so that the paths of both never meet.
+Material belongs to a workspace or to one context in it. A context's files are shown below `HERE`, so that they never
+have the same path as a file of the workspace.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ from grounding.tokens import Tokens
 
 VERSION = 1
 HERE = "here/"
-"""What the paths of one conversation's own material begin with, where they are shown."""
+"""The shown paths of a conversation's own material begin with this."""
 MAX_FILES = 5000
 
 
 class CodexFull(AgentRuntimeError):
-    """There is no room for more material; the text says how much there may be."""
+    """There is no room for more material; the text names the limit."""
 
 
 class CodexTooNew(AgentRuntimeError):
-    """The material was put by a newer version."""
+    """A newer version of the runtime wrote the material."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What rendered material takes of a prompt: ``tokens`` as we count them, ``weight`` of a model's window, in tokens
-    of its own vocabulary at most, ``characters``."""
+    """The size of rendered material in a prompt.
+
+    ``tokens`` are ours, ``weight`` is the upper bound in tokens of the model's own vocabulary, ``characters`` are
+    Unicode characters.
+    """
 
     tokens: int = 0
     weight: int = 0
@@ -45,7 +48,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class CodexEntry:
-    """What is known of one file. ``at`` is RFC 3339."""
+    """What is stored about one file besides its text. ``at`` is RFC 3339."""
 
     sha256: str
     size_bytes: int
@@ -53,7 +56,7 @@ class CodexEntry:
     at: str
 
     def to_json(self) -> str:
-        """As it is stored."""
+        """Return the stored form."""
         return json.dumps(
             {
                 "v": VERSION,
@@ -66,14 +69,14 @@ class CodexEntry:
 
     @classmethod
     def from_json(cls, text: str) -> CodexEntry:
-        """The inverse of `to_json`. Raises `CodexTooNew`."""
+        """Return the entry stored as *text*. Raises `CodexTooNew`."""
         stored = _read(text)
         return cls(stored["sha256"], stored["bytes"], _size(stored), stored["at"])
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How much material a workspace, or a context, has by itself. ``revision`` is another one after each change."""
+    """The total of the material of one owner, a workspace or a context. ``revision`` differs after each change."""
 
     revision: str = ""
     files: int = 0
@@ -82,7 +85,7 @@ class Held:
 
     @classmethod
     def from_json(cls, text: str | None) -> Held:
-        """As `grounding.codex.store` wrote it; nothing where it wrote nothing. Raises `CodexTooNew`."""
+        """Return what `grounding.codex.store` wrote, or an empty total. Raises `CodexTooNew`."""
         if not text:
             return cls()
         stored = _read(text)
@@ -90,28 +93,28 @@ class Held:
 
 
 def owner_of(scope: Scope) -> str:
-    """Whose material the scope's is, within its workspace: ``*`` for the workspace's own, else the context's id."""
+    """Return the owner of the scope's material within its workspace: ``*`` for the workspace, else the context's id."""
     return scope.context_id or "*"
 
 
 def shown_path(scope: Scope, path: str) -> str:
-    """How the file at *path* of the scope's own material is called before the model."""
+    """Return the path under which the model sees a file of the scope's own material."""
     return HERE + path if scope.context_id else path
 
 
 def check_path(path: str) -> str:
-    """*path* itself, if material may have it. Raises `DocumentRefused` (``why`` = ``path``)."""
+    """Return *path* if material may have it. Raises `DocumentRefused` (``why`` = ``path``)."""
     rule = f"must not begin with {HERE!r}: what belongs to one conversation is shown so"
     return checked(path, rule, lambda path: not path.startswith(HERE))
 
 
 def sha256_of(text: str) -> str:
-    """Of *text* in UTF-8, in hexadecimal digits."""
+    """Return the SHA-256 of *text* in UTF-8, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def size_of(text: str, tokens: Tokens) -> Size:
-    """What *text*, which is rendered, takes. Takes time for a long one."""
+    """Return the size of *text*, which is rendered. Takes time for a long text."""
     return Size(tokens.count(text), tokens.weigh(text), len(text))
 
 

@@ -1,11 +1,15 @@
-"""The material itself, in Redis: the same from every process.
+"""The codex material in Redis, shared by all processes.
 
-Keys (owner ``codex``, in the workspace's tag): ``held`` a hash of owner (``*`` for the workspace, else a context's id)
-to how much it has, and of ``mode <window> <owner>`` to ``search`` where it was searched last for a model of that
-window; ``entries:<owner>`` a hash of path to `grounding.codex.material.CodexEntry`; ``text:<owner>:<path>`` a text; for
-each collection of the index ``indexed:<collection>:<owner>`` a hash of path to the SHA-256 that was indexed, and
-``synced:<collection>`` one of owner to the revision that it has in full. One set for all, ``waiting``: workspaces whose
-material changed since it was indexed.
+Keys (owner ``codex``, in the workspace's tag). An owner is ``*`` for the workspace, else a context's id:
+
+- ``held``: a hash of owners to totals, and of ``mode <window> <owner>`` to ``search`` if the material was last searched
+  for a model with that window
+- ``entries:<owner>``: a hash of paths to `grounding.codex.material.CodexEntry`
+- ``text:<owner>:<path>``: a text
+- ``indexed:<collection>:<owner>``: a hash of paths to the SHA-256 that a collection of the index holds
+- ``synced:<collection>``: a hash of owners to the revision that the collection holds completely
+
+For all workspaces: ``waiting``, a set of workspaces whose material changed since it was indexed.
 """
 
 from __future__ import annotations
@@ -74,8 +78,7 @@ _MODE = "mode "
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """How much material a workspace has, and one context besides; ``before`` is how it was given last to such a
-    model."""
+    """The totals of a workspace and of one context. ``before`` is how such a model last got the material."""
 
     every: Held
     own: Held
@@ -87,18 +90,20 @@ class Holding:
 
 
 class CodexStore:
-    """Raises `connectors.message.StoreUnavailable` throughout, and `CodexTooNew` where it reads."""
+    """The material of all workspaces.
+
+    Every method raises `connectors.message.StoreUnavailable`; methods that read raise `CodexTooNew`.
+    """
 
     def __init__(self, redis: Redis, *, max_bytes: int, file_max_bytes: int) -> None:
-        """*max_bytes* bounds what a workspace or a context may have, *file_max_bytes* one file."""
+        """*max_bytes* limits the material of a workspace or a context, *file_max_bytes* one file."""
         self._redis = redis
         self._max_bytes = max_bytes
         self._file_max_bytes = file_max_bytes
         self._change = redis.register_script(_CHANGE)
 
     async def held(self, scope: Scope, window: int = 0) -> Holding:
-        """What the scope's workspace and context have, and how that was given last to a model of *window* tokens. One
-        command."""
+        """Return the totals for the scope, and how a model with *window* tokens last got the material. One command."""
         owners = ["*", owner_of(scope), _mode_field(scope, window)]
         found: Any = await self._redis.hmget(_key(scope, "held"), owners)
         every, own, mode = found
@@ -106,7 +111,7 @@ class CodexStore:
         return Holding(Held.from_json(every), Held.from_json(own if scope.context_id else None), before)
 
     async def all_held(self, scope: Scope) -> dict[Scope, Held]:
-        """Everything in the workspace that has material of its own."""
+        """Return the totals of all owners in the workspace."""
         found: Any = await self._redis.hgetall(_key(scope, "held"))
         return {
             Scope(scope.workspace_id, None if owner == "*" else str(owner)): Held.from_json(text)
@@ -115,12 +120,12 @@ class CodexStore:
         }
 
     async def entries(self, scope: Scope) -> dict[str, CodexEntry]:
-        """The scope's own files by path, sorted."""
+        """Return the scope's own files by path, sorted."""
         found: Any = await self._redis.hgetall(_key(scope, "entries", encode_id(owner_of(scope))))
         return {str(path): CodexEntry.from_json(found[path]) for path in sorted(found)}
 
     async def texts(self, scope: Scope, paths: Sequence[str]) -> dict[str, str]:
-        """The texts of those of *paths* that the scope itself has."""
+        """Return the texts of those of *paths* that the scope itself has."""
         found: dict[str, str] = {}
         for start in range(0, len(paths), _PAGE):
             page = paths[start : start + _PAGE]
@@ -129,20 +134,21 @@ class CodexStore:
         return found
 
     async def get(self, scope: Scope, path: str) -> str:
-        """Raises `DocumentMissing` and `DocumentRefused`."""
+        """Return the text of one file. Raises `DocumentMissing` and `DocumentRefused`."""
         text: Any = await self._redis.get(_text_key(scope, check_path(path)))
         if text is None:
             raise DocumentMissing(f"the codex of {_name(scope)} has no file {path!r}")
         return str(text)
 
     def readable(self, path: str, raw: bytes) -> str:
-        """The text of a file's bytes. Raises `DocumentRefused`: binary, not UTF-8, or too large."""
+        """Decode a file's bytes. Raises `DocumentRefused` if they are binary, not UTF-8, or too many."""
         return decode(check_path(path), raw, self._file_max_bytes)
 
     async def put(self, scope: Scope, path: str, text: str, size: Size) -> CodexEntry:
-        """Keep *text*, as `readable` gave it, at *path* of the scope's own material. *size* is that of its rendering.
+        """Store *text*, as `readable` returned it, at *path* of the scope's own material. *size* is that of its
+        rendering.
 
-        Raises `DocumentRefused` for a path that is none, and `CodexFull`.
+        Raises `DocumentRefused` if the path is not allowed, and `CodexFull`.
         """
         entry = CodexEntry(
             sha256_of(text),
@@ -161,13 +167,13 @@ class CodexStore:
         return entry
 
     async def delete(self, scope: Scope, path: str) -> None:
-        """Raises `DocumentMissing` and `DocumentRefused`."""
+        """Delete one file. Raises `DocumentMissing` and `DocumentRefused`."""
         if await self._changed(scope, check_path(path)) == "missing":
             raise DocumentMissing(f"the codex of {_name(scope)} has no file {path!r}")
 
     async def _changed(self, scope: Scope, path: str, *put: str) -> str:
         owner = owner_of(scope)
-        # Before the change: told twice does no harm, and never told it would not be indexed.
+        # Marked before the change: an extra mark does no harm, but without a mark the change would not be indexed.
         await self._redis.sadd(_WAITING, scope.workspace_id)
         done = await self._change(
             keys=[_key(scope, "held"), _key(scope, "entries", encode_id(owner)), _text_key(scope, path)],
@@ -175,36 +181,38 @@ class CodexStore:
         )
         if done == "version":
             stored: Any = await self._redis.hget(_key(scope, "held"), owner)
-            Held.from_json(stored)  # says so
+            Held.from_json(stored)  # raises `CodexTooNew`
         return str(done)
 
     async def keep_mode(self, scope: Scope, window: int, mode: Mode) -> None:
-        """Remember for every process how the scope's material was given to a model of that *window*: whole is what is
-        not written down, so that not each conversation leaves something."""
+        """Store how a model with that *window* got the scope's material.
+
+        Only ``search`` is written, so that not every conversation leaves an entry.
+        """
         if mode == "whole":
             await self._redis.hdel(_key(scope, "held"), _mode_field(scope, window))
         else:
             await self._redis.hset(_key(scope, "held"), _mode_field(scope, window), mode)
 
     async def waiting(self) -> list[str]:
-        """Workspaces whose material changed since they were taken from here."""
+        """Return the workspaces whose material changed since they were taken from this list."""
         return sorted(str(one) for one in await self._redis.smembers(_WAITING))
 
     async def wait_no_more(self, workspace_id: str) -> None:
-        """Take a workspace from `waiting`: before it is looked at, so that what changes meanwhile is seen again."""
+        """Take a workspace from `waiting`, before its material is read, so that later changes add it again."""
         await self._redis.srem(_WAITING, workspace_id)
 
     async def wait_again(self, workspace_id: str) -> None:
-        """The inverse: it could not be looked at."""
+        """Put a workspace back into `waiting`, because its material could not be indexed."""
         await self._redis.sadd(_WAITING, workspace_id)
 
     async def indexed(self, scope: Scope, collection: str) -> dict[str, str]:
-        """What of the scope's own material a collection of the index has: SHA-256 by path."""
+        """Return the SHA-256 by path of the scope's own material in a collection of the index."""
         found: Any = await self._redis.hgetall(_key(scope, "indexed", collection, encode_id(owner_of(scope))))
         return {str(path): str(sha256) for path, sha256 in found.items()}
 
     async def unchanged(self, scope: Scope, collection: str, paths: Sequence[str]) -> set[str]:
-        """Those of *paths* that the scope itself has, and as the collection has them."""
+        """Return those of *paths* that the scope itself has with the text that the collection holds."""
         if not paths:
             return set()
         owner = encode_id(owner_of(scope))
@@ -219,7 +227,7 @@ class CodexStore:
         }
 
     async def has_indexed(self, scope: Scope, collection: str, new: Mapping[str, str], gone: Sequence[str]) -> None:
-        """A collection has *new* now, and *gone* no more."""
+        """Store that a collection now holds *new* and no longer holds *gone*."""
         key = _key(scope, "indexed", collection, encode_id(owner_of(scope)))
         async with self._redis.pipeline(transaction=True) as pipe:
             if new:
@@ -229,12 +237,12 @@ class CodexStore:
             await pipe.execute()
 
     async def synced(self, scope: Scope, collection: str) -> dict[str, str]:
-        """The revision that a collection has in full, by owner."""
+        """Return the revision that a collection holds completely, by owner."""
         found: Any = await self._redis.hgetall(_key(scope, "synced", collection))
         return {str(owner): str(revision) for owner, revision in found.items()}
 
     async def has_synced(self, scope: Scope, collection: str, revision: str) -> None:
-        """A collection has all of *revision*; with none, that there is nothing is what it has."""
+        """Store that a collection holds all of *revision*; an empty revision means that there is no material."""
         key = _key(scope, "synced", collection)
         if revision:
             await self._redis.hset(key, owner_of(scope), revision)

@@ -1,4 +1,4 @@
-"""The tool by which the model searches material that is too much to be given whole."""
+"""The tool with which the model searches material that is too large to give in full."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grounding.tools import Arguments, Call, Evidence, Tool
 
 SEARCH_CODEX = "search_codex"
 SCOPE = "codex:read"
-"""The permission scope without which material is withheld: it is neither searched nor shown whole."""
+"""Without this permission scope material is neither searched nor shown."""
 NOTHING_FOUND = "Nothing in the material speaks of this. Other words may find more."
 INCOMPLETE = (
     "The material changed a moment ago and is not all searched yet. What is missing here may be there: say so if the "
@@ -29,9 +29,11 @@ class FindsMaterial(Protocol):
     async def find(
         self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int
     ) -> tuple[list[Passage], bool]:
-        """At most *top_k* passages of the scope's workspace and context, the best first, of *excerpt_bytes* bytes each
-        and *max_tokens* tokens together; and whether all of the material was searched. Raises `IndexUnavailable` and
-        `EmbedderUnavailable`."""
+        """Return the best passages of the scope's workspace and context, and whether all material was searched.
+
+        At most *top_k* passages, the best first, of at most *excerpt_bytes* bytes each and *max_tokens* tokens
+        together. Raises `IndexUnavailable` and `EmbedderUnavailable`.
+        """
 
 
 class SearchCodex(Arguments):
@@ -45,7 +47,8 @@ class SearchCodex(Arguments):
 def search_codex(
     material: FindsMaterial, tokens: Tokens, top_k: int, excerpt_bytes: int, max_tokens: int
 ) -> Tool[SearchCodex]:
-    """Finds at most *top_k* passages of *excerpt_bytes* bytes each and *max_tokens* tokens together."""
+    """Return the tool that finds at most *top_k* passages, of *excerpt_bytes* bytes each and *max_tokens* tokens
+    together."""
 
     async def run(call: Call, arguments: SearchCodex) -> Evidence:
         check_query(arguments.query)

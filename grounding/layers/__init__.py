@@ -1,1 +1,1 @@
-"""The layers of memory: each turns what is known into a section of the prompt. Pure."""
+"""The layers of a prompt: each turns data into one section. Pure."""

@@ -1,4 +1,4 @@
-"""The censors in force, as the model is told of them: what must not be said or done."""
+"""The block of censors in force, which tell the model what it must not say or do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ HEAD = """\
 Constraints that were learned here. What goes against a BLOCK is stopped before anybody sees it; heed each WARN."""
 FOOT = "</censors>"
 LONGEST_RULE_CHARACTERS, LONGEST_REASON_CHARACTERS = 400, 200
-"""What of one is told: who writes a page about one constraint must not leave all others without room."""
+"""How much of one censor is shown, so that a page about one constraint does not displace the others."""
 
 
 def section(censors: Sequence[Censor]) -> Section:
-    """A line for each, the blocks first, else in the order given."""
+    """Return a line for each censor, those that block first, else in the given order."""
     ordered = sorted(censors, key=lambda one: one.severity != "block")
     return Section(HEAD, tuple(_line(one) for one in ordered), FOOT, cut="always")
 

@@ -1,8 +1,8 @@
-"""Which passages a reply cites, and which of its citations name nothing that the model was given. Pure.
+"""Check which passages a reply cites, and which citations name nothing that the model was given. Pure.
 
-A citation is a label in brackets (see `grounding.layers.retrieval.label`), as models write it: also in other brackets,
-with other arrows, several at once, or with the end of a heading only. Links, code, footnotes and prose in brackets are
-none. What is cited in vain is marked, so that a source that does not exist looks like none; nothing is taken out.
+A citation is a label in brackets (see `grounding.layers.retrieval.label`), also in the forms that models make of it:
+with other brackets or arrows, with several labels together, or with only the end of a heading. Links, code, footnotes
+and prose in brackets are no citations. Invented citations are marked; nothing is removed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grounding.layers.retrieval import as_labelled
 from grounding.run_context import Passage
 
 MARK = " ⚠ unverified"
-"""Stands behind a cited name that the model was not given. What carries it is no label any more."""
+"""Follows a cited name that the model was not given. With it the text is no label any more."""
 LONGEST_CHARACTERS = 1000
 
 _ARROWS = "›>»→⟩❯/#§|:–—-"
@@ -46,9 +46,11 @@ _TICKS = re.compile(r"`+")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A reply whose citations were checked. ``text`` has the invented ones marked; ``cited`` are passages in the order
-    in which they are first cited, below a heading inside of one that was cited with this heading; ``invented`` is how
-    many labels name nothing that was given."""
+    """A reply after the check.
+
+    ``text`` has the invented citations marked. ``cited`` are the passages in the order of their first citation; a
+    passage cited by a heading inside it carries that heading. ``invented`` is the number of invented labels.
+    """
 
     text: str
     cited: tuple[Passage, ...] = ()
@@ -56,17 +58,17 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """A passage in the forms by which it may be named."""
+class _Candidate:
+    """A passage in the forms by which a reply may name it."""
 
     passage: Passage
     source: str
     headings: tuple[str, ...]
     inside: Mapping[str, str]
-    """The headings inside of its text, by their folded form."""
+    """The headings inside its text, by their folded form."""
 
     @classmethod
-    def of(cls, passage: Passage) -> _Given:
+    def of(cls, passage: Passage) -> _Candidate:
         parts = tuple(part for part in map(_folded, passage.heading.split("›")) if part)
         inside = {
             _folded(match[1]): _MARKS.sub("", match[1]).strip(" \t#") for match in _HEADING_LINE.finditer(passage.text)
@@ -74,23 +76,25 @@ class _Given:
         return cls(passage, _path(as_labelled(passage.source)), parts, inside)
 
     def is_source(self, path: str) -> bool:
-        """Whether *path* is the source's, whole or its end, with or without ``docs/`` and its ending."""
+        """Say whether *path* is the source's path or its end, with or without ``docs/`` and the suffix."""
         stem = self.source.rpartition(".")[0] or self.source
         return any(f"/{known}".endswith(f"/{path}") for known in (self.source, stem))
 
     def is_below(self, heading: str) -> bool:
-        """Whether *heading* is the passage's own, with or without those above it."""
+        """Say whether *heading* is the passage's own, with or without its parent headings."""
         return heading in (" ".join(self.headings[first:]) for first in range(len(self.headings)))
 
     def is_somewhere_below(self, heading: str) -> bool:
-        """Whether *heading* is some of the headings above the passage."""
+        """Say whether *heading* is a run of the headings above the passage."""
         parts = self.headings
         runs = (" ".join(parts[first:last]) for first in range(len(parts)) for last in range(first + 1, len(parts) + 1))
         return heading in runs
 
     def part_below(self, heading: str) -> Passage | None:
-        """The passage as one below *heading*, where that is inside of it; also where those above are named before it.
-        None where it is not."""
+        """Return the passage with *heading* as its heading, if that heading is inside its text; else None.
+
+        The parent headings may precede it.
+        """
         for first in range(len(self.headings) + 1):
             above = " ".join(self.headings[first:])
             inner = heading.removeprefix(above).lstrip() if heading.startswith(above) else ""
@@ -100,14 +104,14 @@ class _Given:
 
 
 def check(reply: str, passages: Sequence[Passage], prompt: str) -> Checked:
-    """*reply*'s citations against *passages*, those of them that stand in *prompt*, the user message as it was sent.
+    """Check *reply*'s citations against *passages*. *prompt* is the user message as it was sent, which holds them.
 
-    A label that stands in *prompt* for another reason (cited in an earlier turn that is shown again) is no invention.
-    Takes time in proportion to the lengths of *reply* and *prompt*.
+    A label that is in *prompt* for another reason (an earlier turn cited it) is not invented. Takes time in proportion
+    to the lengths of *reply* and *prompt*.
     """
     if not any(bracket in reply for bracket in "[【("):
         return Checked(reply)
-    given = [_Given.of(passage) for passage in passages]
+    given = [_Candidate.of(passage) for passage in passages]
     known: frozenset[str] | None = None
     named: dict[str, tuple[Passage, ...]] = {}
     cited: dict[Passage, None] = {}
@@ -135,8 +139,10 @@ def check(reply: str, passages: Sequence[Passage], prompt: str) -> Checked:
 
 
 def _of_bracketed(reply: str, passages: Sequence[Passage]) -> Iterator[Passage]:
-    """Those of *passages* that are cited by a path with brackets of its own (``app/[id]/page.tsx``), in whole: brackets
-    in brackets are no label else."""
+    """Yield those of *passages* whose path has brackets of its own (``app/[id]/page.tsx``) and is cited in full.
+
+    Other labels have no nested brackets.
+    """
     bracketed = [one for one in passages if "[" in one.source or "]" in one.source]
     code = _code(reply) if bracketed else []
     for passage in bracketed:
@@ -147,7 +153,7 @@ def _of_bracketed(reply: str, passages: Sequence[Passage]) -> Iterator[Passage]:
 
 
 def _outside_code(text: str, sources: frozenset[str]) -> Iterator[re.Match[str]]:
-    """Brackets that are no links and touch no code, and look like a label or hold one of *sources*, of any ending."""
+    """Yield the brackets that are no links, touch no code, and look like a label or name one of *sources*."""
     code = _code(text)
     number = 0
     for match in _BRACKETS.finditer(text):
@@ -163,7 +169,7 @@ def _outside_code(text: str, sources: frozenset[str]) -> Iterator[re.Match[str]]
 
 
 def _code(text: str) -> list[tuple[int, int]]:
-    """Where code stands in Markdown *text*: fenced, indented, or between backticks; in order."""
+    """Return the spans of code in Markdown *text*, fenced, indented, or between backticks, in order."""
     spans: list[tuple[int, int]] = []
     fence, fence_at, prose_at, at = "", 0, 0, 0
     was_blank, in_list = True, False
@@ -191,7 +197,7 @@ def _code(text: str) -> list[tuple[int, int]]:
 
 
 def _ticked(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Spans between equally many backticks in ``text[start:end]``."""
+    """Return the spans between equal runs of backticks in ``text[start:end]``."""
     ticks = [(match.start(), match.end()) for match in _TICKS.finditer(text, start, end)]
     later: dict[int, list[int]] = {}
     for number in range(len(ticks) - 1, -1, -1):
@@ -210,8 +216,9 @@ def _ticked(text: str, start: int, end: int) -> list[tuple[int, int]]:
     return spans
 
 
-def _parts(match: re.Match[str], given: Sequence[_Given]) -> Iterator[tuple[int, int]]:
-    """Where the labels in a bracket stand: it as a whole, if that is a label, for headings may hold any mark."""
+def _parts(match: re.Match[str], given: Sequence[_Candidate]) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the labels in a bracket. A bracket that is one label as a whole is not split, because headings
+    may contain any separator."""
     start, end = match.span(match.lastgroup or 0)
     inside = match.string[start:end]
     cuts = [] if _exactly(inside, given) else [cut.span() for cut in _TOGETHER.finditer(inside)]
@@ -222,9 +229,9 @@ def _parts(match: re.Match[str], given: Sequence[_Given]) -> Iterator[tuple[int,
             yield start + first + len(part) - len(part.lstrip()), start + first + len(part.rstrip())
 
 
-def _named(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
-    """The passages that *part* names: by source and heading; by source alone all of it, also where the heading is one
-    that none of them has."""
+def _named(part: str, given: Sequence[_Candidate]) -> tuple[Passage, ...]:
+    """Return the passages that *part* names by source and heading, or all passages of the source if it names no known
+    heading."""
     path, _ = _split(part)
     if not path:
         said = _path(_bare(part))
@@ -232,9 +239,11 @@ def _named(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
     return _exactly(part, given) or tuple(one.passage for one in given if one.is_source(path))
 
 
-def _exactly(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
-    """The passages whose source and heading *part* names: their own heading, else one inside of them, else one of
-    those above them."""
+def _exactly(part: str, given: Sequence[_Candidate]) -> tuple[Passage, ...]:
+    """Return the passages whose source and heading *part* names.
+
+    The heading is a passage's own, else one inside a passage, else one above it.
+    """
     path, heading = _split(part)
     if not path or not heading:
         return ()
@@ -247,7 +256,7 @@ def _exactly(part: str, given: Sequence[_Given]) -> tuple[Passage, ...]:
 
 
 def _split(part: str) -> tuple[str, str]:
-    """Path and heading of a label, folded; the path is empty where *part* is none."""
+    """Return the folded path and heading of a label; the path is empty if *part* is no label."""
     said = _bare(part)
     if match := _FILE.fullmatch(said):
         return _path(match["path"]), _folded(match["rest"] or "")
@@ -261,8 +270,7 @@ def _bare(part: str) -> str:
 
 
 def _claims(part: str, *, in_round: bool) -> bool:
-    """Whether *part* has the form of a label: a file's name alone, and in round brackets, which prose has too, with a
-    heading."""
+    """Say whether *part* has the form of a label. In round brackets, which prose uses too, it needs a heading."""
     if part.endswith(MARK.strip()):
         return False
     match = _FILE.fullmatch(_bare(part))
@@ -274,13 +282,13 @@ def _claims(part: str, *, in_round: bool) -> bool:
 
 
 def _labels(prompt: str) -> frozenset[str]:
-    """All that stands in square brackets in *prompt*, folded."""
+    """Return everything in square brackets in *prompt*, folded."""
     found = [match["square"] for match in _BRACKETS.finditer(prompt) if match["square"]]
     return frozenset(_folded(part) for inside in found for part in (inside, *_TOGETHER.split(inside)))
 
 
 def _path(said: str) -> str:
-    """*said* as sources are compared; links between documents begin with ``../``."""
+    """Return *said* in the form in which sources are compared. Links between documents begin with ``../``."""
     return _UPWARDS.sub("", _SLASHES.sub("/", said.strip().casefold())).removeprefix("docs/")
 
 

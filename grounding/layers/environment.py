@@ -1,4 +1,4 @@
-"""The machine that the runtime is on, and what may be done in the turn."""
+"""The block about the machine that the runtime is on and the permissions of the turn."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from grounding.sections import Section, one_line
 
 HEAD, FOOT = "<environment>", "</environment>"
 LOST = ("degraded", "failed", "stopped")
-"""States of a link that is not reached as usual; one that is only being made is not lost."""
+"""States of a broken connection. One that is only being established is not lost."""
 
 
 def section(environment: EnvironmentInput | None, sigil: SigilInput | None) -> Section:
-    """A line for each thing that is known; what matters most is kept longest."""
+    """Return a line for each known thing; the most important are kept longest."""
     lines = tuple(_lines(environment, sigil))
     return Section(HEAD, lines, FOOT, cut="never")
 
@@ -36,7 +36,7 @@ def _lines(environment: EnvironmentInput | None, sigil: SigilInput | None) -> It
 
 
 def lost(environment: EnvironmentInput) -> tuple[tuple[str, str], ...]:
-    """Name and state of what is not reached as usual."""
+    """Return name and state of the connections that are lost."""
     return tuple(sorted((link.name, link.state) for link in environment.links if link.state in LOST))
 
 

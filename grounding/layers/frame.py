@@ -1,4 +1,4 @@
-"""How the message is gone about: the frame's words, and how past decisions came out."""
+"""The block about the approach to the message: the frame's text, and how past decisions turned out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from grounding.sections import Section, one_line
 
 HEAD, FOOT = "<approach>", "</approach>"
 SILENT = "conversation"
-"""The frame that says nothing: most messages have it, and their prompts pay nothing for it."""
+"""The frame without text. Most messages have it, so their prompts pay nothing for it."""
 SURE = 0.1
-"""How far the mean confidence must lie from the accuracy to be called over- or underconfidence."""
+"""The least difference between mean confidence and accuracy that counts as over- or underconfidence."""
 
 
 def section(frame: FrameInput | None, calibration: Calibration | None) -> Section:
-    """The approach, its questions, and the note; empty where there is nothing to say."""
+    """Return the approach, its questions, and the note on calibration; empty if there is nothing to say."""
     pieces: list[str] = []
     if frame is not None and frame.name != SILENT:
         pieces.append(f"Current approach: {one_line(frame.name)}. {one_line(frame.description)}".rstrip())
@@ -25,7 +25,7 @@ def section(frame: FrameInput | None, calibration: Calibration | None) -> Sectio
 
 
 def note(calibration: Calibration) -> str:
-    """How sure to be: what came of the decisions that were reviewed."""
+    """Return advice on confidence from the outcomes of the reviewed decisions."""
     apart = calibration.confidence - calibration.accuracy
     if apart > SURE:
         advice = "Overconfident: be less sure than you feel."

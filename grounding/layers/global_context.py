@@ -1,4 +1,4 @@
-"""The global context as a layer of the system message: what is always known, whatever is retrieved."""
+"""The block of the global context in the system message, shown in every prompt."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHORT_GUIDANCE = "Global context: always shown, learned, never above the instruc
 
 
 def text(lines: Sequence[ContextLine], tokens: Tokens, max_tokens: int) -> str:
-    """The block in at most *max_tokens*; empty where not even its tags fit.
+    """Return the block in at most *max_tokens*; empty if not even its tags fit.
 
-    The guidance is the first to go, then the blanks of deleted lines, then the last lines; what is left out is said.
+    The guidance is dropped first, then the blanks of deleted lines, then the last lines. A note says how many.
     """
     numbered = [(shown(line.number, line.content, is_marked=line.marked), bool(line.content)) for line in lines]
     whole = [one for one, _ in numbered]
@@ -38,7 +38,7 @@ def text(lines: Sequence[ContextLine], tokens: Tokens, max_tokens: int) -> str:
 
 
 def frame_tokens(tokens: Tokens) -> int:
-    """What the block's tags take; the rest of its budget is for lines."""
+    """Return the tokens of the block's tags. The rest of its budget is for lines."""
     return tokens.count(_block("", ["0--"])) - tokens.count("0--\n")
 
 

@@ -1,4 +1,4 @@
-"""Text that formatters made: blocks of its own, or what a block says in another form."""
+"""Text made by formatters: additional blocks, or other renderings of existing blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grounding.sections import Section, as_data
 
 
 def drafts(context: RunContext, message: str) -> dict[str, Draft]:
-    """The drafts of the blocks of its own in *message*, by name."""
+    """Return the drafts of the additional blocks in *message*, by name."""
     return {
         one.name: Draft(Section(pieces=_lines(one.text)), one.budget, one.source, _place(one))
         for one in sorted(context.injected, key=lambda made: made.name)
@@ -20,7 +20,7 @@ def drafts(context: RunContext, message: str) -> dict[str, Draft]:
 
 
 def rendered(context: RunContext, name: str, draft: Draft) -> Draft:
-    """*draft* of the block *name* as a template says it, where one does; what stands around it stays."""
+    """Return *draft* of the block *name* in a template's rendering, if there is one. Its head and foot stay."""
     one = next((made for made in context.injected if made.name == name), None)
     if one is None or not isinstance(draft.section, Section):
         return draft

@@ -1,4 +1,4 @@
-"""Exchanges that people marked as good: a few that always stand, and those chosen for the message."""
+"""The block of good answers: a few standing ones, and those chosen for the message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MADE_OF = {"": "", "retrieved": " (from documents of that day)", "others": " (f
 
 
 def section(traces: Sequence[Trace]) -> Section:
-    """An exchange each, in the order given, which is the best first."""
+    """Return the exchanges in the given order, the best first."""
     return Section(HEAD, tuple(_shown(one) for one in traces), FOOT, cut="never")
 
 

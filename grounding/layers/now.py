@@ -1,4 +1,4 @@
-"""What is true of this moment only: the day, and what changed since the session's snapshot."""
+"""The block about this moment: the day, and what changed since the session began."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ HEAD, FOOT = "<now>", "</now>"
 
 
 def section(today: str, deltas: Sequence[str]) -> Section:
-    """The day and a line for each change; empty without either."""
+    """Return the day and a line for each change; empty without either."""
     said = (f"Today is {_day(today)}.",) if today else ()
     return Section(HEAD, (*said, *(one_line(delta) for delta in deltas)), FOOT, cut="never")
 
 
 def tells_all(context: RunContext, prompt: Prompt) -> bool:
-    """Whether *prompt*, made of *context*, says all that has changed."""
+    """Say whether *prompt*, made from *context*, reports all changes."""
     block = prompt.block("now")
     return not context.deltas or (block is not None and block.text == section(context.today, context.deltas).whole)
 
 
 def _day(today: str) -> str:
-    """*today* with its day of the week, which models often get wrong."""
+    """Return *today* with its day of the week, which models often get wrong."""
     try:
         return f"{WEEKDAYS[date.fromisoformat(today).weekday()]}, {today}"
     except ValueError:

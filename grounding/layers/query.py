@@ -1,4 +1,4 @@
-"""What the user said in this turn, and what came with it."""
+"""The block of the user's message in this turn, with its attachments and quotes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ MAX_QUOTE_CHARACTERS = 600
 MAX_NOTE_CHARACTERS = 300
 
 USUAL_TOKEN_CHARACTERS = 4
-"""Of English prose. By it several files share the room that there is."""
+"""The usual length of a token in English prose. Several files share their room by it."""
 LONGEST_TOKEN_CHARACTERS = 128
-"""No token of the vocabulary is longer, so that text beyond budget × this can be left unread."""
+"""No token of the vocabulary is longer. Text beyond budget × this need not be read."""
 JOINT_TOKENS = 2
-"""At most, of a blank line between two messages."""
+"""The most tokens of a blank line between two messages."""
 
 
 def section(query: Query, tokens: Tokens, max_tokens: int) -> Section:
-    """The user's words; behind them what they reply to, the names of attached files, and those files' text.
+    """Return the user's words, then what they reply to, the names of attached files, and the files' text.
 
-    The words come first and are kept longest: the first piece is theirs alone. Then names and notes outlast the
-    files' text, of which each line is marked as quoted, so that it is known for data also where it is cut.
+    The words are the first piece and are kept longest. Names and notes outlast the files' text. Each line of that text
+    is marked as a quote, so that it is recognisable as data even if it is cut.
     """
     pieces = [neutral(_words(query, tokens, max_tokens)).strip()]
     pieces += [_quote(quote.author, quote.text) for quote in query.quotes]
@@ -39,13 +39,13 @@ def section(query: Query, tokens: Tokens, max_tokens: int) -> Section:
 
 
 def words(query: Query) -> Query:
-    """*query* without the text of its files, which is shown as far as there is room: what is never cut for it."""
+    """Return *query* without the text of its files, which is shown only if there is room: the part that is never cut
+    for it."""
     return query.model_copy(update={"files": tuple(file.model_copy(update={"text": ""}) for file in query.files)})
 
 
 def _words(query: Query, tokens: Tokens, max_tokens: int) -> str:
-    """What was said; of several messages that are too long together each is there, as files are in `_texts`: one long
-    message leaves room for those that were collected with it."""
+    """Return the user's words. If several messages are too long together, each gets a share of the room."""
     longest = max_tokens * LONGEST_TOKEN_CHARACTERS
     if not query.begins or tokens.fits(query.text[:longest], max_tokens):
         return query.text[:longest]
@@ -67,7 +67,7 @@ def _quoted(text: str) -> str:
 
 
 def _texts(files: Sequence[AttachedText], max_tokens: int) -> list[str]:
-    """Each file's text under its name. Of several none takes the room of all; a single one is cut by its tokens."""
+    """Return each file's text under its name. Several files share the room; a single one is cut by its tokens."""
     room = max_tokens * (USUAL_TOKEN_CHARACTERS if len(files) > 1 else LONGEST_TOKEN_CHARACTERS)
     allowed = shares([len(file.text) for file in files], room)
     return [
@@ -78,8 +78,10 @@ def _texts(files: Sequence[AttachedText], max_tokens: int) -> list[str]:
 
 
 def shares(wanted: Sequence[int], room: int) -> list[int]:
-    """How much of *room* each gets of what it wants: all where there is enough, else equal parts, where what one
-    does not need goes to the others (max-min fairness)."""
+    """Divide *room* among the wishes: all if there is enough, else equal parts.
+
+    What one does not need goes to the others (max-min fairness).
+    """
     given = [0] * len(wanted)
     left = max(room, 0)
     by_size = sorted(range(len(wanted)), key=lambda index: wanted[index])

@@ -1,4 +1,4 @@
-"""Earlier turns of this conversation that bear on the message."""
+"""The block of earlier turns of this conversation that are relevant to the message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOOT = "</earlier_turns>"
 
 
 def section(turns: Sequence[RecalledTurn]) -> Section:
-    """The turns in the order in which they were said, below their days; the best match is kept longest."""
+    """Return the turns in their order, each under its day; the best match is kept longest."""
     ordered = sorted(range(len(turns)), key=lambda index: (turns[index].said_on, turns[index].turn_id))
     pieces = tuple(as_excerpt(turns[index].text).strip() for index in ordered)
     days = tuple(f"[{turns[index].said_on}]" for index in ordered)

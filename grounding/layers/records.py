@@ -1,4 +1,4 @@
-"""Records that bear on the message, one on a line; the best is kept longest."""
+"""The block of records that are relevant to the message, one on a line; the best is kept longest."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ HEAD = "<memory_records>\nWhat was remembered of earlier work and bears on this.
 FOOT = "</memory_records>"
 ORDER = ("decision", "fact", "procedure", "episode", "item")
 EXPAND = "expand"
-"""The tool that takes an id: without it no id is shown."""
+"""The tool that takes an id. Without it no ids are shown."""
 NOTED = ("superseded", "ineffective", "done", "cancelled")
-"""States that change what a record is worth to who reads it."""
+"""States that change a record's worth to the reader."""
 
 
 def line(record: SelectedRecord, *, with_id: bool) -> str:
-    """The record on one line: what it is, since when, and what it says. What is to stand word for word keeps its spaces
-    and line breaks."""
+    """Return the record as one line: type, date, status, text. A verbatim record keeps its spaces and line breaks."""
     named = f" {record.id}" if with_id else ""
     about = [record.made_on, f"due {record.due}" if record.due else "", record.state if record.state in NOTED else ""]
     told = ", ".join(one for one in about if one)
@@ -33,8 +32,10 @@ def line(record: SelectedRecord, *, with_id: bool) -> str:
 
 
 def section(records: Sequence[SelectedRecord], *, with_ids: bool) -> Section:
-    """By type, the best first; kept in the order given, which is the best first over all types, but what is to stand
-    word for word before all others."""
+    """Return the records by type, the best first.
+
+    Verbatim records are kept longest, then the others in the given order, the best first over all types.
+    """
     shown = sorted(range(len(records)), key=lambda at: (_rank(records[at]), at))
     pieces = tuple(line(records[at], with_id=with_ids) for at in shown)
     keep = tuple(sorted(range(len(shown)), key=lambda place: (not records[shown[place]].verbatim, shown[place])))

@@ -1,4 +1,4 @@
-"""Passages of the workspace's documents."""
+"""The block of passages of the workspace's documents."""
 
 from __future__ import annotations
 
@@ -26,28 +26,30 @@ INCOMPLETE = (
 )
 
 _AROUND_TOKENS = 60
-"""Head, foot and what joins them to the passages: 47 tokens of cl100k_base, and some more for the joints."""
+"""The tokens of head, foot and separators: 47 in cl100k_base, and some more for separators."""
 
 
 def room(max_tokens: int) -> int:
-    """What of a budget of *max_tokens* tokens is left for passages with their labels."""
+    """Return the tokens that a budget of *max_tokens* leaves for passages with their labels."""
     return max(max_tokens - _AROUND_TOKENS, 0)
 
 
 def label(source: str, heading: str) -> str:
-    """How a passage is named and cited: ``[refunds.md › Windows]``."""
+    """Return the label under which a passage is named and cited: ``[refunds.md › Windows]``."""
     inside = f"{source} › {heading}" if heading else source
     return "[" + as_labelled(one_line(inside)) + "]"
 
 
 def as_labelled(text: str) -> str:
-    """*text* as it stands in a label: brackets of its own are round there."""
+    """Return *text* as it stands in a label, with round instead of square brackets."""
     return text.replace("[", "(").replace("]", ")")
 
 
 def section(passages: Sequence[Passage], tokens: Tokens, excerpt_bytes: int, *, is_incomplete: bool = False) -> Section:
-    """The passages, each within *excerpt_bytes* bytes, in the order given, the best kept longest. *is_incomplete* says
-    that documents changed which were not searched."""
+    """Return the passages in the given order, each cut to *excerpt_bytes* bytes; the best are kept longest.
+
+    *is_incomplete* adds the note that changed documents were not searched.
+    """
     pieces = tuple(
         label(passage.source, passage.heading)
         + "\n"

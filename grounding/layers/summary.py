@@ -1,4 +1,4 @@
-"""The context document (the rolling summary) as a layer: whole sections, the most useful kept longest."""
+"""The block of the context document (the rolling summary): whole sections, the most useful kept longest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRIORITY = (
 
 
 def section(text: str) -> Section:
-    """The sections of the document *text* in its own order; kept in the order of `PRIORITY`."""
+    """Return the sections of the document *text* in their own order, kept in the order of `PRIORITY`."""
     parts = [part for part in parse(text) if part.body.strip()]
     if not parts:
         return Section(HEAD, (as_data(text).strip(),) if text.strip() else (), FOOT)

@@ -1,4 +1,4 @@
-"""The last messages of the conversation, newest back, within lines and bytes."""
+"""The block of the last messages of the conversation, within limits of lines and bytes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ MAX_LINE_BYTES = 320
 HEAD = "<recent_conversation>"
 FOOT = "</recent_conversation>"
 GAP = "…"
-"""Stands for the lines of a long message that are left out."""
+"""Replaces the omitted lines of a long message."""
 LONGEST_ENTRY = 1 / 2
-"""The share of the ceilings that one message may take: a request and its reply always have room together."""
+"""The largest share of the limits for one message, so that a request and its reply always fit together."""
 REMEMBERED = 512
-"""Messages whose lines are remembered: those of some twenty conversations that are talked in now."""
+"""Messages whose lines are cached: those of about twenty active conversations."""
 
 
 class Limits(NamedTuple):
-    """Ceilings of a stretch of conversation: tokens of its text with head and foot, and its lines, their bytes, and
-    turns."""
+    """Limits of a stretch of conversation: tokens of its text with head and foot, lines, their bytes, and turns."""
 
     tokens: int
     lines: int
@@ -34,16 +33,16 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, budgets: Budgets) -> Limits:
-        """Those of the block."""
+        """Return the limits of the block."""
         return cls(budgets.tail_tokens, budgets.tail_lines, budgets.tail_bytes, budgets.history_turns)
 
     def share(self, of_it: float) -> Limits:
-        """The same, smaller; never nothing."""
+        """Return the limits multiplied by *of_it*, each at least 1."""
         smaller = (max(1, int(one * of_it)) for one in (self.tokens, self.lines, self.bytes, self.turns))
         return Limits(*smaller)
 
     def beside(self, turn: Sequence[TailEntry], tokens: Tokens) -> Limits:
-        """What is left of them beside a *turn*; see `are_kept`. Of several turns this is right to a token for each."""
+        """Return the limits that remain next to a *turn*; see `are_kept`. Exact to one token per turn."""
         shown, size = _lines_and_bytes(turn)
         return Limits(
             self.tokens - tokens.count("\n".join((*shown, ""))),
@@ -57,7 +56,7 @@ class Limits(NamedTuple):
         return min(self.tokens, self.lines, self.bytes, self.turns) >= 0
 
     def hold(self, entries: Sequence[TailEntry], turns: int, tokens: Tokens) -> bool:
-        """Whether *entries*, of so many *turns*, keep all of them."""
+        """Say whether *entries*, which belong to *turns* turns, are within all limits."""
         shown, size = _lines_and_bytes(entries)
         return (
             turns <= self.turns
@@ -68,13 +67,15 @@ class Limits(NamedTuple):
 
 
 def lines(entries: Iterable[TailEntry]) -> list[str]:
-    """The entries as lines, oldest first. A message's further lines are indented, so that no text can
-    pose as another speaker's line."""
+    """Return the entries as lines, oldest first.
+
+    Further lines of a message are indented, so that no text can pass for another speaker's line.
+    """
     return _lines_and_bytes(entries)[0]
 
 
 def _lines_and_bytes(entries: Iterable[TailEntry]) -> tuple[list[str], int]:
-    """The lines of *entries*, and their bytes with an end of a line for each."""
+    """Return the lines of *entries*, and their bytes including a line end for each."""
     shown: list[str] = []
     size = 0
     for entry in entries:
@@ -85,28 +86,30 @@ def _lines_and_bytes(entries: Iterable[TailEntry]) -> tuple[list[str], int]:
 
 
 def shows_all(entry: TailEntry) -> bool:
-    """Whether no line of *entry* is too long to be shown to its end."""
+    """Say whether every line of *entry* is shown to its end."""
     return _lines_of(entry).are_whole
 
 
 def shortened(entry: TailEntry, whole: Limits, tokens: Tokens) -> TailEntry:
-    """*entry* with as many of its lines as one message may show of a block with the limits *whole*: of a longer one
-    its beginning and its end, and of a single line that is too much by itself its beginning. What comes of it depends
-    on nothing but the message."""
-    known = _shortened.get(id(entry))
+    """Return *entry* cut to the part of a block with the limits *whole* that one message may take.
+
+    A long message keeps its beginning and its end, a single long line its beginning. The result depends only on the
+    message and the limits.
+    """
+    known = _shortened_cache.get(id(entry))
     if known is None or known[0] is not entry or known[1] != whole or known[2] is not tokens:
-        if len(_shortened) >= REMEMBERED:
-            _shortened.clear()
+        if len(_shortened_cache) >= REMEMBERED:
+            _shortened_cache.clear()
         short = _as_short(entry, whole.share(LONGEST_ENTRY), tokens)
-        known = _shortened[id(entry)] = entry, whole, tokens, short
+        known = _shortened_cache[id(entry)] = entry, whole, tokens, short
     return known[3]
 
 
-_shortened: dict[int, tuple[TailEntry, Limits, Tokens, TailEntry]] = {}
+_shortened_cache: dict[int, tuple[TailEntry, Limits, Tokens, TailEntry]] = {}
 
 
 def _as_short(entry: TailEntry, limits: Limits, tokens: Tokens) -> TailEntry:
-    spoken = _spoken(entry)
+    spoken = _text_lines(entry)
 
     def of(first: int, last: int) -> TailEntry:
         kept = [*spoken[:first], GAP, *spoken[len(spoken) - last :]]
@@ -117,7 +120,7 @@ def _as_short(entry: TailEntry, limits: Limits, tokens: Tokens) -> TailEntry:
     if len(spoken) < 2 or not limits.hold([of(1, 0)], 1, tokens):
         return _beginning(entry, spoken[0], limits, tokens)
     first, last = 1, 0
-    grows_at_end = True  # the end first: a question that is answered next often stands there
+    grows_at_end = True  # the end first: it often holds the question that is answered next
     while first + last < len(spoken) - 1:
         more = (first, last + 1) if grows_at_end else (first + 1, last)
         if not limits.hold([of(*more)], 1, tokens):
@@ -132,8 +135,10 @@ def _as_short(entry: TailEntry, limits: Limits, tokens: Tokens) -> TailEntry:
 
 
 def _beginning(entry: TailEntry, line: str, limits: Limits, tokens: Tokens) -> TailEntry:
-    """*entry* with as much of *line*, its first, as the *limits* allow; all of it where they allow nothing. Keys, and
-    scripts of which a character takes tokens, fill a block with fewer bytes than a line may have."""
+    """Return *entry* with as much of *line*, its first, as the *limits* allow, or all of it if they allow nothing.
+
+    Keys, and scripts whose characters take several tokens each, fill a block with fewer bytes than a line may have.
+    """
 
     def of(characters: int) -> TailEntry:
         text = line if characters == len(line) else f"{line[:characters].rstrip()} {GAP}"
@@ -142,13 +147,13 @@ def _beginning(entry: TailEntry, line: str, limits: Limits, tokens: Tokens) -> T
     def is_over(characters: int) -> bool:
         return not limits.hold([of(characters)], 1, tokens)
 
-    # `bisect` finds the first that is too much; what is beyond the bytes of a line is not shown anyway.
+    # `bisect` finds the first length that is too much. Bytes beyond those of a line are not shown anyway.
     room = bisect_left(range(1, min(len(line), MAX_LINE_BYTES) + 1), True, key=is_over)
     return of(room or len(line)) if is_over(len(line)) else of(len(line))
 
 
 def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Section:
-    """The newest lines that fit both limits, shown oldest first."""
+    """Return the newest lines that fit both limits, oldest first."""
     shown, size = _lines_and_bytes(entries)
     if len(shown) <= max_lines and size <= max_bytes:
         return Section(HEAD, tuple(shown), FOOT, keep=keep_newest(shown), cut="never")
@@ -165,8 +170,7 @@ def section(entries: Iterable[TailEntry], max_lines: int, max_bytes: int) -> Sec
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """The lines of one message as they are shown, their bytes with an end of a line for each, and whether each is shown
-    to its end."""
+    """The shown lines of one message, their bytes including line ends, and whether each line is shown to its end."""
 
     entry: TailEntry
     shown: tuple[str, ...]
@@ -174,29 +178,29 @@ class _Lines:
     are_whole: bool
 
 
-_remembered: dict[int, _Lines] = {}
+_lines_cache: dict[int, _Lines] = {}
 
 
 def _lines_of(entry: TailEntry) -> _Lines:
-    """A turn asks five times for each message of its tail, which is one object throughout."""
-    known = _remembered.get(id(entry))
+    """Return the lines of *entry* from a cache: a turn needs them five times for the same object."""
+    known = _lines_cache.get(id(entry))
     if known is None or known.entry is not entry:
-        written = _written(entry)
+        written = _speaker_lines(entry)
         shown = tuple(map(_shorten, written))
         size = sum(utf8_length(line) + 1 for line in shown)
         known = _Lines(entry, shown, size, all(utf8_length(line) <= MAX_LINE_BYTES for line in written))
-        if len(_remembered) >= REMEMBERED:
-            _remembered.clear()
-        _remembered[id(entry)] = known
+        if len(_lines_cache) >= REMEMBERED:
+            _lines_cache.clear()
+        _lines_cache[id(entry)] = known
     return known
 
 
-def _written(entry: TailEntry) -> list[str]:
+def _speaker_lines(entry: TailEntry) -> list[str]:
     by = one_line(entry.speaker) or "someone"
-    return [f"{by}: {line}" if number == 0 else f"  {line}" for number, line in enumerate(_spoken(entry))]
+    return [f"{by}: {line}" if number == 0 else f"  {line}" for number, line in enumerate(_text_lines(entry))]
 
 
-def _spoken(entry: TailEntry) -> list[str]:
+def _text_lines(entry: TailEntry) -> list[str]:
     return [said for line in as_data(entry.text).splitlines() if (said := line.strip())]
 
 

@@ -1,4 +1,4 @@
-"""What a tool answered, as the model is given it: delimited, escaped, named as data, and never too long."""
+"""Render a tool's result for the model: delimited, escaped, marked as data, and limited in length."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ FOOT = "</tool_result>"
 CUT = "(It was longer and is cut here. Ask for less, or for something more precise.)\n" + FOOT
 EMPTY = "(nothing)"
 NO_ROOM = "(no room)"
-"""What stands for an answer where there is room for no more."""
+"""Replaces a result if there is no room for it."""
 SHOWN_CHARACTERS = 12
-"""For each token that there is room for, so much of a text is looked at: three times what English prose takes."""
+"""How many characters of a text are read per token of room: three times as many as a token of English prose has."""
 
 
 def rendered(text: str, tokens: Tokens, max_tokens: int) -> str:
-    """*text* between its delimiters, in at most *max_tokens* tokens, cut at a natural edge where it is longer.
+    """Return *text* between its delimiters in at most *max_tokens* tokens, cut at a natural boundary if it is longer.
 
-    Where not even the delimiters and a few words fit: `NO_ROOM`, and nothing at all where that does not fit either.
-    Of a very long text only its beginning is looked at. Cutting takes some milliseconds.
+    If not even the delimiters and a few words fit, returns `NO_ROOM`, or empty if that does not fit either. Of a very
+    long text only the beginning is read. Cutting takes some milliseconds.
     """
     most = max(max_tokens, 0) * SHOWN_CHARACTERS
     body = as_data(text[:most]).strip() or EMPTY
-    unbounded = 4 * len(body) + len(HEAD) + len(CUT) + 2  # bytes: none is meant
+    unbounded = 4 * len(body) + len(HEAD) + len(CUT) + 2  # in bytes: no limit intended
     whole = Section(HEAD, (body,), FOOT, cut="never").fit(tokens, max_tokens, unbounded) if len(text) <= most else ""
     cut = whole or Section(HEAD, (body,), CUT).fit(tokens, max_tokens, unbounded)
     return cut or (NO_ROOM if tokens.fits(NO_ROOM, max_tokens) else "")

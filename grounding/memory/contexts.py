@@ -1,8 +1,8 @@
-"""The context documents in Redis: the latest of each conversation, and every version that was.
+"""The context documents in Redis: the latest of each conversation and all earlier versions.
 
-Keys (owner ``contexts``, in the conversation's partition): ``latest`` a hash, ``history`` a stream, ``forgotten`` a
-set of turns of which no document may be made any more. A version's id is that of its entry in the stream: none is given
-twice, also where versions were forgotten.
+Keys (owner ``contexts``, in the conversation's partition): ``latest`` is a hash, ``history`` a stream, ``forgotten`` a
+set of turns that no new document may contain. A version's id is the id of its stream entry, so no id is used twice,
+even after versions were deleted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ redis.call('HSET', KEYS[1], 'id', id, unpack(fields))
 return id
 """
 
-# What a document says may hold for longer than the turns of which it was made.
+# A check found nothing to change in the document: extend the range of turns that it covers.
 _COVER = """
 if redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then return 0 end
 if (redis.call('HGET', KEYS[1], 'id') or '') ~= ARGV[2] then return 0 end
@@ -52,7 +52,7 @@ redis.call('HSET', KEYS[1], 'indexed', ARGV[1])
 return 1
 """
 
-# Without the texts, of which there may be megabytes; their sizes instead.
+# Returns sizes instead of texts, which can be megabytes.
 _VERSIONS = """
 local found = {}
 for _, one in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
@@ -69,8 +69,8 @@ end
 return found
 """
 
-# Every version from the first that was made of the turn on has it, because each is made of the one before. Only the
-# newest are looked at: a turn that is forgotten is one of the last.
+# Each version builds on the one before, so all versions from the first with the turn on contain it. Only the newest are
+# searched, because a turn to forget is one of the last.
 _FORGET_TURN = """
 redis.call('SADD', KEYS[3], ARGV[1])
 redis.call('EXPIRE', KEYS[3], ARGV[2])
@@ -94,11 +94,11 @@ return tainted
 """
 _SEARCHED_VERSIONS = 200
 _FORGOTTEN_SECONDS = 24 * 3600
-"""How long a document that was in the making may take to arrive."""
+"""The longest time that a document in the making may take to arrive."""
 
 
 class ContextDocuments:
-    """All context documents. Raises `connectors.message.StoreUnavailable` throughout."""
+    """All context documents. Every method raises `connectors.message.StoreUnavailable`."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -109,14 +109,15 @@ class ContextDocuments:
         self._forget_turn = redis.register_script(_FORGET_TURN)
 
     async def latest(self, key: ConversationKey) -> ContextDocument | None:
-        """The conversation's document, if it has one. Raises `UnknownFormat`."""
+        """Return the conversation's latest document, or None. Raises `UnknownFormat`."""
         fields: Any = await self._redis.hgetall(self._key(key, "latest"))
         return from_fields(fields, fields.get("id", "")) if fields else None
 
     async def marks(self, keys: Sequence[ConversationKey]) -> list[Mark | None]:
-        """What tells the latest document of each of *keys* from every other; None where there is none.
+        """Return the mark of the latest document of each of *keys*, None if there is no document.
 
-        Raises `UnknownFormat`."""
+        Raises `UnknownFormat`.
+        """
         async with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.hmget(self._key(key, "latest"), Mark.FIELDS)
@@ -124,52 +125,61 @@ class ContextDocuments:
         return [mark_of(values) for values in found]
 
     async def store(self, key: ConversationKey, document: ContextDocument, base: str = "") -> ContextDocument | None:
-        """Make *document* the latest if the one before it still is, that of the id *base* where one is given; as it
-        was stored, with its id. None where another came first, or a turn of which it was made is forgotten."""
+        """Store *document* as the latest version and return it with its id.
+
+        Returns None if its predecessor is no longer the latest (or no longer has the id *base*, if one is given), or if
+        one of its turns is forgotten.
+        """
         flat = [part for pair in fields_of(document).items() for part in pair]
         args: list[int | str] = [document.version - 1, base, json.dumps(document.turn_ids), *flat]
         stored = await self._store(keys=self._keys(key), args=args)
         return replace(document, id=str(stored)) if stored else None
 
     async def cover(self, key: ConversationKey, document: ContextDocument, reach: Reach) -> bool:
-        """Let *document* stand for the conversation as far as *reach*, as it is: nothing new had to be noted. False,
-        and nothing changed, where it is the latest no more."""
+        """Extend the range of *document* to *reach* without changing its text.
+
+        Returns False and changes nothing if it is no longer the latest.
+        """
         args: list[int | str] = [document.version, document.id, reach.turns, reach.entries]
         return bool(await self._cover(keys=self._keys(key), args=args))
 
     async def versions(self, key: ConversationKey, limit: int, before: str = "") -> list[Version]:
-        """The newest *limit* versions that were before the one of id *before*, the newest first, without texts."""
+        """Return the newest *limit* versions older than the one with id *before*, the newest first, without texts."""
         newest = f"({before}" if before else "+"
         rows: Any = await self._versions(keys=[self._key(key, "history")], args=[newest, limit])
         return [Version(id_, at, author or made_by, int(size)) for id_, at, author, made_by, size in rows]
 
     async def version(self, key: ConversationKey, version_id: str) -> ContextDocument | None:
-        """The version of that id (milliseconds, "-", number), if there is one. Raises `UnknownFormat`."""
+        """Return the version with that id (milliseconds, "-", number), or None. Raises `UnknownFormat`."""
         found: Any = await self._redis.xrange(self._key(key, "history"), version_id, version_id)
         return from_fields(found[0][1], found[0][0]) if found else None
 
     async def was_indexed(self, key: ConversationKey, document: ContextDocument) -> bool:
-        """Note that *document* is what searches find; False where it is the latest no more."""
+        """Note that the search index holds *document*. Returns False if it is no longer the latest."""
         return bool(await self._indexed(keys=self._keys(key), args=[document.id]))
 
     async def places(self, workspace_id: str) -> list[ConversationKey]:
-        """All places of a workspace, or of another vault, that have a document. Looks at all keys: for work in the
-        background."""
+        """Return all conversations with a document in a workspace or another vault. Scans all keys: for background
+        work."""
         found = set()
         async for name in self._redis.scan_iter(match=f"ar:{_OWNER}:*:latest:{workspace_id}/*", count=1000):
             found.add(str(name).rpartition(":")[2])
         return [ConversationKey.decode(encoded) for encoded in sorted(found)]
 
     async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
-        """Drop every version that was made of the turn, one of the last, or of a version that was; the version before
-        them is the latest again. How many were dropped."""
+        """Delete every version that contains the turn, which must be one of the last; return their number.
+
+        The version before them becomes the latest again.
+        """
         return int(
             await self._forget_turn(keys=self._keys(key), args=[turn_id, _FORGOTTEN_SECONDS, _SEARCHED_VERSIONS])
         )
 
     async def forget(self, key: ConversationKey, turn_ids: Sequence[str] = ()) -> bool:
-        """Drop the document with all its versions; none is made of *turn_ids*, the newest turns, any more. Whether
-        there was one."""
+        """Delete the document with all its versions; return whether there was one.
+
+        No new document may contain *turn_ids*, the newest turns.
+        """
         latest, history, forgotten = self._keys(key)
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.delete(latest, history)

@@ -1,7 +1,7 @@
-"""The context document: eight sections of Markdown that stand for a conversation so far. Pure.
+"""The context document: a summary of a conversation in eight Markdown sections. Pure.
 
-Programs may store any text as one. What is not under one of the eight headings belongs to no section; it is kept as it
-is, and shown before the sections.
+Programs may store any text as a document. Text under none of the eight headings belongs to no section; it is kept
+unchanged and shown before the sections.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECTIONS = (
 _SECTION_OF = {title.casefold(): title for title in SECTIONS}
 _ITEM = re.compile(r"^\s*(?:[-*+•]\s+|\d{1,3}[.)]\s+)")
 _LABELS = frozenset(("done", "next", "open", "blocked", "todo", "to do", "note", "update"))
-"""What stands before a colon and says of what kind a line is, not what it is about."""
+"""Labels before a colon that name the kind of a line, not its subject."""
 _NOTHING = frozenset(
     ("none", "nothing", "n/a", "na", "empty", "nothing yet", "none yet", "-", "–", "—", "tbd", "not specified")
 )
@@ -43,15 +43,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a document as a person wrote it; *section* is empty where it stood under no known heading."""
+    """One line of a document as a person wrote it. *section* is empty if it stood under no known heading."""
 
     section: str
     text: str
 
 
 def parse(text: str) -> Sequence[Part]:
-    """The sections of *text* in their order. Only the eight known headings separate sections. Those of the last texts
-    are remembered: a turn asks several times for those of two documents."""
+    """Return the sections of *text* in their order. Only the eight known headings separate sections.
+
+    The results for recent texts are cached, because a turn asks several times for the sections of two documents.
+    """
     return _parsed.of(text, _parse)
 
 
@@ -59,7 +61,7 @@ def _parse(text: str) -> tuple[Part, ...]:
     parts: list[Part] = []
     title, body = "", list[str]()
     for line in text.removeprefix("\ufeff").splitlines():
-        known = _known(line) if line.startswith("#") else None
+        known = _heading_of(line) if line.startswith("#") else None
         if known is None:
             body.append(line)
             continue
@@ -73,12 +75,12 @@ _parsed: Recent[tuple[Part, ...]] = Recent(64)
 
 
 def render(bodies: Mapping[str, str]) -> str:
-    """A document with the eight sections in their order; empty ones keep their heading."""
+    """Return a document with the eight sections in their order. Empty ones keep their heading."""
     return "\n\n".join(f"## {title}\n{bodies.get(title, '').strip()}".strip() for title in SECTIONS) + "\n"
 
 
 def bodies(text: str) -> dict[str, str]:
-    """The non-empty bodies of *text* by section title; those of one title together."""
+    """Return the non-empty bodies of *text* by section title. Bodies of the same title are joined."""
     found: dict[str, str] = {}
     for part in parse(text):
         body = part.body.strip()
@@ -88,39 +90,41 @@ def bodies(text: str) -> dict[str, str]:
 
 
 def section_named(wanted: str) -> str | None:
-    """The title of the one section that *wanted* is, or begins; None where that is none, or several."""
+    """Return the title that *wanted* equals or abbreviates; None if no title or several match."""
     folded = " ".join(wanted.casefold().split())
     found = [title for title in SECTIONS if folded and title.casefold().startswith(folded)]
     return found[0] if len(found) == 1 else None
 
 
 def says_nothing(body: str) -> bool:
-    """Whether a section's *body* is empty, or only says that it is ("- None")."""
+    """Say whether a section's *body* is empty or only says so ("- None")."""
     lines = [_ITEM.sub("", line).strip().strip("()[]*_.").casefold() for line in body.splitlines()]
     return all(not line or line in _NOTHING for line in lines)
 
 
 def lines(text: str) -> list[Line]:
-    """What *text* says, line by line, without headings of sections and blank lines."""
+    """Return the non-blank lines of *text* with their sections, without section headings."""
     return [Line(part.title, line.rstrip()) for part in parse(text) for line in part.body.splitlines() if line.strip()]
 
 
 def written(text: str, before: str, kept: Iterable[Line] = ()) -> tuple[Line, ...]:
-    """The lines of *text* that a person wrote who changed it from *before*, with those of *kept*, written by people
-    earlier, that are still in it."""
+    """Return the lines of *text* that people wrote: those that are new since *before*, and those of *kept* still in it.
+
+    *kept* are the lines that people had written earlier.
+    """
     old = {_folded(line.text) for line in lines(before)} - {_folded(line.text) for line in kept}
     return tuple(line for line in lines(text) if _folded(line.text) not in old)
 
 
 def with_kept(text: str, kept: Iterable[Line]) -> str:
-    """*text* in canonical form with all of *kept*, what people wrote, in it.
+    """Return *text* in canonical form with all of *kept*, the lines that people wrote, in it.
 
-    A line that is missing comes back at the end of its section (Description, where it stood in none), unless it has the
-    form ``subject: value`` and *text* has a new value for that subject in the same section or under Facts: then it was
-    corrected. Two lines of people about one subject do not correct each other, and what happened stays in the Timeline.
+    A missing line is added at the end of its section (of Description, if it had none). It is not added if it was
+    corrected: it has the form ``subject: value``, and *text* has a new value for that subject in the same section or
+    under Facts. Two lines by people about one subject do not correct each other, and lines of the Timeline stay.
     """
     kept = tuple(kept)
-    sections = {title: _as_written(body, kept) for title, body in bodies(text).items()}
+    sections = {title: _with_original_lines(body, kept) for title, body in bodies(text).items()}
     there = {_folded(line) for body in sections.values() for line in body.splitlines()}
     own = {_folded(line.text) for line in kept}
     said = {
@@ -138,21 +142,23 @@ def with_kept(text: str, kept: Iterable[Line]) -> str:
     return render(sections)
 
 
-def _as_written(body: str, kept: Iterable[Line]) -> str:
-    """*body* with those of *kept* as they are that a model gave back as it was shown them: without invisible
-    characters, and with harmless brackets."""
+def _with_original_lines(body: str, kept: Iterable[Line]) -> str:
+    """Return *body* with the lines of *kept* in their original form.
+
+    A model sees lines without invisible characters and with harmless brackets, and returns them like that.
+    """
     shown = {_folded(as_data(line.text)): line.text for line in kept if as_data(line.text) != line.text}
     return "\n".join(shown.get(_folded(line), line) for line in body.splitlines()) if shown else body
 
 
 def surviving(text: str, kept: Iterable[Line]) -> tuple[Line, ...]:
-    """Those of *kept* that *text* still holds, each in the section in which it stands now."""
+    """Return the lines of *kept* that *text* still holds, each with its present section."""
     there = {_folded(line.text): line for line in lines(text)}
     return tuple(there[folded] for line in kept if (folded := _folded(line.text)) in there)
 
 
 def same(text: str, other: str) -> bool:
-    """Whether two documents say the same, however their headings and blank lines are written."""
+    """Say whether two documents have the same lines, however their headings and blank lines are written."""
 
     def said(document: str) -> list[tuple[str, str]]:
         return sorted((line.section, line.text.strip()) for line in lines(document))
@@ -161,13 +167,16 @@ def same(text: str, other: str) -> bool:
 
 
 def corrected(text: str, before: str) -> tuple[Line, ...]:
-    """The lines ``subject: value`` of *text* whose subject had another value in the same section of *before* that it
-    has no more: what the same person prefers besides, or decided next, corrects nothing."""
+    """Return the lines ``subject: value`` of *text* that correct a line of *before*.
+
+    A line corrects another of the same section and subject if the other one is gone. An additional preference of the
+    same person, or a later decision, corrects nothing.
+    """
     return _corrections.of(f"{len(before)}\n{before}{text}", lambda _: _corrected(text, before))
 
 
 _corrections: Recent[tuple[Line, ...]] = Recent(64)
-"""A turn asks for those of the document that its session shows and the newest, as the turns before it did."""
+"""Cached, because each turn compares the document that its session shows with the newest, as the turns before did."""
 
 
 def _corrected(text: str, before: str) -> tuple[Line, ...]:
@@ -184,7 +193,7 @@ def _corrected(text: str, before: str) -> tuple[Line, ...]:
 
 
 def item(line: str) -> str:
-    """*line* without the mark that makes it one of a list's: "* Office: Oslo" is "Office: Oslo"."""
+    """Return *line* without its list mark: "* Office: Oslo" is "Office: Oslo"."""
     return _ITEM.sub("", line, count=1).strip()
 
 
@@ -193,14 +202,15 @@ def _folded(line: str) -> str:
 
 
 def _subject(line: str) -> str:
-    """What *line* gives a value of; empty where it gives none. Of one day or label there may be many lines."""
+    """Return the subject if *line* is ``subject: value``, else empty. Days and labels, which may recur, are no
+    subjects."""
     subject, separator, value = _folded(line).partition(": ")
     is_one = separator and value and len(subject) <= 80 and not subject[:1].isdigit() and subject not in _LABELS
     return subject if is_one else ""
 
 
-def _known(line: str) -> str | None:
-    """The section that *line* is the heading of, with up to three marks before it and any number behind."""
+def _heading_of(line: str) -> str | None:
+    """Return the section whose heading *line* is, with one to three marks before the title and any number behind."""
     name = line.lstrip("#")
     if len(line) - len(name) > 3 or not name[:1].isspace():
         return None

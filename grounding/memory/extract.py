@@ -1,4 +1,5 @@
-"""A context document without a model: what was asked, done, left open and stated. Pure and deterministic."""
+"""Build a context document without a model, from questions, actions, open points and statements. Pure and
+deterministic."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from grounding.transcript.entry import Entry, EntryRole
 _PEOPLE = "People: "
 _MAX_PEOPLE = 12
 _MAX_CHARACTERS = 2000
-"""What of a message is looked at; nobody says more, it is pasted."""
+"""How much of a message is read; longer ones are pasted."""
 _MAX_OPEN = 2
 _SHORT_WORDS = 3
-"""A question of so few words ("Where is it?") says little without the sentence before it."""
+"""A question of at most this many words ("Where is it?") is taken together with the sentence before it."""
 _DID = (
     r"(?:booked|created|updated|approved|denied|completed|finished|scheduled|sent|added|removed|moved|deleted|changed|"
     r"fixed|merged|deployed|shipped|released|ordered|paid|signed|cancell?ed|renamed|invited|uploaded|filed|opened|closed|"
@@ -57,15 +58,15 @@ _NEXT_STEP = re.compile(r"^(?:next steps?|next up|next)\s*:?\s*", re.IGNORECASE)
 
 
 def document(previous: str, entries: Sequence[Entry], max_items: int, kept: Sequence[Line] = ()) -> str:
-    """The document after *entries* (oldest first), given the *previous* one (may be empty).
+    """Return the document after *entries* (oldest first), given the *previous* one (may be empty).
 
-    Users' messages are evidence: their intents, open questions, statements. Of a statement about the
-    same thing the latest holds. *max_items* bounds the items of each section but the facts. *kept* are lines of the
-    previous document that people wrote themselves: they stay.
+    People's messages are evidence for intents, open questions and statements. The latest statement about a subject
+    replaces earlier ones. *max_items* limits the items of each section except the facts. *kept* are lines of the
+    previous document that people wrote themselves; they stay.
     """
     old = bodies(previous)
-    told = _Told(entries, old.get("Description", ""))
-    noted = _Noted(Facts.read(old.get("Facts", "")), told)
+    told = _Messages(entries, old.get("Description", ""))
+    noted = _Findings(Facts.read(old.get("Facts", "")), told)
     for entry in told.entries:
         if entry.role is EntryRole.OUTBOUND:
             noted.hear_assistant(entry)
@@ -83,11 +84,11 @@ def document(previous: str, entries: Sequence[Entry], max_items: int, kept: Sequ
 
 
 @dataclass
-class _Noted:
-    """What was heard, the newest last."""
+class _Findings:
+    """What was found in the messages, the newest last."""
 
     facts: Facts
-    told: _Told
+    told: _Messages
     intents: list[str] = field(default_factory=list)
     first_words: list[str] = field(default_factory=list)
     preferences: list[str] = field(default_factory=list)
@@ -96,7 +97,7 @@ class _Noted:
     following: list[str] = field(default_factory=list)
 
     def hear(self, entry: Entry) -> None:
-        """Take in a person's message; what it only states is no intent."""
+        """Read a person's message. Sentences that only state something are no intents."""
         by, text = speaker(entry.author, ""), entry.text[:_MAX_CHARACTERS]
         stated: set[str] = set()
         for sentence in sentences(text):
@@ -107,11 +108,11 @@ class _Noted:
             elif done := _DONE.search(sentence) or _NEXT.search(sentence):
                 stated.add(sentence)
                 (self.done if done.re is _DONE else self.following).append(one_line(f"{by or 'user'}: {sentence}"))
-        self.intents.append(self.told.attributed(by, _wanted(text, stated)))
+        self.intents.append(self.told.attributed(by, _intent(text, stated)))
         self.first_words.append(self.told.attributed(by, next(iter(paragraphs(text)), one_line(text))))
 
     def _states(self, sentence: str, by: str) -> bool:
-        """Whether *sentence* is a fact, a preference or a decision."""
+        """Record the facts, preferences and decisions of *sentence*; say whether there were any."""
         is_group = self.told.is_group
         found = False
         for pattern, section in ((_PREFERENCE, self.preferences), (_DECISION, self.decisions)):
@@ -122,7 +123,7 @@ class _Noted:
         return bool(self.facts.learn(sentence, by, is_group=is_group)) or found
 
     def hear_assistant(self, entry: Entry) -> None:
-        """Take in a reply: it is no evidence of facts, only of what was done and will be."""
+        """Read a reply of the assistant. It is evidence only for actions done and announced, not for facts."""
         for sentence in sentences(entry.text[:_MAX_CHARACTERS]):
             if is_question(sentence):
                 continue
@@ -132,9 +133,12 @@ class _Noted:
                 self.following.append(_NEXT_STEP.sub("", sentence))
 
 
-def _wanted(text: str, used: Container[str] = ()) -> str:
-    """The sentence that says what is wanted: the first question, with what it leans on, else the first sentence that is
-    neither among *used* nor mere politeness."""
+def _intent(text: str, used: Container[str] = ()) -> str:
+    """Return the sentence of *text* that says what the person wants.
+
+    It is the first question, with the sentence before it if the question is short, else the first sentence that is
+    neither in *used* nor small talk.
+    """
     lines = paragraphs(text)
     for place, line in enumerate(lines):
         if is_question(line):
@@ -142,8 +146,8 @@ def _wanted(text: str, used: Container[str] = ()) -> str:
     return next((line for line in lines if line not in used and not choose(line).small_talk), "")
 
 
-class _Told:
-    """What was said since the last document, by whom."""
+class _Messages:
+    """The messages since the last document, and who wrote them."""
 
     def __init__(self, entries: Sequence[Entry], description: str) -> None:
         self.entries = [
@@ -162,20 +166,21 @@ class _Told:
         return one_line(f"{by}: {line}") if line and by and self.is_group else line
 
     def described(self, old: str) -> str:
-        """The section with the people who have spoken."""
+        """Return the section Description with the people who have spoken."""
         rest = [line for line in old.splitlines() if not line.startswith(_PEOPLE)]
         people = [_PEOPLE + ", ".join(self.names[-_MAX_PEOPLE:])] if self.names else []
         return "\n".join([*rest, *people]).strip()
 
     def open_questions(self) -> list[str]:
-        """People's questions that nobody, or not even the assistant, answered, and the assistant's own last one."""
+        """Return people's questions without an answer, or with one that does not know, and a question that ends the
+        conversation."""
         found: list[str] = []
         for place, entry in enumerate(self.entries):
             if entry.role is EntryRole.INBOUND:
                 answer = self._answer(place, entry.turn_id)
                 if answer is None or _DOES_NOT_KNOW.search(answer):
                     by = speaker(entry.author, "")
-                    asked = _wanted(entry.text)
+                    asked = _intent(entry.text)
                     found += [self.attributed(by, asked)] if is_question(asked) else []
         if self.entries and self.entries[-1].role is EntryRole.OUTBOUND:
             last = (sentences(self.entries[-1].text) or [""])[-1]
@@ -183,7 +188,7 @@ class _Told:
         return found
 
     def _answer(self, place: int, turn_id: str) -> str | None:
-        """What the assistant said in the turn after the entry at *place*."""
+        """Return the assistant's answer to the entry at *place*, or None."""
         later = self.entries[place + 1 :]
         return next(
             (
@@ -198,11 +203,14 @@ class _Told:
 _OFFERS = re.compile(
     r"\b(?:anything else|help you|would you like|let me know|shall i|do you want|can i)\b", re.IGNORECASE
 )
-"""How an assistant ends an answer out of politeness: that is no open question."""
+"""Polite closing questions of an assistant; they are no open questions."""
 
 
-def _progress(old: str, noted: _Noted, told: _Told, max_items: int) -> str:
-    """What was done, the newest last; what comes next; what is open. Of the old ones, what nothing newer replaces."""
+def _progress(old: str, noted: _Findings, told: _Messages, max_items: int) -> str:
+    """Return the section Progress: actions done (the newest last), next steps and open questions.
+
+    Old items stay unless newer ones replace them.
+    """
     before: dict[str, list[str]] = {"Done: ": [], "Next: ": [], "Open: ": [], "": []}
     for line in old.splitlines():
         text = item(line)

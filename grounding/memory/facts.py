@@ -1,7 +1,7 @@
-"""Statements of fact in what people say: ``subject: value``, of which the latest holds. Pure and deterministic.
+"""Find statements of fact in messages, as ``subject: value`` of which the latest holds. Pure and deterministic.
 
-Patterns, not understanding: English, German, Spanish and French sentences that say what something is, or is to be. What
-is asked, supposed or doubted is no fact.
+Patterns match English, German, Spanish and French sentences that say what something is or shall be. Questions,
+suppositions and doubts are no facts.
 """
 
 from __future__ import annotations
@@ -96,43 +96,46 @@ _NOT_FACTS = re.compile(
     r"truth|fact|frage|punkt|grund|cosa|pregunta|razón|chose|raison|problème|problema)\b",
     re.IGNORECASE,
 )
-_NO_LABELS = re.compile(
+_LABELS_WITHOUT_SUBJECT = re.compile(
     r"(?:note|todo|to do|ps|fyi|error|warning|edit|update|example|re|from|to|cc|steps?|options?|hi|hello|hey|tip|hint|"
     r"e\.g|summary|tl;?dr|done|next|open|https?)",
     re.IGNORECASE,
 )
-"""What stands before a colon and is no subject."""
+"""Words before a colon that are no subject."""
 _CLAUSE_WORDS = re.compile(r"\b(?:that|which|who|when|where|because|if|i|you|we|they|it|dass|que|qui)\b", re.IGNORECASE)
 _MINE = frozenset(("my", "mein", "meine", "mi", "mis", "mon", "ma", "mes"))
 _NAME = frozenset(("name", "nombre", "nom"))
-_FRESH = re.compile(r"^(?:new|current|updated|final|latest|neue[rs]?|nuev[oa]|nouve(?:au|lle))\s+", re.IGNORECASE)
+_NEWNESS = re.compile(r"^(?:new|current|updated|final|latest|neue[rs]?|nuev[oa]|nouve(?:au|lle))\s+", re.IGNORECASE)
 
 
 @dataclass
 class Facts:
-    """What is known, by subject, in the order in which it was last stated. Lines of another form stay as they are."""
+    """The known facts by subject, the latest statement last. Lines of another form are kept as they are."""
 
     known: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, body: str) -> Facts:
-        """The facts in a section's *body*."""
+        """Return the facts in a section's *body*."""
         facts = cls()
         for line in body.splitlines():
             text = item(line)
             subject, separator, value = text.partition(": ")
             if separator and subject.strip() not in facts.known:
                 facts.known[subject.strip()] = value.strip()
-            elif text:  # a second line about a subject is a line of its own: who wrote both meant both
+            elif text:  # a second line about a subject stays separate: its author wanted both
                 facts.known[text] = ""
         return facts
 
     def items(self) -> list[str]:
-        """The newest `MAX_FACTS`, the one stated last at the end."""
+        """Return the newest `MAX_FACTS` as lines, the latest statement last."""
         return [f"{subject}: {value}" if value else subject for subject, value in self.known.items()][-MAX_FACTS:]
 
     def learn(self, sentence: str, user: str = "", *, is_group: bool = False) -> list[str]:
-        """Take in what *sentence*, said by *user* (their name, or empty), states; the subjects of it, in `known`."""
+        """Learn the facts that *sentence* states and return their subjects in `known`.
+
+        *user* is the name of the speaker, or empty.
+        """
         if is_question(sentence):
             return []
         stated = [self._state(*one) for one in _stated(sentence, user, is_group=is_group)]
@@ -144,32 +147,40 @@ class Facts:
         return []
 
     def _about(self, value: str) -> str:
-        """The subject that a correction to *value* is about: the last one whose value is of that sort; else none.
+        """Return the subject that a correction to *value* means: the last one whose value is of the same kind, else
+        empty.
 
         "It's raining" corrects no date, and "it's Osprey" no amount.
         """
-        return next((subject for subject in reversed(self.known) if _sort(self.known[subject]) == _sort(value)), "")
+        return next(
+            (
+                subject
+                for subject in reversed(self.known)
+                if _kind_of_value(self.known[subject]) == _kind_of_value(value)
+            ),
+            "",
+        )
 
     def _state(self, subject: str, value: str) -> str:
-        """Let *subject*, or what was said of it under another name, be *value*; under which name it is known."""
-        plain = _FRESH.sub("", subject)
-        written = {other.casefold(): other for other in self.known}  # people write subjects as they like
+        """Set *subject* to *value* and return the name under which it is known, which may differ."""
+        plain = _NEWNESS.sub("", subject)
+        written = {other.casefold(): other for other in self.known}  # people vary the case of subjects
         for other in (subject, plain, f"{plain} name"):
             if (there := written.get(other.casefold())) is not None:
                 subject = there
                 break
-        self.known.pop(subject, None)  # the corrected fact is also the newest
+        self.known.pop(subject, None)  # the corrected fact becomes the newest
         self.known[subject] = value
         return subject
 
 
 def corrects(sentence: str) -> bool:
-    """Whether *sentence* may say that something said before is otherwise."""
+    """Say whether *sentence* may correct an earlier statement."""
     return bool(_CORRECTS.match(sentence))
 
 
-def _sort(value: str) -> str:
-    """Of what sort a value is: a number, a name, other words, or no value at all."""
+def _kind_of_value(value: str) -> str:
+    """Return the kind of a value: a number, a name, other words, or empty for no value."""
     if any(map(str.isdigit, value)):
         return "number"
     first = value[:1]
@@ -177,7 +188,7 @@ def _sort(value: str) -> str:
 
 
 def _stated(sentence: str, user: str, *, is_group: bool) -> list[tuple[str, str]]:
-    """The facts of one sentence, as subjects and values."""
+    """Return the facts of one sentence as pairs of subject and value."""
     if named := _NAMED.search(sentence):
         return [(f"{user}'s name" if is_group and user else "user's name", one_line(named["name"]).strip())]
     found: list[tuple[str, str]] = []
@@ -192,12 +203,12 @@ def _stated(sentence: str, user: str, *, is_group: bool) -> list[tuple[str, str]
 
 
 def _subject(groups: Mapping[str, str | None], user: str, *, is_group: bool) -> str:
-    """What the fact is about; empty where it is about nothing that could be named."""
+    """Return the subject of the fact; empty if it is nothing that can be named."""
     subject = one_line(groups["subject"] or "").strip()
     is_label = "whose" not in groups and "'" not in subject
     if (
         _NOT_FACTS.match(subject)
-        or (is_label and _NO_LABELS.fullmatch(subject))
+        or (is_label and _LABELS_WITHOUT_SUBJECT.fullmatch(subject))
         or _CLAUSE_WORDS.search(subject)
         or len(subject.split()) > 6
     ):
@@ -213,7 +224,7 @@ def _subject(groups: Mapping[str, str | None], user: str, *, is_group: bool) -> 
 
 
 def _value(text: str) -> str:
-    """What holds, without what is said beside it."""
+    """Return the value without asides."""
     value = _NOT_BUT.sub("", " ".join(text.split()))
     value = _ASIDE.sub("", value).strip().rstrip(".!…。！,;:")
     value = re.sub(rf"^{_LATER}", "", value, flags=re.IGNORECASE)

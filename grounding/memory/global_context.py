@@ -1,12 +1,16 @@
-"""The global context in Redis: numbered lines that stand in every prompt of a workspace, of a place, or of a person.
+"""The global context in Redis: numbered lines in every prompt of a workspace, of a place, or of a person.
 
-Keys (owner ``global_context``, under the workspace's tag; ``of`` is empty for the workspace's own lines, else the
-audience): ``lines:<of>`` a hash of ids, never given twice, to lines, and ``last``; ``history:<of>`` a stream of the
-newest edits; ``waiting:<of>`` a hash of edits that wait for approval; ``given:<editor>`` the numbering that an editor
-was given; ``done:<key>`` what came of an edit.
+Keys (owner ``global_context``, under the workspace's tag). ``of`` is empty for the workspace's lines, else the
+audience:
 
-The ids of lines stay; numbers are an editor's own. An edit is checked against what its editor was shown, and made, in
-one step: it lands on the line that was seen, or is refused with what the line says now.
+- ``lines:<of>``: a hash of line ids, never reused, to lines, and the counter ``last``
+- ``history:<of>``: a stream of the newest edits
+- ``waiting:<of>``: a hash of edits that wait for approval
+- ``given:<editor>``: the numbering that an editor saw
+- ``done:<key>``: the result of an edit
+
+Line ids are permanent; line numbers belong to one editor. An edit is checked against what its editor saw and applied in
+one atomic step. If the line has changed since, the edit is refused, with the line's present text.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ if TYPE_CHECKING:
 
 _OWNER = "global_context"
 _GIVEN_SECONDS = 7 * 24 * 3600
-"""How long a numbering is known: as long as a turn may be taken up again."""
+"""How long a numbering is stored: as long as a turn may be resumed."""
 _DONE_SECONDS = 24 * 3600
 HISTORY_MAX_EDITS = 1000
 WAITING_MAX_EDITS = 50
@@ -58,9 +62,9 @@ _log = structlog.get_logger()
 
 
 class GlobalContexts:
-    """The lines of all workspaces. Raises `connectors.message.StoreUnavailable` throughout, and `UnknownFormat`.
+    """The lines of all workspaces. Every method raises `connectors.message.StoreUnavailable` and `UnknownFormat`.
 
-    *max_tokens* bounds the lines in one view, *idle_seconds* is the pause after which an editor's session is over.
+    *max_tokens* limits the lines of one view. After a pause of *idle_seconds* an editor's session is over.
     """
 
     def __init__(
@@ -84,10 +88,10 @@ class GlobalContexts:
         self._forget = redis.register_script(scripts.FORGET)
 
     async def open(self, editor: Editor, *, store: bool = True) -> tuple[Line, ...]:
-        """The lines in *editor*'s view by number, the workspace's first; one round trip.
+        """Return the lines in *editor*'s view by number, those of the workspace first; one round trip.
 
-        Within a session numbers stay, deleted lines are blanks (the newest of them) and new ones come at the end.
-        Without *store* nothing is remembered: a look at what `open` would give.
+        Within a session numbers stay: deleted lines are blanks (only the newest are shown) and new lines come at the
+        end. Without *store* the call has no effect on the numbering.
         """
         keys = [self._given(editor), *self._lines(editor.scope)]
         seconds = _GIVEN_SECONDS if store else 0
@@ -99,17 +103,17 @@ class GlobalContexts:
         )
 
     async def append(self, editor: Editor, content: str, by: By, *, waits: bool = False) -> Edited:
-        """Add a line at the end: see `Editor.appends_to`. Raises `UnfitLine`, `GlobalContextFull`."""
+        """Append a line for the owner `Editor.appends_to`. Raises `UnfitLine` and `GlobalContextFull`."""
         line = self._checked(content)
         return await self._edited(editor, "append", _LETTERS[editor.appends_to], line, by, "", waits=waits)
 
     async def replace(
         self, editor: Editor, number: int, content: str, by: By, expected: int | None = None, *, waits: bool = False
     ) -> Edited:
-        """Let line *number* say *content*.
+        """Change line *number* to *content*.
 
-        Where it is not as *editor* saw it (for programs: not at version *expected*, if they say one) it is left as it
-        is: `LineChanged`. Raises `NoSuchLine`, `UnfitLine`, `GlobalContextFull`.
+        Raises `LineChanged` if the line is not as *editor* saw it (for programs: not at version *expected*, if given),
+        and `NoSuchLine`, `UnfitLine` and `GlobalContextFull`.
         """
         return await self._edited(
             editor, "replace", str(number), self._checked(content), by, _check(editor, expected), waits=waits
@@ -118,33 +122,34 @@ class GlobalContexts:
     async def delete(
         self, editor: Editor, number: int, by: By, expected: int | None = None, *, waits: bool = False
     ) -> Edited:
-        """Take line *number* away; its number stays a blank in this session. Raises as `replace`."""
+        """Delete line *number*; its number stays blank in this session. Raises the errors of `replace`."""
         return await self._edited(editor, "delete", str(number), "", by, _check(editor, expected), waits=waits)
 
     async def share(self, editor: Editor, number: int, by: By) -> str:
-        """Make line *number* of the audience one of the whole workspace, in one step; what it says. Raises as
-        `replace`."""
+        """Move line *number* of the audience to the whole workspace in one step and return its text.
+
+        Raises the errors of `replace`.
+        """
         shared = await self._edited(editor, "share", str(number), "", by, _check(editor, None), waits=False)
         _log.info("context.shared", workspace_id=editor.scope.workspace_id, by=by.author)
         return shared.content
 
     async def counts(self, scope: Scope) -> dict[str, int]:
-        """How many lines each audience of a workspace has, of those that have some; the workspace's own are under an
-        empty name."""
+        """Return the number of lines by audience, without those that have none. The workspace has the empty name."""
         start = self._key(scope, "lines", "")
         names = sorted([str(name) async for name in self._redis.scan_iter(match=f"{start}*", count=1000)])
         counted = {unquote(name.removeprefix(start)): int(await self._redis.hlen(name)) - 1 for name in names}
-        return {audience: count for audience, count in counted.items() if count > 0}  # one field is no line: `last`
+        return {audience: count for audience, count in counted.items() if count > 0}  # the field `last` is no line
 
     async def unsettled(self, scope: Scope) -> list[Line]:
-        """The lines that an earlier version kept for everybody, though a person said them; their numbers are ids."""
+        """Return the lines of people that an earlier version showed to everybody. Their numbers are ids."""
         found: Any = await self._redis.hgetall(self._key(scope, "lines", ""))
         old = [(id_, packed) for id_, packed in found.items() if id_ != "last" and json.loads(packed)["f"] == 1]
         lines = [_line(scope, int(id_), f"w{id_}", packed) for id_, packed in sorted(old, key=lambda one: int(one[0]))]
         return [line for line in lines if ":" in line.author and not line.author.startswith(CALLER_PREFIX)]
 
     async def settle(self, scope: Scope, line: Line) -> int:
-        """Give *line* of `unsettled` to the scope's audience; 0 where it changed meanwhile."""
+        """Move *line* of `unsettled` to the scope's audience. Returns 0 if it changed meanwhile."""
         every = Scope(scope.workspace_id)
         packed: Any = await self._redis.hget(self._key(every, "lines", ""), str(line.number))
         keys = [self._key(every, "lines", ""), self._lines(scope)[-1], self._key(every, "settled")]
@@ -153,19 +158,19 @@ class GlobalContexts:
         )
 
     async def settled(self, scope: Scope) -> int:
-        """How many of the lines are still there that `settle` gave away."""
+        """Return how many lines that `settle` moved still exist."""
         found: Any = await self._redis.smembers(self._key(scope, "settled"))
         named = [one.rsplit("/", 1) for one in sorted(found)]
         return sum([bool(await self._redis.hexists(self._key(scope, "lines", of), id_)) for of, id_ in named])
 
     async def begin_session(self, editor: Editor) -> None:
-        """Let the next `open` renumber; until then the numbers given hold."""
+        """Let the next `open` number the lines anew. Until then the present numbers hold."""
         key = self._given(editor)
         if await self._redis.exists(key):
             await self._redis.hset(key, "at", "0")
 
     async def history(self, scope: Scope, limit: int = 50) -> list[Change]:
-        """The newest *limit* edits, the newest first, of the lines of `scope.audience`: of the workspace where none."""
+        """Return the newest *limit* edits of the scope's audience (else of the workspace), the newest first."""
         name = self._key(scope, "history", encode_id(scope.audience or ""))
         found: Any = await self._redis.xrevrange(name, count=limit)
         for _, one in found:
@@ -186,7 +191,7 @@ class GlobalContexts:
         ]
 
     async def waiting(self, scope: Scope) -> list[Waiting]:
-        """The edits that wait for approval, the oldest first; of whom: see `history`."""
+        """Return the edits that wait for approval, the oldest first, of the same owner as in `history`."""
         found: Any = await self._redis.hgetall(self._key(scope, "waiting", encode_id(scope.audience or "")))
         return [
             _waiting(id_, owner_in(scope), found[id_])
@@ -194,16 +199,18 @@ class GlobalContexts:
         ]
 
     async def approve(self, scope: Scope, id_: str, by: str) -> None:
-        """Let an edit that waits hold; of whom: see `history`. Raises `NothingWaits`, `NoSuchLine`, `LineChanged`,
-        `GlobalContextFull`; it then waits on."""
+        """Apply a waiting edit, of the same owner as in `history`.
+
+        Raises `NothingWaits`, `NoSuchLine`, `LineChanged` and `GlobalContextFull`; then the edit keeps waiting.
+        """
         await self._decided(scope, id_, "approve", by)
 
     async def deny(self, scope: Scope, id_: str, by: str) -> None:
-        """Drop an edit that waits. Raises `NothingWaits`."""
+        """Drop a waiting edit. Raises `NothingWaits`."""
         await self._decided(scope, id_, "deny", by)
 
     async def forget_person(self, scope: Scope) -> None:
-        """Drop the own lines of `scope.audience`, what waits, and what they once were."""
+        """Delete the lines of `scope.audience`, their waiting edits and their history."""
         if scope.audience is None:
             raise ValueError("a person is forgotten: name one in the scope")
         of = encode_id(scope.audience)
@@ -298,7 +305,7 @@ def _check(editor: Editor, expected: int | None) -> str:
 
 
 def _raise_for(answer: Any) -> None:
-    """Raises what *answer* of a script says that is no success."""
+    """Raise the error that a script's *answer* stands for, if any."""
     word, *more = answer
     if word == "range":
         count = int(more[0])

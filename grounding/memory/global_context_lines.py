@@ -1,4 +1,4 @@
-"""The nouns of the global context: its lines, who edits them, and what may go wrong. Pure."""
+"""The data types and errors of the global context. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from grounding.sections import neutral, one_line
 
 Owner = Literal["workspace", "user", "place"]
 Origin = Literal["person", "model", "retrieved", "others", "approved"]
-"""Whose words a line is: a person's own, by command, HTTP or console; the model's; the model's in a turn that was shown
-retrieved text or files (``retrieved``) or what another person said in a group (``others``), which is marked until
-somebody approves it; or of such a turn, and approved."""
+"""Who worded a line:
+
+- ``person``: a person, by command, HTTP or console
+- ``model``: the model
+- ``retrieved``: the model, in a turn whose prompt held retrieved text or files; marked until somebody approves it
+- ``others``: the model, in a turn whose prompt held another group member's words; marked until somebody approves it
+- ``approved``: as the last two, after approval
+"""
 UNTRUSTED = ("retrieved", "others")
 MARK = " (unverified)"
-"""Stands behind a line of untrusted origin wherever the model reads it."""
+"""Follows a line of untrusted origin wherever the model reads it."""
 
 
 class GlobalContextRefused(AgentRuntimeError):
-    """An edit cannot be made, and nothing has changed. The text says what to do; people and models may read it."""
+    """The edit cannot be made; nothing was changed. People and models may read the text, which says what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -28,11 +33,11 @@ class GlobalContextRefused(AgentRuntimeError):
 
 
 class NoSuchLine(GlobalContextRefused):
-    """The number is of no line, or of one that was deleted."""
+    """No line has this number, or it was deleted."""
 
 
 class LineChanged(GlobalContextRefused):
-    """Somebody else changed the line after the editor saw it. ``content`` and ``version`` are what it is now."""
+    """Somebody else changed the line after the editor saw it. ``content`` and ``version`` are its present ones."""
 
     def __init__(self, message: str, content: str, version: int) -> None:
         super().__init__(message)
@@ -40,41 +45,41 @@ class LineChanged(GlobalContextRefused):
 
     @classmethod
     def seen(cls, number: int, content: str, author: str, version: int) -> LineChanged:
-        """Of an edit."""
+        """Return the error for an edit."""
         by = author or "somebody else"
         said = f"line {number} was changed by {by} since you saw it and now says: {content}"
         return cls(f"{said} - do it again if that still is what you want", content, version)
 
     @classmethod
     def proposed(cls, content: str, author: str, version: int) -> LineChanged:
-        """Of an edit that waited."""
+        """Return the error for an edit that waited for approval."""
         by = author or "somebody else"
         said = f"the line was changed by {by} since that edit was proposed and now says: {content}"
         return cls(f"{said} - deny it, and make the change yourself if it still is wanted", content, version)
 
 
 class GlobalContextFull(GlobalContextRefused):
-    """The lines would take more tokens than ``GLOBAL_CONTEXT_MAX_TOKENS`` leaves them."""
+    """The lines would take more tokens than ``GLOBAL_CONTEXT_MAX_TOKENS`` allows."""
 
 
 class UnfitLine(GlobalContextRefused):
-    """The content is no line."""
+    """The content cannot be a line."""
 
 
 class TooManyWaiting(GlobalContextRefused):
-    """No further edit may wait for approval."""
+    """Too many edits already wait for approval."""
 
 
 class NothingWaits(GlobalContextRefused):
-    """No edit of that id waits for approval."""
+    """No edit with this id waits for approval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line as an editor sees it; ``content`` is empty where it was deleted in this session.
+    """One line as an editor sees it. ``content`` is empty if the line was deleted in this session.
 
-    ``version`` is another one after each change, and never that of another line of its owner; 0 where it was deleted.
-    ``at`` is RFC 3339 in UTC.
+    ``version`` differs after each change, and between all lines of an owner; it is 0 for a deleted line. ``at`` is RFC
+    3339 in UTC.
     """
 
     number: int
@@ -89,9 +94,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Somebody to whom numbers were given: the model in a conversation (``turn``), a person there (``person``), or
-    programs (``api``). In view are the workspace's lines and those of ``scope.audience``.
-    """
+    """Somebody who sees numbered lines: the model in a conversation (``turn``), a person there (``person``), or a
+    program (``api``). They see the lines of the workspace and of ``scope.audience``."""
 
     scope: Scope
     kind: Literal["turn", "person", "api"]
@@ -99,20 +103,20 @@ class Editor:
 
     @property
     def encoded(self) -> str:
-        # People's lists hold for all threads of a place: on Slack each command may begin one.
+        # A person's numbering holds for all threads of a place: on Slack each command may begin a thread.
         context = "" if self.kind == "person" else self.scope.context_id or ""
         parts = (self.kind, context, self.scope.audience or "", self.who)
         return ":".join(encode_id(part) for part in parts)
 
     @property
     def appends_to(self) -> Owner:
-        """Whose line a new one is: the audience's that is in view."""
+        """The owner of new lines: the audience in view, else the workspace."""
         return owner_in(self.scope)
 
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """Who edits, in which turn. The same ``key`` again is the same edit; without one each is another."""
+    """Who edits, and in which turn. Calls with the same non-empty ``key`` are the same edit."""
 
     author: str
     turn_id: str = ""
@@ -122,7 +126,7 @@ class By:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What came of an edit: the number of its line and what it says, or under which id it ``waits`` for approval."""
+    """The result of an edit: the line's number and text, or in ``waits`` the id under which it waits for approval."""
 
     number: int = -1
     content: str = ""
@@ -131,7 +135,7 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An edit that waits for approval; ``before`` is what its line said."""
+    """An edit that waits for approval. ``before`` is the text of its line."""
 
     id: str
     action: Literal["append", "replace", "delete"]
@@ -146,8 +150,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One entry of the history. ``action`` is append, replace or delete, or one of them after propose, approve or
-    deny; ``by`` is who did that."""
+    """One entry of the history.
+
+    ``action`` is append, replace or delete, or one of these after propose, approve or deny. ``by`` is who did that.
+    """
 
     action: str
     line: str
@@ -160,13 +166,15 @@ class Change:
 
 
 def owner_in(scope: Scope) -> Owner:
-    """Whose lines are kept in *scope*."""
+    """Return the owner of the lines that *scope* edits."""
     return "workspace" if scope.audience is None else "user" if person_in(scope.audience) else "place"
 
 
 def folded(content: str) -> str:
-    """*content* as one line without what no line may hold: line ends, control characters, halves of characters.
-    Raises `UnfitLine` where nothing is left."""
+    """Return *content* as one line, without line ends, control characters and lone surrogates.
+
+    Raises `UnfitLine` if nothing is left.
+    """
     whole = content.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     line = " ".join(neutral(whole).split())
     if not line:
@@ -175,11 +183,14 @@ def folded(content: str) -> str:
 
 
 def shown(number: int, content: str, *, is_marked: bool = False) -> str:
-    """A line as the model reads it: ``3-- text``; it can neither end its block nor begin another line."""
+    """Return a line as the model reads it, ``3-- text``. It can neither end its block nor begin another line."""
     return f"{number}-- {one_line(content)}{MARK if is_marked else ''}" if content else f"{number}--"
 
 
 def weight(content: str, origin: Origin, count: Callable[[str], int]) -> int:
-    """Tokens that the line takes in a prompt, its end included. Lines add up exactly: no token reaches over the end
-    of one into the number of the next (see `grounding.tokens.LineByLine`); numbers to 999 are one token."""
+    """Return the tokens of the line in a prompt, its line end included.
+
+    The sums are exact: no token spans the end of one line and the number of the next (see
+    `grounding.tokens.LineByLine`), and numbers up to 999 are one token.
+    """
     return count(shown(0, content, is_marked=origin in UNTRUSTED) + "\n")

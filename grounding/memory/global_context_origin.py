@@ -1,4 +1,4 @@
-"""Where what the model writes into the global context may have come from. Pure."""
+"""Find out whether the model's writes to the memory may contain somebody else's words. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _STEM_CHARACTERS = 4
 
 
 def shown_in(context: RunContext) -> Foreign:
-    """Whether a prompt made of *context* shows text of this very turn that nobody who asks has written.
+    """Say whether this turn adds text to the prompt that the people asking have not written.
 
-    Retrieved are passages of documents, material given whole, attached files and pictures; others' are quoted and
-    forwarded messages, and those of further authors; records and good answers are what they came of. An answer is
-    remembered with it (`grounding.transcript.entry.Entry`).
+    ``retrieved``: passages of documents, codex material, attached files and pictures. ``others``: quoted and forwarded
+    messages, and several authors. Records and good answers count by their own origin. The result is stored with the
+    turn's answer (`grounding.transcript.entry.Entry`).
     """
     query, material = context.query, context.codex.files if context.codex is not None else ()
     came_of = {one.origin for one in context.records} | {one.foreign for one in context.karma}
@@ -31,14 +31,16 @@ def shown_in(context: RunContext) -> Foreign:
 
 
 def foreign_in(context: RunContext, content: str = "") -> Foreign:
-    """Whether a prompt made of *context* shows text that nobody who asks has written, so that what the model wants to
-    write may be somebody else's.
+    """Say whether a prompt made of *context* holds text that the people asking have not written.
 
-    Beside what `shown_in` says: in a group, what others said in the tail and in recalled turns; what anybody asked in
-    the workspace, among the good answers chosen for the message; and what stands in the
-    tail and was forwarded, or is an answer made of such text, which may repeat it, unless *content*, what is to be
-    written, is in the words of who asks. The summary is not counted: whose words it is made of is not known, and in a
-    group it would make every write wait.
+    The following count besides those of `shown_in`:
+
+    - in a group, what others said in the tail and in recalled turns
+    - good answers to other people's questions in the workspace
+    - in the tail, forwarded text and answers made from such text, unless *content*, the text to be written, consists of
+      words of the question
+
+    The summary does not count: its origins are not known, and in a group every write would have to wait.
     """
     if shown := shown_in(context):
         return shown
@@ -47,14 +49,14 @@ def foreign_in(context: RunContext, content: str = "") -> Foreign:
     if any(one.shared for one in context.karma):
         return "others"
     repeated = {entry.foreign for entry in context.tail} - {""}
-    if not repeated or _is_said_in(content, context.query.text):
+    if not repeated or _contains_words(content, context.query.text):
         return ""
     return "retrieved" if "retrieved" in repeated else "others"
 
 
-def _is_said_in(content: str, text: str) -> bool:
-    """Whether all longer words of *content* stand in *text*, whatever their endings: "Prefers mornings" in "I prefer
-    the mornings"."""
+def _contains_words(content: str, text: str) -> bool:
+    """Say whether *text* contains all longer words of *content*, whatever their endings: "Prefers mornings" is in "I
+    prefer the mornings"."""
     words, said = _words(content), _words(text)
     return bool(words) and words <= said
 
@@ -64,17 +66,17 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _others_spoke(context: RunContext) -> bool:
-    """By their ids: anybody may take anybody's name. Only where there is no id the name has to do."""
+    """Compare ids, because anybody may take anybody's name. Entries without an id are compared by name."""
     users = {author.user for author in context.authors}
     names = {_ASSISTANT, *(speaker(author.name) for author in context.authors)}
     return any(entry.user not in users if entry.user else entry.speaker not in names for entry in context.tail)
 
 
 def must_wait(origin: Origin, policy: str) -> bool:
-    """Whether, by ``GLOBAL_CONTEXT_APPROVAL``, what the model writes from *origin* waits for a person."""
+    """Say whether ``GLOBAL_CONTEXT_APPROVAL`` makes a write of this *origin* wait for a person's approval."""
     return policy == "always" or (policy == "untrusted" and origin in UNTRUSTED)
 
 
 def model_in(key: ConversationKey, audience: str | None) -> Editor:
-    """The model as an editor in a conversation, with *audience*'s lines in its view."""
+    """Return the model as an editor in a conversation that sees *audience*'s lines."""
     return Editor(Scope(key.workspace_id, key.context_id, audience), "turn")

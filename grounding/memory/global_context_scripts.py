@@ -1,19 +1,19 @@
-"""The Lua of `grounding.memory.global_context`: each a single atomic step under one hash tag.
+"""The Lua scripts of `grounding.memory.global_context`. Each is one atomic step under one hash tag.
 
-Keys of all of them: the numbering of the editor, then the lines of the workspace and, where another audience is in
-view, its lines; ``ARGV[1]`` is how many of these there are. A line's name is its owner's letter (``w``, ``u``) and its
-id. Lines of format 1 were kept when all that was said in groups was the workspace's (`runtime.audiences`).
+Common keys: the editor's numbering, then the lines of the workspace and, if another audience is in view, its lines.
+``ARGV[1]`` is the number of these line hashes. A line's name is its owner's letter (``w``, ``u``) and its id. Lines of
+format 1 date from a version that showed everything said in groups to the workspace (`runtime.audiences`).
 
-A numbering is a hash: ``at`` (when it was last given out, in the server's milliseconds) and ``lines``, the names in
-the order of their numbers, each with the version that the editor has seen, 0 for unseen, and its number where that is
-not one more than the one's before: ``w3:1 w4:2 u1:0:7``. Of deleted lines the newest `MAX_BLANKS` stay in it.
+A numbering is a hash. ``at`` is when it was last read (in the server's milliseconds). ``lines`` holds the names in the
+order of their numbers, each with the version that the editor has seen (0: none) and, if it is not one more than the
+previous, its number: ``w3:1 w4:2 u1:0:7``. Of deleted lines it keeps the newest `MAX_BLANKS`.
 
-A line's id and its versions are drawn from one counter of its owner: no two lines ever have the same version, so that
-who names a version names the line, too.
+One counter per owner yields the ids and the versions of lines. No two lines ever have the same version, so a version
+also identifies its line.
 """
 
 MAX_BLANKS = 50
-"""An editor who never pauses would else have more of them with each line that ever was."""
+"""Without a limit an editor who never pauses would collect a blank for each deleted line."""
 
 _COMMON = """
 local owners, letters = tonumber(ARGV[1]), {'w', 'u'}
@@ -25,7 +25,7 @@ for owner = 1, owners do
     if id then
       local name, line = letters[owner] .. flat[at], cjson.decode(flat[at + 1])
       if line.f ~= 1 and line.f ~= 2 then return {'format', tostring(line.f)} end
-      -- of an earlier version, and said by a person: whose it is is not known yet
+      -- A person's line of an earlier version is skipped: its owner is not known yet
       if line.f == 2 or owner == 2 or not string.find(line.a, ':', 1, true) or string.sub(line.a, 1, 6) == 'token:' then
         ids[#ids + 1] = id
         raw[name], lines[name] = flat[at + 1], line
@@ -94,7 +94,7 @@ end
 OPEN = (
     _COMMON
     + """
--- ARGV: owners, idle milliseconds, seconds to keep the numbering (0: nothing is stored)
+-- ARGV: number of owners, idle milliseconds, seconds to store the numbering (0: do not store it)
 local last = tonumber(redis.call('HGET', KEYS[1], 'at') or '0')
 if math.abs(now() - last) <= tonumber(ARGV[2]) then remembered() end
 extend()
@@ -114,15 +114,15 @@ end
 return answer
 """
 )
-"""Gives out the numbering: that of the session, longer by what is new; a new and gapless one after a pause."""
+"""Returns the numbered lines: within a session the old numbers with new lines at the end, after a pause new numbers."""
 
 EDIT = (
     _COMMON
     + """
--- KEYS after the lines: what was done, and then of each owner its history and what waits
--- ARGV: owners, seconds to keep the numbering, cap, most of the history, action (append, replace, delete, or share: to
--- make a line of the audience one of the workspace), number or the owner's letter, content,
--- tokens, author, turn, at, origin, check ('seen', '' or a version), waits, most that wait, seconds to remember
+-- KEYS after the lines: the call's result, then for each owner its history and its waiting edits
+-- ARGV: number of owners, seconds to store the numbering, token limit, most history entries, action (append, replace,
+-- delete, or share: move a line of the audience to the workspace), line number or the owner's letter, content, tokens,
+-- author, turn, at, origin, check ('seen', '' or a version), '1' to wait, most waiting edits, seconds to store results
 local done = KEYS[owners + 2]
 local known = redis.call('GET', done)
 if known then return cjson.decode(known) end
@@ -195,17 +195,17 @@ if action ~= 'delete' then
 end
 note(history, {'action', action, 'line', id_of(name), unpack(fields)})
 keep(ARGV[2])
-if redis.call('HGET', KEYS[1], 'at') ~= '0' then use() end -- '0': a new session is to begin
+if redis.call('HGET', KEYS[1], 'at') ~= '0' then use() end -- '0': the next read begins a new session
 local answer = {'ok', number_of(name), content}
 redis.call('SET', done, cjson.encode(answer), 'EX', ARGV[16])
 return answer
 """
 )
-"""One edit: all of it, or nothing and why not. The same one again, by its key, is answered as it was."""
+"""Makes one edit as a whole, or returns why not. A repeated call with the same key returns the first result."""
 
 DECIDE = """
--- KEYS: lines of the workspace, lines of the owner, its history, what waits
--- ARGV: id, 'approve' or 'deny', who decides, at, cap, most of the history
+-- KEYS: lines of the workspace, lines of the owner, its history, its waiting edits
+-- ARGV: id, 'approve' or 'deny', who decides, at, token limit, most history entries
 local packed = redis.call('HGET', KEYS[4], ARGV[1])
 if not packed or ARGV[1] == 'last' then return {'unknown'} end
 local asked = cjson.decode(packed)
@@ -248,10 +248,10 @@ end
 note('approve')
 return {'ok'}
 """
-"""Makes an edit that waited hold, or drops it; where what it was about has changed since, neither."""
+"""Applies or drops a waiting edit. If its line has changed since, does neither."""
 
 SETTLE = """
--- KEYS: lines of the workspace, lines of whose it is, settled. ARGV: id, packed as it is, whose it is
+-- KEYS: lines of the workspace, lines of the owner, settled. ARGV: id, packed line, owner
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 local line = cjson.decode(ARGV[2])
 line.f, line.v = 2, redis.call('HINCRBY', KEYS[2], 'last', 1)
@@ -261,10 +261,10 @@ redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('SADD', KEYS[3], ARGV[3] .. '/' .. id)
 return 1
 """
-"""Gives a line of an earlier version to whose it is."""
+"""Moves a line of an earlier version to its owner."""
 
 FORGET = """
--- KEYS: lines of a person, their history, what waits. The counters stay: no id is ever given twice.
+-- KEYS: lines of a person, their history, their waiting edits. The counters stay, so that no id is used twice.
 for at = 1, #KEYS do
   if at == 2 then
     redis.call('DEL', KEYS[at])
@@ -276,4 +276,4 @@ for at = 1, #KEYS do
 end
 return 1
 """
-"""Takes away all that is kept of a person's own lines, also what they once were."""
+"""Deletes a person's lines with their history and waiting edits."""

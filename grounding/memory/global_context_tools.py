@@ -1,4 +1,4 @@
-"""The three tools by which the model keeps what is always known."""
+"""The model's three tools for the global context."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class DeleteContext(Arguments):
 
 
 def append_context(lines: GlobalContexts, approval: Approval) -> Tool[AppendContext]:
-    """Adds a line for whoever reads the conversation: the person, the place, or the workspace."""
+    """Return the tool that adds a line for the conversation's readers: the person, the place, or the workspace."""
 
     async def run(call: Call, arguments: AppendContext) -> str:
         by, waits = _by(call, approval, arguments.content)
-        return await _told(lines.append(_editor(call), arguments.content, by, waits=waits), "added as line {}")
+        return await _message_about(lines.append(_editor(call), arguments.content, by, waits=waits), "added as line {}")
 
     return Tool(
         "append_context",
@@ -56,7 +56,7 @@ def append_context(lines: GlobalContexts, approval: Approval) -> Tool[AppendCont
 
 
 def replace_context(lines: GlobalContexts, approval: Approval) -> Tool[ReplaceContext]:
-    """Lets a line say something else."""
+    """Return the tool that replaces a line."""
 
     async def run(call: Call, arguments: ReplaceContext) -> str:
         editor = _editor(call)
@@ -66,7 +66,7 @@ def replace_context(lines: GlobalContexts, approval: Approval) -> Tool[ReplaceCo
             raise ToolRefused(f"{told}: append a line instead")
         by, waits = _by(call, approval, arguments.content)
         editing = lines.replace(editor, arguments.line, arguments.content, by, waits=waits)
-        return await _told(editing, "line {} is replaced")
+        return await _message_about(editing, "line {} is replaced")
 
     return Tool(
         "replace_context",
@@ -80,11 +80,11 @@ def replace_context(lines: GlobalContexts, approval: Approval) -> Tool[ReplaceCo
 
 
 def delete_context(lines: GlobalContexts, approval: Approval) -> Tool[DeleteContext]:
-    """Takes a line away."""
+    """Return the tool that deletes a line."""
 
     async def run(call: Call, arguments: DeleteContext) -> str:
         by, waits = _by(call, approval)
-        return await _told(lines.delete(_editor(call), arguments.line, by, waits=waits), "line {} is deleted")
+        return await _message_about(lines.delete(_editor(call), arguments.line, by, waits=waits), "line {} is deleted")
 
     return Tool(
         "delete_context",
@@ -107,8 +107,8 @@ def _editor(call: Call) -> Editor:
     return model_in(call.key, audience_of(call.context))
 
 
-async def _told(editing: Awaitable[Edited], done: str) -> str:
-    """What the model is told of an edit. Raises `ToolRefused`."""
+async def _message_about(editing: Awaitable[Edited], done: str) -> str:
+    """Return the message to the model about an edit. Raises `ToolRefused`."""
     try:
         edited = await editing
     except GlobalContextRefused as error:

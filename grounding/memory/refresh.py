@@ -1,4 +1,4 @@
-"""When a context document is made anew, what the model is asked for, and whether its answer will do. Pure."""
+"""Decide when a context document is due, ask a model for a new one, and check its answer. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from grounding.transcript.entry import Entry, EntryRole, Reach
 
 MAX_ENTRY_CHARACTERS = 600
 MAX_KEPT_LINES = 40
-"""Lines of people that the model is reminded of; all are kept, whatever it does."""
+"""Most of people's lines that the prompt repeats; all are kept in any case."""
 BYTES_PER_TOKEN = 2
-"""A request is reckoned as if a token had so few bytes: common prose has four, Japanese three."""
+"""A cautious estimate of bytes per token: common prose has four, Japanese three."""
 MIN_BURST_ENTRIES = 6
 PASSING = ("Active Context", "Progress")
-"""What these sections say passes with time: they may become empty without a word."""
+"""Sections about the present. They may become empty without a statement."""
 _FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _IRRELEVANT = "irrelevant"
 
 
 def is_due(conversation: Reach, document: Reach | None, every_turns: int) -> bool:
-    """Whether the document is missing, *every_turns* turns old, or outgrown by a burst of entries."""
+    """Say whether the document is missing, *every_turns* turns old, or behind a burst of entries."""
     if conversation.turns == 0:
         return False
     if document is None:
@@ -43,11 +43,11 @@ def plan(
     kept: Sequence[Line] = (),
     room_tokens: int = 1_000_000,
 ) -> list[ChatMessage]:
-    """What to ask the model: the document after *entries*, given the *previous* one. *kept* are lines of it that people
-    wrote themselves.
+    """Return the messages that ask a model for the document after *entries*, given the *previous* one.
 
-    Of the entries as many of the newest are told as *room_tokens*, what a model reads at once, have room for: after an
-    outage there are more than a small one takes. No messages at all where there is room for none.
+    *kept* are lines of the previous document that people wrote themselves. The prompt holds as many of the newest
+    entries as fit into *room_tokens*, the model's limit: after an outage there can be more than a small model takes.
+    Returns no messages if no entry fits.
     """
     system = (
         "You keep one short document about a conversation. Return the whole document and nothing else: Markdown with "
@@ -75,7 +75,7 @@ def plan(
 
 
 def _newest(lines: Sequence[str], max_bytes: int) -> list[str]:
-    """As many of the last *lines* as *max_bytes* hold, oldest first."""
+    """Return as many of the last *lines* as fit into *max_bytes*, oldest first."""
     sizes = accumulate(utf8_length(line) + 1 for line in reversed(lines))
     count = sum(1 for size in sizes if size <= max_bytes)
     return list(lines[len(lines) - count :])
@@ -83,7 +83,7 @@ def _newest(lines: Sequence[str], max_bytes: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A model's answer that is no document, and why."""
+    """A model's answer that is no document, and the reason."""
 
     why: str
 
@@ -94,12 +94,11 @@ class Unchanged:
 
 
 def accept(answer: str, previous: str, max_bytes: int, kept: Sequence[Line] = ()) -> str | Rejected | Unchanged:
-    """The document in *answer*, in canonical form, or why it is refused.
+    """Return the document in *answer* in canonical form, or the reason to refuse it.
 
-    Refused are: an answer over *max_bytes*, one with fewer than half of the headings or without any
-    item, and one that lost a section which the previous document had filled, unless that section is
-    one of `PASSING` or the answer says that it has become irrelevant. What people wrote, *kept*, is put back where the
-    answer left it out.
+    Refused are an answer over *max_bytes*, one with fewer than half of the headings or without any item, and one that
+    lost a filled section of the previous document, unless that section is in `PASSING` or the answer declares it
+    irrelevant. Lines of *kept*, which people wrote, are put back if the answer left them out.
     """
     text = _unwrapped(answer)
     if text.strip(" .!*_`'\"()#\n").casefold() == "unchanged":
@@ -123,7 +122,7 @@ def accept(answer: str, previous: str, max_bytes: int, kept: Sequence[Line] = ()
 
 
 def _unwrapped(answer: str) -> str:
-    """*answer* without the fence around it, and what is said around that."""
+    """Return *answer* without a code fence and without text around it."""
     text = answer.strip()
     fenced = _FENCED.search(text + "\n")
     if fenced and len(bodies(fenced[1])) >= len(bodies(text[: fenced.start()])):

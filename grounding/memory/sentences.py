@@ -1,4 +1,4 @@
-"""Messages as sentences: what is said in one line each, without code, quotes and the marks of lists. Pure."""
+"""Split messages into sentences of one line each, without code, quotes and list marks. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ _ASKS = re.compile(r"[?？؟]+[\"'”’)\]*_\s]*$")
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of *text*, each on one line. A list's items are sentences of their own; fenced code and lines that
-    quote somebody (``>``) are left out. A point within a number, a name or an abbreviation ends none."""
+    """Return the sentences of *text*, each on one line.
+
+    Each list item is a sentence of its own. Fenced code and quoting lines (``>``) are left out. A period in a number, a
+    name or an abbreviation ends no sentence.
+    """
     found: list[str] = []
     for line in _spoken_lines(text):
         start = 0
         for end in _END.finditer(line):
-            if _goes_on(line[start : end.end()], line[end.end() :]):
+            if _continues(line[start : end.end()], line[end.end() :]):
                 continue
             found.append(line[start : end.end()])
             start = end.end()
@@ -36,7 +39,8 @@ def sentences(text: str) -> list[str]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """`sentences` in which a list stands in the sentence that announces it: "Please buy: milk; bread"."""
+    """Return the `sentences` of *text*, with lists joined to the sentence that announces them: "Please buy: milk;
+    bread"."""
     whole = _CODE.sub("\n", text)
     joined: list[str] = []
     for line in whole.splitlines():
@@ -49,23 +53,23 @@ def paragraphs(text: str) -> list[str]:
 
 
 def is_question(sentence: str) -> bool:
-    """Whether *sentence* ends as a question does."""
+    """Say whether *sentence* ends with a question mark."""
     return bool(_ASKS.search(sentence))
 
 
-def _goes_on(before: str, after: str) -> bool:
-    """Whether the point at the end of *before* is one of an abbreviation or of a day ("3. Dezember")."""
+def _continues(before: str, after: str) -> bool:
+    """Say whether the period at the end of *before* belongs to an abbreviation or a day ("3. Dezember")."""
     return bool(_ABBREVIATED.search(before) or (_DAY.search(before) and _MONTH.match(after)))
 
 
 def one_line(text: str) -> str:
-    """*text* without line breaks, cut to `MAX_ITEM_CHARACTERS`."""
+    """Return *text* without line breaks, cut to `MAX_ITEM_CHARACTERS`."""
     folded = " ".join(text.split())
     return folded if len(folded) <= MAX_ITEM_CHARACTERS else folded[: MAX_ITEM_CHARACTERS - 1].rstrip() + "…"
 
 
 def newest(lines: Iterable[str], limit: int) -> list[str]:
-    """The last *limit* different lines, oldest first."""
+    """Return the last *limit* different lines, oldest first."""
     unique: dict[str, None] = {}
     for line in lines:
         if line:

@@ -18,8 +18,10 @@ MadeBy = Literal["model", "extraction", "person"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which document it is of a conversation's, by its version, its id and when it was made, and from where on it grows
-    old. ``indexed`` is the id of what searches find."""
+    """Identifies a version of a conversation's document: version, id, time, and the reach from which it ages.
+
+    ``indexed`` is the id of the version that the search index holds.
+    """
 
     FIELDS: ClassVar = ["v", "version", "at", "turns", "entries", "id", "put_turns", "put_entries", "indexed"]
 
@@ -36,7 +38,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version without its text: ``size_bytes`` is the text's, in UTF-8."""
+    """A version without its text. ``size_bytes`` is the size of the text in UTF-8."""
 
     id: str
     at: str
@@ -46,12 +48,14 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class ContextDocument:
-    """One version of a conversation's document. ``turns`` and ``entries`` say how far it reaches: what was said later
-    is not in it.
+    """One version of a conversation's document.
 
-    ``turn_ids`` are the turns of which it was made. ``author`` is the person or program that put it, or what made it.
-    ``kept`` are the lines that people wrote themselves. ``put`` is how far the conversation had come when a person put
-    it, ``after_turn`` its last turn then. ``id`` is given by the store.
+    - ``turns`` and ``entries`` say how much of the conversation it covers.
+    - ``turn_ids`` are the turns it was made from.
+    - ``author`` is the person or program that stored it, or what made it.
+    - ``kept`` are the lines that people wrote themselves.
+    - ``put`` is the length of the conversation when a person stored it, ``after_turn`` the last turn then.
+    - ``id`` comes from the store.
     """
 
     text: str
@@ -69,12 +73,12 @@ class ContextDocument:
 
     @property
     def reach(self) -> Reach:
-        """How far it has read the conversation."""
+        """How much of the conversation it covers."""
         return Reach(self.turns, self.entries)
 
     @property
     def due_from(self) -> Reach:
-        """From where on it grows old: what a person put just now is not made anew at once."""
+        """The reach from which it ages. A document that a person has just stored is not replaced at once."""
         return _later(self.reach, self.put)
 
     @property
@@ -83,17 +87,17 @@ class ContextDocument:
 
     @property
     def newest_turn_id(self) -> str:
-        """The last turn before it was made; empty where it was made before any."""
+        """The last turn before it was made; empty if there was none."""
         return max(self.turn_ids, default=self.after_turn)
 
     @property
     def etag(self) -> str:
-        """A strong entity tag: other bytes, other tag."""
+        """A strong entity tag: it differs if the bytes differ."""
         return '"' + hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()[:32] + '"'
 
 
 def fields_of(document: ContextDocument) -> dict[str, str]:
-    """*document* as it is stored, without its id."""
+    """Return *document* as stored, without its id."""
     fields = {
         "v": _VERSION,
         "text": document.text,
@@ -115,7 +119,7 @@ def fields_of(document: ContextDocument) -> dict[str, str]:
 
 
 def from_fields(fields: Mapping[str, str], version_id: str) -> ContextDocument:
-    """The inverse of `fields_of`. Raises `UnknownFormat`."""
+    """Return the document stored as *fields*. Raises `UnknownFormat`."""
     _check(fields["v"])
     return ContextDocument(
         text=fields["text"],
@@ -134,7 +138,7 @@ def from_fields(fields: Mapping[str, str], version_id: str) -> ContextDocument:
 
 
 def mark_of(values: Sequence[str | None]) -> Mark | None:
-    """The mark in the values of `Mark.FIELDS`; None where they are of no document. Raises `UnknownFormat`."""
+    """Return the mark in the values of `Mark.FIELDS`; None if there is no document. Raises `UnknownFormat`."""
     format_, version, at, turns, entries, version_id, put_turns, put_entries, indexed = values
     if format_ is None:
         return None

@@ -1,1 +1,1 @@
-"""A session: a run of turns without a long pause, and what of its prompts stays the same from one to the next."""
+"""Sessions, and the parts of their prompts that stay the same from turn to turn."""

@@ -1,9 +1,8 @@
-"""What a turn is shown as the session's last prompt showed it, and how it is told what has changed since. Pure.
+"""Decide which parts of the last prompt a turn shows again, and how it reports what has changed since. Pure.
 
-The global context and the context document stay as they were, byte for byte, so that an engine need not read them, and
-what stands behind them, again. What changed meanwhile is told behind the volatile boundary, in the block ``now``, or by
-showing the block as it is now: whichever has fewer tokens read. Nothing that changed is left untold, and what was
-deleted is not shown any more.
+The global context and the context document stay byte for byte the same, so that an engine need not read them, and the
+text behind them, again. Changes are reported behind the volatile boundary in the block ``now``, or the block is shown
+anew, whichever makes the engine read fewer tokens. Every change is reported, and deleted text is never shown.
 """
 
 from __future__ import annotations
@@ -27,14 +26,19 @@ from grounding.tokens import Tokens
 from grounding.window import front_bytes, front_room
 
 TURNS_TO_COME = 8
-"""For so many turns, it is reckoned, what is told behind the boundary is told again: till the tail is compacted or the
-session ends. A guess: at 40 tokens a message the tail's ceiling allows about as many."""
+"""For how many turns a reported change is expected to be repeated, until the tail is compacted or the session ends.
+
+An estimate: at 40 tokens a message the tail's ceiling allows about as many.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What there is now. ``shown`` is the document that the last prompt showed, None where it is not kept any more;
-    ``lines`` and ``entries`` are None where they could not be had."""
+    """The present data.
+
+    ``shown`` is the document of the last prompt, None if it is deleted. ``lines`` and ``entries`` are None if they are
+    unavailable.
+    """
 
     lines: tuple[ContextLine, ...] | None
     latest: ContextDocument | None
@@ -44,7 +48,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What is shown. ``deltas`` say what of it is different now; ``partly`` is that of
+    """What the prompt shows. ``deltas`` report changes of it; ``partly`` is that of
     `grounding.sessions.growing.History`."""
 
     global_context: tuple[ContextLine, ...] | None
@@ -58,13 +62,13 @@ class Settled:
         return None if self.document is None else summary_of(self.document)
 
     def afresh(self, there: Now) -> Settled:
-        """The same without deltas: what is there *now* is shown as it is."""
+        """Return the same with the present data instead of deltas."""
         return Settled(there.lines, there.latest, self.tail, partly=self.partly)
 
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """A way to show it all, and the tokens that an engine has to read for it which it otherwise would not."""
+    """One way to show everything, and the tokens that an engine must read again for it."""
 
     cost: int
     settled: Settled
@@ -72,14 +76,17 @@ class _Option:
 
 @dataclass(frozen=True, slots=True)
 class Freezing:
-    """Decides what stays. *layout* is where blocks stand: behind the message nothing is ever read from before."""
+    """Decides what stays the same. With the *layout* ``user_first`` nothing behind the message can be reused."""
 
     tokens: Tokens
     layout: Layout
 
     def settle(self, before: Shown | None, there: Now, audience: str | None, budgets: Budgets, today: str) -> Settled:
-        """What a turn is shown that comes after the one *before*, which is None where it is the first of its session,
-        of what is there now. *audience* is whose lines are among those of the global context."""
+        """Return what a turn shows, given the last prompt (*before*, None for the first turn) and the present data
+        *there*.
+
+        *audience* is the audience whose lines are among the global context.
+        """
         begins, told = before.begins if before else "", there.latest.newest_turn_id if there.latest else ""
         limits = self._limits(before, budgets)
         said = grown(there.entries or (), begins, told, limits, self.tokens)
@@ -94,17 +101,19 @@ class Freezing:
         if lines is not None and before is not None:
             kept = Settled(before.global_context, there.latest, said.entries, lines, said.partly)
             read = 0 if broken else tokens_between(blocks, "summary")
-            options.append(_Option(self._told(lines) + read, kept))
+            options.append(_Option(self._cost_of(lines) + read, kept))
             if document is not None:
                 both = (*lines, *document)
                 kept = Settled(before.global_context, there.shown, said.entries, both, said.partly)
-                options.append(_Option(self._told(both), kept))
+                options.append(_Option(self._cost_of(both), kept))
         fitting = [one for one in options if self._fits(one.settled.deltas, budgets, today)]
         return min(fitting, key=lambda option: (option.cost, len(option.settled.deltas))).settled
 
     def _limits(self, before: Shown | None, budgets: Budgets) -> Limits:
-        """What the tail may grow to: in a small window less than its budget. How much the system message takes is known
-        by the turn *before*: a tail that is cut for room slides with every turn."""
+        """Return the limits of the tail, which are below its budget in a small window.
+
+        The size of the system message is taken from the turn *before*: a tail cut to fit would move with every turn.
+        """
         if before is None or self.layout == "user_first":
             return Limits.of(budgets)
         _, tail_tokens = front_room(budgets, sum(block.load for block in before.blocks))
@@ -112,15 +121,17 @@ class Freezing:
         return Limits(max(1, tail_tokens), budgets.tail_lines, max(1, tail_bytes), budgets.history_turns)
 
     def settle_small_talk(self, before: Shown | None, there: Now, audience: str | None) -> Settled:
-        """The same for small talk, which has the global context only, and no place to tell what changed."""
+        """Do the same for small talk, whose prompt has only the global context and no block for changes."""
         unchanged = self._line_deltas(before, there.lines, audience) == ()
         return Settled(before.global_context if unchanged and before else there.lines)
 
     def _line_deltas(
         self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None
     ) -> tuple[str, ...] | None:
-        """What changed in the global context; None where it has to be shown as it is now: what was deleted, or has
-        another text, is not to be read beside what it became."""
+        """Return the changes of the global context, or None if it must be shown anew.
+
+        It must be if a line was deleted or changed, because the old text must not stand beside the new one.
+        """
         if before is None or before.global_context is None or lines is None or before.audience != (audience or ""):
             return None
         was = {line.number: line for line in before.global_context}
@@ -134,8 +145,10 @@ class Freezing:
         )
 
     def _document_deltas(self, before: Shown | None, there: Now, said: History) -> tuple[str, ...] | None:
-        """What has to be known of a newer context document, beside what was *said* and is shown; None where the newest
-        has to be shown."""
+        """Return the changes of a newer context document that *said*, the shown turns, do not cover.
+
+        Returns None if the newest document must be shown.
+        """
         shown, latest = there.shown, there.latest
         if before is None or latest is None or (shown.id if shown else "") != before.document:
             return None
@@ -151,7 +164,7 @@ class Freezing:
         text = shown.text if shown else ""
         return _added(text, latest.text) if untold or edited else _corrected(text, latest.text)
 
-    def _told(self, deltas: Sequence[str]) -> int:
+    def _cost_of(self, deltas: Sequence[str]) -> int:
         return TURNS_TO_COME * sum(self.tokens.count(delta) for delta in deltas)
 
     def _fits(self, deltas: Sequence[str], budgets: Budgets, today: str) -> bool:
@@ -159,7 +172,7 @@ class Freezing:
 
 
 def summary_of(document: ContextDocument) -> SummaryInput:
-    """*document* as the input of a prompt."""
+    """Return *document* as the input of a prompt."""
     return SummaryInput(
         text=document.text,
         turns=document.turns,
@@ -178,7 +191,7 @@ def _of_people(document: ContextDocument | None) -> tuple[object, ...]:
 
 
 def _added(was: str, is_now: str) -> tuple[str, ...] | None:
-    """The lines that a document has more; None where it has lost any, which is not to be shown any more."""
+    """Return the lines that the newer document adds; None if it lost lines, which must not be shown any more."""
     before, after = _lines(was), _lines(is_now)
     if not set(before) <= set(after):
         return None
@@ -190,7 +203,7 @@ def _added(was: str, is_now: str) -> tuple[str, ...] | None:
 
 
 def _corrected(was: str, is_now: str) -> tuple[str, ...]:
-    """The facts that have another value now: the tail covers where they came from, and the summary contradicts it."""
+    """Return the facts with a new value. The tail shows their origin, but the old summary contradicts it."""
     return tuple(f"Corrected in the summary, {line.section}: {line.text}" for line in corrected(is_now, was))
 
 

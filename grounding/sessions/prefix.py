@@ -1,5 +1,4 @@
-"""What of a prompt an engine has read already, in the prompt before it: the bytes from the beginning that are the same.
-Pure."""
+"""Find the prefix that a prompt shares with the prompt before, and that a provider can therefore reuse. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +14,11 @@ _DIGEST_BYTES = 12
 
 
 class Stood(Strict):
-    """A block as it stood in a prompt: which bytes, without the words. ``characters`` is how many of them count: of one
-    that grows all but its closing tag. ``stays`` says whether it outlasts a turn, ``system`` in which message it is."""
+    """The fingerprint of a block in a prompt, without its text.
+
+    ``characters`` is the length of the fingerprinted text; the closing tag of a growing block is not part of it.
+    ``stays`` says whether the block outlasts a turn, ``system`` whether it is in the system message.
+    """
 
     name: str
     digest: str
@@ -25,15 +27,18 @@ class Stood(Strict):
     stays: bool = True
     system: bool = False
     load: int = 0
-    """What it takes of the window where it is in the system message: see `grounding.blocks.Block`."""
+    """Its share of the window if it is in the system message; see `grounding.blocks.Block`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """``broken_by`` is the first block whose bytes are not those of the prompt before, or did not stand there, or of
-    the system message one that does not any more; growing at its end breaks nothing, so it then is the block behind.
-    Empty where nothing is known of a prompt before, and where the two are the same. ``tokens_kept`` are the tokens in
-    front, as we count them."""
+    """The shared prefix of a prompt.
+
+    ``broken_by`` is the first block that differs from the prompt before or was not in it, or the first block of the
+    system message that disappeared. A block that grows at its end does not break the prefix; then it is the block
+    behind. It is empty if no prompt before is known, or if nothing differs. ``tokens_kept`` are the shared tokens, by
+    our count.
+    """
 
     broken_by: str = ""
     tokens_kept: int = 0
@@ -43,12 +48,13 @@ UNKNOWN = Prefix()
 
 
 def stood(prompt: Prompt) -> tuple[Stood, ...]:
-    """The blocks of *prompt* that have a text."""
+    """Return the fingerprints of the non-empty blocks of *prompt*."""
     return tuple(_stood(block) for block in prompt.blocks if block.used)
 
 
 def compared(before: Sequence[Stood], prompt: Prompt, stands: Sequence[Stood] | None = None) -> Prefix:
-    """What of *prompt*, of which *stands* is what `stood` says, stood in the one *before*."""
+    """Return the prefix that *prompt* shares with the blocks *before*. *stands* are the fingerprints of *prompt*, if
+    known."""
     kept = 0
     now = [block for block in prompt.blocks if block.used]
     for at, (was, block, stands_now) in enumerate(zip(before, now, stands or stood(prompt), strict=False)):
@@ -56,10 +62,10 @@ def compared(before: Sequence[Stood], prompt: Prompt, stands: Sequence[Stood] | 
             kept += was.tokens
             continue
         if was.system and was.name not in {one.name for one in now}:
-            return Prefix(was.name, kept)  # it is gone, which moves all that is behind it
+            return Prefix(was.name, kept)  # its removal moves everything behind it
         if was.name != block.name or not _continues(was, block):
             return Prefix(block.name, kept)
-        behind = now[at + 1 :]  # it has grown, and what follows stands elsewhere
+        behind = now[at + 1 :]  # it has grown, which moves everything behind it
         return Prefix(behind[0].name if behind else "", kept + was.tokens)
     if not before or len(before) == len(now):
         return Prefix("", kept)
@@ -67,8 +73,10 @@ def compared(before: Sequence[Stood], prompt: Prompt, stands: Sequence[Stood] | 
 
 
 def tokens_between(blocks: Sequence[Stood], first: str, ends: Collection[str] = ()) -> int:
-    """What the blocks from the place of *first* on, whether it stood there or not, took to the volatile boundary, or
-    up to any of *ends*: so much is read anew where *first* is another."""
+    """Return the tokens from the place of *first* to the volatile boundary, or to the first block in *ends*.
+
+    An engine must read them again if *first* changes. *first* itself need not be among *blocks*.
+    """
     found, counted, rank = 0, False, PLACES[first].prefix_stable
     for block in blocks:
         if not block.stays or block.name in ends:
@@ -79,7 +87,7 @@ def tokens_between(blocks: Sequence[Stood], first: str, ends: Collection[str] = 
 
 
 def _stood(block: Block) -> Stood:
-    text, place = _growing(block), block.place
+    text, place = _growing_text(block), block.place
     is_of_system = place.message == "system"
     return Stood(
         name=block.name,
@@ -93,13 +101,13 @@ def _stood(block: Block) -> Stood:
 
 
 def _continues(was: Stood, block: Block) -> bool:
-    text = _growing(block)
+    text = _growing_text(block)
     grows = block.place.volatility is Volatility.APPENDED
     same_length = len(text) == was.characters
     return (same_length or (grows and len(text) > was.characters)) and _digest(text[: was.characters]) == was.digest
 
 
-def _growing(block: Block) -> str:
+def _growing_text(block: Block) -> str:
     return block.text.removesuffix("\n" + tail.FOOT) if block.name == "tail" else block.text
 
 

@@ -13,8 +13,10 @@ from grounding.sessions.prefix import Stood, stood
 
 
 class Shown(Strict):
-    """The session up to its last turn, and what that turn was shown. Whatever of it is lost or out of date costs an
-    engine some reading, and nothing else."""
+    """The session up to its last turn, and what that turn's prompt showed.
+
+    If it is lost or out of date, an engine only has to read more tokens again.
+    """
 
     v: Literal[1] = 1
     id: str
@@ -22,31 +24,31 @@ class Shown(Strict):
     began_on: str
     """A day."""
     turns: int = Field(ge=1)
-    """How many there were, the last one included."""
+    """The number of turns, including the last."""
     turn_id: str
-    """The last one."""
+    """The last turn."""
     audience: str = Field(default="", validation_alias=AliasChoices("audience", "person"))
-    """Whose own lines were among those of the global context."""
+    """The audience whose lines were among the global context."""
     begins: str = ""
-    """The turn that the tail began with."""
+    """The first turn of the tail."""
     document: str = ""
-    """The id of the context document that the summary was made of."""
+    """The id of the context document in the summary."""
     global_context: tuple[ContextLine, ...] | None = None
     environment: EnvironmentInput | None = None
     karma_floor: tuple[str, ...] = ()
-    """The turns of the good answers that stand in the session."""
+    """The turns of the good answers that stay for the session."""
     injected: tuple[Injected, ...] = ()
-    """What formatters made for the session."""
+    """The texts that formatters made for the session."""
     blocks: tuple[Stood, ...] = ()
 
 
 def session(before: Shown | None, turn_id: str, today: str) -> SessionInput | None:
-    """The session that a turn belongs to; *before* is None where it is its first. None where there is neither."""
+    """Return the session of a turn. *before* is None for its first turn. None if there is neither."""
     if before is None and not turn_id:
         return None
     if before is None:
         return SessionInput(id=turn_id, began_on=today, turns=0)
-    again = before.turn_id == turn_id  # it was interrupted, and is answered anew
+    again = before.turn_id == turn_id  # the turn was interrupted and is answered again
     return SessionInput(id=before.id, began_on=before.began_on, turns=before.turns - (1 if again else 0))
 
 
@@ -58,9 +60,11 @@ def after(
     whole: RunContext | None = None,
     stands: tuple[Stood, ...] | None = None,
 ) -> Shown | None:
-    """What is known after a turn; None where it belongs to no session. *whole* is what *context* was before anything
-    was taken out of it to save memory: the next turn goes on from there, should there be memory again. *stands* is what
-    `stood` says of *prompt*."""
+    """Return the state of the session after a turn; None if the turn belongs to no session.
+
+    *whole* is *context* before parts were dropped to save memory; the next turn starts from it. *stands* are the
+    fingerprints of *prompt*, if known.
+    """
     if context.session is None or not context.turn_id:
         return None
     blocks = stood(prompt) if stands is None else stands
@@ -68,8 +72,8 @@ def after(
     begins = whole.tail[0].turn_id if whole.tail else ""
     document = whole.summary.id if whole.summary else ""
     if context.small_talk and before is not None:
-        # Its user message is the text alone: what an engine has read before goes on to be what was shown before.
-        begins, document, blocks = before.begins, before.document, _beside(blocks, before.blocks)
+        # The user message of small talk is only its text, so the next turn reuses the prompt before it.
+        begins, document, blocks = before.begins, before.document, _combined(blocks, before.blocks)
     return Shown(
         id=context.session.id,
         began_on=context.session.began_on,
@@ -87,14 +91,14 @@ def after(
 
 
 def _standing(context: RunContext, before: Shown | None) -> tuple[str, ...]:
-    """What is gone from it stays gone; where it could not be had, it is as it was."""
+    """Return the standing good answers. Deleted ones stay away; if karma was unavailable, the list does not change."""
     if before is not None and any(part.block == "karma" for part in context.degraded):
         return before.karma_floor
     return tuple(trace.turn_id for trace in context.karma_floor)
 
 
-def _beside(now: tuple[Stood, ...], before: tuple[Stood, ...]) -> tuple[Stood, ...]:
-    """The blocks of the system message as they are *now* and, where those are the same, the others as they were."""
+def _combined(now: tuple[Stood, ...], before: tuple[Stood, ...]) -> tuple[Stood, ...]:
+    """Return the system blocks of *now*, with the other blocks of *before* if the system blocks are the same."""
     return before if _of_system(before) == _of_system(now) else _of_system(now)
 
 

@@ -1,7 +1,7 @@
 """The sessions of all conversations in Redis.
 
-Key (owner ``sessions``, under the conversation's tag): ``shown:<conversation>``, for as long as a session lasts. It is
-written by whoever builds a prompt, without a lock: a worker that is late leaves what was true a turn ago.
+Key (owner ``sessions``, under the conversation's tag): ``shown:<conversation>``, which expires with the session. The
+builder of a prompt writes it without a lock: a late worker at worst restores the state of one turn ago.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ _OWNER = "sessions"
 
 
 class Sessions:
-    """Raises `connectors.message.StoreUnavailable` throughout. *idle_seconds* is the pause that ends a session."""
+    """The stored sessions. Every method raises `connectors.message.StoreUnavailable`.
+
+    *idle_seconds* is the pause that ends a session.
+    """
 
     def __init__(self, redis: Redis, idle_seconds: int) -> None:
         self._redis = redis
         self._idle_seconds = idle_seconds
 
     async def get(self, key: ConversationKey) -> Shown | None:
-        """What the last prompt showed; None after a pause, and where another release kept it."""
+        """Return what the last prompt showed; None after a pause, or if another release stored it."""
         raw = await self._redis.get(self._key(key))
         try:
             return None if raw is None else Shown.model_validate_json(raw)
@@ -35,11 +38,11 @@ class Sessions:
             return None
 
     async def keep(self, key: ConversationKey, shown: Shown) -> None:
-        """Keep *shown* in the place of what was."""
+        """Store *shown* in place of the last state."""
         await self._redis.set(self._key(key), shown.model_dump_json(), ex=self._idle_seconds)
 
     async def end(self, key: ConversationKey) -> None:
-        """Let the next turn begin a session; what was kept of the last one is gone."""
+        """Delete the session, so that the next turn begins a new one."""
         await self._redis.delete(self._key(key))
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""The conversation's log: Redis holds it, a Markdown file is its human copy."""
+"""The log of each conversation: stored in Redis, copied to a Markdown file for people."""

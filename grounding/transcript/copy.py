@@ -1,4 +1,4 @@
-"""Copies the transcript from Redis to its Markdown files, in order and once."""
+"""Copy the transcript from Redis to its Markdown files, in order and once."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from grounding.transcript.entry import Entry, Forget, ToCopy
 from grounding.transcript.log import Transcript
 
 _BATCH = 200
-"""Things to be copied that are read of one partition at once."""
+"""How many pending items of one partition are read at once."""
 _PARTITIONS_AT_ONCE = 16
 SETTLE_SECONDS = 0.25
-"""How long what was appended waits for more: a burst of turns is one piece of work, and in the way of none of them."""
+"""How long an appended entry waits for more, so that a burst of turns is copied in one step and delays none of them."""
 _SWEEP_SECONDS = 5.0
 _REMEMBERED = 10_000
-"""Files of which the number of bytes is known; the end of others is read."""
+"""How many files have a known size. The end of other files is read."""
 _HEAD = b"\n#"
 _log = structlog.get_logger()
 
 
 class MarkdownCopy:
-    """Writes what the transcript holds to ``logs/chats/**.md`` under *data_dir*.
+    """Writes the transcript to ``logs/chats/**.md`` under *data_dir*.
 
-    Redis is what holds the log; a file that cannot be written (a full disk) is tried again, and what
-    waits is not lost.
+    Redis is the source of truth. If a file cannot be written (a full disk), the write is repeated later and nothing is
+    lost.
     """
 
     def __init__(self, transcript: Transcript, data_dir: Path, *, alone: bool = True) -> None:
@@ -43,8 +43,8 @@ class MarkdownCopy:
         self._data_dir = data_dir
         self._alone = alone
         self._whole: dict[Path, int] = {}
-        """How many bytes those files had that end with what this process wrote last, and let go of. One that has
-        another number now was touched by somebody else."""
+        """The sizes of files that end with the last complete write of this process. A file with another size was
+        changed by somebody else."""
         self._waiting: set[int] = set(range(PARTITIONS))
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -53,18 +53,20 @@ class MarkdownCopy:
         self._failing = False
 
     def appended(self, key: ConversationKey) -> None:
-        """Say that *key* has something new to copy; it is, in a moment, with what comes until then."""
+        """Note that *key* has new entries. They are copied after `SETTLE_SECONDS`, together with later ones."""
         self._waiting.add(key.partition)
         self._wake.set()
 
     def forgotten(self, key: ConversationKey) -> None:
-        """Say that something of *key* is to be taken out; that does not wait."""
+        """Note that *key* has something to remove. It is removed without waiting."""
         self.appended(key)
         self._hurry.set()
 
     async def run(self) -> None:
-        """Copy until cancelled; looks at everything once at the start and after each outage, and every few seconds
-        where other processes append, too."""
+        """Copy until cancelled.
+
+        Reads all partitions at the start and after each outage, and every few seconds if other processes append too.
+        """
         while True:
             try:
                 await self.flush()
@@ -89,8 +91,8 @@ class MarkdownCopy:
             self._wake.clear()
 
     async def flush(self) -> None:
-        """Copy all that waits now, and can be. Raises OSError or `connectors.message.StoreUnavailable`."""
-        async with self._flushing:  # or two of them would write the same
+        """Copy everything that waits. Raises OSError or `connectors.message.StoreUnavailable`."""
+        async with self._flushing:  # two flushes at once would write the same entries
             waiting, self._waiting = self._waiting, set()
             failed: OSError | None = None
             try:
@@ -100,7 +102,7 @@ class MarkdownCopy:
                     errors = await self._copy(found)
                     self._waiting |= errors.keys()
                     failed = failed or next(iter(errors.values()), None)
-                    # What was not full was seen whole.
+                    # A page that was not full was the last.
                     waiting -= {one for one in some if one in errors or len(found.get(one, ())) < _BATCH}
             finally:
                 self._waiting |= waiting
@@ -108,16 +110,17 @@ class MarkdownCopy:
                 raise failed
 
     async def _copy(self, found: Mapping[int, Sequence[ToCopy]]) -> dict[int, OSError]:
-        """Copy what was *found* in partitions. A file that cannot be written keeps no other from it; their errors."""
+        """Copy what was *found*, by partition, and return the errors. A file that cannot be written does not stop the
+        others."""
         by_key: dict[ConversationKey, list[ToCopy]] = {}
         for one in itertools.chain.from_iterable(found.values()):
             by_key.setdefault(one.key, []).append(one)
         if not by_key:
             return {}
         paths = {key: self._data_dir / markdown.path(key) for key in by_key}
-        # If this is interrupted, who knows how much of it is there.
+        # If the copy is interrupted, the file's size is unknown.
         whole = {path: self._whole.pop(path) for path in paths.values() if path in self._whole}
-        failed = await asyncio.to_thread(self._do_all, by_key, paths, whole)
+        failed = await asyncio.to_thread(self._write_files, by_key, paths, whole)
         copied: dict[int, list[str]] = {}
         for key, ordered in by_key.items():
             if key not in failed:
@@ -128,15 +131,15 @@ class MarkdownCopy:
             del self._whole[next(iter(self._whole))]
         return {key.partition: error for key, error in failed.items()}
 
-    def _do_all(
+    def _write_files(
         self,
         by_key: Mapping[ConversationKey, Sequence[ToCopy]],
         paths: Mapping[ConversationKey, Path],
         whole: dict[Path, int],
     ) -> dict[ConversationKey, OSError]:
-        """The errors, by conversation; *whole* is brought up to date."""
+        """Copy all conversations, update *whole*, and return the errors by conversation."""
         failed: dict[ConversationKey, OSError] = {}
-        with self._writing:  # a thread goes on where its task was cancelled
+        with self._writing:  # a thread continues after its task was cancelled
             for key, ordered in by_key.items():
                 path = paths[key]
                 try:
@@ -152,7 +155,7 @@ class MarkdownCopy:
 
 
 def _forget(path: Path, what: Forget) -> None:
-    """Take a turn out of the file, or the file away. The file is whole at every moment."""
+    """Remove a turn from the file, or delete the file. The file is replaced atomically."""
     if not what.turn_id:
         path.unlink(missing_ok=True)
         return
@@ -168,9 +171,11 @@ def _forget(path: Path, what: Forget) -> None:
 
 
 def _append(path: Path, key: ConversationKey, entries: Iterable[Entry], whole_bytes: int | None) -> int:
-    """Put *entries* at the end of the file: what of them is not there yet. None of them is where it has *whole_bytes*.
-    How many bytes it has then."""
-    # A message's text comes as it is: line ends and half surrogate pairs too.
+    """Append *entries* to the file and return its new size.
+
+    If the file's size is not *whole_bytes*, its end is read, and entries that are already there are not written again.
+    """
+    # Message texts are not normalised: they may hold any line end and lone surrogates.
     text = "".join(map(markdown.render, entries)).encode("utf-8", "surrogatepass")
     with open(path, "ab+", opener=_open_in_place) as file:
         size = file.seek(0, os.SEEK_END)
@@ -181,7 +186,7 @@ def _append(path: Path, key: ConversationKey, entries: Iterable[Entry], whole_by
 
 
 def _steps(ordered: Iterable[ToCopy]) -> Iterator[list[Entry] | Forget]:
-    """What is to be done to one file, in order: entries that follow each other are written at once."""
+    """Yield the steps for one file in order. Consecutive entries are one step."""
     entries: list[Entry] = []
     for one in ordered:
         if isinstance(one.what, Entry):
@@ -196,7 +201,7 @@ def _steps(ordered: Iterable[ToCopy]) -> Iterator[list[Entry] | Forget]:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".forgetting-")  # for this user alone
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".forgetting-")  # readable by this user only
     try:
         with os.fdopen(descriptor, "wb") as output:
             output.write(content)
@@ -207,12 +212,12 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """What people said is for this user alone, and stays where it belongs: a link is not followed."""
+    """Open a file that only this user can read. Symbolic links are not followed."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _open_in_place(path: str, flags: int) -> int:
-    """`_open_private`, with the folder where there is none yet."""
+    """Do the same as `_open_private`, and create the folder if it is missing."""
     try:
         return _open_private(path, flags)
     except FileNotFoundError:
@@ -221,14 +226,14 @@ def _open_in_place(path: str, flags: int) -> int:
 
 
 def _unwritten(file: BinaryIO, size: int, title: bytes, text: bytes) -> bytes:
-    """What of *title* and *text* an interrupted write, which may have ended anywhere, has not put into *file*."""
+    """Return the part of *title* and *text* that *file* lacks after an interrupted write, which can end anywhere."""
     whole = title + text
     if size < len(title):
         return whole[size:]
     file.seek(max(0, size - len(text)))
     end = file.read()
-    # No line of a message begins with "#", so that only the heads of entries are looked at. The empty line
-    # before a head may be there already, too: a second one does no harm.
+    # No line of a message begins with "#", so only the headers of entries are compared. A second empty line before a
+    # header does no harm.
     at = end.find(_HEAD)
     while at >= 0:
         if text.startswith(end[at:]):

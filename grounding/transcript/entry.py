@@ -12,7 +12,7 @@ VERSION = "1"
 
 
 class EntryRole(StrEnum):
-    """Which way a message went; tool entries never reach the tail."""
+    """The direction of a message. Tool entries never reach the tail."""
 
     INBOUND = "inbound"
     OUTBOUND = "outbound"
@@ -21,14 +21,14 @@ class EntryRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far a conversation, or the document made of it, has come: answered turns and log entries."""
+    """The length of a conversation, or of the part that a document covers, in answered turns and log entries."""
 
     turns: int = 0
     entries: int = 0
 
 
 class UnknownFormat(AgentRuntimeError):
-    """Something stored was written by a newer version of the runtime."""
+    """A newer version of the runtime wrote the stored data."""
 
     user_text = "A newer version of me has stored this conversation. Please tell an administrator."
 
@@ -37,9 +37,9 @@ class UnknownFormat(AgentRuntimeError):
 class Entry:
     """One message of a conversation. ``at`` is RFC 3339 in UTC; ``user`` is ``connector:user_id``.
 
-    ``foreign`` says of an answer what it was made of that the person who asked has not written: ``retrieved``
-    (documents, files, pictures), ``others`` (other people's words), or nothing; and of a person's message that it is
-    only forwarded (``others``).
+    For an answer ``foreign`` names the text in the prompt that the asking person had not written: ``retrieved``
+    (documents, files, pictures), ``others`` (other people's words), or empty. For a person's message it is ``others``
+    if the message is forwarded.
     """
 
     role: EntryRole
@@ -66,7 +66,7 @@ class Entry:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> Entry:
-        """Raises `UnknownFormat` for a version that this one does not know."""
+        """Return the entry stored as *fields*. Raises `UnknownFormat` if a newer version wrote it."""
         if fields.get("v") != VERSION:
             raise UnknownFormat(
                 f"a log entry has version {fields.get('v')!r}; this runtime reads {VERSION}: upgrade it"
@@ -85,14 +85,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """An order to the Markdown copy: to take a turn out, or, without a ``turn_id``, to delete the whole."""
+    """An instruction to the Markdown copy: remove a turn, or without a ``turn_id`` the whole file."""
 
     turn_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ToCopy:
-    """One thing to be done to a conversation's Markdown copy. ``what`` is None for an entry that is gone again."""
+    """One change to a conversation's Markdown copy. ``what`` is None if the entry was deleted since."""
 
     export_id: str
     key: ConversationKey

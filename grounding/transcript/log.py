@@ -1,8 +1,8 @@
 """The transcript in Redis: one append-only stream per conversation.
 
-Keys (owner ``transcript``, in the conversation's partition): ``log`` the entries, ``meta`` their counts,
-``turn`` which turns were recorded, ``export`` what still has to be copied to Markdown, ``amended`` what people
-made of messages afterwards: by message its new text, empty where it was deleted. The log itself stays as it was.
+Keys (owner ``transcript``, in the conversation's partition): ``log`` holds the entries, ``meta`` their counts, ``turn``
+the turns that were recorded, ``export`` what must still be copied to Markdown. ``amended`` holds later edits by people:
+by message its new text, empty if it was deleted. Edits do not change the log itself.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
 _OWNER = "transcript"
 _RECORDED_SECONDS = 7 * 24 * 3600
-"""How long a turn is remembered as recorded; no turn is taken up again after that."""
+"""How long a turn is known as recorded. No turn is resumed later than that."""
 _PAGE = 64
 _FIRST_PAGE = 4
 """Mostly the turn is the newest: its messages and the answer."""
 _LONG_PAGE = 1000
 _RESTORE_ATTEMPTS = 5
 _SEARCHED_PAGES = 80
-"""Work that follows turns may lag behind them by this many pages of the log: a flood, an outage."""
+"""The most pages of the log that work following the turns may lag behind, in a flood or an outage."""
 
 _ENTRIES_KNOWN = 512
-"""Entries that tails showed lately, as many as `grounding.tail_entry` knows: of the next tail most are the same."""
+"""Parsed entries in the cache, as many as `grounding.tail_entry` caches: most entries of a tail are in the next one
+too."""
 
 Turn = tuple[ConversationKey, str]
 """A conversation and the id of one of its turns."""
@@ -43,12 +44,12 @@ Turn = tuple[ConversationKey, str]
 
 @lru_cache(maxsize=_ENTRIES_KNOWN)
 def _entry(flat: tuple[str, ...]) -> Entry:
-    """The entry of the fields and values in *flat*. Raises `grounding.transcript.entry.UnknownFormat`."""
+    """Parse the fields and values in *flat*. Raises `grounding.transcript.entry.UnknownFormat`."""
     return Entry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
 
 
 class Transcript:
-    """The logs of all conversations. Raises `connectors.message.StoreUnavailable` throughout."""
+    """The logs of all conversations. Every method raises `connectors.message.StoreUnavailable`."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -62,10 +63,10 @@ class Transcript:
     async def append(
         self, key: ConversationKey, turn_id: str, entries: Sequence[Entry], fence: Fence | None = None
     ) -> bool:
-        """Record a turn's entries at the end of the log, in order and as one step.
+        """Append a turn's entries to the log, in order and in one step. Entries without text are left out.
 
-        A turn is recorded once: False if it was recorded before. Entries without text are left out. Raises
-        `connectors.message.Superseded` where *fence* does not hold any more.
+        A turn is recorded once: returns False if it was recorded before. Raises `connectors.message.Superseded` if
+        *fence* no longer holds.
         """
         kept = [entry for entry in entries if entry.text.strip()]
         if not kept:
@@ -94,7 +95,7 @@ class Transcript:
         return bool(added)
 
     async def amend(self, key: ConversationKey, message_id: str, text: str) -> None:
-        """Let a message read *text* from now on, wherever it is read; without text it is left out."""
+        """Set the text with which a message is read from now on. An empty text hides it."""
         await self._redis.hset(self._key(key, "amended"), message_id, text)
 
     async def _as_amended(self, key: ConversationKey, entries: list[Entry]) -> list[Entry]:
@@ -105,11 +106,13 @@ class Transcript:
         return _amended(entries, dict(zip(ids, texts, strict=True)))
 
     async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[Entry]:
-        """The last *max_entries* spoken entries of this session, oldest first, without tool lines, what was deleted,
-        and *except_turn*."""
+        """Return the last *max_entries* entries of this session, oldest first.
+
+        Tool entries, deleted messages and the turn *except_turn* are left out.
+        """
         found: list[Entry] = []
         newest, count = "+", max_entries + 8
-        for _ in range(8):  # a run of such lines longer than this many pages ends the tail
+        for _ in range(8):  # more consecutive skipped lines than this end the tail
             page: Any = await self._tail_page(keys=self._tail_keys(key), args=[newest, count])
             for _, flat in page:
                 entry = _entry(tuple(flat))
@@ -121,12 +124,12 @@ class Transcript:
         return found[:max_entries][::-1]
 
     async def newest(self, key: ConversationKey, count: int) -> list[Entry]:
-        """The last *count* entries of any role, oldest first."""
+        """Return the last *count* entries of any role, oldest first."""
         page: Any = await self._redis.xrevrange(self._key(key, "log"), count=count)
         return await self._as_amended(key, [Entry.from_fields(fields) for _, fields in reversed(page)])
 
     async def of_turns(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
-        """`of_turn` of many at once, of those that have entries."""
+        """Return the entries of many turns, as `of_turn` does; turns without entries are left out."""
         found = await self._newest_of(turns)
         async with self._redis.pipeline(transaction=False) as pipe:
             asked = {turn: [one.message_id for one in entries if one.message_id] for turn, entries in found.items()}
@@ -139,7 +142,10 @@ class Transcript:
         return {turn: entries for turn, entries in found.items() if entries}
 
     async def preceding(self, turns: Sequence[Turn]) -> dict[Turn, str]:
-        """The turn before each of *turns*, all of them among the last of their conversations; none for a first one."""
+        """Return the turn before each of *turns*, which must be among the last of their conversations.
+
+        First turns are left out.
+        """
         counts = Counter(key for key, _ in turns)
         async with self._redis.pipeline(transaction=False) as pipe:
             for key, count in counts.items():
@@ -150,7 +156,7 @@ class Transcript:
             found = list(dict.fromkeys(fields.get("turn", "") for _, fields in page))
             older = dict(itertools.pairwise(found))
             for turn_id in (turn_id for other, turn_id in turns if other == key):
-                if turn_id not in older and len(page) == _FIRST_PAGE * (counts[key] + 1):  # it lies further back
+                if turn_id not in older and len(page) == _FIRST_PAGE * (counts[key] + 1):  # further back
                     older[turn_id] = await self._turn_before(key, turn_id)
                 before[key, turn_id] = older.get(turn_id, "")
         return {turn: previous for turn, previous in before.items() if previous}
@@ -169,11 +175,11 @@ class Transcript:
         return ""
 
     async def recorded(self, turns: Sequence[Turn]) -> set[Turn]:
-        """Those of *turns*, all of them among the last of their conversations, that the log holds."""
+        """Return those of *turns* that the log holds. They must be among the last of their conversations."""
         return set(await self._newest_of(turns))
 
     async def _newest_of(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
-        """The entries of *turns* as they were recorded: one look at the end of each conversation mostly is enough."""
+        """Return the entries of *turns* as recorded. Mostly one read of each conversation's end is enough."""
         counts = Counter(key for key, _ in turns)
         async with self._redis.pipeline(transaction=False) as pipe:
             for key, count in counts.items():
@@ -185,14 +191,14 @@ class Transcript:
             is_whole = len(page) < _FIRST_PAGE * count
             for turn_id in (turn_id for other, turn_id in turns if other == key):
                 entries = [entry for entry in spoken if entry.turn_id == turn_id]
-                if not is_whole and (not entries or spoken[0].turn_id == turn_id):  # it begins further back
+                if not is_whole and (not entries or spoken[0].turn_id == turn_id):  # the turn begins further back
                     entries = await self._of_turn(key, turn_id)
                 if entries:
                     found[key, turn_id] = entries
         return found
 
     async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
-        """The entries of one of the conversation's last turns, oldest first; none of a turn far back."""
+        """Return the entries of one of the conversation's last turns, oldest first; none for an old turn."""
         return await self._as_amended(key, await self._of_turn(key, turn_id))
 
     async def _of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
@@ -212,12 +218,12 @@ class Transcript:
         return found[::-1]
 
     async def reach(self, key: ConversationKey) -> Reach:
-        """How many turns and entries the conversation has."""
+        """Return the number of turns and entries of the conversation."""
         meta: Any = await self._redis.hgetall(self._key(key, "meta"))
         return Reach(turns=int(meta.get("turns", 0)), entries=int(meta.get("entries", 0)))
 
     async def reaches(self, keys: Sequence[ConversationKey]) -> list[Reach]:
-        """`reach` of each of *keys*."""
+        """Return `reach` of each of *keys*."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.hmget(self._key(key, "meta"), ["turns", "entries"])
@@ -225,13 +231,16 @@ class Transcript:
         return [Reach(turns=int(turns or 0), entries=int(entries or 0)) for turns, entries in found]
 
     async def begin_session(self, key: ConversationKey, by: str = "") -> bool:
-        """Let the tail show nothing of what was said until now. *by*, where given, is what asked for it (a message's
-        id): False, and nothing changed, where the same began the session before."""
+        """Begin a session: the tail shows nothing older than this moment.
+
+        *by* identifies the request (a message's id). Returns False and changes nothing if the same request began the
+        present session.
+        """
         began = await self._begin_session(keys=[self._key(key, "log"), self._key(key, "meta")], args=[by])
         return bool(began)
 
     async def turn_ids(self, key: ConversationKey) -> list[str]:
-        """The turns of a conversation, each once, newest first."""
+        """Return the conversation's turn ids, each once, newest first."""
         found: dict[str, None] = {}
         newest = "+"
         while True:
@@ -242,36 +251,36 @@ class Transcript:
             newest = f"({page[-1][0]}"
 
     async def conversations(self, scope: Scope) -> list[ConversationKey]:
-        """All conversations of the scope's workspace that have a log. Looks at all keys: for work in the background."""
+        """Return all conversations of the scope's workspace with a log. Scans all keys: for background work."""
         found = set()
         async for name in self._redis.scan_iter(match=f"ar:{_OWNER}:*:log:{scope.workspace_id}/*", count=_LONG_PAGE):
             found.add(str(name).rpartition(":")[2])
         return [ConversationKey.decode(encoded) for encoded in sorted(found)]
 
     async def whole(self, key: ConversationKey) -> AsyncIterator[list[tuple[EntryId, Entry]]]:
-        """The whole log, oldest first, in pages, as it was said; entries have their ids."""
+        """Yield the whole log in pages, oldest first, without later edits; entries have their ids."""
         oldest = "-"
         while True:
             page: Any = await self._redis.xrange(self._key(key, "log"), min=oldest, count=_LONG_PAGE)
             if page:
-                yield [(_moment(entry_id), Entry.from_fields(fields)) for entry_id, fields in page]
+                yield [(_parsed_id(entry_id), Entry.from_fields(fields)) for entry_id, fields in page]
             if len(page) < _LONG_PAGE:
                 return
             oldest = f"({page[-1][0]}"
 
     async def restore(self, key: ConversationKey, logged: Sequence[Entry], now_ms: int, *, dry_run: bool) -> Merged:
-        """Put the turns of *logged* that are missing back into the log; which, with *dry_run*, would be. Idempotent.
+        """Put turns of *logged* that the log lacks back into it. With *dry_run* only return the result. Idempotent.
 
-        Raises `connectors.message.Superseded` where the conversation goes on at this very moment.
+        Raises `connectors.message.Superseded` if the conversation keeps changing meanwhile.
         """
         for _ in range(_RESTORE_ATTEMPTS):
             stored = [one async for page in self.whole(key) for one in page]
             merged = await asyncio.to_thread(merge, stored, logged, now_ms)
-            if dry_run or not merged.restored or await self._exchange(key, stored, merged):
+            if dry_run or not merged.restored or await self._replace_log(key, stored, merged):
                 return merged
         raise Superseded(f"{key.context_id} goes on while it is restored: try again")
 
-    async def _exchange(self, key: ConversationKey, stored: Sequence[tuple[EntryId, Entry]], merged: Merged) -> bool:
+    async def _replace_log(self, key: ConversationKey, stored: Sequence[tuple[EntryId, Entry]], merged: Merged) -> bool:
         beside = self._key(key, "restoring")
         await self._redis.delete(beside)
         for start in range(0, len(merged.entries), _LONG_PAGE):
@@ -290,16 +299,16 @@ class Transcript:
         )
 
     async def as_amended(self, key: ConversationKey, entries: list[Entry]) -> list[Entry]:
-        """*entries* of *key* as people made them read since they were said."""
+        """Return *entries* of *key* with the later edits by people."""
         return await self._as_amended(key, entries)
 
     async def last_turn(self, key: ConversationKey) -> str:
-        """The newest turn of a conversation; empty where it has none."""
+        """Return the newest turn of a conversation; empty if there is none."""
         page: Any = await self._redis.xrevrange(self._key(key, "log"), count=1)
         return str(page[0][1].get("turn", "")) if page else ""
 
     async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
-        """Take a turn out of the log and, soon after, of its Markdown copy; how many entries that were."""
+        """Remove a turn from the log and, soon after, from its Markdown copy. Returns the number of entries removed."""
         entry_ids: list[str] = []
         newest = "+"
         for _ in range(_SEARCHED_PAGES):
@@ -315,7 +324,7 @@ class Transcript:
         return int(gone)
 
     async def forget(self, key: ConversationKey) -> None:
-        """Drop the whole log of a conversation and, soon after, its Markdown copy."""
+        """Delete the whole log of a conversation and, soon after, its Markdown copy."""
         await self._forget_all(
             keys=self._forgotten_keys(key),
             args=[key.encoded],
@@ -329,8 +338,10 @@ class Transcript:
         return [self._key(key, "log"), self._key(key, "meta"), self._key(key, "amended")]
 
     async def to_copy(self, partitions: Sequence[int], count: int) -> dict[int, list[ToCopy]]:
-        """The oldest things, *count* of each of *partitions*, that still have to be done to the Markdown copies, in
-        their order; by partition, where there is any."""
+        """Return the oldest *count* pending changes to the Markdown copies of each partition, in their order.
+
+        Partitions without pending changes are left out.
+        """
         async with self._redis.pipeline(transaction=False) as pipe:
             for partition in partitions:
                 pipe.xrange(_export(partition), count=count)
@@ -346,21 +357,23 @@ class Transcript:
                 wanted.setdefault(key, []).append(fields["id"])
         entries = await self._between(wanted)
         return {
-            partition: [ToCopy(export_id, key, _what(fields, entries.get(key, {}))) for export_id, key, fields in some]
+            partition: [
+                ToCopy(export_id, key, _change_of(fields, entries.get(key, {}))) for export_id, key, fields in some
+            ]
             for partition, some in waiting.items()
         }
 
     async def _between(self, wanted: Mapping[ConversationKey, Sequence[str]]) -> dict[ConversationKey, dict[str, Any]]:
-        """The fields of entries by their ids, in one look at each log: they stand together there."""
+        """Return the fields of entries by their ids, with one read per log: the entries are close together there."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for key, ids in wanted.items():
-                # Not the first and the last: a clock that was set back may have put one in front of the other.
-                pipe.xrange(self._key(key, "log"), min(ids, key=_moment), max(ids, key=_moment))
+                # Not the first and the last id: a clock that was set back may have reversed them.
+                pipe.xrange(self._key(key, "log"), min(ids, key=_parsed_id), max(ids, key=_parsed_id))
             found: Any = await pipe.execute() if wanted else []
         return {key: dict(entries) for key, entries in zip(wanted, found, strict=True)}
 
     async def copied(self, export_ids: Mapping[int, Sequence[str]]) -> None:
-        """Let go of what was done to the Markdown copies, by partition."""
+        """Drop finished changes to the Markdown copies, by partition."""
         done = {partition: ids for partition, ids in export_ids.items() if ids}
         async with self._redis.pipeline(transaction=False) as pipe:
             for partition, ids in done.items():
@@ -374,7 +387,7 @@ class Transcript:
 
 
 def _amended(entries: list[Entry], texts: Mapping[str, str | None]) -> list[Entry]:
-    """*entries* with the *texts* that people made of messages; without those that they emptied."""
+    """Return *entries* with the edited *texts*, without those whose text was emptied."""
     if not any(text is not None for text in texts.values()):
         return entries
     now: list[Entry] = []
@@ -384,7 +397,7 @@ def _amended(entries: list[Entry], texts: Mapping[str, str | None]) -> list[Entr
     return [entry for entry in now if entry.text.strip()]
 
 
-def _what(fields: Mapping[str, str], entries: Mapping[str, Mapping[str, str]]) -> Entry | Forget | None:
+def _change_of(fields: Mapping[str, str], entries: Mapping[str, Mapping[str, str]]) -> Entry | Forget | None:
     if "forget" in fields:
         return Forget(fields["forget"])
     found = entries.get(fields["id"])
@@ -395,6 +408,6 @@ def _export(partition: int) -> str:
     return redis_key(_OWNER, partition_tag(partition), "export")
 
 
-def _moment(entry_id: str) -> tuple[int, int]:
+def _parsed_id(entry_id: str) -> tuple[int, int]:
     milliseconds, number = entry_id.split("-")
     return int(milliseconds), int(number)

@@ -1,7 +1,7 @@
-"""The Markdown form of a conversation's log: written to be read, and to be read back. Pure.
+"""The Markdown form of a conversation's log, for people to read and for the runtime to read back. Pure.
 
-A message's text stands in a block quote, so that no line of it can pose as an entry's header; an
-author's name is folded to one line and stands in a code span.
+A message's text is a block quote, so that none of its lines can pass for an entry's header. An author's name is one
+line in a code span.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from connectors.message import ConversationKey, file_stem
 from grounding.transcript.entry import Entry, EntryRole
 
 _HEADER = re.compile(r"^## (\S+) `(INBOUND|OUTBOUND|TOOL)` (\S+)$")
-# Where Markdown or an editor shows a new line though no line feed is there; CR LF is one.
+# Characters at which Markdown or an editor breaks a line without a line feed. CR LF is one line end.
 _LINE_END = re.compile("\r(?!$)|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _QUOTED_LINE_END = re.compile("([\r\v\f\x1c-\x1e\x85\u2028\u2029])> ")
 _TITLE = re.compile(r"# Chat Log\n\n- connector: `(.*)`\n- external_id: `(.*)`\n")
@@ -21,19 +21,19 @@ _FIELD = re.compile(r"^- (actor|user|message|made of): `(.*)`$")
 
 
 def path(key: ConversationKey) -> PurePosixPath:
-    """Where the log of *key* lies under DATA_DIR; different conversations never share a file."""
+    """Return the path of *key*'s log under DATA_DIR. Different conversations never share a file."""
     return PurePosixPath(
         "workspaces", key.workspace_id, "logs", "chats", file_stem(key.connector), file_stem(key.external_id) + ".md"
     )
 
 
 def title(key: ConversationKey) -> str:
-    """The head of a log file."""
+    """Return the header of a log file."""
     return f"# Chat Log\n\n- connector: `{_span(key.connector)}`\n- external_id: `{_span(key.external_id)}`\n"
 
 
 def key_of(text: str, workspace_id: str) -> ConversationKey | None:
-    """The conversation of a log file's *text* by its `title`; None where it has none."""
+    """Return the conversation of a log file's *text* by its `title`; None if it has no valid one."""
     match = _TITLE.match(text)
     if match is None:
         return None
@@ -44,7 +44,7 @@ def key_of(text: str, workspace_id: str) -> ConversationKey | None:
 
 
 def render(entry: Entry) -> str:
-    """One entry, to be appended to the file."""
+    """Return one entry as text to append to the file."""
     quoted = "\n".join("> " + _LINE_END.sub(lambda match: match[0] + "> ", line) for line in entry.text.split("\n"))
     made_of = f"- made of: `{_span(entry.foreign)}`\n" if entry.foreign else ""
     return (
@@ -55,7 +55,7 @@ def render(entry: Entry) -> str:
 
 
 def without_turn(text: str, turn_id: str) -> str:
-    """A log file's *text* without the entries of *turn_id*."""
+    """Return a log file's *text* without the entries of *turn_id*."""
     blocks = re.split(r"(?<=\n)(?=\n## )", text)
     headers = [_HEADER.match(block.removeprefix("\n").partition("\n")[0]) for block in blocks]
     return "".join(
@@ -64,7 +64,7 @@ def without_turn(text: str, turn_id: str) -> str:
 
 
 def read(text: str) -> list[Entry]:
-    """The entries of a log file, in order."""
+    """Return the entries of a log file, in order."""
     entries: list[Entry] = []
     header: re.Match[str] | None = None
     fields: dict[str, str] = {}
@@ -93,7 +93,7 @@ def read(text: str) -> list[Entry]:
 
 
 def _span(text: str) -> str:
-    """*text* on one line and without back quotes, reversibly."""
+    """Return *text* on one line and without backticks, reversibly."""
     return re.sub(r"[`%\x00-\x1f\x7f\x85\u2028\u2029]", lambda match: f"%{ord(match[0]):04X}", text)
 
 

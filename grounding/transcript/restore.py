@@ -1,4 +1,4 @@
-"""Puts turns that the Markdown log holds and Redis does not back where they were said. Pure, but for `read_log`."""
+"""Put turns that are in the Markdown log but not in Redis back at their place. Pure, except for `read_log`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from grounding.transcript import markdown
 from grounding.transcript.entry import Entry
 
 EntryId = tuple[int, int]
-"""Of an entry in Redis: milliseconds since the epoch, and a number within them."""
+"""The id of an entry in Redis: milliseconds since the epoch, and a number within the millisecond."""
 
 
 class UnreadableLog(Exception):
-    """A file that is no chat log of this place; the text says why."""
+    """The file is no chat log of this conversation; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A conversation's log as it should be, and what of it was not there."""
+    """A conversation's restored log, and how many turns and entries were missing."""
 
     entries: list[tuple[EntryId, Entry]]
     turns: int
@@ -32,10 +32,10 @@ class Merged:
 
 
 def merge(stored: Sequence[tuple[EntryId, Entry]], logged: Sequence[Entry], now_ms: int) -> Merged:
-    """*stored*, what Redis has, with the turns of *logged*, the file, that are missing in it.
+    """Return *stored*, the log in Redis, together with the turns of *logged*, the file, that it lacks.
 
-    What is stored keeps its id and its order; what comes back stands between its neighbours in the file, with the time
-    at which it was said where that fits. A turn of which something is stored is left as it is.
+    Stored entries keep their ids and their order. A restored entry stands between its neighbours in the file, with its
+    own time if that fits between theirs. A turn that is partly stored is left as it is.
     """
     left = Counter(entry.turn_id for _, entry in stored)
     known = frozenset(left)
@@ -61,7 +61,7 @@ def _placed(
     after: Sequence[tuple[EntryId, Entry]],
     now_ms: int,
 ) -> list[tuple[EntryId, Entry]]:
-    """*entries* with ids between those of *before* and *after*; none where there is no room for all of them."""
+    """Return *entries* with ids between those of *before* and *after*; none if there are too few ids for all."""
     last = before[-1][0] if before else (0, 0)
     limit = after[0][0] if after else (now_ms + 1, 0)
     placed: list[tuple[EntryId, Entry]] = []
@@ -73,7 +73,7 @@ def _placed(
 
 
 def _milliseconds(at: str, now_ms: int) -> int:
-    """When something was said; never in the future, behind which nothing could be appended any more."""
+    """Return when a message was written, but never a future time, because nothing could be appended after it."""
     try:
         return max(0, min(round(datetime.fromisoformat(at).timestamp() * 1000), now_ms))
     except (ValueError, OverflowError):
@@ -81,10 +81,11 @@ def _milliseconds(at: str, now_ms: int) -> int:
 
 
 def read_log(data_dir: Path, file: Path, workspace_id: str) -> tuple[ConversationKey, list[Entry]]:
-    """Whose log *file* is, and its entries; what an interrupted write left of the last one is left out. Blocking.
+    """Return the conversation of the log *file* and its entries. Blocking.
 
-    Raises `UnreadableLog` and `OSError`. A link is not followed, and a file that was moved or copied is refused:
-    its name has to be that of the conversation that it speaks of.
+    An entry that an interrupted write left incomplete at the end is dropped. Raises `UnreadableLog` and `OSError`.
+    Symbolic links are not followed, and a file that was moved or copied is refused: its path must be that of its
+    conversation.
     """
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened:
         raw = opened.read()

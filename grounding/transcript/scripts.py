@@ -1,4 +1,4 @@
-"""The transcript's atomic steps, as they run in Redis. What keys and arguments each takes is told where it is used."""
+"""The Lua scripts of the transcript, each one atomic step. The callers document keys and arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ redis.call('HSET', KEYS[2], 'v', '1')
 return entries
 """
 
-# A page of this session, newest first, each message as it reads now; one round trip for what every turn asks.
+# Returns a page of this session, newest first, with later edits, in one round trip: every turn reads it.
 TAIL_PAGE = """
 local after = redis.call('HGET', KEYS[2], 'session_after') or '0-0'
 local page = redis.call('XREVRANGE', KEYS[1], ARGV[1], '(' .. after, 'COUNT', ARGV[2])
@@ -36,7 +36,7 @@ end
 return page
 """
 
-# By whom is kept, so that the same command, delivered again later, begins no session in the middle of this one.
+# Stores who began the session, so that the same command, delivered again later, does not begin another one.
 BEGIN_SESSION = """
 if ARGV[1] ~= '' and redis.call('HGET', KEYS[2], 'session_by') == ARGV[1] then return 0 end
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
@@ -45,7 +45,8 @@ redis.call('HSET', KEYS[2], 'v', '1', 'session_after', after, 'session_by', ARGV
 return 1
 """
 
-# The entries of ARGV[1] that the caller found; the order to the Markdown copy stands behind those that it follows.
+# Deletes the entries of the turn ARGV[1], whose ids the caller found. The instruction to the Markdown copy comes after
+# those that copy the entries.
 FORGET_TURN = """
 local gone, answered = 0, 0
 for at = 3, #ARGV do
@@ -73,7 +74,7 @@ redis.call('XADD', KEYS[3], '*', 'key', ARGV[1], 'forget', '')
 return 1
 """
 
-# The log is exchanged for the one that was put together beside it, if nothing was appended meanwhile.
+# Replaces the log by the one assembled under another key, if nothing was appended meanwhile.
 RESTORE = """
 local newest = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 if redis.call('XLEN', KEYS[1]) ~= tonumber(ARGV[1]) or (newest[1] and newest[1][1] or '') ~= ARGV[2] then return 0 end

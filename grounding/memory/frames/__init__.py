@@ -1,1 +1,1 @@
-"""Frames: what kind of thing a message asks for, and so which kinds of records help with it."""
+"""Frames: the kinds of messages, and for each the types of records that help with it."""

@@ -1,4 +1,4 @@
-"""Chooses the frame of a message by its cues. Pure."""
+"""Choose the frame of a message by its cues. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grounding.memory.frames.shipped import SHIPPED
 
 FrameReason = Literal["cue", "question", "goes_on", "nothing_asked"]
 FEW_WORDS = 4
-"""A message of so many words beside politeness goes on with what was asked before, unless a cue says otherwise."""
+"""A message of at most this many words besides politeness continues the one before, unless a cue says otherwise."""
 LONGEST_CONSIDERED_CHARACTERS = 20_000
 _SENTENCE_END = re.compile(r"[.!\n]+")
 _QUESTION_MARK = re.compile(r"[?？؟]")
@@ -25,7 +25,7 @@ _QUESTION_MARK = re.compile(r"[?？؟]")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The frame of a message, why, and the cue that was seen. ``acts``: it says to go ahead with what was decided."""
+    """The frame of a message, the reason, and the cue found. ``acts``: the message says to go ahead with a decision."""
 
     frame: Frame
     reason: FrameReason
@@ -34,21 +34,20 @@ class Chosen:
 
 
 def choose(text: str, frames: Frames = SHIPPED, earlier: Sequence[str] = (), cues: Cues = ENGLISH) -> Chosen:
-    """The frame for *text*, the user's own words, after *earlier* ones (what people said just before, oldest first).
+    """Choose the frame for *text*, the user's own words. *earlier* are the messages just before, oldest first.
 
-    The frame whose cues are seen most often, in distinct phrases, is chosen; of several the one of the higher rank,
-    then the first by name. Without a cue a question has the frame of questions; a few words ("and the other one?")
-    go on in the frame of what was asked before; all else is conversation. Small talk around it changes nothing: it
-    has no cue. Pure; the same input gives the same answer.
+    The frame with the most distinct cues wins, then the higher rank, then the first name. Without a cue a question gets
+    the question frame; a few words ("and the other one?") continue in the frame of the message before; all else is
+    conversation. Small talk has no cues and changes nothing. Deterministic.
     """
     text = unicodedata.normalize("NFKC", text[:LONGEST_CONSIDERED_CHARACTERS])
     words = words_of(text)
     acts = any(True for _ in matches(words, frames.acting))
-    seen = _seen(words, frames)
+    seen = _best_by_cues(words, frames)
     if seen is not None:
         return Chosen(seen[0], "cue", seen[1], acts)
-    if earlier and len(_said(words, cues)) <= FEW_WORDS and words:
-        before = _seen(words_of(earlier[-1][:LONGEST_CONSIDERED_CHARACTERS]), frames)
+    if earlier and len(_without_small_talk(words, cues)) <= FEW_WORDS and words:
+        before = _best_by_cues(words_of(earlier[-1][:LONGEST_CONSIDERED_CHARACTERS]), frames)
         if before is not None:
             return Chosen(before[0], "goes_on", before[1], acts)
     if _asks(text, cues):
@@ -56,8 +55,8 @@ def choose(text: str, frames: Frames = SHIPPED, earlier: Sequence[str] = (), cue
     return Chosen(frames[CONVERSATION], "nothing_asked", acts=acts)
 
 
-def _seen(words: tuple[str, ...], frames: Frames) -> tuple[Frame, str] | None:
-    """The frame of the most distinct cues in *words*, and the longest of them."""
+def _best_by_cues(words: tuple[str, ...], frames: Frames) -> tuple[Frame, str] | None:
+    """Return the frame with the most distinct cues in *words*, and its longest cue."""
     best: tuple[int, int, str] | None = None
     found: dict[str, str] = {}
     for frame in frames.by_name.values():
@@ -71,15 +70,15 @@ def _seen(words: tuple[str, ...], frames: Frames) -> tuple[Frame, str] | None:
     return None if best is None else (frames[best[2]], found[best[2]])
 
 
-def _said(words: tuple[str, ...], cues: Cues) -> tuple[str, ...]:
-    """*words* without politeness and filler."""
+def _without_small_talk(words: tuple[str, ...], cues: Cues) -> tuple[str, ...]:
+    """Return *words* without politeness and filler."""
     covered = {at + place for at, length in matches(words, cues.small_talk) for place in range(length)}
     return tuple(word for at, word in enumerate(words) if at not in covered and word not in word_set(cues.filler))
 
 
 def _asks(text: str, cues: Cues) -> bool:
-    """Whether it is a question: by its mark, or by the word that one of its sentences begins with, politeness aside."""
+    """Say whether *text* is a question, by its mark or by the first word of a sentence, ignoring politeness."""
     if _QUESTION_MARK.search(text):
         return True
-    said = (_said(words_of(sentence), cues) for sentence in _SENTENCE_END.split(text))
+    said = (_without_small_talk(words_of(sentence), cues) for sentence in _SENTENCE_END.split(text))
     return any(any(start == 0 for start, _ in matches(words, cues.question_words)) for words in said if words)

@@ -1,15 +1,15 @@
-"""How much a message asks for, from its form alone. Pure.
+"""Estimate the demands of a message from its form alone. Pure.
 
-complexity = .35 length + .25 clauses + .20 questions + .20 particulars, each part in 0 to 1:
+complexity = .35 length + .25 clauses + .20 questions + .20 particulars, each part between 0 and 1:
 
 - length: words / `LONG_WORDS`;
-- clauses: commas, semicolons, colons, line ends, and words that join clauses, / `MANY_CLAUSES`;
-- questions: question marks beyond the first, / `MANY_QUESTIONS`;
-- particulars: figures, names in capitals inside sentences, code and quotes, / `MANY_PARTICULARS`.
+- clauses: commas, semicolons, colons, line ends and joining words / `MANY_CLAUSES`;
+- questions: question marks beyond the first / `MANY_QUESTIONS`;
+- particulars: numbers, capitalised names inside sentences, code and quotes / `MANY_PARTICULARS`.
 
 The flexible budgets are multiplied by `SMALLEST` + (`LARGEST` - `SMALLEST`) · complexity: .5 for "who?", 1.0 for a
-message of some 40 words with a few clauses, 1.5 for a page. The weights are ours; what matters is that nothing but the
-message decides, and that no word more ever makes a budget smaller.
+message of some 40 words with a few clauses, 1.5 for a page. The weights are our choice. Only the message decides, and a
+further word never makes a budget smaller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARTICULAR = re.compile(r"\d+(?:[.,:]\d+)*|(?<=[a-z,;] )[A-Z]\w+|`[^`\n]+`|\"[^
 
 
 def complexity(text: str) -> float:
-    """0 to 1; see above."""
+    """Return the complexity, 0 to 1."""
     text = text[:CONSIDERED_CHARACTERS]
     return (
         0.35 * _part(_count(_WORD, text), LONG_WORDS)
@@ -45,7 +45,7 @@ def complexity(text: str) -> float:
 
 
 def scale(text: str) -> float:
-    """The factor on the flexible budgets."""
+    """Return the factor on the flexible budgets."""
     return SMALLEST + (LARGEST - SMALLEST) * complexity(text)
 
 

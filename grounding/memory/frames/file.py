@@ -1,11 +1,11 @@
-"""What a workspace changes about the frames: ``FRAMES.toml``, read and checked. Pure.
+"""Read and check ``FRAMES.toml``, a workspace's changes to the frames. Pure.
 
 ```toml
-[frames.incident]                         # a frame of its own, or changes to one that ships
+[frames.incident]                         # a new frame, or changes to one that ships
 description = "A service is down: restore it first, explain later."
 questions = ["Who is affected?", "What was deployed last?"]
-cues = ["pager", "sev1"]                  # added to those that a frame has
-remove = ["outage"]                       # taken away from it
+cues = ["pager", "sev1"]                  # added to the frame's cues
+remove = ["outage"]                       # removed from them
 priorities = { episode = 1.0, procedure = 0.9 }
 shape = { episode = 1.5 }
 rank = 5
@@ -42,16 +42,16 @@ _Weights = dict[str, Annotated[float, Field(ge=0.0, le=4.0)]]
 
 
 class InvalidFrames(AgentRuntimeError):
-    """A file of frames that cannot be used; the text names everything that is wrong with it and what would do."""
+    """The file of frames cannot be used. The text names every problem and what would be valid."""
 
     user_text = "These frames cannot be used."
 
 
-class _Given(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _Changes(_Given):
+class _Changes(_Strict):
     description: str | None = Field(default=None, max_length=400)
     questions: tuple[_Sentence, ...] | None = Field(default=None, max_length=8)
     cues: _Phrases = ()
@@ -61,18 +61,18 @@ class _Changes(_Given):
     rank: int | None = Field(default=None, ge=0, le=1000)
 
 
-class _Acting(_Given):
+class _Acting(_Strict):
     add: _Phrases = ()
     remove: _Phrases = ()
 
 
-class _File(_Given):
+class _File(_Strict):
     frames: dict[str, _Changes] = Field(default={}, max_length=MAX_FRAMES)
     acting: _Acting = _Acting()
 
 
 def parse(text: str) -> _File:
-    """What *text* says. Raises `InvalidFrames` with all that is wrong."""
+    """Parse *text*. Raises `InvalidFrames` with all problems."""
     try:
         given = _File.model_validate(tomllib.loads(text))
     except RecursionError:
@@ -107,7 +107,7 @@ def _unknown_types(where: str, given: Mapping[str, float]) -> list[str]:
 
 
 def problem_in(text: str) -> str:
-    """What is wrong with *text* as a file of frames; empty where nothing is."""
+    """Return the problems of *text* as a file of frames; empty if there are none."""
     try:
         parse(text)
     except InvalidFrames as error:
@@ -117,9 +117,9 @@ def problem_in(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def frames_of(files: tuple[str, ...]) -> Frames:
-    """The frames where *files* hold, the least specific first. The same files give the same object.
+    """Return the shipped frames with the changes of *files*, the least specific first.
 
-    Raises `InvalidFrames`.
+    The same files give the same object. Raises `InvalidFrames`.
     """
     frames = SHIPPED
     for given in map(parse, files):
@@ -153,7 +153,7 @@ def _phrases(held: tuple[str, ...], add: tuple[str, ...], remove: tuple[str, ...
 
 
 def as_table(frames: Frames) -> dict[str, Any]:
-    """*frames* by name, for showing."""
+    """Return *frames* by name, for display."""
     return {
         frame.name: {
             "description": frame.description,

@@ -1,4 +1,4 @@
-"""What a frame is. Data: those that ship stand in `grounding.memory.frames.shipped`, a workspace's in FRAMES.toml."""
+"""The data types of frames. `grounding.memory.frames.shipped` has those that ship, FRAMES.toml a workspace's own."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from grounding.memory.records.record import Type
 
 CONVERSATION = "conversation"
-"""The frame of a message that asks for nothing in particular: it has no block of its own."""
+"""The frame of a message that asks for nothing in particular. It has no block."""
 QUESTION = "question"
 """The frame of a question without a cue."""
 LOADED = (Type.DECISION, Type.FACT, Type.PROCEDURE, Type.EPISODE, Type.ITEM)
-"""The types that share the block of records, in the order in which they stand there; censors have their own."""
+"""The types that share the block of records, in their order there. Censors have a block of their own."""
 UNNAMED_PRIORITY = 0.5
-"""Of a type that a frame says nothing about."""
+"""The priority of a type that a frame does not mention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How a kind of message is gone about.
+    """How the bot approaches a kind of message.
 
-    ``priorities`` (0 to 1 per type) weigh in a record's score; ``shape`` is a factor on a type's budget (1 where it
-    says nothing). ``cues`` are words and phrases in lower case, matched as whole words without accents, in all
-    languages at once. Of two frames whose cues are seen the one with the larger ``rank`` is chosen.
+    ``priorities`` (0 to 1 per type) are part of a record's score. ``shape`` multiplies a type's budget (default 1).
+    ``cues`` are lower-case words and phrases, matched as whole words without accents in all languages at once. If two
+    frames have as many cues in a message, the larger ``rank`` wins.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The frames that hold, by name, and the cues by which somebody says to go ahead with what was decided."""
+    """The available frames by name, and the cues that tell the bot to go ahead with a decision."""
 
     by_name: Mapping[str, Frame]
     acting: tuple[str, ...] = ()

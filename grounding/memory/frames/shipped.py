@@ -1,4 +1,4 @@
-"""The frames that ship. English, German, French and Spanish cues; a workspace adds its own by FRAMES.toml."""
+"""The frames that ship, with English, German, French and Spanish cues. FRAMES.toml adds those of a workspace."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ ACTING = phrases("""
     vas-y, allons-y, faisons ça, fais-le, comme décidé, procède
     hazlo, adelante, hagámoslo, como decidimos, procede
 """)
-"""Cues of somebody who says to go ahead with what was decided."""
+"""Cues that tell the bot to go ahead with a decision."""
 
 SHIPPED = Frames({frame.name: frame for frame in _FRAMES}, ACTING)
-"""In the order in which they are told about."""
+"""In the order in which they are displayed."""

@@ -1,1 +1,1 @@
-"""Karma: the exchanges that people marked as good, and how later answers are shown them."""
+"""Karma: the answers that people marked as good, which later prompts show as examples."""

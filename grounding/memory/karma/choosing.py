@@ -1,4 +1,4 @@
-"""Which good exchanges a prompt shows: a few that stand for a session, and those that bear on the message. Pure."""
+"""Choose the good exchanges for a prompt: a few for the whole session, and those relevant to the message. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from grounding.run_context import RecalledTurn, Trace
 
 STANDING_AT_MOST = 4
 CHOSEN_AT_MOST = 4
-"""More fit no budget."""
+"""More fit into no budget."""
 ALIKE = 0.5
-"""Share of the terms of two questions from which they are about the same: one of them stands for both."""
+"""The share of common terms from which two questions have the same subject, so that one exchange represents both."""
 MARKED_BONUS = 0.25
-"""What a good mark adds to an earlier turn's score, in standard deviations of those that were found: it comes before an
-unmarked one that fits as well, and before none that fits clearly better."""
+"""Added to the score of an earlier turn that is marked as good, in standard deviations of the scores found. It then
+precedes an unmarked turn that fits as well, but none that fits clearly better."""
 _PER_MARK = 0.02
-"""What each further mark adds to the likeness of an exchange, up to five of them."""
+"""Added to the likeness of an exchange for each further mark, up to five."""
 
 
 def good_ones(marked: Iterable[Marked], audience: str | None) -> list[Marked]:
-    """Those that may be shown to *audience*, the best first: by how many people more say good than bad, then by day,
-    the newest first, then by turn."""
+    """Return the exchanges that *audience* may see, the best first.
+
+    They are ordered by the surplus of good over bad marks, then the newest day, then the turn.
+    """
     seen = (one for one in marked if one.is_good and one.exchange and may_see(one.exchange.audience, audience))
     by_turn = sorted(seen, key=lambda one: one.turn_id)
     by_day = sorted(by_turn, key=lambda one: one.marked_on, reverse=True)
@@ -31,16 +33,18 @@ def good_ones(marked: Iterable[Marked], audience: str | None) -> list[Marked]:
 
 
 def may_stand(marked: Marked) -> bool:
-    """Whether an example may be in the system message: not if it is made of others' words, nor for a whole workspace
-    if one member alone vouches for it."""
+    """Say whether an exchange may be an example in the system message.
+
+    It may not if it is made of others' words, or if it is for the whole workspace but only one member vouches for it.
+    """
     exchange = marked.exchange
     return exchange is not None and not exchange.foreign and (bool(exchange.audience) or marked.is_vouched_for)
 
 
 def standing(good: Sequence[Marked]) -> tuple[Marked, ...]:
-    """The few of *good* (see `good_ones`) that stand whatever is asked, each about something else.
+    """Return the few of *good* (see `good_ones`) that the system message shows for any question, on different subjects.
 
-    They stand in the system message: see `may_stand`.
+    See `may_stand`.
     """
     chosen: list[Marked] = []
     for one in good:
@@ -54,8 +58,10 @@ def standing(good: Sequence[Marked]) -> tuple[Marked, ...]:
 def bearing(
     good: Sequence[Marked], likeness: Mapping[str, float], minimum: float, besides: Collection[str]
 ) -> tuple[Trace, ...]:
-    """Those of *good* whose likeness to the message (by turn) reaches *minimum*, the best first, without the turns of
-    *besides*, which the prompt shows anyway; of those that say the same the best."""
+    """Return those of *good* whose likeness to the message (by turn) reaches *minimum*, the best first.
+
+    Turns in *besides*, which the prompt shows anyway, and repetitions are left out.
+    """
     found = [
         (one, likeness[one.turn_id])
         for one in good
@@ -70,7 +76,7 @@ def bearing(
 
 
 def preferred(recalled: Sequence[RecalledTurn], good: Collection[str]) -> list[RecalledTurn]:
-    """*recalled*, the best first, in which those of the turns *good* have come forward."""
+    """Return *recalled* (the best first) with the turns in *good* moved forward."""
     if not any(one.turn_id in good for one in recalled):
         return list(recalled)
     scored = [
@@ -80,7 +86,7 @@ def preferred(recalled: Sequence[RecalledTurn], good: Collection[str]) -> list[R
 
 
 def trace_of(marked: Marked, score: float = 0.0) -> Trace | None:
-    """*marked* as a prompt shows it."""
+    """Return *marked* as a prompt shows it; None if it is no good example."""
     exchange = marked.exchange
     if exchange is None or not marked.is_good:
         return None

@@ -1,4 +1,4 @@
-"""How like good exchanges are to a message: by what they mean and by their words, as earlier turns are judged."""
+"""Measure how similar good exchanges are to a message, by meaning and by words, as for earlier turns."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     Array = NDArray[np.float32]
 
 EMBEDDED_AT_ONCE = 32
-"""Exchanges that one message has embedded: of a workspace with many the others follow with the next messages, and are
-compared by their words until then."""
+"""Exchanges that are embedded for one message. In a workspace with more, the others follow with later messages and are
+compared by words until then."""
 _REMEMBERED = 5000
 LONGEST_QUERY_CHARACTERS = 2000
 FEW_TERMS = 1
-"""A message of so many terms ("and why?") is compared together with what was asked before."""
+"""A message of at most this many terms ("and why?") is compared together with the question before."""
 
 
 class Likeness:
-    """Judges exchanges by the floor of earlier turns (`grounding.documents.relevance`), which was measured for the same
-    question: whether a turn bears on a message. Vectors and terms stay in memory, and are made anew after a start.
+    """Rates exchanges by the floor for earlier turns (`grounding.documents.relevance`), measured for the same question:
+    is a turn relevant to a message? Vectors and terms are cached in memory.
 
-    *embedder* gives the model that is set; it raises `IndexUnavailable` and `EmbedderUnavailable` while there is none.
+    *embedder* returns the configured model; it raises `IndexUnavailable` and `EmbedderUnavailable` while there is none.
     """
 
     def __init__(self, embedder: Callable[[], Awaitable[Embedder]]) -> None:
@@ -40,13 +40,15 @@ class Likeness:
         self._vectors: dict[tuple[str, str], Array] = {}
         """By model and text."""
         self._terms: dict[str, frozenset[str]] = {}
-        """By text: more than those that searches remember for each other."""
+        """By text. Searches cache fewer."""
 
     async def of(
         self, query: str, good: Sequence[Marked], earlier: Sequence[str] = ()
     ) -> tuple[dict[str, float], float]:
-        """The likeness of *good* to *query*, said after *earlier*, by turn, and the one from which an exchange bears on
-        it. Where nothing can be embedded the words decide."""
+        """Return the likeness of *good* to *query*, said after *earlier*, by turn, and the minimum for relevance.
+
+        If nothing can be embedded, words alone decide.
+        """
         query = query[:LONGEST_QUERY_CHARACTERS]
         query = spelled_out(query, earlier, len(term_set(query)), FEW_TERMS)
         texts = {one.turn_id: text_of(one) for one in good}
@@ -64,8 +66,11 @@ class Likeness:
     def _judged(
         self, floor: TurnFloor, query: str, texts: dict[str, str], cosines: dict[str, float]
     ) -> tuple[dict[str, float], float]:
-        """Those that have a cosine by *floor*, the others by their words alone: on the scale of *floor*, what reaches
-        the floor of words reaches this one. And what has to be reached."""
+        """Return the likeness by turn, and the minimum.
+
+        Exchanges with a cosine are rated by *floor*, the others by their words, shifted to the scale of *floor* so that
+        the same minimum applies.
+        """
         if len(self._terms) > _REMEMBERED:
             self._terms.clear()
         asked, by_words = term_set(query), turn_floor_for("")
@@ -92,7 +97,7 @@ class Likeness:
 
 
 def text_of(marked: Marked) -> str:
-    """What of an exchange is compared: both sides of it, as of a turn that is recalled."""
+    """Return both sides of an exchange as the text to compare, as for a recalled turn."""
     return f"{marked.exchange.asked}\n{marked.exchange.answered}" if marked.exchange else ""
 
 
@@ -103,7 +108,7 @@ def _arrays(vectors: Sequence[Sequence[float]]) -> list[Array]:
 
 
 def _cosines(asked: Sequence[float], found: dict[str, Array]) -> dict[str, float]:
-    """Of unit vectors."""
+    """Return the cosines of unit vectors."""
     if not found:
         return {}
     import numpy as np

@@ -1,7 +1,7 @@
-"""What people said of a reply, and the short trace of it that later prompts may show. Pure.
+"""People's marks on a reply, and the short exchange that later prompts may show. Pure.
 
-Everybody has one mark for each turn, which they can change and take back. Who says two things at once (two emoji on one
-message) is taken at the newest; when that goes, the other holds again.
+Everybody has one mark per turn and can change it or take it back. Of two marks at once (two emoji on one message) the
+newest counts; if it is removed, the other counts again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict
 from connectors.message import ConversationKey, place_audience
 
 SCOPE = "karma:write"
-"""The permission scope that whoever marks must hold."""
+"""The permission scope that is needed to mark."""
 CLAIMED = "claimed"
-"""In `Marked.voices` all who are only said to be somebody; no id of a person, which has a colon."""
+"""The key in `Marked.voices` for all people whom only programs name. It has no colon, so it is no person's id."""
 Sign = Literal["good", "bad"]
 _SKIN_TONES = dict.fromkeys((*range(0x1F3FB, 0x1F400), 0xFE0F))
 _SIGNS: Mapping[str, Sign] = {
@@ -35,10 +35,10 @@ class _Strict(BaseModel):
 
 
 class Opinion(_Strict):
-    """What one person said of a turn: ``signs``, the newest last; none where all was taken back.
+    """One person's marks on a turn: ``signs``, the newest last; empty if all were taken back.
 
-    ``moment`` is the platform's time of what came last (seconds since the epoch; 0: it says none), ``command`` the last
-    command that said it, and ``changes`` counts how often the mark became another.
+    ``moment`` is the platform's time of the last event (seconds since the epoch; 0 if unknown), ``command`` the last
+    command that marked, and ``changes`` the number of times that the mark changed.
     """
 
     user: str
@@ -48,19 +48,19 @@ class Opinion(_Strict):
     changes: int = 0
     by_admin: bool = False
     is_claimed: bool = False
-    """Whether only a program says who it is, by a token that may not speak for others: it may name anybody."""
+    """Whether only a program names the person, by a token that may not speak for others: it could name anybody."""
 
     @property
     def mark(self) -> Sign | None:
-        """What holds."""
+        """The mark that counts."""
         return self.signs[-1] if self.signs else None
 
 
 class Exchange(_Strict):
-    """What a turn's trace says, and who may see it.
+    """The question and answer of a turn, and who may see them.
 
-    ``audience`` as in `connectors.message.Scope`, empty for the workspace. ``foreign`` as in
-    `grounding.transcript.entry.Entry`. ``asked_in`` are the messages that were answered.
+    ``audience`` is as in `connectors.message.Scope`, empty for the workspace; ``foreign`` as in
+    `grounding.transcript.entry.Entry`. ``asked_in`` are the ids of the messages that were answered.
     """
 
     asked: str
@@ -71,8 +71,11 @@ class Exchange(_Strict):
 
 
 class Marked(_Strict):
-    """A turn that somebody marked. ``exchange`` is None where it is no example, whatever people say of it (an apology),
-    and while nobody's mark holds; ``marked_on`` is the day on which somebody last marked it or took a mark back."""
+    """A turn that somebody marked.
+
+    ``exchange`` is None if the turn can be no example (an apology), and while no mark counts. ``marked_on`` is the day
+    of the last change of a mark.
+    """
 
     v: Literal[1] = 1
     turn_id: str
@@ -82,7 +85,7 @@ class Marked(_Strict):
     exchange: Exchange | None = None
     marked_on: str = ""
     messages: tuple[str, ...] = ()
-    """The platform's ids of the messages of the reply by which people marked it."""
+    """The platform's ids of the reply's messages that people marked."""
 
     @property
     def key(self) -> ConversationKey:
@@ -90,8 +93,11 @@ class Marked(_Strict):
 
     @property
     def voices(self) -> Mapping[str, Sign]:
-        """What is said of it, by who says so: people by their ids, and as `CLAIMED` all together of whom programs only
-        say that they are somebody (one token may have made them all up): what most of them say, nothing in a draw."""
+        """The marks by person.
+
+        All people whom only programs name count as one voice, `CLAIMED`, because one token may have invented them all:
+        the majority's mark, none in a draw.
+        """
         said = {one.user: one.mark for one in self.opinions if one.mark is not None and not one.is_claimed}
         claimed = [one.mark for one in self.opinions if one.is_claimed]
         good, bad = claimed.count("good"), claimed.count("bad")
@@ -107,48 +113,53 @@ class Marked(_Strict):
 
     @property
     def verdict(self) -> Sign | None:
-        """What more say of it than say the other."""
+        """The majority's mark; None in a draw."""
         return None if self.good == self.bad else "good" if self.good > self.bad else "bad"
 
     @property
     def changes(self) -> int:
-        """How often anybody's mark became another."""
+        """The number of times that anybody's mark changed."""
         return sum(one.changes for one in self.opinions)
 
     @property
     def is_good(self) -> bool:
-        """Whether it is an example: a turn of which as many say the one as the other is none."""
+        """Whether it is a good example. A draw is none."""
         return self.exchange is not None and self.verdict == "good"
 
     @property
     def is_marked(self) -> bool:
-        """Whether anybody's mark holds."""
+        """Whether anybody's mark counts."""
         return any(one.signs for one in self.opinions)
 
     @property
     def is_vouched_for(self) -> bool:
-        """Whether more than one member's word stands for it: an admin's, or that of two people."""
+        """Whether an admin or at least two people marked it as good."""
         return self.good > 1 or any(one.by_admin for one in self.opinions if one.mark == "good")
 
     def opinion_of(self, user: str) -> Opinion:
         return next((one for one in self.opinions if one.user == user), Opinion(user=user))
 
     def with_exchange(self, exchange: Exchange | None, message_id: str, day: str) -> Marked:
-        """The same after a mark of *day* on the message *message_id* (empty: on none), with the words of *exchange*
-        where it has none."""
+        """Return the turn after a mark on *day*, on the message *message_id* (empty: on none).
+
+        *exchange* is stored if the turn has none.
+        """
         messages = self.messages if message_id in ("", *self.messages) else (*self.messages, message_id)
         return self.model_copy(update={"exchange": self.exchange or exchange, "messages": messages, "marked_on": day})
 
     def with_opinion(self, opinion: Opinion) -> Marked:
         others = tuple(one for one in self.opinions if one.user != opinion.user)
         changed = self.model_copy(update={"opinions": (*others, opinion)})
-        # Nobody says anything of it any more: its words go, who said what when stays, for what comes again.
+        # If no mark is left, the exchange is deleted. The opinions stay, to compare with later events.
         return changed if changed.is_marked else changed.model_copy(update={"exchange": None})
 
 
 def read(packed: str) -> Marked:
-    """A marked turn as it is kept. Earlier versions kept a ``reach``: what was a person's is theirs; of all else
-    nothing says that its place was public. Raises `pydantic.ValidationError`."""
+    """Parse a stored turn. Raises `pydantic.ValidationError`.
+
+    Earlier versions stored a ``reach``. A person's turn stays theirs; any other gets its place as audience, because
+    nothing says that the place was public.
+    """
     fields = json.loads(packed)
     exchange = fields.get("exchange")
     if not exchange or "reach" not in exchange:
@@ -160,45 +171,44 @@ def read(packed: str) -> Marked:
 
 
 def sign_of(emoji: str) -> Sign | None:
-    """What *emoji* (or its name between colons) says of a reply, whatever its skin tone; None for all others."""
+    """Return the mark that *emoji* (or its name between colons) stands for, ignoring skin tone; None for others."""
     return _SIGNS.get(emoji.translate(_SKIN_TONES).partition("::")[0])
 
 
 def said(opinion: Opinion, sign: Sign, *, moment: float = 0.0, by_admin: bool = False) -> Opinion:
-    """*opinion* after its owner said *sign*; as it was where that comes after something newer."""
+    """Return *opinion* after its owner added *sign*; unchanged if a newer event is known."""
     if _is_late(opinion, moment):
         return opinion
     signs = (*(one for one in opinion.signs if one != sign), sign)
-    return _become(opinion, signs, moment, by_admin)
+    return _with_signs(opinion, signs, moment, by_admin)
 
 
 def took_back(opinion: Opinion, sign: Sign | None = None, *, moment: float = 0.0) -> Opinion:
-    """*opinion* after its owner took *sign* back, or all that they said."""
+    """Return *opinion* after its owner removed *sign*, or all signs; unchanged if a newer event is known."""
     if _is_late(opinion, moment):
         return opinion
     signs = () if sign is None else tuple(one for one in opinion.signs if one != sign)
-    return _become(opinion, signs, moment, opinion.by_admin)
+    return _with_signs(opinion, signs, moment, opinion.by_admin)
 
 
 def commanded(opinion: Opinion, sign: Sign | None, command: str, *, by_admin: bool = False) -> Opinion:
-    """*opinion* after *command*, which says *sign* and nothing else; None takes back. A command that is delivered again
-    says nothing new."""
+    """Return *opinion* after *command* set it to *sign* only; None removes all. A repeated command changes nothing."""
     if command and opinion.command == command:
         return opinion
     signs = () if sign is None else (sign,)
-    return _become(opinion, signs, opinion.moment, by_admin).model_copy(update={"command": command})
+    return _with_signs(opinion, signs, opinion.moment, by_admin).model_copy(update={"command": command})
 
 
 def put(opinion: Opinion, sign: Sign | None, *, by_admin: bool = False) -> Opinion:
-    """*opinion* when it is *sign* and nothing else, however often that is said."""
-    return _become(opinion, () if sign is None else (sign,), opinion.moment, by_admin)
+    """Return *opinion* set to *sign* only. Repeating it changes nothing."""
+    return _with_signs(opinion, () if sign is None else (sign,), opinion.moment, by_admin)
 
 
 def _is_late(opinion: Opinion, moment: float) -> bool:
     return 0.0 < moment < opinion.moment
 
 
-def _become(opinion: Opinion, signs: tuple[Sign, ...], moment: float, by_admin: bool) -> Opinion:
+def _with_signs(opinion: Opinion, signs: tuple[Sign, ...], moment: float, by_admin: bool) -> Opinion:
     changed = (signs[-1] if signs else None) != opinion.mark
     return opinion.model_copy(
         update={

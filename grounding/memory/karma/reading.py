@@ -1,4 +1,4 @@
-"""The good exchanges of a workspace, as turns ask for them: what stands in a session, and what bears on a message."""
+"""The good exchanges of a workspace, for turns: those that stay for a session, and those relevant to a message."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from grounding.memory.karma.store import MarkStore
 from grounding.run_context import Trace
 
 LOOK_SECONDS = 5.0
-"""So long a workspace in which nothing is marked is not looked at again: it costs its turns nothing."""
+"""How long a workspace without marks is not read again, so that it costs its turns nothing."""
 _KNOWN_AT_MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What there is for a message: ``floor`` stands in the session; of the others the likeness is known by turn."""
+    """The good exchanges for a message. ``floor`` are those that stay for the session; ``likeness`` is by turn."""
 
     floor: tuple[Trace, ...] = ()
     good: tuple[Marked, ...] = ()
@@ -33,7 +33,7 @@ class Looked:
         return frozenset(one.turn_id for one in self.good)
 
     def chosen(self, besides: Collection[str]) -> tuple[Trace, ...]:
-        """Those that bear on the message, the best first, without the turns of *besides*."""
+        """Return those relevant to the message, the best first, without the turns in *besides*."""
         shown = {*besides, *(one.turn_id for one in self.floor)}
         return bearing(self.good, self.likeness, self.minimum, shown)
 
@@ -49,7 +49,7 @@ class _Known:
 
 
 class Karma:
-    """Reads marks. What is known of a workspace is kept, and read again only when its version has changed."""
+    """Reads the marks of workspaces through a cache that is refreshed when a workspace's version changes."""
 
     def __init__(self, store: MarkStore, likeness: Likeness, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -66,9 +66,9 @@ class Karma:
         *,
         stood: Callable[[], Awaitable[Sequence[str] | None]],
     ) -> Looked:
-        """What there is for *query* (none: what stands alone), said after *earlier*. *audience* is who reads the
-        answer; *stood* gives the turns that stand in the session, None where it has just begun.
+        """Return the good exchanges for *query*, said after *earlier*. An empty *query* gets only the standing ones.
 
+        *audience* reads the answer. *stood* returns the standing turns of the session, None if it has just begun.
         Raises `connectors.message.StoreUnavailable`.
         """
         known = self._known.get(key.workspace_id)
@@ -87,7 +87,7 @@ class Karma:
         return Looked(floor, tuple(good), likeness, minimum)
 
     def changed(self, scope: Scope) -> None:
-        """Something was marked here, by this process: look again."""
+        """Drop the cache of a workspace in which this process changed a mark."""
         self._known.pop(scope.workspace_id, None)
 
     async def _marked(self, scope: Scope, version: int) -> list[Marked]:

@@ -1,8 +1,8 @@
 """Marked turns in Redis.
 
-Keys (owner ``karma``, under the workspace's tag): ``kept`` a hash of turns to what people said of them and their
-traces, ``version`` which every change moves on, and ``said`` a hash of messages (the conversation and the platform's
-id) to the marked turn that they asked for or are the reply of.
+Keys (owner ``karma``, under the workspace's tag): ``kept`` is a hash of turns to their marks and exchanges. ``version``
+grows with every change. ``said`` is a hash of messages (conversation and platform id) to the marked turn that they
+asked for or are the reply of.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 _OWNER = "karma"
 KEPT_AT_MOST = 1000
-"""Marked turns of a workspace. Beyond it go first those that nobody's mark holds for any more, then the oldest of those
-that are no examples, then the oldest."""
+"""Most marked turns of a workspace. Turns without a counting mark are dropped first, then the oldest that are no
+examples, then the oldest."""
 _ATTEMPTS = 16
 _MANY = 50
-"""More are read off the event loop."""
+"""More turns than this are parsed in a thread."""
 
 _WRITE = """
--- KEYS: kept, version, said. ARGV: turn, what is kept of it now or '', what is to be kept or '', messages to be
--- forgotten (how many, then they), messages that are said
+-- KEYS: kept, version, said. ARGV: turn, its stored value now or '', its new value or '', number of messages to remove
+-- and these messages, then messages to add
 if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
 if ARGV[3] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
@@ -49,26 +49,30 @@ return 1
 
 
 class MarkBusy(AgentRuntimeError):
-    """Many mark the turn at this very moment: to be tried again."""
+    """Many are marking the turn at this moment; try again."""
 
     retryable = True
 
 
 class MarkStore:
-    """The marked turns of all workspaces. Raises `connectors.message.StoreUnavailable` throughout, and
-    `grounding.transcript.entry.UnknownFormat`."""
+    """The marked turns of all workspaces.
+
+    Every method raises `connectors.message.StoreUnavailable` and `grounding.transcript.entry.UnknownFormat`.
+    """
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._write = redis.register_script(_WRITE)
 
     async def version(self, scope: Scope) -> int:
-        """Which every change moves on; 0 where nothing was ever marked. One round trip. It is a time, so that a
-        workspace that was deleted and made anew never comes to a version that it had before."""
+        """Return the version, which grows with every change; 0 if nothing was ever marked. One round trip.
+
+        It is a time, so a workspace that was deleted and created again never returns to an old version.
+        """
         return int(await self._redis.get(_key(scope, "version")) or 0)
 
     async def all(self, scope: Scope) -> tuple[int, list[Marked]]:
-        """Everything, and the version that it is of."""
+        """Return the version and all marked turns."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(_key(scope, "version"))
             pipe.hgetall(_key(scope, "kept"))
@@ -79,18 +83,20 @@ class MarkStore:
         return int(version or 0), [_read(one) for one in packed]
 
     async def get(self, scope: Scope, turn_id: str) -> Marked | None:
-        """What is kept of a turn."""
-        return (await self._held(scope, turn_id))[1]
+        """Return a marked turn, or None."""
+        return (await self._read_turn(scope, turn_id))[1]
 
     async def turn_of(self, key: ConversationKey, message_id: str) -> str:
-        """The marked turn that the platform's message *message_id* belongs to; empty where there is none."""
+        """Return the marked turn of the platform's message *message_id*; empty if there is none."""
         return str(await self._redis.hget(_key(key.scope, "said"), _message(key, message_id)) or "")
 
     async def change(self, scope: Scope, turn_id: str, step: Callable[[Marked | None], Marked | None]) -> Marked | None:
-        """Let *step* make of what is kept of a turn what is to be kept, or None for nothing; that. It may be asked more
-        than once. Raises `MarkBusy`."""
+        """Replace a stored turn by the result of *step* (None deletes it) and return that result.
+
+        *step* may be called several times. Raises `MarkBusy`.
+        """
         for _ in range(_ATTEMPTS):
-            packed, before = await self._held(scope, turn_id)
+            packed, before = await self._read_turn(scope, turn_id)
             after = step(before)
             if after == before:
                 return before
@@ -113,12 +119,12 @@ class MarkStore:
         raise MarkBusy("this reply is being marked by many at once: try again")
 
     async def unsettled(self, scope: Scope) -> list[Marked]:
-        """Those whose audience an earlier version did not keep."""
+        """Return the turns whose audience an earlier version did not store."""
         kept: Any = await self._redis.hgetall(_key(scope, "kept"))
         return [_read(packed) for packed in kept.values() if '"reach":' in packed]
 
     async def settle(self, scope: Scope, marked: Marked, place: str) -> bool:
-        """Keep one of `unsettled` for *place*; False where it is gone."""
+        """Set the audience of one of `unsettled` to *place*. Returns False if it no longer exists."""
 
         def settled(before: Marked | None) -> Marked | None:
             exchange = before.exchange if before else None
@@ -129,7 +135,7 @@ class MarkStore:
         return await self.change(scope, marked.turn_id, settled) is not None
 
     async def forget(self, scope: Scope, turn_ids: Iterable[str]) -> int:
-        """Take away what is kept of turns; how many there were."""
+        """Delete the marks of turns; return how many turns had some."""
         count = 0
         for turn_id in turn_ids:
             count += await self.get(scope, turn_id) is not None
@@ -137,12 +143,12 @@ class MarkStore:
         return count
 
     async def forget_conversation(self, key: ConversationKey) -> int:
-        """Take away all that was marked in a conversation."""
+        """Delete all marks of a conversation; return their number."""
         _, kept = await self.all(key.scope)
         return await self.forget(key.scope, [one.turn_id for one in kept if one.conversation == key.encoded])
 
-    async def _held(self, scope: Scope, turn_id: str) -> tuple[str, Marked | None]:
-        """What is kept of a turn, as it is stored and as it is read."""
+    async def _read_turn(self, scope: Scope, turn_id: str) -> tuple[str, Marked | None]:
+        """Return a turn in stored and in parsed form."""
         packed: Any = await self._redis.hget(_key(scope, "kept"), turn_id)
         return packed or "", None if packed is None else _read(packed)
 

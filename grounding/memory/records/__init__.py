@@ -1,1 +1,1 @@
-"""Typed records: what a workspace, or one person in it, decided, knows, does, went through and has to do."""
+"""Typed records: the decisions, facts, procedures, episodes, censors and items of a workspace or a person."""

@@ -1,4 +1,4 @@
-"""What looks like a secret: nothing that was merely mentioned is kept where it does. Pure."""
+"""Detect secrets in text, so that the memory does not store them. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _DIGITS = re.compile(r"(?:\d[ -]?){13,19}(?!\d)")
 
 
 def looks_secret(text: str) -> bool:
-    """Whether *text* names or holds what opens a door or pays: passwords, keys, tokens, account and card numbers.
+    """Say whether *text* names or contains a secret: passwords, keys, tokens, account and card numbers.
 
-    It errs on the side of yes: a fact that is not kept costs less than a secret that is.
+    In doubt the answer is yes: a lost fact costs less than a stored secret.
     """
     if _NAMED.search(text) or _SHAPED.search(text):
         return True
@@ -33,14 +33,14 @@ def looks_secret(text: str) -> bool:
 
 
 def _is_random(run: str) -> bool:
-    """Letters and digits that take turns, as in no word, path or date."""
+    """Say whether letters and digits alternate as they do in no word, path or date."""
     kinds = ["d" if one.isdigit() else "u" if one.isupper() else "l" for one in run if one.isalnum()]
     turns = sum(1 for one, other in pairwise(kinds) if one != other)
     return "d" in kinds and len(set(kinds)) > 1 and turns >= 6
 
 
 def _is_card(digits: str) -> bool:
-    """Luhn's check (ISO/IEC 7812-1, annex B)."""
+    """Apply Luhn's check (ISO/IEC 7812-1, annex B)."""
     if not 13 <= len(digits) <= 19:
         return False
     doubled = [int(one) * (2 if place % 2 else 1) for place, one in enumerate(reversed(digits))]

@@ -1,16 +1,15 @@
-"""When something is due, from how people and models write it: ISO, or words in English, German, Spanish or French.
+"""Read due dates as people and models write them: ISO, or words in English, German, Spanish or French.
 
 - ``2026-11-27``, ``2026-11-27 15:00``, ``2026-11-27T15:00:00+01:00``
 - ``today``, ``tomorrow``, ``the day after tomorrow``
 - ``Friday``, ``this Friday``, ``on Friday``: the next one after today. ``next Friday``: the one of the next calendar
   week, which begins on Monday
-- ``in two weeks``, ``in 3 days``, ``in a month``, ``next week`` (its Monday), ``next month`` (its first day),
-  ``end of the week`` (Sunday), ``end of the month``
+- ``in two weeks``, ``in 3 days``, ``in a month``, ``next week`` (its Monday), ``next month`` (its first day), ``end of
+  the week`` (Sunday), ``end of the month``
 - ``27 November``, ``November 27th, 2026``: without a year the next one, today included
 - each of these with a time: ``tomorrow at 3pm``, ``Friday 15:00``; and ``in two hours``, ``in 30 minutes``
 
-Pure: the same words at the same moment are the same day. Words that mean different days to different people
-(``03/04/2026``, ``soon``) are refused.
+Pure: the result depends only on the words and the moment. Ambiguous words (``03/04/2026``, ``soon``) are refused.
 """
 
 from __future__ import annotations
@@ -120,19 +119,22 @@ _IN_MONTH = re.compile(r"^(?:in|im|en|for|fur|pour|para)\s+(?P<month>[a-z]+)(?:\
 _UNTIL = re.compile(r"^(?:by|until|till|before|bis|hasta)\s+")
 _NAMES_DAY = re.compile(r"^(?:on|by|until|till|next)\s")
 _MEANT_WORDS = 100
-"""Where in a message a day is looked for: its first words."""
+"""How many words at the beginning of a message are searched for a day."""
 _SPAN_WORDS = 6
 _ABBREVIATED = 3
-"""Weekdays of so many letters mean other things, too ("mon", "sun"): in a message they need an "on" in front."""
+"""Weekday names of at most this length have other meanings too ("mon", "sun"). In a message they need an "on" before
+them."""
 
 
 class NoSuchDay(ValueError):
-    """No day can be told from the words. The text says what to write instead."""
+    """The words name no day. The text says what to write instead."""
 
 
 def due(words: str, at: datetime) -> str:
-    """What *words* mean at the moment *at*: a day (``2026-11-27``), or a time in UTC (``2026-11-27T14:00:00Z``). Times
-    without a zone are in that of *at*. Raises `NoSuchDay`."""
+    """Return the day (``2026-11-27``) or the UTC time (``2026-11-27T14:00:00Z``) that *words* mean at the moment *at*.
+
+    Times without a zone are in the zone of *at*. Raises `NoSuchDay`.
+    """
     text = _plain(words)
     if not text or len(text) > MAX_CHARACTERS:
         raise NoSuchDay(f"no day is said: {_HOW}")
@@ -145,8 +147,11 @@ def due(words: str, at: datetime) -> str:
 
 
 def days_meant(text: str, at: datetime) -> tuple[str, str] | None:
-    """The first and the last day (``2026-12-01``) that a message names or asks about, in UTC; None where it does not.
-    What is overdue has no first day, and what is due without a day neither first nor last: they are empty."""
+    """Return the first and the last day (``2026-12-01``, in UTC) that a message names or asks about.
+
+    Returns None if it names no day. A question about overdue items has an empty first day; a question about due items
+    that names no day has both empty.
+    """
     today = at.astimezone(UTC).date()
     words = [word.strip("?!.,;:()\"'¿¡«»") for word in text.split(maxsplit=_MEANT_WORDS)[:_MEANT_WORDS]]
     words = [plain for word in words if (plain := _plain(word))]
@@ -165,7 +170,7 @@ def days_meant(text: str, at: datetime) -> tuple[str, str] | None:
 
 
 def _span(text: str, today: date) -> tuple[date, date] | None:
-    """The days that exactly these words mean."""
+    """Return the first and the last day that exactly these words mean."""
     if match := _THIS.match(text):
         return _whole(_UNIT.get(match["unit"], ""), today)
     if match := _COMING.match(text):
@@ -194,7 +199,7 @@ def _span(text: str, today: date) -> tuple[date, date] | None:
 
 
 def _whole(unit: str, day: date) -> tuple[date, date] | None:
-    """The week, the month or the year of *day*."""
+    """Return the first and the last day of the week, month or year of *day*."""
     if unit == "week":
         monday = day - timedelta(days=day.weekday())
         return monday, monday + timedelta(days=6)
@@ -215,7 +220,7 @@ def _iso(text: str, at: datetime) -> str:
 
 
 def _relative(text: str, at: datetime) -> str:
-    """``in two hours``: from this very moment."""
+    """Read ``in two hours``, counted from *at*."""
     match = _IN.match(text)
     unit = _UNIT.get(match["unit"]) if match else None
     if match is None or unit not in ("minute", "hour"):
@@ -300,7 +305,7 @@ def _dated(day: str, month: str, year: str | None, today: date) -> date | None:
         return None
     if year:
         return date(int(year), _MONTH[month], int(day))
-    for year_ in range(today.year, today.year + 9):  # the 29th of February may be as far away as that
+    for year_ in range(today.year, today.year + 9):  # the next 29th of February can be up to eight years away
         try:
             found = date(year_, _MONTH[month], int(day))
         except ValueError:
@@ -319,7 +324,7 @@ def _count(word: str) -> int:
 
 
 def _plain(words: str) -> str:
-    """Lower case, one blank between words, no accents."""
+    """Return *words* in lower case, without accents, with one blank between words."""
     bare = unicodedata.normalize("NFKD", words.replace("ß", "ss"))
     bare = "".join(one for one in bare if not unicodedata.combining(one)).casefold().replace("’", "'")
     return " ".join(bare.split()).strip(" .!,;")

@@ -1,7 +1,8 @@
-"""A record at the sizes in which prompts hold it, made when it is written. Pure.
+"""Short forms of a record for prompts, computed when it is written. Pure.
 
-``micro`` is one line of at most `MICRO_TOKENS`, ``summary`` at most `SUMMARY_TOKENS`; both are the first sentences of
-the text, cut at natural edges, with how the record stands in brackets: "Chose Postgres [success, 0.85 confidence]".
+``micro`` is one line of at most `MICRO_TOKENS`, ``summary`` has at most `SUMMARY_TOKENS`. Both are the first sentences
+of the text, cut at natural boundaries, with the record's status in brackets: "Chose Postgres [success, 0.85
+confidence]".
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from grounding.memory.sentences import sentences
 from grounding.tokens import Tokens, clip
 
 MICRO_TOKENS = 24
-"""One line of some twenty: a sentence, and how it stands."""
+"""About twenty tokens: a sentence and the status."""
 SUMMARY_TOKENS = 100
 _READ_CHARACTERS = 4000
-"""What of a text may stand in a summary: 100 tokens are seldom more than 600 characters."""
+"""The length of the text that may enter a summary: 100 tokens are seldom more than 600 characters."""
 _LINE_CHARACTERS = 600
 _HEADS = {Type.DECISION: "Decision", Type.PROCEDURE: "Procedure", Type.EPISODE: "Episode"}
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -27,15 +28,18 @@ _MONTHS = (
 
 
 def detailed(record: Record, tokens: Tokens) -> Record:
-    """*record* with the micro and the summary of what it says now; one of which only the summary is left keeps it."""
+    """Return *record* with micro and summary of its present text.
+
+    An archived episode whose text is already reduced to the summary stays as it is.
+    """
     if record.summary and record.text == record.summary and record.state is State.ARCHIVED:
         return record
-    said = _said(record)
+    said = _sentences(record)
     return record.model_copy(update={"micro": _micro(record, said, tokens), "summary": _summary(record, said, tokens)})
 
 
 def in_words(day: str) -> str:
-    """A day or time (as `Record.due`) as people say it, "Friday 27 November 2026"; empty for an empty one."""
+    """Return a day or time (as `Record.due`) in words, "Friday 27 November 2026"; empty for an empty one."""
     if not day:
         return ""
     when = date.fromisoformat(day[:10])
@@ -47,7 +51,8 @@ def in_words(day: str) -> str:
 
 
 def indexed_text(record: Record) -> str:
-    """What is embedded and indexed of *record*: itself, small and whole, and its dates as words."""
+    """Return the text of *record* that is embedded and indexed: micro, full text, trigger, reason, and the due date in
+    words."""
     parts = [record.micro, record.text, record.trigger, record.reason]
     parts += [f"{record.kind} due {in_words(record.due)}"] if record.due else []
     return "\n".join(dict.fromkeys(part for part in parts if part))
@@ -59,7 +64,7 @@ def _micro(record: Record, said: list[str], tokens: Tokens) -> str:
     room = MICRO_TOKENS - tokens.count(head) - (tokens.count(bracket) + 1 if bracket else 0)
     line = _fitting(said, tokens, room)
     while tokens.count(made := _joined(head + line, bracket)) > MICRO_TOKENS and room > 1:
-        room -= 1  # the parts of a line may count a token more together
+        room -= 1  # joined parts may count one token more
         line = _fitting(said, tokens, room)
     return made
 
@@ -104,14 +109,14 @@ def _bracket(record: Record, *, short: bool) -> str:
     return f"[{', '.join(parts)}]" if parts else ""
 
 
-def _said(record: Record) -> list[str]:
-    """The sentences of the text; the whole of it on one line where it has none."""
+def _sentences(record: Record) -> list[str]:
+    """Return the sentences of the text, or the text on one line if it has no sentences."""
     text = record.text[:_READ_CHARACTERS]
     return sentences(text) or [" ".join(text.split())[:_LINE_CHARACTERS]]
 
 
 def _fitting(said: list[str], tokens: Tokens, room: int) -> str:
-    """As many of the first sentences as fit into *room* tokens, the first one cut where even that does not."""
+    """Return as many first sentences as fit into *room* tokens. If not even the first fits, cut it."""
     line = clip(said[0], tokens, max(room, 1))
     if line != said[0].rstrip():
         return line

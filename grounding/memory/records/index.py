@@ -1,7 +1,8 @@
-"""The typed records in the passage index: found by what they mean and by their words.
+"""The typed records in the passage index, searched by meaning and by words.
 
-A record is one passage under its own id, whose source is its type and whose heading is whose it is. The text stays in
-Redis, which is the truth: what was found is read there. Hidden records are not in the index; superseded ones are.
+A record is one passage with the record's id. Its source is the record's type, its heading the owner's audience. The
+text is only in Redis, the source of truth, from which search results are read. Hidden records are not in the index;
+superseded ones are.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from grounding.memory.records.record import Record, Type
 from grounding.memory.records.store import RecordStore
 
 EMBEDDED_CHARACTERS = 8000
-"""What of a record is embedded: models take some thousand tokens. Its words are all indexed."""
+"""How many characters of a record are embedded: models read some thousand tokens. All its words are indexed."""
 _ATTEMPTS = 5
-"""A record may change while it is indexed, as often as this; then it is followed later."""
-_TOGETHER = 64
+"""How often a record may change while it is being indexed. After that it is indexed later."""
+_BATCH = 64
 _SHORT_CHARACTERS = 1000
-"""Of a text without blanks so much takes 5 ms; 20,000 take 90."""
+"""A text without blanks of this length takes 5 ms to encode; one of 20,000 characters takes 90."""
 
 
 class RecordIndex:
-    """`grounding.memory.records.records.FollowsRecords` over the records of *store*."""
+    """Implements `grounding.memory.records.records.FollowsRecords` over the records of *store*."""
 
     def __init__(self, index: PassageIndex, embedder: Embedder, store: RecordStore, *, is_former: bool = False) -> None:
-        """*is_former* is for an index that only answers until another takes its place: what follows there is not
-        written down, and words alone are searched where the question cannot be embedded."""
+        """*is_former*: this index answers only until its replacement is ready. Its progress is not stored, and if the
+        question cannot be embedded, it searches by words alone."""
         self._index = index
         self._embedder = embedder
         self._store = store
@@ -42,7 +43,7 @@ class RecordIndex:
     async def find(
         self, scope: Scope, query: str, top_k: int, types: Collection[Type]
     ) -> Sequence[tuple[str, str, float, float]]:
-        """Whose and which records bear on *query*, the best first, each with its cosine and its BM25 score."""
+        """Return owner, record id, cosine and BM25 score of the records relevant to *query*, the best first."""
         query = shorten(query)
         dense, sparse = await self._vectors(query)
         only = sorted(set(types)) if types else []
@@ -66,37 +67,39 @@ class RecordIndex:
         return None, await query_terms(query)
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
-        """Bring the index in step with these of the scope's own records, also where they change meanwhile."""
+        """Update the index for these records of the scope's owner, again if they change meanwhile."""
         left = list(dict.fromkeys(ids))
         for _ in range(_ATTEMPTS):
             again: list[str] = []
-            for start in range(0, len(left), _TOGETHER):
-                again += await self._followed(scope, left[start : start + _TOGETHER])
+            for start in range(0, len(left), _BATCH):
+                again += await self._index_once(scope, left[start : start + _BATCH])
             left = again
             if not left:
                 return
 
     async def heal(self, scope: Scope) -> int:
-        """`rebuild`, where records of the workspace are kept and none of them is indexed: the index was lost. It looks
-        at those of one owner only."""
+        """Rebuild the index if the workspace has stored records but none is indexed, as after the loss of the index.
+
+        Only the first owner with records is checked. Returns the number of records indexed.
+        """
         for owner in await self._store.owners(scope):
             if await self._store.page(owner, (), (), 1, own=True):
                 return 0 if await self._index.estimate(owner, Kind.RECORD) else await self.rebuild(scope)
         return 0
 
     async def gone(self, scope: Scope, ids: Sequence[str]) -> list[str]:
-        """Those of *ids* that are not kept, or hidden: nobody is to find them. Raises `StoreUnavailable`."""
+        """Return those of *ids* that are deleted or hidden: no search may find them. Raises `StoreUnavailable`."""
         records = await self._store.read(scope, ids, own=True)
         return sorted(set(ids) - {record.id for record in records if not record.is_hidden})
 
     async def forget(self, scope: Scope, ids: Sequence[str]) -> None:
-        """Let nobody find these of the scope's own records here. Raises `IndexUnavailable`."""
+        """Remove these records of the scope's owner from the index. Raises `IndexUnavailable`."""
         await self._index.delete(scope, Kind.RECORD, ids=ids)
 
     async def rebuild(self, scope: Scope) -> int:
-        """Index all records of the scope's workspace anew, everybody's, and none that is not kept; how many there are.
+        """Index all records of all owners of the workspace anew and remove deleted ones; return the number of records.
 
-        Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`; begun again it does no harm.
+        Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`. Starting it again does no harm.
         """
         count = 0
         for owner in await self._store.owners(scope):
@@ -107,17 +110,17 @@ class RecordIndex:
         return count
 
     async def _embed(self, records: Sequence[Record], texts: Sequence[str]) -> list[Vector]:
-        """A vector for each record. Of a long one what it says first counts as much as the whole, or it would drown
-        in what follows."""
+        """Return a vector for each record. For a long one it is the mean of the vectors of its micro and its full text:
+        the beginning would otherwise drown in the rest."""
         long = [at for at, record in enumerate(records) if len(record.text) > len(record.micro)]
         wholes = [text[:EMBEDDED_CHARACTERS] for text in texts]
         vectors = await self._embedder.embed_documents([*wholes, *(records[at].micro for at in long)])
         for at, first in zip(long, vectors[len(texts) :], strict=True):
-            vectors[at] = _together(vectors[at], first)
+            vectors[at] = _mean(vectors[at], first)
         return vectors[: len(texts)]
 
-    async def _followed(self, scope: Scope, ids: Sequence[str]) -> list[str]:
-        """The ids of those that have changed since they were read."""
+    async def _index_once(self, scope: Scope, ids: Sequence[str]) -> list[str]:
+        """Index these records once and return the ids of those that changed meanwhile."""
         records = await self._store.read(scope, ids, own=True)
         shown = [record for record in records if not record.is_hidden]
         gone = sorted(set(ids) - {record.id for record in shown})
@@ -133,7 +136,7 @@ class RecordIndex:
                     for record, vector, text in zip(shown, vectors, texts, strict=True)
                 ]
 
-            # Of one short record that takes less than the way to a thread and back.
+            # Encoding one short record takes less time than switching to a thread and back.
             is_quick = len(texts) == 1 and len(texts[0]) <= _SHORT_CHARACTERS
             made = entries() if is_quick else await asyncio.to_thread(entries)
             await self._index.upsert(scope, made)
@@ -143,8 +146,8 @@ class RecordIndex:
         return await self._store.indexed(scope, versions)
 
 
-def _together(whole: Vector, first: Vector) -> Vector:
-    """One unit vector for both."""
+def _mean(whole: Vector, first: Vector) -> Vector:
+    """Return the normalised sum of both vectors."""
     mixed = [one + other for one, other in zip(whole, first, strict=True)]
     length = math.hypot(*mixed)
     return [one / length for one in mixed] if length else whole

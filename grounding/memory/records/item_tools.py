@@ -1,4 +1,4 @@
-"""The tools by which the model keeps items (tasks, events, notes) and reads a record whole."""
+"""The model's tools for items (tasks, events, notes) and for reading a record in full."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Status = Literal["open", "done", "cancelled"]
 MAX_ITEM_CHARACTERS = 2000
 MAX_QUERY_CHARACTERS = 400
 MAX_FOUND = 50
-"""Items that a search looks at."""
+"""Most items that a search returns."""
 MAX_LISTED = 500
-"""Items that are looked at where nothing is searched for; of more the newest."""
+"""Most items that are read if there is no search text: the newest."""
 SHOWN = 20
 _ITEMS = (Type.ITEM,)
 _READS, _WRITES = frozenset({"records:read"}), frozenset({"items:write"})
@@ -70,11 +70,11 @@ class Expand(Arguments):
 
 
 def create_item(records: KeepsRecords) -> Tool[CreateItem]:
-    """Keeps an item for whoever reads the conversation."""
+    """Return the tool that stores an item for the people who read the conversation."""
 
     async def run(call: Call, arguments: CreateItem) -> str:
         new = NewRecord(Type.ITEM, arguments.text, kind=arguments.kind, due=_due(arguments.due, call))
-        added = await _told(records.add(_scope(call), new, _by(call, arguments.text), call.idempotency_key))
+        added = await _await_or_refuse(records.add(_scope(call), new, _by(call, arguments.text), call.idempotency_key))
         return f"kept: {shown(added.record)}"
 
     return Tool(
@@ -91,7 +91,7 @@ def create_item(records: KeepsRecords) -> Tool[CreateItem]:
 
 
 def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
-    """Changes what an item says, when it is due, or what became of it."""
+    """Return the tool that changes an item's text, due date or status."""
 
     async def run(call: Call, arguments: UpdateItem) -> str:
         said = {"text": arguments.text, "status": arguments.status}
@@ -107,7 +107,7 @@ def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
             )
         by = _by(call, arguments.text or "")
         changing = records.change(_scope(call), arguments.id, fields, by, call.idempotency_key)
-        return f"changed: {shown(await _told(changing))}"
+        return f"changed: {shown(await _await_or_refuse(changing))}"
 
     return Tool(
         "update_item",
@@ -121,12 +121,12 @@ def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
 
 
 def delete_item(records: KeepsRecords) -> Tool[DeleteItem]:
-    """Puts an item away; people can still see and restore it."""
+    """Return the tool that hides an item. People can still see and restore it."""
 
     async def run(call: Call, arguments: DeleteItem) -> str:
         item = await _item(records, call, arguments.id)
         put_away = records.change(_scope(call), item.id, {"state": State.INACTIVE}, _by(call), call.idempotency_key)
-        await _told(put_away)
+        await _await_or_refuse(put_away)
         return f"deleted: {one_line(item.micro)}"
 
     return Tool(
@@ -141,7 +141,7 @@ def delete_item(records: KeepsRecords) -> Tool[DeleteItem]:
 
 
 def query_items(records: KeepsRecords) -> Tool[QueryItems]:
-    """Finds items by what they are about, their status and their day."""
+    """Return the tool that finds items by topic, status and day."""
 
     async def run(call: Call, arguments: QueryItems) -> str:
         scope, text = _scope(call), arguments.text.strip()
@@ -149,9 +149,9 @@ def query_items(records: KeepsRecords) -> Tool[QueryItems]:
         before, after = _due(arguments.due_before, call), _due(arguments.due_after, call)
         found = await _found(records, scope, text) if text else None
         said = "" if found is not None or not text else "The search does not work just now; these share words.\n"
-        if found is None or len(found) >= MAX_FOUND:  # then others that fit may be behind what does not
+        if found is None or len(found) >= MAX_FOUND:  # a full result may have pushed out items that match the filters
             listed = await records.list(scope, _ITEMS, states, MAX_LISTED)
-            found = await asyncio.to_thread(_together, found or (), listed, set(terms(text)))
+            found = await asyncio.to_thread(_merged, found or (), listed, set(terms(text)))
         fitting = [
             one
             for one in found
@@ -176,10 +176,10 @@ def query_items(records: KeepsRecords) -> Tool[QueryItems]:
 
 
 def expand(records: KeepsRecords) -> Tool[Expand]:
-    """Reads a record whole: what prompts show of one is short."""
+    """Return the tool that reads a record in full. Prompts only show its short form."""
 
     async def run(call: Call, arguments: Expand) -> str:
-        record = await _told(records.get(_scope(call), arguments.record))
+        record = await _await_or_refuse(records.get(_scope(call), arguments.record))
         of = record.provenance
         told = [
             f"{record.type} {record.id}, {record.state}, of {record.created_at[:10]}",
@@ -209,13 +209,13 @@ def expand(records: KeepsRecords) -> Tool[Expand]:
 
 
 def shown(item: Record) -> str:
-    """An item on one line: ``[id] open task, due Friday 27 November 2026: buy milk``."""
+    """Return an item on one line: ``[id] open task, due Friday 27 November 2026: buy milk``."""
     day = f", due {in_words(item.due)}" if item.due else ""
     return f"[{item.id}] {item.state} {item.kind}{day}: {one_line(item.text)}"
 
 
 def _listed(items: Sequence[Record], *, by_day: bool) -> str:
-    """*items* in lines; by their days, those without one last, unless they were searched for."""
+    """Return *items* as lines, with *by_day* sorted by due date, those without one last."""
     if not items:
         return "No item fits."
     ordered = sorted(items, key=lambda one: (not one.due, one.due)) if by_day else list(items)
@@ -224,15 +224,14 @@ def _listed(items: Sequence[Record], *, by_day: bool) -> str:
     return "\n".join([*lines, f"({left} more: ask for a shorter time or by text.)"] if left > 0 else lines)
 
 
-def _together(found: Sequence[Record], listed: Sequence[Record], words: set[str]) -> list[Record]:
-    """*found*, and those of *listed* that share one of *words*, their days as words too; all of them where there are
-    none."""
+def _merged(found: Sequence[Record], listed: Sequence[Record], words: set[str]) -> list[Record]:
+    """Return *found* and those of *listed* that share one of *words* with text or due date; all if *words* is empty."""
     sharing = (one for one in listed if not words or words & set(terms(indexed_text(one))))
     return list({one.id: one for one in (*found, *sharing)}.values())
 
 
 def _is_between(day: str, after: str, before: str) -> bool:
-    """Whether something due *day* is due from *after* to *before*; a day is the whole of it."""
+    """Say whether *day* is between *after* and *before*, both inclusive. A day without a time covers the whole day."""
     if not (after or before):
         return True
     return bool(day) and (not after or _reaches(day, after)) and (not before or _reaches(before, day))
@@ -244,7 +243,7 @@ def _reaches(later: str, earlier: str) -> bool:
 
 
 async def _found(records: KeepsRecords, scope: Scope, text: str) -> Sequence[Record] | None:
-    """What a search finds; None where it does not work now."""
+    """Return what a search finds; None if the search is not available."""
     try:
         return [one.record for one in await records.search(scope, text, MAX_FOUND, _ITEMS)]
     except (IndexUnavailable, EmbedderUnavailable):
@@ -252,15 +251,15 @@ async def _found(records: KeepsRecords, scope: Scope, text: str) -> Sequence[Rec
 
 
 async def _item(records: KeepsRecords, call: Call, item_id: str) -> Record:
-    """The item of that id. Raises `ToolRefused`."""
-    record = await _told(records.get(_scope(call), item_id))
+    """Return the item with that id. Raises `ToolRefused`."""
+    record = await _await_or_refuse(records.get(_scope(call), item_id))
     if record.type is not Type.ITEM:
         raise ToolRefused(f"{record.id} is a {record.type} and no item: only people change those")
     return record
 
 
-async def _told(doing: Awaitable[T]) -> T:
-    """What *doing* gives. Raises `ToolRefused` where the records refuse it."""
+async def _await_or_refuse(doing: Awaitable[T]) -> T:
+    """Await *doing*, and raise `ToolRefused` if the records refuse it."""
     try:
         return await doing
     except NoSuchRecord as error:
@@ -277,11 +276,12 @@ def _due(words: str, call: Call) -> str:
 
 
 def _scope(call: Call) -> Scope:
-    """The workspace's records, and those of whoever reads the conversation: what is written is theirs."""
+    """Return the scope of the conversation's readers: reads include the workspace's records, writes belong to the
+    readers."""
     return Scope(call.key.workspace_id, call.key.context_id, audience_of(call.context))
 
 
 def _by(call: Call, content: str = "") -> Provenance:
-    """Who has *content* written, and whether it may be somebody else's words."""
+    """Return the provenance of *content*; its origin says if the content may be somebody else's words."""
     origin: Origin = "retrieved" if call.has_read_untrusted else foreign_in(call.context, content) or "tool"
     return Provenance(author=call.user, turn_id=call.turn_id, context_id=call.key.context_id, origin=origin)

@@ -1,7 +1,7 @@
-"""The life of a record: every transition as a function of the record, what happened, and when. Pure.
+"""The lifecycle of a record: every transition is a pure function of the record, the event and the time.
 
-Each gives the record as it is afterwards, or the same one where nothing changes, and raises `RecordRefused` where what
-was asked for may not happen to a record of that type. Times are RFC 3339 in UTC.
+Each function returns the changed record, or the same object if nothing changes. It raises `RecordRefused` if the
+record's type does not allow the event. Times (*at*) are RFC 3339 in UTC.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grounding.memory.records.record import HIDDEN, NeverDeleted, Outcome, Recor
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """By what numbers records change. Effectiveness is successes / (successes + failures)."""
+    """The thresholds of the transitions. Effectiveness is successes / (successes + failures)."""
 
     core_confirmations: int = 3
     effectiveness_activations: int = 5
@@ -28,7 +28,7 @@ class Rules:
 
 
 TakenBack = Literal["confirm", "success", "failure", "false_positive"]
-"""What somebody said of a record, and can take back."""
+"""Feedback on a record that a person can take back."""
 
 BY_HAND: dict[Type, dict[State, frozenset[State]]] = {
     Type.FACT: {
@@ -68,12 +68,16 @@ BY_HAND: dict[Type, dict[State, frozenset[State]]] = {
         State.INACTIVE: frozenset({State.OPEN}),
     },
 }
-"""What somebody may say that a record's state is, by what it is now."""
+"""The states that a person may set, by type and present state."""
 
 
 def confirm(record: Record, rules: Rules, at: str, *, is_trusted: bool = True) -> Record:
-    """Somebody said it again. Facts become confirmed, and core when that has happened often enough; what was not said
-    by people themselves (*is_trusted*) makes no fact core. A record that is superseded or hidden is refused."""
+    """Count a repetition of the record.
+
+    A fact becomes confirmed, and after `Rules.core_confirmations` repetitions core. A repetition that is not in
+    people's own words (*is_trusted* is false) makes no fact core. Raises `RecordRefused` if the record is superseded or
+    hidden.
+    """
     if record.is_hidden or record.state is State.SUPERSEDED:
         raise RecordRefused(
             f"record {record.id} is {record.state}: say what it is now with a state, or add it as a new one"
@@ -85,8 +89,11 @@ def confirm(record: Record, rules: Rules, at: str, *, is_trusted: bool = True) -
 
 
 def supersede(record: Record, by_id: str, at: str) -> Record:
-    """Another record, *by_id*, takes its place: a fact stays findable as superseded, what tells the model how to act is
-    retired; decisions, episodes and items keep their state and say what replaced them."""
+    """Mark the record as replaced by the record *by_id*.
+
+    A fact becomes superseded and can still be found. A procedure or a censor is retired. Decisions, episodes and items
+    keep their state and only name their successor.
+    """
     if by_id == record.id:
         raise RecordRefused("a record cannot supersede itself")
     if record.is_hidden:
@@ -100,8 +107,11 @@ def supersede(record: Record, by_id: str, at: str) -> Record:
 
 
 def log_outcome(record: Record, outcome: Outcome, rules: Rules, at: str) -> Record:
-    """What came of it. A decision is reviewed by it, and waits while it is ``pending``; a procedure counts it. A
-    decision that was reviewed can be reviewed again, but does not wait any more."""
+    """Store the outcome of the record.
+
+    A decision becomes reviewed, or pending if the outcome is ``pending``. A reviewed decision can be reviewed again but
+    not become pending again. A procedure counts successes and failures.
+    """
     if record.is_hidden:
         raise RecordRefused(f"record {record.id} is {record.state}: nothing can come of it")
     if record.type is Type.DECISION:
@@ -122,7 +132,7 @@ def log_outcome(record: Record, outcome: Outcome, rules: Rules, at: str) -> Reco
 
 
 def use(record: Record, rules: Rules, at: str) -> Record:
-    """A procedure was followed, a censor acted. Hidden ones count nothing."""
+    """Count that the bot followed a procedure or that a censor acted. Hidden records do not count."""
     if record.is_hidden:
         return record
     used = record.model_copy(update={"activations": record.activations + 1})
@@ -137,7 +147,7 @@ def use(record: Record, rules: Rules, at: str) -> Record:
 
 
 def report_false_positive(record: Record, rules: Rules, at: str) -> Record:
-    """A censor acted where it should not have; with too many of these it is retired."""
+    """Count that a censor acted wrongly. After `Rules.retired_false_positives` of these it is retired."""
     if record.type is not Type.CENSOR:
         raise RecordRefused(f"only a censor acts wrongly; record {record.id} is a {record.type}")
     if record.is_hidden:
@@ -148,8 +158,11 @@ def report_false_positive(record: Record, rules: Rules, at: str) -> Record:
 
 
 def take_back(record: Record, what: TakenBack, rules: Rules, at: str) -> Record:
-    """Somebody takes back what they said of it. A fact that nobody else confirmed is new again; what is core stays so,
-    as it may be by hand, and what was retired stays retired. A decision waits for its outcome again."""
+    """Undo feedback of a person.
+
+    A confirmed fact without any other confirmation becomes new again. A core fact stays core, because a person may have
+    set that state, and a retired record stays retired. A reviewed decision becomes pending again.
+    """
     if record.is_hidden:
         return record
     if what == "confirm":
@@ -173,7 +186,7 @@ def take_back(record: Record, what: TakenBack, rules: Rules, at: str) -> Record:
 
 
 def retire(record: Record, at: str) -> Record:
-    """Take it out of use. Raises `NeverDeleted` for decisions."""
+    """Hide the record from lists and searches. Raises `NeverDeleted` for decisions."""
     if record.is_hidden:
         return record
     if record.type is Type.DECISION:
@@ -183,7 +196,7 @@ def retire(record: Record, at: str) -> Record:
 
 
 def set_state(record: Record, state: State, at: str) -> Record:
-    """Let it be *state*, because somebody says so. Raises `NeverDeleted` for decisions that are to be hidden."""
+    """Set the state that a person chose. Raises `NeverDeleted` if the record is a decision and the state hides it."""
     if state in HIDDEN:
         return retire(record, at)
     if state is record.state:
@@ -198,7 +211,7 @@ def set_state(record: Record, state: State, at: str) -> Record:
     fields: dict[str, Any] = {"state": state}
     if record.type is Type.FACT:
         fields["superseded_by"] = ""
-    if record.type is Type.CENSOR:  # it begins anew
+    if record.type is Type.CENSOR:  # the counters start again
         fields |= {"activations": 0, "false_positives": 0}
     if record.type is Type.EPISODE and state is State.ARCHIVED:
         fields |= _without_detail(record)
@@ -206,8 +219,11 @@ def set_state(record: Record, state: State, at: str) -> Record:
 
 
 def set_severity(record: Record, severity: Severity, at: str) -> Record:
-    """Let a censor warn or block, because somebody says so. One that had come to block by itself and is to warn counts
-    anew. Raises `RecordRefused` for other records."""
+    """Set whether a censor warns or blocks.
+
+    If a censor that escalated by itself is set to warn, its counters start again. Raises `RecordRefused` for records of
+    other types.
+    """
     if record.type is not Type.CENSOR:
         raise RecordRefused(f"a severity is for censors; record {record.id} is a {record.type}")
     if severity == "warn" and record.state is State.ESCALATED:
@@ -216,12 +232,12 @@ def set_severity(record: Record, severity: Severity, at: str) -> Record:
 
 
 def mark_verbatim(record: Record, is_verbatim: bool, at: str) -> Record:
-    """Keep it word for word, whatever is pruned; or not any more."""
+    """Set whether pruning must keep the record word for word."""
     return record if record.verbatim is is_verbatim else _changed(record, at, verbatim=is_verbatim)
 
 
 def sweep(record: Record, rules: Rules, at: str) -> Record:
-    """What time alone, or numbers that were set anew, make of it."""
+    """Apply the transitions that age, or changed thresholds, cause."""
     now = datetime.fromisoformat(at)
     if record.is_hidden:
         return record
@@ -239,25 +255,25 @@ def sweep(record: Record, rules: Rules, at: str) -> Record:
 
 
 def next_due(record: Record, rules: Rules) -> datetime | None:
-    """When the sweep has to look at it; None where time does nothing to it."""
+    """Return when the sweep must look at the record, or None if age does not change it."""
     if record.is_hidden or record.type is not Type.EPISODE or record.state is State.ARCHIVED:
         return None
     days = rules.summarized_days if record.state is State.ACTIVE else rules.archived_days
     try:
         return datetime.fromisoformat(record.created_at) + timedelta(days=days)
-    except OverflowError:  # it happens at the end of time
+    except OverflowError:  # the date would lie after the year 9999
         return None
 
 
 def is_standing(record: Record) -> bool:
-    """Whether it holds without being searched for: a censor in force, or what is to be kept word for word."""
+    """Say whether prompts include the record without a search: a censor in force, or a verbatim record."""
     if record.is_hidden or record.superseded_by:
         return False
     return record.type is Type.CENSOR or record.verbatim
 
 
 def takes_up(record: Record) -> bool:
-    """Whether the same text, said again, confirms this record: else it is a new one."""
+    """Say whether the same text, said again, confirms this record instead of making a new one."""
     if record.is_hidden or record.superseded_by:
         return False
     return record.type is not Type.ITEM or record.state is State.OPEN
@@ -274,7 +290,7 @@ def _effectiveness(record: Record, rules: Rules) -> State:
 
 
 def _without_detail(record: Record) -> dict[str, str]:
-    """Of an old episode the summary stays; what was said is in the transcript."""
+    """Return the update that reduces an old episode to its summary. The full text is in the transcript."""
     return {} if record.verbatim or len(record.summary) >= len(record.text) else {"text": record.summary}
 
 

@@ -1,4 +1,4 @@
-"""From what somebody wants kept to a record, and from what they want changed to the record as it is then. Pure."""
+"""Build records from requests to add, and changed records from requests to change. Pure."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from grounding.memory.records.record import STATES, Provenance, Record, RecordRe
 
 TEXT_MAX_CHARACTERS = 20_000
 SHORT_MAX_CHARACTERS = 2_000
-"""Of a censor's trigger and reason."""
+"""Applies to a censor's trigger and reason."""
 TRUSTED = frozenset({"person", "tool", "extraction"})
-"""Origins that are people's own words, or what the model made of them alone."""
+"""Origins that are people's own words, or the model's wording of these alone."""
 MODELS = frozenset({"tool", "extraction"})
-"""Those of them that the model has put into words."""
+"""The trusted origins whose wording is the model's."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _NOT_WORDS = re.compile(r"(?:(?!(?<!\w)[-−]\d)[^\w%$€£+#<>=≠≤≥])+")
-"""All but letters, digits and what may turn a text into its contrary: signs of numbers and of comparison."""
+"""Everything but letters, digits and the signs that can reverse a text's meaning (signs of numbers, comparisons)."""
 
 
 def made(new: NewRecord, record_id: str, audience: str, by: Provenance, at: str) -> Record:
-    """*new* as the record *record_id* of *audience* (empty: the workspace's), without micro and summary. Raises
-    `RecordRefused`."""
-    _only_where(new.type is Type.ITEM or (not new.due and new.status == "open"), "a status and a due day are for items")
+    """Build the record *record_id* of *audience* (empty: the workspace) from *new*, without micro and summary.
+
+    Raises `RecordRefused`.
+    """
+    _require(new.type is Type.ITEM or (not new.due and new.status == "open"), "a status and a due day are for items")
     state = State(new.status) if new.type is Type.ITEM else STATES[new.type][0]
     if new.type is Type.DECISION and new.outcome is not None:
         state = State.PENDING if new.outcome == "pending" else State.REVIEWED
@@ -58,12 +60,15 @@ def made(new: NewRecord, record_id: str, audience: str, by: Provenance, at: str)
             due=due_day(new.due),
         )
     except ValidationError as error:
-        raise RecordRefused(_said_wrong(error)) from None
+        raise RecordRefused(_validation_message(error)) from None
 
 
 def digest(record: Record) -> str:
-    """The same for records that say the same: of one type, and word for word but for case, white space and punctuation.
-    Censors also have their trigger, items what they are and when they are due."""
+    """Return a hash that is equal for records that say the same.
+
+    They have the same type and the same words; case, white space and punctuation do not matter. Censors must also have
+    the same trigger, items the same kind and due date.
+    """
     parts: list[str] = [record.type, _words(record.text)]
     if record.type is Type.CENSOR:
         parts.append(_words(record.trigger))
@@ -73,7 +78,7 @@ def digest(record: Record) -> str:
 
 
 def said_again(known: Record, new: NewRecord, by: Provenance, rules: Rules, at: str) -> Record:
-    """*known* after *new* said the same. What people say themselves takes the place of what was only read somewhere."""
+    """Return *known*, confirmed by *new*, which says the same. People's own words replace an untrusted provenance."""
     is_trusted = by.origin in TRUSTED
     again = lifecycle.confirm(known, rules, at, is_trusted=is_trusted)
     if is_trusted and known.provenance.origin not in TRUSTED:
@@ -88,10 +93,13 @@ def said_again(known: Record, new: NewRecord, by: Provenance, rules: Rules, at: 
 
 
 def changed(record: Record, fields: Mapping[str, Any], rules: Rules, at: str, *, is_trusted: bool = True) -> Record:
-    """*record* with *fields*: texts and numbers by their names, and ``state`` (or an item's ``status``), ``outcome``,
-    ``verbatim``, ``confirm`` and ``false_positive`` (both true), and ``take_back`` (see `lifecycle.take_back`). Raises
-    `RecordRefused`, also for an unknown field."""
-    result = _restated(record, {name: fields[name] for name in _STATED if name in fields}, at)
+    """Return *record* with *fields* changed.
+
+    Besides texts and numbers by their names the fields are ``state`` (or an item's ``status``), ``outcome``,
+    ``severity``, ``verbatim``, ``confirm`` and ``false_positive`` (both true), and ``take_back`` (see
+    `lifecycle.take_back`). Raises `RecordRefused`, also for an unknown field.
+    """
+    result = _with_values(record, {name: fields[name] for name in _NORMALISERS if name in fields}, at)
     steps: dict[str, Callable[[Record, Any], Record]] = {
         "state": lambda one, value: lifecycle.set_state(one, _state(one, value), at),
         "status": lambda one, value: lifecycle.set_state(one, _status(one, value), at),
@@ -102,22 +110,25 @@ def changed(record: Record, fields: Mapping[str, Any], rules: Rules, at: str, *,
         "take_back": lambda one, value: lifecycle.take_back(one, value, rules, at),
         "false_positive": lambda one, value: lifecycle.report_false_positive(one, rules, at) if value else one,
     }
-    unknown = sorted(set(fields) - set(steps) - set(_STATED))
+    unknown = sorted(set(fields) - set(steps) - set(_NORMALISERS))
     if unknown:
         raise RecordRefused(f"a record has no field {unknown[0]!r} that can be changed")
     for name, step in steps.items():
         if name in fields:
             result = step(result, fields[name])
-    try:  # what was copied was not validated
+    try:  # `model_copy` does not validate
         result = Record.model_validate(result.model_dump())
     except ValidationError as error:
-        raise RecordRefused(_said_wrong(error)) from None
+        raise RecordRefused(_validation_message(error)) from None
     return result if result == record else result.model_copy(update={"version": record.version + 1})
 
 
 def reworded(before: Record, after: Record, by: Provenance) -> Record:
-    """*after* as it came of *by*, where it was given other words in a conversation: it is to be forgotten with them.
-    What is made of others' words stays theirs, however the model puts it."""
+    """Return *after* with the provenance *by* if a conversation changed its text, so that forgetting the conversation
+    forgets the record too.
+
+    If the old text was other people's words, a new wording by the model keeps their origin.
+    """
     if not by.context_id or after.text == before.text:
         return after
     known = before.provenance.origin
@@ -126,14 +137,14 @@ def reworded(before: Record, after: Record, by: Provenance) -> Record:
 
 
 def came_of(before: Record | None, after: Record) -> Came:
-    """What adding did, by the record that was there *before*, if one was."""
+    """Return what adding did; *before* is the record that existed, if one did."""
     if before is not None:
         return "confirmed"
     return "superseded" if after.supersedes else "new"
 
 
 def cleaned(text: str) -> str:
-    """*text* as it is kept: no control characters, no blanks around it. Raises `RecordRefused`."""
+    """Return *text* without control characters and surrounding white space. Raises `RecordRefused`."""
     kept = _CONTROLS.sub("", text.encode("utf-8", "replace").decode()).strip()
     if not kept:
         raise RecordRefused("a record needs a text")
@@ -143,7 +154,7 @@ def cleaned(text: str) -> str:
 
 
 def moment(text: str) -> str:
-    """A time with its zone, as records carry it: in UTC, in milliseconds. Raises `RecordRefused`."""
+    """Return a time with its zone in the form of records: UTC with milliseconds. Raises `RecordRefused`."""
     try:
         when = datetime.fromisoformat(text)
         return stamp(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
@@ -152,12 +163,12 @@ def moment(text: str) -> str:
 
 
 def stamp(when: datetime) -> str:
-    """*when* as records carry times. Years before 1000 keep four digits, so that order of texts is order of times."""
+    """Return *when* in the form of records. Years have four digits, so that text order is time order."""
     return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def due_day(text: str) -> str:
-    """A day, or a time in UTC; empty for an empty one. Raises `RecordRefused`."""
+    """Return a day, or a time in UTC; empty for an empty one. Raises `RecordRefused`."""
     if not text:
         return ""
     try:
@@ -166,7 +177,7 @@ def due_day(text: str) -> str:
         return moment(text)
 
 
-_STATED: dict[str, Callable[[Any], Any]] = {
+_NORMALISERS: dict[str, Callable[[Any], Any]] = {
     "text": lambda value: cleaned(str(value)),
     "trigger": lambda value: _short(str(value)),
     "reason": lambda value: _short(str(value)),
@@ -174,13 +185,13 @@ _STATED: dict[str, Callable[[Any], Any]] = {
     "due": lambda value: due_day(str(value or "")),
     "confidence": float,
 }
-"""Fields that say something else when they are changed, and what is kept of what they are given."""
+"""Fields that hold a value of their own, each with the function that normalises a new value."""
 
 
-def _restated(record: Record, fields: Mapping[str, Any], at: str) -> Record:
-    _only_where(record.type is Type.ITEM or "due" not in fields, "a due day is for items")
+def _with_values(record: Record, fields: Mapping[str, Any], at: str) -> Record:
+    _require(record.type is Type.ITEM or "due" not in fields, "a due day is for items")
     try:
-        stated = {name: _STATED[name](value) for name, value in fields.items()}
+        stated = {name: _NORMALISERS[name](value) for name, value in fields.items()}
     except (TypeError, ValueError) as error:
         raise RecordRefused(f"that is no value of a record: {error}") from None
     if all(getattr(record, name) == value for name, value in stated.items()):
@@ -190,14 +201,14 @@ def _restated(record: Record, fields: Mapping[str, Any], at: str) -> Record:
 
 def _state(record: Record, value: Any) -> State:
     if value in (State.INACTIVE, State.RETIRED):
-        return State(value)  # each type has one of the two, and both mean that
+        return State(value)  # each type has one of the two, and both mean hidden
     if value not in STATES[record.type]:
         raise RecordRefused(f"a {record.type} is never {value!r}: it is one of {', '.join(STATES[record.type])}")
     return State(value)
 
 
 def _status(record: Record, value: Any) -> State:
-    _only_where(record.type is Type.ITEM, "a status is for items; other records have a state")
+    _require(record.type is Type.ITEM, "a status is for items; other records have a state")
     return _state(record, value)
 
 
@@ -209,16 +220,16 @@ def _short(text: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Letters and digits alone: "I prefer Celsius." says what "i prefer  celsius" says."""
+    """Return only letters, digits and meaningful signs: "I prefer Celsius." equals "i prefer  celsius"."""
     folded = unicodedata.normalize("NFKC", text).casefold().replace("!=", "≠")
     return _NOT_WORDS.sub(" ", folded).strip() or folded
 
 
-def _only_where(holds: bool, otherwise: str) -> None:
+def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise RecordRefused(otherwise)
 
 
-def _said_wrong(error: ValidationError) -> str:
+def _validation_message(error: ValidationError) -> str:
     first = error.errors()[0]
     return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

@@ -1,7 +1,7 @@
-"""Facts and decisions that people state in so many words, without a model. Pure and deterministic.
+"""Find facts and decisions that people state explicitly, by patterns instead of a model. Pure and deterministic.
 
-Precision comes first: a record is shown for months. So a fact is kept only where its value is a name, a number or, in a
-direct message, something of the person's own, and a decision only where it is called one.
+Precision matters more than recall, because prompts show a record for months. A fact is accepted only if its value is a
+name, a number or, in a direct message, something personal. A decision is accepted only if the sentence calls it one.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from grounding.sections import speaker
 from grounding.transcript.entry import Entry
 
 CONFIDENCE = 0.7
-"""Patterns, not understanding."""
+"""Moderate, because patterns do not understand."""
 _OWN: Origin = "extraction"
-"""A pattern finds a person's own words, whatever else their turn was shown."""
+"""Patterns match only what a person wrote, whatever else the turn's prompt held."""
 MAX_CHARACTERS = 2000
-"""What of a message is looked at; nobody says more, it is pasted."""
+"""How much of a message is read; longer ones are pasted."""
 _MAX_SUBJECT_WORDS = 5
 _MAX_VALUE_WORDS = 14
 _DECIDED = re.compile(
@@ -56,9 +56,9 @@ _LIKED = re.compile(
     r"\b(?:I(?: really| much| always| generally)? prefer|ich bevorzuge|prefiero|je préfère)\b", re.IGNORECASE
 )
 _PREFERS = re.compile(_LIKED.pattern + r".{2,240}", re.IGNORECASE)
-_TOLD = re.compile(r"\b(?:prefers?|bevorzugt?|prefiere|préfère)\b", re.IGNORECASE)
+_ANY_PREFERENCE = re.compile(r"\b(?:prefers?|bevorzugt?|prefiere|préfère)\b", re.IGNORECASE)
 """A preference in anybody's words, a model's too."""
-_NOT_OWN = re.compile(
+_ANOTHERS = re.compile(
     r"[\"“„«‘]\s*$|^(?:(?:please|can you|could you|bitte),? )*(?:correct|draft|proofread|quote|rephrase|reply|rewrite|"
     r"send|tell|translate|write|schreibe?|sage?|übersetze?)\b"
     r"|(?<!\bI )(?<!\bI['’]ve )(?<!\bI['’]d )\b(?:said|says|saying|told|tells|wrote|writes|asked|asks|repl(?:ied|ies)|"
@@ -67,13 +67,14 @@ _NOT_OWN = re.compile(
     r"|(?:\b(?:not|never|no longer|used to|nicht|nie)|n['’]t)\b(?:(?!\b(?:and|but|so|because|since|as)\b)[^,;:.–—])*$",
     re.IGNORECASE,
 )
-"""What makes a preference that comes after it another's, a text to be worked on, denied, or asked for."""
-_ONCE = re.compile(
+"""Words before a preference that show that it is another person's, part of a text to be edited, denied, or asked for.
+"""
+_ONLY_NOW = re.compile(
     r"\b(?:tomorrow|this (?:one|time)|for now|the (?:former|latter)|"
     r"the (?:first|second|third|fourth|last|other) (?:one|option|version|variant|idea|plan|suggestion|draft))\b",
     re.IGNORECASE,
 )
-"""What is preferred only now, among what was just spoken of."""
+"""Words that limit a preference to the moment or to alternatives just mentioned."""
 _OPPOSITES = tuple(
     tuple(side.split() for side in pair.split(" / "))
     for pair in (
@@ -84,17 +85,17 @@ _OPPOSITES = tuple(
         "cortas breves / largas detalladas", "courtes brèves / longues détaillées",
     )
 )  # fmt: skip
-_BESIDE = re.compile(
+_ADDED_CLAUSE = re.compile(
     r"(?:[,;:–—]|\s-)\s*(?:but|so|yet|though|although|can|could|would|will|what|how|is|are|am|do|does|did|which|who|where|maybe|"
     r"perhaps|please|right|ok(?:ay)?|you know|I|I['’]\w+|we['’]\w+|and (?:I|I['’]\w+|since|now|then|you|he|she|they)|"
     r"aber|weil|und ich|pero|y yo|mais|et je)\b.*$|\s+(?:but|so (?:that|can|could|I)|and (?:I|I['’]\w+|now|then))\b.*$",
     re.IGNORECASE,
 )
-"""What is said beside it: the rest of a long sentence, mostly what is asked about it."""
-_WHAT_FOR = re.compile(r"\s+(?:to (?:fully )?\w+|because|since|for|due to|um|para|pour)\s.*$", re.IGNORECASE)
-_BEGINS = re.compile(r"(?:^|[,;:–—])\s*(?:(?:and|so|but|since|because|und|y|et|weil)\s+)*$", re.IGNORECASE)
-"""What stands before a clause that is a sentence of its own."""
-_POINTS = re.compile(
+"""The rest of a long sentence after the statement itself, mostly a question about it."""
+_PURPOSE = re.compile(r"\s+(?:to (?:fully )?\w+|because|since|for|due to|um|para|pour)\s.*$", re.IGNORECASE)
+_CLAUSE_START = re.compile(r"(?:^|[,;:–—])\s*(?:(?:and|so|but|since|because|und|y|et|weil)\s+)*$", re.IGNORECASE)
+"""Text that ends where a new clause can begin."""
+_REFERENCES = re.compile(
     r"\b(?:it|its|them|those|these|that one|this one)\b"
     r"|\b(?:this|that)(?:\s+(?:approach|plan|way|option|idea|path|one|step))?$"
     r"|\bthat (?:approach|plan|way|option|idea|path)\b"
@@ -103,27 +104,27 @@ _POINTS = re.compile(
     r"|monday|tuesday|wednesday|thursday|friday|saturday|sunday)\b)",
     re.IGNORECASE,
 )
-"""What points to something that was said before: nobody knows to what in a month."""
+"""Words that refer to an earlier message. Nobody can resolve them a month later."""
 _LASTING = re.compile(
     r"\b(?:favou?rite|preferred|usual|profession|occupation|role|title|hobby|hobbies|diet|allerg\w+|language|"
     r"size|major|time ?zone|pronouns|lieblings\w+|beruf|favorit[oa]|préférée?)\b",
     re.IGNORECASE,
 )
-"""What of a person does not pass, whatever its value."""
+"""Attributes of a person that last, whatever their value."""
 _MIN_WORDS = 2
-"""What is decided or preferred has so many words of its own, at least."""
-_DO = (
+"""A decision or a preference needs at least this many content words."""
+_RULE_VERBS = (
     r"add|address|answer|ask|avoid|begin|call|check|cite|confirm|convert|describe|double-check|end|explain|format|give|"
     r"greet|highlight|include|keep|list|maintain|make|mention|name|offer|order|prefer|present|propose|provide|quote|"
     r"recommend|remind|reply|respond|round|say|send|show|speak|specify|spell|start|state|suggest|summari[sz]e|tell|"
     r"translate|use|verify|warn|write"
 )
 _STANDING = re.compile(
-    rf"^(?:please,? )?(?:(?:from now on|in future|in the future)\b|(?:always|never)\s+(?:{_DO})\s).{{4,240}}$"
+    rf"^(?:please,? )?(?:(?:from now on|in future|in the future)\b|(?:always|never)\s+(?:{_RULE_VERBS})\s).{{4,240}}$"
     r"|^(?:bitte |por favor,? )?(?:ab jetzt|von jetzt an|a partir de ahora|désormais)\b.{4,240}$",
     re.IGNORECASE,
 )
-"""A rule for every answer to come."""
+"""A rule for all later answers."""
 _UNSURE = re.compile(
     r"\b(?:if|whether|unless|suppose|imagine|assuming|maybe|perhaps|might|should we|could we|wenn|falls|ob|vielleicht|"
     r"quizás|tal vez|peut-être)\b",
@@ -139,15 +140,18 @@ _NAME_OR_NUMBER = re.compile(
     r"\d|^(?:(?:the|an?|in|at|on|by|to|from|der|die|das|den|dem|am|im|el|la|los|las|en|le|les|à|au|près de|de)\s+)*"
     r"(?!I\b)[\"'“„«]?(?:[A-ZÄÖÜÉÈÀÑ]|[^\x00-\u024f])|[/@_]"
 )
-_TALK = re.compile(
+_CHAT_WORDS = re.compile(
     r"\b(?:I|I['’]m|me|my|mine|we|us|you|your|he|him|his|she|her|they|them|it|so|such|too|very)\b", re.IGNORECASE
 )
-"""What stands in chat, and in no value."""
+"""Words of conversation that no value contains."""
 
 
 def found_in(window: Window, known: Sequence[Record]) -> list[Extracted]:
-    """What people state in *window*, given what is *known* of them: of a fact the latest value, in the place of the
-    one before; what is known already in the words in which it is known."""
+    """Return the facts and decisions that people state in *window*.
+
+    *known* are the stored records about the same people. The latest value of a fact supersedes the one before; a known
+    statement takes the words of its record.
+    """
     of_owner = [one for one in owned(known, window.owner) if one.state not in GONE]
     facts, decisions = _Facts(window, of_owner), list[Extracted]()
     for entry in window.said:
@@ -164,8 +168,10 @@ def found_in(window: Window, known: Sequence[Record]) -> list[Extracted]:
 
 
 def may_state(entries: Sequence[Entry]) -> bool:
-    """Whether anything may be found in *entries*, whosever they are and whatever is known. Mostly nothing is: then
-    nothing else has to be read."""
+    """Say whether *entries* can contain a statement, whoever owns them and whatever is known.
+
+    Mostly they do not, and then nothing else must be read.
+    """
     window = Window("", tuple(entries), "anybody", {})
     return bool(found_in(window, ())) or any(
         corrects(sentence) for entry in window.said for sentence in sentences(entry.text[:MAX_CHARACTERS])
@@ -173,21 +179,24 @@ def may_state(entries: Sequence[Entry]) -> bool:
 
 
 def subject_of(text: str) -> str:
-    """What a fact is about that was kept as ``subject: value``; empty for one in other words."""
+    """Return the subject of a fact that was stored as ``subject: value``; empty for other wordings."""
     subject, separator, value = text.partition(": ")
     return subject.casefold().strip() if separator and value.strip() and "\n" not in subject else ""
 
 
 def standing(sentence: str) -> Standing | None:
-    """Whether *sentence* says a rule for every answer to come, or what somebody prefers."""
+    """Say whether *sentence* states a rule for all later answers, or a preference."""
     if _STANDING.match(sentence):
         return "rule"
-    return "preference" if _preferred(sentence) else None
+    return "preference" if _preference(sentence) else None
 
 
 def opposed(text: str, other: str) -> bool:
-    """Whether two preferences cannot both hold: the same but for one word and its opposite ("dark mode", "light mode"),
-    or turned around ("tea to coffee", "coffee to tea"). "Short answers" and "German answers" both do."""
+    """Say whether two preferences contradict each other.
+
+    They do if they differ only in one word and its opposite ("dark mode", "light mode"), or if they hold the same words
+    in another order ("tea to coffee", "coffee to tea"). "Short answers" and "German answers" are compatible.
+    """
     one, before = _LIKED.search(text), _LIKED.search(other)
     if one is None or before is None:
         return False
@@ -204,47 +213,47 @@ def _words(text: str) -> list[str]:
 
 
 class _Facts:
-    """The facts that are stated in one window, over those that are known of this conversation or of this subject."""
+    """The facts that one window states, given the known facts of this conversation and of these subjects."""
 
     def __init__(self, window: Window, known: Collection[Record]) -> None:
         self._window = window
         self._known = [one for one in known if one.type is Type.FACT]
         here = [one for one in self._known if self._is_from_here(one)]
         self._facts = Facts.read("\n".join(one.text for one in sorted(here, key=lambda one: one.changed_at)))
-        self._stated: dict[str, tuple[str, Entry]] = {}
+        self._statement: dict[str, tuple[str, Entry]] = {}
 
     def _is_from_here(self, record: Record) -> bool:
-        """A correction ("no, make it Friday") is about what was said here, never about what was said elsewhere."""
+        """A correction ("no, make it Friday") refers to this conversation, never to another."""
         return bool(subject_of(record.text)) and record.provenance.context_id == self._window.context_id
 
     def hear(self, entry: Entry, sentence: str) -> None:
         by, is_private = speaker(entry.author, ""), self._window.is_private
-        if is_private and (text := _preferred(sentence) or _stated(sentence, _STANDING)):
-            for former in [one for one in self._stated if opposed(text, one)]:
-                del self._stated[former]
-            self._stated[text] = (text, entry)
+        if is_private and (text := _preference(sentence) or _statement(sentence, _STANDING)):
+            for former in [one for one in self._statement if opposed(text, one)]:
+                del self._statement[former]
+            self._statement[text] = (text, entry)
             return
         if _LABEL.match(sentence) or _PASSING.search(sentence):
             return
         for subject in self._facts.learn(sentence, by, is_group=not is_private):
             value = self._facts.known[subject]
             if self._is_lasting(subject, value, by):
-                self._stated.pop(subject, None)
-                self._stated[subject] = (f"{subject}: {value}", entry)
+                self._statement.pop(subject, None)
+                self._statement[subject] = (f"{subject}: {value}", entry)
 
     def _is_lasting(self, subject: str, value: str, by: str) -> bool:
         if len(subject.split()) > _MAX_SUBJECT_WORDS or not 0 < len(value.split()) <= _MAX_VALUE_WORDS:
             return False
         is_own = subject.startswith(("user's ", f"{by}'s ")) if by else subject.startswith("user's ")
-        if _TALK.search(value) or _TALK.search(subject):
+        if _CHAT_WORDS.search(value) or _CHAT_WORDS.search(subject):
             return False
         is_certain = len(value) > 1 and bool(_NAME_OR_NUMBER.search(value))
         return self._window.is_private and (is_certain or bool(_LASTING.search(subject))) if is_own else is_certain
 
     def found(self) -> Iterator[Extracted]:
         stands: list[str] = []
-        for subject, (text, entry) in self._stated.items():
-            rivals = [one for one in self._known if _gives_way(one, subject, text)]
+        for subject, (text, entry) in self._statement.items():
+            rivals = [one for one in self._known if _is_superseded(one, subject, text)]
             before = max(rivals, key=lambda one: one.changed_at, default=None)
             new = settled(NewRecord(Type.FACT, text, confidence=CONFIDENCE), self._known, before)
             if of := standing(text):
@@ -254,48 +263,56 @@ class _Facts:
 
 
 def _decision(sentence: str, *, is_private: bool) -> str:
-    """The decision that *sentence* tells of; empty where it tells of none, or of one that was not made."""
-    return _stated(sentence, _DECIDED) or (_stated(sentence, _I_DECIDED) if is_private else "")
+    """Return the decision that *sentence* states; empty if it states none or only considers one."""
+    return _statement(sentence, _DECIDED) or (_statement(sentence, _I_DECIDED) if is_private else "")
 
 
-def _gives_way(known: Record, subject: str, text: str) -> bool:
-    """Whether what is stated now takes the place of *known*; of what is kept word for word only preferences do."""
+def _is_superseded(known: Record, subject: str, text: str) -> bool:
+    """Say whether a new statement supersedes *known*. Of verbatim records only preferences can be superseded."""
     if known.verbatim:
         return is_heard_preference(known) and opposed(text, known.text)
     return subject_of(known.text) == subject.casefold() or opposed(text, known.text)
 
 
 def is_heard_preference(record: Record) -> bool:
-    """Whether *record* is kept word for word as somebody was heard to prefer it: nobody asked for that."""
-    return record.provenance.origin == _OWN and not _STANDING.match(record.text) and bool(_TOLD.search(record.text))
+    """Say whether *record* is a preference that was overheard and stored verbatim although nobody asked for that."""
+    return (
+        record.provenance.origin == _OWN
+        and not _STANDING.match(record.text)
+        and bool(_ANY_PREFERENCE.search(record.text))
+    )
 
 
-def _preferred(sentence: str) -> str:
-    """What people say in *sentence* that they prefer, not only now; empty where they do not, or tell what others do."""
-    match, clause = _PREFERS.search(sentence), _stated(sentence, _PREFERS)
-    if match is None or not clause or _NOT_OWN.search(before := sentence[: match.start()]):
+def _preference(sentence: str) -> str:
+    """Return the lasting preference that the speaker states in *sentence*; empty if it is another's or only for now."""
+    match, clause = _PREFERS.search(sentence), _statement(sentence, _PREFERS)
+    if match is None or not clause or _ANOTHERS.search(before := sentence[: match.start()]):
         return ""
-    return "" if any(one.search(f"{before}{clause}") for one in (_PASSING, _ONCE)) else clause
+    return "" if any(one.search(f"{before}{clause}") for one in (_PASSING, _ONLY_NOW)) else clause
 
 
-def _stated(sentence: str, pattern: re.Pattern[str]) -> str:
-    """What *sentence* states by *pattern*, in its own words; empty where it is supposed, or asked. What is asked beside
-    it ("I prefer tea, can you order some?") does not make a question of it."""
+def _statement(sentence: str, pattern: re.Pattern[str]) -> str:
+    """Return the clause of *sentence* that matches *pattern*; empty if it is hypothetical or a question.
+
+    An added question ("I prefer tea, can you order some?") does not make the statement a question.
+    """
     match = pattern.search(sentence)
     if match is None or _UNSURE.search(before := sentence[: match.start()]):
         return ""
     clause = _clause(match[0])
-    if is_question(sentence) and not (_BEGINS.search(before) and _BESIDE.search(match[0])):
+    if is_question(sentence) and not (_CLAUSE_START.search(before) and _ADDED_CLAUSE.search(match[0])):
         return ""
     return clause
 
 
 def _clause(text: str) -> str:
-    """*text* without what is said beside it, and without what for where that points elsewhere ("long proofs to grasp
-    it"); empty where it still does, says too little, or was cut."""
-    clause = one_line(_BESIDE.sub("", text).strip().rstrip(".!,;: "))
-    if _POINTS.search(clause):
-        clause = _WHAT_FOR.sub("", clause)
-    if clause.endswith("…") or _POINTS.search(clause) or len(terms(clause)) < _MIN_WORDS + 1:
+    """Return *text* without added clauses, and without a purpose that refers elsewhere ("long proofs to grasp it").
+
+    Empty if it still refers elsewhere, says too little, or was cut.
+    """
+    clause = one_line(_ADDED_CLAUSE.sub("", text).strip().rstrip(".!,;: "))
+    if _REFERENCES.search(clause):
+        clause = _PURPOSE.sub("", clause)
+    if clause.endswith("…") or _REFERENCES.search(clause) or len(terms(clause)) < _MIN_WORDS + 1:
         return ""
     return clause

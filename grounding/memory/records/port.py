@@ -1,4 +1,4 @@
-"""What the parts of the memory ask of the store of records."""
+"""Protocols of the record store, as the parts of the memory use it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from connectors.message import Scope
 from grounding.memory.records.record import ItemKind, ItemStatus, Outcome, Provenance, Record, Severity, State, Type
 
 Came = Literal["new", "confirmed", "superseded", "unchanged"]
-"""What adding did: made a record, confirmed one that says the same, or made one that takes the place of another.
-``unchanged``: the same call, or the same turn, said it before."""
+"""What adding did: it made a record, confirmed an equal one, or made one that supersedes another.
+
+``unchanged``: the same call, or the same turn, had added the record before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """What is to be kept; see `Record` for the fields. Whose it is says the scope it is added in."""
+    """A record to add; see `Record` for the fields. The scope of the call decides whose it is."""
 
     type: Type
     text: str
     confidence: float = 1.0
     outcome: Outcome | None = None
     created_at: str = ""
-    """RFC 3339; empty: now."""
+    """RFC 3339; empty means now."""
     verbatim: bool = False
     supersedes: str = ""
     trigger: str = ""
@@ -36,7 +38,7 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The record as it is now, and what adding did."""
+    """The record after adding, and what adding did."""
 
     record: Record
     came: Came
@@ -44,8 +46,11 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record that a search found. ``similarity`` is the cosine of question and record (-1 to 1), ``matched`` the raw
-    BM25 score (0 where no word is shared)."""
+    """A record that a search found.
+
+    ``similarity`` is the cosine of question and record (-1 to 1), ``matched`` the raw BM25 score (0 if they share no
+    word).
+    """
 
     record: Record
     similarity: float
@@ -53,25 +58,31 @@ class Found:
 
 
 class ReadsRecords(Protocol):
-    """Reading. In every method the workspace's records are seen and those of the scope's audience; never anybody else's
-    (save by `connectors.message.EVERYONE`). Raises `connectors.message.StoreUnavailable`; `search` also
-    `IndexUnavailable` and `EmbedderUnavailable`."""
+    """Read access.
+
+    Every method sees the records of the workspace and of the scope's audience, and nobody else's (only
+    `connectors.message.EVERYONE` sees all). Raises `connectors.message.StoreUnavailable`; `search` also raises
+    `IndexUnavailable` and `EmbedderUnavailable`.
+    """
 
     async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
-        """At most *top_k* records of *types* (all of them) that bear on *query*, in one query, the best first. Hidden
-        ones are not found."""
+        """Return at most *top_k* records of *types* (empty: of all types) that are relevant to *query*, the best first.
+
+        Hidden records are left out. Costs one query.
+        """
 
     async def standing(self, scope: Scope) -> Sequence[Record]:
-        """The censors that are in force, and what is verbatim, in a stable order; no search."""
+        """Return the censors in force and the verbatim records, in a stable order, without a search."""
 
     async def get(self, scope: Scope, record_id: str) -> Record:
-        """The one of that id. Raises `NoSuchRecord`."""
+        """Return one record. Raises `NoSuchRecord`."""
 
     async def read(self, scope: Scope, ids: Collection[str]) -> Sequence[Record]:
-        """Those of *ids* that there are, but for the hidden ones, in the order given; one round trip."""
+        """Return the records of *ids* that exist and are not hidden, in the order of *ids*; one round trip."""
 
     async def count(self, scope: Scope) -> int:
-        """How many records there are, censors too; one cheap look, so that who has none pays for no search."""
+        """Return the number of records, censors included. It is cheap, so that a workspace without records needs no
+        search."""
 
     async def list(
         self,
@@ -82,49 +93,64 @@ class ReadsRecords(Protocol):
         *,
         own: bool = False,
     ) -> Sequence[Record]:
-        """The newest *limit*, the newest first; of *states* (all but the hidden ones). *own*: of the scope's user only,
-        where it names one."""
+        """Return the newest *limit* records, the newest first. Without *states* hidden ones are left out.
+
+        *own*: only those of the scope's user, if the scope names one.
+        """
 
 
 class WritesRecords(Protocol):
-    """Writing. Raises `RecordRefused` and `connectors.message.StoreUnavailable`."""
+    """Write access. Raises `RecordRefused` and `connectors.message.StoreUnavailable`."""
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
-        """Keep *new* for the scope's audience. The same text again confirms.
-        Once for each *key*, if there is one."""
+        """Store *new* for the scope's audience. If a record with the same text exists, confirm it instead.
+
+        Calls with the same non-empty *key* take effect once.
+        """
 
     async def change(
         self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
     ) -> Record:
-        """Let fields of the record say something else; micro and summary follow. Beside its own fields: ``state`` (an
-        item's also as ``status``), ``confirm`` and ``false_positive`` (both true), ``take_back`` (one of
-        `grounding.memory.records.lifecycle.TakenBack`). Once for each *key*, if there is
-        one. Raises `NoSuchRecord`, `NeverDeleted`."""
+        """Change fields of a record, and compute micro and summary anew.
+
+        Besides the record's own fields there are ``state`` (for an item also ``status``), ``confirm`` and
+        ``false_positive`` (both true), and ``take_back`` (one of `grounding.memory.records.lifecycle.TakenBack`). Calls
+        with the same non-empty *key* take effect once. Raises `NoSuchRecord` and `NeverDeleted`.
+        """
 
     async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
-        """Let the whole workspace see a record of the scope's audience. Raises `NoSuchRecord`, and `RecordRefused` for
-        one that was superseded."""
+        """Make a record of the scope's audience visible to the whole workspace.
+
+        Raises `NoSuchRecord`, and `RecordRefused` if the record is superseded.
+        """
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
-        """Take the record away with its history, for good. Raises `NoSuchRecord`, and `NeverDeleted` for decisions."""
+        """Delete the record with its history. Raises `NoSuchRecord`, and `NeverDeleted` for decisions."""
 
     async def forget(self, scope: Scope) -> int:
-        """Take away all that the scope's user has, decisions too; how many that were. Raises ValueError where the
-        scope names nobody."""
+        """Delete all records of the scope's user, decisions too, and return their number.
+
+        Raises ValueError if the scope names nobody.
+        """
 
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
-        """Procedures that were followed, censors that acted: one activation more each."""
+        """Count one more activation of procedures that were followed, or of censors that acted."""
 
 
 class ForgetsRecords(Protocol):
-    """Taking away for good, with what searches find, whatever the type: what a person wants forgotten is no mistake of
-    the record's that it would have to outlive. Raises `connectors.message.StoreUnavailable`."""
+    """Deletes records of any type for good, also from the index.
+
+    A person's wish to have something forgotten outranks the rule that decisions stay. Raises
+    `connectors.message.StoreUnavailable`.
+    """
 
     async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
-        """The records that came of the scope's context (of those turns of it, if they are named): the scope's user's
-        own where it names one, else the workspace's. How many there were; again does no harm. Costs nothing for
-        records of other contexts."""
+        """Delete the records that came from the scope's context, or only from the turns *turn_ids* of it.
+
+        Deletes records of the scope's user if the scope names one, else those of the workspace. Returns their number.
+        Repeating it does no harm. Records of other contexts cost nothing.
+        """
 
 
 class KeepsRecords(ReadsRecords, WritesRecords, ForgetsRecords, Protocol):
-    """All that is asked of the store."""
+    """All that the memory needs of the record store."""

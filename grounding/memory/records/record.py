@@ -1,4 +1,4 @@
-"""The nouns of the typed records. Pure: no store, no clock."""
+"""The data types of the typed records. Pure: no store, no clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connectors.message import AgentRuntimeError
 
 
 class Type(StrEnum):
-    """What a record is."""
+    """The type of a record."""
 
     DECISION = "decision"
     FACT = "fact"
@@ -22,7 +22,7 @@ class Type(StrEnum):
 
 
 class State(StrEnum):
-    """Where a record stands in its life. Which states a type knows, and in what order, says `STATES`."""
+    """The state of a record in its lifecycle. `STATES` lists the states of each type."""
 
     NEW = "new"
     CONFIRMED = "confirmed"
@@ -53,18 +53,23 @@ STATES: dict[Type, tuple[State, ...]] = {
     Type.DECISION: (State.RECORDED, State.PENDING, State.REVIEWED),
     Type.ITEM: (State.OPEN, State.DONE, State.CANCELLED, State.INACTIVE),
 }
-"""The life of each type, its first state first."""
+"""The states of each type, in the order of its lifecycle. A new record begins in the first."""
 HIDDEN = frozenset({State.INACTIVE, State.RETIRED})
-"""Records in these are in no list and no search unless they are asked for by name."""
+"""Lists and searches leave out records in these states, unless a caller asks for the state by name."""
 
 Outcome = Literal["success", "partial", "failure", "pending"]
 Severity = Literal["warn", "block"]
 ItemKind = Literal["task", "event", "note"]
 ItemStatus = Literal["open", "done", "cancelled"]
 Origin = Literal["person", "tool", "extraction", "retrieved", "others"]
-"""Whose words a record is: a person's own, by command, HTTP or console; the model's by a tool, or by extraction from
-what was said after a turn; or such of a turn that was shown retrieved text (``retrieved``) or others' words
-(``others``)."""
+"""Who worded a record:
+
+- ``person``: a person, by command, HTTP or console
+- ``tool``: the model, by a tool call
+- ``extraction``: the model or a pattern, from the messages of a finished turn
+- ``retrieved``: the model, in a turn whose prompt held retrieved text
+- ``others``: the model, in a turn whose prompt held other people's words
+"""
 
 
 class _Strict(BaseModel):
@@ -72,7 +77,10 @@ class _Strict(BaseModel):
 
 
 class Provenance(_Strict):
-    """Where a record came from. ``author`` is ``connector:user_id``, a token's name, or empty for the runtime."""
+    """The origin of a record.
+
+    ``author`` is ``connector:user_id`` or the name of a token. It is empty if the runtime wrote the record.
+    """
 
     author: str = ""
     turn_id: str = ""
@@ -81,11 +89,11 @@ class Provenance(_Strict):
 
 
 class Record(_Strict):
-    """One record as it is kept. Times are RFC 3339 in UTC.
+    """One stored record. Times are RFC 3339 in UTC.
 
-    ``audience`` is who may see it, as in `connectors.message.Scope`, empty for the workspace; format 1 called it
-    ``user`` and knew no places (see `runtime.audiences`). ``text`` is the whole of it; ``micro``
-    (about 20 tokens) and ``summary`` (50 to 100) are made when it is written. ``confidence`` lies in 0 to 1.
+    ``audience`` says who may see it, as in `connectors.message.Scope`; empty means the workspace. Format 1 called the
+    field ``user`` and knew no places (see `runtime.audiences`). ``text`` is the full text; ``micro`` (about 20 tokens)
+    and ``summary`` (50 to 100) are computed when the record is written. ``confidence`` is between 0 and 1.
     """
 
     v: Literal[1, 2] = 2
@@ -93,7 +101,7 @@ class Record(_Strict):
     type: Type
     audience: str = Field(default="", validation_alias=AliasChoices("audience", "user"))
     shared_by: str = ""
-    """Who gave it to the workspace; empty where nobody did."""
+    """The person who shared it with the workspace; empty if nobody did."""
     text: str
     micro: str
     summary: str
@@ -103,29 +111,29 @@ class Record(_Strict):
     provenance: Provenance
     confidence: float = Field(default=1.0, ge=0.0, le=1.0)
     confirmations: int = Field(default=0, ge=0)
-    """Facts: how often it was said again by somebody or in another turn."""
+    """Facts: how often somebody said it again, or said it in another turn."""
     confirmed_at: str = ""
     activations: int = Field(default=0, ge=0)
-    """Procedures: how often one was followed; censors: how often one acted."""
+    """Procedures: how often the bot followed it. Censors: how often it acted."""
     successes: int = Field(default=0, ge=0)
     failures: int = Field(default=0, ge=0)
-    """Procedures: what came of it when it was followed."""
+    """Procedures: how often following it succeeded and failed."""
     outcome: Outcome | None = None
     verbatim: bool = False
-    """Survives every pruning, word for word."""
+    """Pruning never shortens or drops it."""
     supersedes: str = ""
     superseded_by: str = ""
     trigger: str = ""
-    """Censors: what sets it off, words and phrases separated by ``|``."""
+    """Censors: the words and phrases that trigger it, separated by ``|``."""
     reason: str = ""
     severity: Severity = "warn"
     false_positives: int = Field(default=0, ge=0)
     kind: ItemKind = "task"
-    """Items."""
+    """For items only."""
     due: str = ""
-    """Items: a day (``2026-11-30``) or RFC 3339; empty where there is none."""
+    """Items: a day (``2026-11-30``) or an RFC 3339 time; empty if there is no due date."""
     version: int = Field(default=1, gt=0)
-    """Counts its changes."""
+    """Grows by one with each change."""
 
     @property
     def is_hidden(self) -> bool:
@@ -133,7 +141,10 @@ class Record(_Strict):
 
 
 class RecordRefused(AgentRuntimeError):
-    """A record cannot be written so, and nothing has changed. The text says what to do; people and models read it."""
+    """The record cannot be written like this; nothing was changed.
+
+    People and models read the text, which says what to do.
+    """
 
     retryable = False
 
@@ -143,11 +154,11 @@ class RecordRefused(AgentRuntimeError):
 
 
 class NoSuchRecord(RecordRefused):
-    """No record of that id in this scope."""
+    """The scope has no record with this id."""
 
 
 class RecordBusy(RecordRefused):
-    """Many write the record at this very moment: to be tried again."""
+    """Too many others are writing the record at this moment; try again."""
 
     retryable = True
 
@@ -156,4 +167,4 @@ class RecordBusy(RecordRefused):
 
 
 class NeverDeleted(RecordRefused):
-    """Decisions stay."""
+    """Decisions cannot be deleted."""

@@ -1,4 +1,4 @@
-"""The typed records of all workspaces: kept, changed, found, and forgotten."""
+"""The typed records of all workspaces: add, change, find, and forget them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ from grounding.memory.records.store import Change, Looked, Put, RecordStore, now
 from grounding.tokens import Tokens
 
 _ATTEMPTS = 16
-"""Somebody else may write the same record at the same moment, as often as this."""
+"""Attempts to write a record that others write at the same time."""
 _PAUSE_SECONDS = (0.001, 0.1)
-"""How long the first and the longest pause between two attempts is at most: who meets again and again steps aside."""
+"""Upper bounds of the first and of the longest random pause between two attempts."""
 _PAGE = 200
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_CHARACTERS = 10
-"""50 bits: of a million records two of a workspace meet with a chance of 1 in 2,000, and then one is refused."""
+"""50 bits: among a million records of a workspace two ids collide with a chance of 1 in 2,000. Then the later record is
+refused."""
 _log = structlog.get_logger()
 
 
@@ -50,14 +51,15 @@ class FollowsRecords(Protocol):
     async def find(
         self, scope: Scope, query: str, top_k: int, types: Collection[Type]
     ) -> Sequence[tuple[str, str, float, float]]:
-        """Whose (empty: the workspace's) and which records bear on *query*, each with its cosine and its BM25 score."""
+        """Return owner (empty: the workspace), id, cosine and BM25 score of the records relevant to *query*."""
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
-        """Bring the index in step with these of the scope's own records."""
+        """Update the index for these records of the scope's owner."""
 
 
 class Records:
-    """`ReadsRecords` and `WritesRecords`. A write that the index cannot follow now is followed later."""
+    """Implements `ReadsRecords`, `WritesRecords` and `ForgetsRecords` on a store and an index. A write that the index
+    cannot follow now is indexed later."""
 
     def __init__(
         self,
@@ -74,29 +76,30 @@ class Records:
         self._clock = clock
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
-        """See `WritesRecords.add`. What *new* supersedes must be of the same owner: `NoSuchRecord`."""
+        """See `WritesRecords.add`. Raises `NoSuchRecord` if *new* supersedes a record of another owner."""
         async for _ in _attempts():
             at = making.stamp(self._clock())
             record = detailed(making.made(new, new_id(), scope.audience or "", by, at), self._tokens)
             seen = await self._store.look(scope, key, making.digest(record), new.supersedes)
             if seen.was_done:
-                return _done_before(seen)
+                return _repeated(seen)
             if new.supersedes and seen.other is None:
                 raise NoSuchRecord(f"there is no record {new.supersedes!r} to be superseded")
             same = seen.same
             puts = self._confirming(seen, new, by, at) or self._adding(seen, record, by, at)
-            if by.context_id and puts[0].after.provenance is by:  # before: what was never written is passed over
+            if by.context_id and puts[0].after.provenance is by:
+                # Noted before the write: if the write fails, readers skip the id.
                 await self._store.note_came(scope, by.context_id, puts[0].after.id)
             wrote = await self._store.write(scope, puts, key=key, turn_id=by.turn_id, known=same.id if same else "")
             if wrote == "said" and same is not None:
                 return Added(same, "unchanged")
             if wrote == "ok":
-                await self._after(scope, puts)
+                await self._after_write(scope, puts)
                 return Added(puts[0].after, making.came_of(puts[0].before, puts[0].after))
         raise RecordBusy
 
     def _confirming(self, seen: Looked, new: NewRecord, by: Provenance, at: str) -> list[Put]:
-        """Nothing where there is no record that *new* says again."""
+        """Return the writes that confirm the stored record with the same text; empty if there is none."""
         same = seen.same
         if same is None or not lifecycle.takes_up(same) or same.id == new.supersedes:
             return []
@@ -128,7 +131,7 @@ class Records:
             after = making.changed(record, fields, self._rules, at, is_trusted=trusted)
             return making.reworded(record, after, by)
 
-        return await self._stepped(scope, record_id, step, by, _why(fields), key)
+        return await self._apply(scope, record_id, step, by, _why(fields), key)
 
     async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
         """See `WritesRecords.share`."""
@@ -138,7 +141,7 @@ class Records:
                 return before
             if before.superseded_by:
                 raise RecordRefused(f"{record_id} was superseded by {before.superseded_by}: share that one")
-            # What it took the place of stays private, and its id with it.
+            # The record that it superseded stays private, and its id too.
             fields = {"v": 2, "audience": "", "shared_by": by.author, "supersedes": "", "version": before.version + 1}
             after = before.model_copy(update={**fields, "changed_at": making.stamp(self._clock())})
             if await self.move(scope, before, after, _change(before, after, by, "shared")):
@@ -147,7 +150,7 @@ class Records:
         raise RecordBusy
 
     async def move(self, scope: Scope, before: Record, after: Record, change: Change) -> bool:
-        """Let *before* be *after*, of another audience, by *change*; False where it changed meanwhile."""
+        """Move *before* to another audience, as *after*, and log *change*. Returns False if it changed meanwhile."""
         if not await self._store.move(scope, before, after, making.digest(after), change):
             return False
         for record in (before, after):
@@ -155,14 +158,14 @@ class Records:
         return True
 
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
-        """See `WritesRecords.count_use`. Those that are not there any more are passed over."""
+        """See `WritesRecords.count_use`. Ids that no longer exist are skipped."""
 
         def step(record: Record, at: str) -> Record:
             return lifecycle.use(record, self._rules, at)
 
         async def one(record_id: str) -> None:
             with suppress(NoSuchRecord):
-                await self._stepped(scope, record_id, step, Provenance(), "used")
+                await self._apply(scope, record_id, step, Provenance(), "used")
 
         await asyncio.gather(*map(one, dict.fromkeys(ids)))
 
@@ -175,7 +178,7 @@ class Records:
                     "decisions are kept for good: log what came of it instead, or record another decision"
                 )
             if await self._store.erase(scope, record, making.digest(record)):
-                _tell(scope, record, record.state, "", "erased")
+                _log_change(scope, record, record.state, "", "erased")
                 await self.follow(_owner(scope, record), [record.id])
                 return
         raise RecordBusy
@@ -188,7 +191,7 @@ class Records:
         while some := await self._store.some(scope):
             for record in some:
                 if await self._store.erase(scope, record, making.digest(record)):
-                    _tell(scope, record, record.state, "", "forgotten")
+                    _log_change(scope, record, record.state, "", "forgotten")
                     contexts.add(record.provenance.context_id)
                     count += 1
             is_indexed = await self.follow(scope, [record.id for record in some]) and is_indexed
@@ -203,15 +206,15 @@ class Records:
             for record in await self._store.read(scope, page, own=True):
                 of = record.provenance
                 if of.context_id == scope.context_id and (turn_ids is None or of.turn_id in turn_ids):
-                    count += await self._erased_whatever_it_is(scope, record)
+                    count += await self._erase_any(scope, record)
             if turn_ids is None:
                 await self._store.forget_came(scope, page)
         return count
 
-    async def _erased_whatever_it_is(self, scope: Scope, record: Record) -> bool:
+    async def _erase_any(self, scope: Scope, record: Record) -> bool:
         async for _ in _attempts():
             if await self._store.erase(scope, record, making.digest(record)):
-                _tell(scope, record, record.state, "", "forgotten")
+                _log_change(scope, record, record.state, "", "forgotten")
                 await self.follow(_owner(scope, record), [record.id])
                 return True
             found = await self._store.read(scope, [record.id], own=True)
@@ -225,7 +228,7 @@ class Records:
         return [one for one in await self._store.read(scope, list(ids)) if not one.is_hidden]
 
     async def count(self, scope: Scope) -> int:
-        """See `ReadsRecords.count`; hidden ones are counted, too."""
+        """See `ReadsRecords.count`. Hidden records count too."""
         return await self._store.count(scope)
 
     async def get(self, scope: Scope, record_id: str) -> Record:
@@ -245,12 +248,12 @@ class Records:
         *,
         own: bool = False,
     ) -> list[Record]:
-        """See `ReadsRecords.list`. *before* is the `grounding.memory.records.store.place` of the last one of the page
-        before."""
+        """See `ReadsRecords.list`. *before* is the `grounding.memory.records.store.place` of the previous page's last
+        record."""
         return await self._store.page(scope, types, states, limit, before, own=own)
 
     async def standing(self, scope: Scope) -> Sequence[Record]:
-        """See `ReadsRecords.standing`: the oldest first."""
+        """See `ReadsRecords.standing`. The oldest come first."""
         return await self._store.standing(scope)
 
     async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
@@ -261,7 +264,7 @@ class Records:
         records = {one.id: one for one in await self._store.read(scope, [record_id for _, record_id, _, _ in hits])}
         found: list[Found] = []
         for owner, record_id, similarity, matched in hits:
-            record = records.get(record_id)  # the index may be behind
+            record = records.get(record_id)  # the index may be behind the store
             if record is not None and record.audience == owner and not record.is_hidden:
                 found.append(Found(record, similarity, matched))
         return found
@@ -277,42 +280,41 @@ class Records:
         return sorted(found.values(), key=lambda hit: hit[2], reverse=True)[:top_k]
 
     async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
-        """The newest changes of a record, the newest first. Raises `NoSuchRecord`."""
+        """Return the newest changes of a record, the newest first. Raises `NoSuchRecord`."""
         return await self._store.history(scope, await self.get(scope, record_id))
 
     async def counts(self, scope: Scope) -> Mapping[tuple[Type, State], int]:
-        """How many of the scope's own records are of which type and state, hidden ones too."""
+        """Count the scope's own records by type and state, hidden ones too."""
         return await self._store.counts(scope)
 
     async def sweep(self, scope: Scope) -> int:
-        """Let what time does happen to those records of the workspace that are due, a page at a time; how many they
-        were."""
+        """Apply age to all records of the workspace that are due, a page at a time; return their number."""
         count = 0
         while due := await self._store.due(scope, self._clock()):
             for record in due:
-                await self._swept(scope, record)
+                await self._sweep_one(scope, record)
             count += len(due)
         return count
 
     async def catch_up(self, scope: Scope) -> bool:
-        """Bring the index in step with all that it has not followed yet in the workspace; False where it cannot now."""
+        """Update the index for all pending records of the workspace. Returns False if the index is not available."""
         while waiting := await self._store.unindexed(scope):
             for owner in dict.fromkeys(owner for owner, _, _ in waiting):
                 if not await self.follow(owner, [record_id for one, record_id, _ in waiting if one == owner]):
                     return False
         return True
 
-    async def _swept(self, scope: Scope, record: Record) -> None:
+    async def _sweep_one(self, scope: Scope, record: Record) -> None:
         after = lifecycle.sweep(record, self._rules, making.stamp(self._clock()))
         if after != record:
             put = self._put(record, self._detailed(after), Provenance(), "aged")
             if await self._store.write(scope, [put]) == "ok":
-                await self._after(scope, [put])
-            return  # another was quicker: it is still due
+                await self._after_write(scope, [put])
+            return  # if another write was quicker, the record is still due
         await self._store.put_off(scope, record, lifecycle.next_due(record, self._rules))
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> bool:
-        """Bring the index in step with the scope's own records of these *ids*: whether it is, else it will be later."""
+        """Update the index for these records of the scope's owner. Returns False if it has to be done later."""
         try:
             await self._index.follow(scope, ids)
         except (IndexUnavailable, EmbedderUnavailable, TimeoutError) as error:
@@ -322,7 +324,7 @@ class Records:
             return False
         return True
 
-    async def _stepped(
+    async def _apply(
         self,
         scope: Scope,
         record_id: str,
@@ -343,7 +345,7 @@ class Records:
             if after.provenance != before.provenance:
                 await self._store.note_came(_owner(scope, after), after.provenance.context_id, after.id)
             if await self._store.write(scope, [put], key=key) == "ok":
-                await self._after(scope, [put])
+                await self._after_write(scope, [put])
                 return after
         raise RecordBusy
 
@@ -364,11 +366,11 @@ class Records:
             indexed=indexed_text(before) != indexed_text(after) or before.is_hidden is not after.is_hidden,
         )
 
-    async def _after(self, scope: Scope, puts: Sequence[Put]) -> None:
+    async def _after_write(self, scope: Scope, puts: Sequence[Put]) -> None:
         for put in puts:
             if put.before is None or put.before.state is not put.after.state:
                 from_state = put.before.state if put.before else ""
-                _tell(scope, put.after, from_state, put.after.state, put.change.why)
+                _log_change(scope, put.after, from_state, put.after.state, put.change.why)
             former = put.before.provenance.context_id if put.before else ""
             if former not in ("", put.after.provenance.context_id):
                 await self._store.forget_came(replace(_owner(scope, put.after), context_id=former), [put.after.id])
@@ -380,7 +382,7 @@ class Records:
 
 
 def new_id() -> str:
-    """An id that nobody can foresee."""
+    """Return a random id."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(_ID_CHARACTERS))
 
 
@@ -393,7 +395,7 @@ def _change(before: Record | None, after: Record, by: Provenance, why: str) -> C
 
 
 def _why(fields: Mapping[str, Any]) -> str:
-    """What was done, in a word, by the fields that were changed."""
+    """Return the word for the history that describes a change of *fields*."""
     words = {
         "confirm": "confirmed",
         "outcome": "outcome",
@@ -406,13 +408,13 @@ def _why(fields: Mapping[str, Any]) -> str:
     return next((word for name, word in words.items() if name in fields), "changed")
 
 
-def _done_before(seen: Looked) -> Added:
+def _repeated(seen: Looked) -> Added:
     if seen.done is None:
         raise RecordRefused("what this call kept has been erased since")
     return Added(seen.done, "unchanged")
 
 
-def _tell(scope: Scope, record: Record, from_state: str, to_state: str, why: str) -> None:
+def _log_change(scope: Scope, record: Record, from_state: str, to_state: str, why: str) -> None:
     _log.info(
         "record.changed",
         workspace_id=scope.workspace_id,
@@ -425,10 +427,10 @@ def _tell(scope: Scope, record: Record, from_state: str, to_state: str, why: str
 
 
 async def _attempts() -> AsyncIterator[int]:
-    """Numbers of attempts, with a growing pause of chance length before each but the first."""
+    """Yield attempt numbers, and pause for a growing random time before each but the first."""
     pause, longest = _PAUSE_SECONDS
     for number in range(_ATTEMPTS):
         if number:
-            await asyncio.sleep(random.uniform(0, pause))  # noqa: S311 - chance, no secret
+            await asyncio.sleep(random.uniform(0, pause))  # noqa: S311 - jitter, no secret
             pause = min(pause * 2, longest)
         yield number

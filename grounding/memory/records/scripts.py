@@ -1,8 +1,8 @@
-"""The Lua of `grounding.memory.records.store`: each a single atomic step under a workspace's hash tag."""
+"""The Lua scripts of `grounding.memory.records.store`. Each is one atomic step on the keys of one workspace."""
 
 LOOK = """
--- KEYS: done, texts, kept. ARGV: digest, id of another record that is wanted, or ''
--- answers: what was done, and its record; the id under the digest, and its record; the other record. '' for nothing
+-- KEYS: done, texts, kept. ARGV: digest, id of a further record to read, or ''
+-- Returns: the call's earlier result, its record, the id under the digest, its record, the further record; '' for none
 local done = redis.call('GET', KEYS[1]) or ''
 local said = ''
 if done ~= '' then said = redis.call('HGET', KEYS[3], cjson.decode(done).id) or '' end
@@ -11,16 +11,16 @@ local known = id ~= '' and redis.call('HGET', KEYS[3], id) or ''
 local other = ARGV[2] ~= '' and redis.call('HGET', KEYS[3], ARGV[2]) or ''
 return {done, said, id, known or '', other or ''}
 """
-"""All that adding has to know, at one moment."""
+"""Reads at one moment all that adding a record depends on."""
 
 WRITE = """
--- KEYS: due, unindexed, owners, done, said by the record that is known; then of each record: kept, texts, the list it
---   leaves, the list it joins, standing, history, said
--- ARGV: records, what to answer to the same call again ('': nothing), seconds to remember it, most of a history, most
---   turns remembered, turn that must not have said it ('': any); then of each record 13:
---   1 of, 2 id, 3 version it has now (0: none), 4 packed, 5 place in lists, 6 digest it had, 7 digest it gets,
---   8 id under that digest now ('*': any), 9 due in milliseconds or '', 10 stands, 11 version to be indexed or '',
---   12 turn or '', 13 note for the history, packed, or ''
+-- KEYS: due, unindexed, owners, done, said of the known record; then for each record: kept, texts, its old list, its
+--   new list, standing, history, said
+-- ARGV: number of records, result to store for the call ('': none), seconds to store it, most history entries, most
+--   stored turns, turn that must not have said the known record ('': any); then for each record 13:
+--   1 owner, 2 id, 3 version it must have now (0: none), 4 packed, 5 place in lists, 6 old digest, 7 new digest,
+--   8 id that the new digest must have now ('*': any), 9 due in milliseconds or '', 10 '1' if standing,
+--   11 version to index or '', 12 turn or '', 13 packed history entry or ''
 local count, per_key, per_arg = tonumber(ARGV[1]), 7, 13
 if ARGV[2] ~= '' and redis.call('EXISTS', KEYS[4]) == 1 then return 'moved' end
 if ARGV[6] ~= '' and redis.call('ZSCORE', KEYS[5], ARGV[6]) then return 'said' end
@@ -72,11 +72,11 @@ end
 if ARGV[2] ~= '' then redis.call('SET', KEYS[4], ARGV[2], 'EX', ARGV[3]) end
 return 'ok'
 """
-"""Keeps records as they are now, all of them, if none is another than it was; else nothing."""
+"""Writes all the records if every one still has the version that the caller read; else writes nothing."""
 
 PAGE = """
--- KEYS: for each list the list and the hash of its records. ARGV: limit, place before which to begin or ''
--- answers the packed records of all lists, the newest first
+-- KEYS: for each list the list and the hash of its records. ARGV: limit, place to begin before, or ''
+-- Returns the packed records of all lists, the newest first
 local limit, bound = tonumber(ARGV[1]), ARGV[2] == '' and '+' or '(' .. ARGV[2]
 local found = {}
 for at = 1, #KEYS, 2 do
@@ -109,13 +109,13 @@ redis.call('SREM', KEYS[9], ARGV[2])
 redis.call('ZADD', KEYS[2], 0, name)
 return 'ok'
 """
-"""Takes a record away; that the index still has it is remembered."""
+"""Deletes a record and marks it as still to be deleted from the index."""
 
 MOVE = """
--- KEYS: due, unindexed, owners, settled; then of the former and of the latter owner: kept, texts, list, standing,
+-- KEYS: due, unindexed, owners, settled; then for the old and for the new owner: kept, texts, list, standing,
 --   history, said, came
--- ARGV: former owner, latter owner, id, version it has now, packed, place in lists, digest, version it gets, the
---   change or empty, how many changes are kept
+-- ARGV: old owner, new owner, id, version it must have now, packed, place in lists, digest, new version, history
+--   entry or '', most history entries
 local packed = redis.call('HGET', KEYS[5], ARGV[3])
 if not packed or cjson.decode(packed).version ~= tonumber(ARGV[4]) then return 'moved' end
 local former, latter, place = ARGV[1] .. '/' .. ARGV[3], ARGV[2] .. '/' .. ARGV[3], ARGV[6]
@@ -141,20 +141,20 @@ redis.call('SADD', KEYS[3], ARGV[2])
 if ARGV[2] == '' then redis.call('SREM', KEYS[4], ARGV[3]) end
 return 'ok'
 """
-"""Lets a record belong to another owner; that the index has to follow for both is remembered."""
+"""Moves a record to another owner and marks it to be indexed anew for both."""
 
 FORGET = """
--- KEYS: owners, kept, and what else there is of one owner. ARGV: of, whether the index has nothing of theirs any more
+-- KEYS: owners, kept, all other keys of one owner. ARGV: owner, '1' if the index holds nothing of theirs
 if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
 for at = 3, #KEYS do redis.call('DEL', KEYS[at]) end
 if ARGV[2] == '1' then redis.call('SREM', KEYS[1], ARGV[1]) end
 return 1
 """
-"""Takes away what is left of an owner of whom nothing is kept."""
+"""Deletes the remaining keys of an owner who has no records left."""
 
 INDEXED = """
--- KEYS: unindexed, kept. ARGV: of, then ids with the versions that the index is in step with (0: not kept any more)
--- answers the ids of those that have changed since
+-- KEYS: unindexed, kept. ARGV: owner, then pairs of an id and its indexed version (0: removed from the index)
+-- Returns the ids of those that changed since
 local again = {}
 for at = 2, #ARGV, 2 do
   local packed = redis.call('HGET', KEYS[2], ARGV[at])
@@ -169,4 +169,4 @@ for at = 2, #ARGV, 2 do
 end
 return again
 """
-"""Says with what the index is in step; what has changed since is to be indexed again."""
+"""Marks records as indexed; those that changed since stay marked as not indexed."""

@@ -1,13 +1,23 @@
-"""Typed records in Redis: the truth, of which the index is made.
+"""The typed records in Redis. Redis is the source of truth; the passage index is built from it.
 
-Keys (owner ``records``, under the workspace's tag; ``of`` is whose records they are, empty for the workspace's own):
-``kept:<of>`` a hash of ids to records; ``texts:<of>`` a hash of digests of what records say to ids;
-``list:<of>:<type>:<state>`` and ``standing:<of>`` sorted sets of places (time and id), in their order;
-``history:<of>:<id>`` a stream of the newest changes; ``said:<of>:<id>`` the newest turns that said it;
-``came:<of>:<context>`` a set of the ids of what came of a conversation; ``done:<key>`` what came of a call. Of the
-whole workspace: ``due`` records by when the sweep looks at them, ``unindexed`` those that the index is to be brought in
-step with, ``owners`` every ``of``, ``settled`` records of earlier versions that are private now. Of all workspaces,
-under a tag of its own: ``behind``, those that are to be looked at soon.
+Keys (owner ``records``, under the workspace's tag). ``of`` is the owner's encoded audience, empty for the workspace:
+
+- ``kept:<of>``: a hash of ids to records
+- ``texts:<of>``: a hash of digests of the records' texts to ids
+- ``list:<of>:<type>:<state>``, ``standing:<of>``: sorted sets of places (time and id), in their order
+- ``history:<of>:<id>``: a stream of the newest changes
+- ``said:<of>:<id>``: the newest turns that said the record
+- ``came:<of>:<context>``: a set of the ids of the records that came from a conversation
+- ``done:<key>``: the result of a call
+
+Keys of the whole workspace:
+
+- ``due``: records by the time when the sweep must look at them
+- ``unindexed``: records that the index must still follow
+- ``owners``: every ``of``
+- ``settled``: records of earlier versions that became private
+
+Under a tag of its own, for all workspaces: ``behind``, the workspaces that need a sweep or indexing soon.
 """
 
 from __future__ import annotations
@@ -37,13 +47,16 @@ STANDING_MAX_RECORDS = 500
 _PAGE = 200
 _BEHIND = redis_key(_OWNER, "{index}", "behind")
 Wrote = Literal["ok", "moved", "said"]
-"""What came of a write: it holds; a record was another than it was read, and nothing was kept; or the turn had said
-this before, and nothing was kept."""
+"""The result of a write.
+
+``ok``: the records are stored. ``moved``: a record changed after it was read; nothing was stored. ``said``: the turn
+had said the record before; nothing was stored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a record, as its history tells it. ``from_state`` is empty where the record is new."""
+    """One entry of a record's history. ``from_state`` is empty for a new record."""
 
     at: str
     by: str
@@ -55,8 +68,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What there is already: what came of the same call (the record ``None`` if it was erased since), the record that
-    says the same and the id that its digest stands for, and the other record that was asked for."""
+    """The stored data that adding a record depends on.
+
+    ``done`` is the result of an earlier identical call (None if the record was erased since), ``same`` the record with
+    the same text, ``same_id`` the id stored for its digest, and ``other`` the further record that was requested.
+    """
 
     was_done: bool
     done: Record | None
@@ -67,9 +83,11 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A record to be kept instead of *before* (None: it is new). *digest* is empty where what it says does not change;
-    *same_id* is the id that stood for it until now, None where that does not matter. *said_in* is the turn that says
-    it. *indexed* says that the index has to follow."""
+    """One record to write in place of *before* (None: it is new).
+
+    *digest* is empty if the record's text does not change. The write fails unless *same_id* is the id now stored for
+    the digest; None skips that check. *said_in* is the turn that says the record. *indexed*: the index must follow.
+    """
 
     after: Record
     before: Record | None
@@ -83,7 +101,7 @@ class Put:
 
 
 class RecordStore:
-    """The records of all workspaces. Raises `connectors.message.StoreUnavailable` throughout, and `UnknownFormat`."""
+    """The records of all workspaces. Every method raises `connectors.message.StoreUnavailable` and `UnknownFormat`."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -96,23 +114,26 @@ class RecordStore:
         self._indexed = redis.register_script(scripts.INDEXED)
 
     async def look(self, scope: Scope, key: str, digest: str, other_id: str) -> Looked:
-        """What adding has to know, among the scope's own records; *key* is that of the call, or empty."""
+        """Read what adding a record of the scope's owner depends on. *key* identifies the call; it may be empty."""
         of = _of(scope)
-        keys = [_done(scope, key), _key(scope, "texts", of), _key(scope, "kept", of)]
+        keys = [_call_key(scope, key), _key(scope, "texts", of), _key(scope, "kept", of)]
         done, said, same_id, same, other = await self._look(keys=keys, args=[digest, other_id])
         return Looked(bool(done), _record(said), same_id, _record(same), _record(other))
 
     async def was_done(self, scope: Scope, key: str) -> bool:
-        """Whether the call of that key has been done."""
-        return bool(key and await self._redis.exists(_done(scope, key)))
+        """Say whether the call with that key has taken effect."""
+        return bool(key and await self._redis.exists(_call_key(scope, key)))
 
     async def write(
         self, scope: Scope, puts: Sequence[Put], *, key: str = "", turn_id: str = "", known: str = ""
     ) -> Wrote:
-        """Keep all of *puts*, once for *key* if there is one, unless the turn has said the record *known* before."""
+        """Write all of *puts* or nothing. Calls with the same non-empty *key* take effect once.
+
+        Writes nothing if the turn has said the record *known* before.
+        """
         keys = [
             *(_key(scope, name) for name in ("due", "unindexed", "owners")),
-            _done(scope, key),
+            _call_key(scope, key),
             _key(scope, "said", _of(scope), known),
         ]
         done = json.dumps({"id": puts[0].after.id}) if key else ""
@@ -124,10 +145,10 @@ class RecordStore:
         return cast("Wrote", await self._write(keys=keys, args=args))
 
     async def read(self, scope: Scope, ids: Sequence[str], *, own: bool = False) -> list[Record]:
-        """Those of *ids* that the scope may see (*own*: that are its own), in that order."""
+        """Return the records of *ids* that the scope may see (*own*: only its own), in that order."""
         if not ids:
             return []
-        owners = await self._seen(scope, own=own)
+        owners = await self._visible_owners(scope, own=own)
         async with self._redis.pipeline(transaction=False) as pipe:
             for of in owners:
                 pipe.hmget(_key(scope, "kept", of), list(ids))
@@ -146,9 +167,10 @@ class RecordStore:
         *,
         own: bool = False,
     ) -> list[Record]:
-        """The newest *limit*, the newest first, that come after the place *before*; no states: all but hidden ones."""
+        """Return the newest *limit* records after the place *before*, the newest first. No *states* means all but
+        hidden ones."""
         keys: list[str] = []
-        for of in await self._seen(scope, own=own):
+        for of in await self._visible_owners(scope, own=own):
             for type_ in types or Type:
                 for state in STATES[type_]:
                     if state in states or (not states and state not in HIDDEN):
@@ -156,9 +178,12 @@ class RecordStore:
         return await self._read_page(keys, limit, before)
 
     async def standing(self, scope: Scope) -> list[Record]:
-        """What holds without being searched for, the oldest first; of more than `STANDING_MAX_RECORDS` of a workspace,
-        or of another audience, the newest. What is verbatim never crowds a censor out."""
-        owners = await self._seen(scope)
+        """Return the standing records (see `is_standing`), the oldest first.
+
+        Of more than `STANDING_MAX_RECORDS` per owner only the newest are read. Censors are read separately in that
+        case, so that verbatim records never crowd them out.
+        """
+        owners = await self._visible_owners(scope)
         keys = [key for of in owners for key in (_key(scope, "standing", of), _key(scope, "kept", of))]
         found = await self._read_page(keys, STANDING_MAX_RECORDS, "")
         if len(found) < STANDING_MAX_RECORDS:
@@ -177,7 +202,7 @@ class RecordStore:
         return [one for one in map(_record, found) if one is not None and not _is_unsettled(one)]
 
     async def counts(self, scope: Scope) -> Mapping[tuple[Type, State], int]:
-        """How many of the scope's own records are of which type and state; the cost does not grow with them."""
+        """Count the scope's own records by type and state; the cost does not grow with their number."""
         pairs = [(type_, state) for type_ in Type for state in STATES[type_]]
         async with self._redis.pipeline(transaction=False) as pipe:
             for type_, state in pairs:
@@ -186,20 +211,20 @@ class RecordStore:
         return dict(zip(pairs, found, strict=True))
 
     async def count(self, scope: Scope) -> int:
-        """How many records the scope sees, in one round trip."""
+        """Count the records that the scope sees, in one round trip."""
         async with self._redis.pipeline(transaction=False) as pipe:
-            for of in await self._seen(scope):
+            for of in await self._visible_owners(scope):
                 pipe.hlen(_key(scope, "kept", of))
             return sum(await pipe.execute())
 
     async def history(self, scope: Scope, record: Record, limit: int = HISTORY_MAX_CHANGES) -> list[Change]:
-        """The newest changes of *record*, the newest first."""
+        """Return the newest changes of *record*, the newest first."""
         name = _key(scope, "history", encode_id(record.audience), record.id)
         found: Any = await self._redis.xrevrange(name, count=limit)
         return [Change(**_fields(one["change"], "a change of a record")) for _, one in found]
 
     async def erase(self, scope: Scope, record: Record, digest: str) -> bool:
-        """Take *record* away with its history; False where it has changed meanwhile."""
+        """Delete *record* with its history. Returns False if it changed meanwhile."""
         of = encode_id(record.audience)
         keys = [_key(scope, name) for name in ("due", "unindexed")]
         keys += [_key(scope, "kept", of), _key(scope, "texts", of), _key(scope, "list", of, record.type, record.state)]
@@ -211,8 +236,10 @@ class RecordStore:
     async def move(
         self, scope: Scope, before: Record, after: Record, digest: str, change: Change | None = None
     ) -> bool:
-        """Keep *before* as *after*, of another audience, with its history, to which *change* is added; False where it
-        changed meanwhile."""
+        """Move *before*, as *after*, to another audience with its history, and append *change*.
+
+        Returns False if it changed meanwhile.
+        """
         former, latter = encode_id(before.audience), encode_id(after.audience)
         keys = [_key(scope, name) for name in ("due", "unindexed", "owners", "settled")]
         for of in (former, latter):
@@ -229,60 +256,62 @@ class RecordStore:
         return bool(await self._move(keys=keys, args=args) == "ok")
 
     async def unsettled(self, scope: Scope) -> list[Record]:
-        """The records that an earlier version kept for everybody, though they came of a conversation."""
+        """Return the records that an earlier version showed to the whole workspace though a conversation made them."""
         every = self._redis.hscan_iter(_key(scope, "kept", ""), count=_PAGE)
         old = [_record(packed) async for _, packed in every if packed.startswith('{"v":1,')]
         return [record for record in old if record is not None and _is_unsettled(record)]
 
     async def settle(self, scope: Scope, record: Record) -> None:
-        """Remember that *record*, which all of the workspace saw in an earlier version, is private now."""
+        """Mark *record*, which an earlier version showed to the whole workspace, as private."""
         await self._redis.sadd(_key(scope, "settled"), record.id)
 
     async def settled(self, scope: Scope) -> list[str]:
-        """The ids of the records that `settle` remembers."""
+        """Return the ids of the records that `settle` marked."""
         found: Any = await self._redis.smembers(_key(scope, "settled"))
         return sorted(found)
 
     async def note_came(self, scope: Scope, context_id: str, record_id: str) -> None:
-        """Remember that the scope's own record, which is about to be written, came of that conversation."""
+        """Note that the scope's own record, which is about to be written, came from that conversation."""
         await self._redis.sadd(_key(scope, "came", _of(scope), encode_id(context_id)), record_id)
 
     async def came_of(self, scope: Scope) -> list[str]:
-        """The ids of the scope's own records that came of its context, and of some that were never written."""
+        """Return the ids of the scope's own records that came from its context. Some may never have been written."""
         found: Any = await self._redis.smembers(_key(scope, "came", _of(scope), encode_id(scope.context_id or "")))
         return sorted(found)
 
     async def forget_came(self, scope: Scope, record_ids: Sequence[str]) -> None:
-        """Drop what `note_came` remembers of these ids."""
+        """Delete the notes of `note_came` for these ids."""
         await self._redis.srem(_key(scope, "came", _of(scope), encode_id(scope.context_id or "")), *record_ids)
 
     async def some(self, scope: Scope, count: int = _PAGE) -> list[Record]:
-        """Some of the scope's own records, as long as there are any."""
+        """Return some of the scope's own records; empty only if there are none."""
         packed: Any = await self._redis.hrandfield(_key(scope, "kept", _of(scope)), count, withvalues=True)
         return [record for record in map(_record, _values(packed)) if record is not None]
 
     async def owners(self, scope: Scope) -> list[Scope]:
-        """A scope for the workspace and one for each audience that ever had a record in it."""
+        """Return a scope for the workspace and for each audience that ever had a record in it."""
         found: Any = await self._redis.smembers(_key(scope, "owners"))
         return [_owner_scope(scope, of) for of in sorted(found)]
 
     async def all_ids(self, scope: Scope) -> list[str]:
-        """The ids of the scope's own records."""
+        """Return the ids of the scope's own records."""
         return sorted([one async for one, _ in self._redis.hscan_iter(_key(scope, "kept", _of(scope)), count=_PAGE)])
 
     async def forget_owner(self, scope: Scope, contexts: Collection[str], *, is_indexed: bool) -> None:
-        """Drop what is left of the scope's user, and that records of theirs came of *contexts*, if nothing of theirs is
-        kept; and who they were, if nothing of theirs is in the index (*is_indexed*)."""
+        """Delete the remaining keys of the scope's owner, also the notes about *contexts*, if no record is left.
+
+        Removes the owner from the list of owners only if the index holds nothing of theirs (*is_indexed*).
+        """
         of = _of(scope)
         keys = [_key(scope, "owners"), *(_key(scope, name, of) for name in ("kept", "texts", "standing"))]
         keys += [_key(scope, "came", of, encode_id(context)) for context in sorted(contexts)]
         await self._forget(keys=keys, args=[of, int(is_indexed)])
 
     async def due(self, scope: Scope, at: datetime, count: int = _PAGE) -> list[Record]:
-        """At most *count* records of the workspace that the sweep has to look at, by their time."""
+        """Return at most *count* records of the workspace that the sweep must look at, the earliest due first."""
         until = round(at.timestamp() * 1000)
         names: Any = await self._redis.zrangebyscore(_key(scope, "due"), "-inf", until, start=0, num=count)
-        found = await self._named(scope, names)
+        found = await self._read_named(scope, names)
         lost = [name for name, (_, _, record) in zip(names, found, strict=True) if record is None]
         if lost:
             await self._redis.zrem(_key(scope, "due"), *lost)
@@ -297,39 +326,41 @@ class RecordStore:
             await self._redis.zadd(_key(scope, "due"), {name: round(due.timestamp() * 1000)})
 
     async def unindexed(self, scope: Scope, count: int = _PAGE) -> list[tuple[Scope, str, Record | None]]:
-        """Some of the records that the index has to follow: whose, the id, and the record, if it is still kept."""
+        """Return some of the records that the index must follow: owner, id, and the record if it still exists."""
         names: Any = await self._redis.zrange(_key(scope, "unindexed"), 0, count - 1)
-        return await self._named(scope, names)
+        return await self._read_named(scope, names)
 
     async def indexed(self, scope: Scope, versions: Mapping[str, int]) -> list[str]:
-        """Say that the index is in step with these versions of the scope's own records (0: with their absence); the
-        ids of those that have changed since."""
+        """Mark these versions of the scope's own records as indexed (0: as deleted from the index).
+
+        Returns the ids of those that changed since.
+        """
         of, ids = _of(scope), list(versions)
         keys = [_key(scope, "unindexed"), _key(scope, "kept", of)]
         answer: Any = await self._indexed(keys=keys, args=[of, *(one for pair in versions.items() for one in pair)])
         return [one for one in ids if one in set(answer)]
 
     async def is_behind(self, scope: Scope) -> None:
-        """Say that the scope's workspace is to be looked at soon: the index could not follow, or a record is due."""
+        """Mark the workspace as needing attention soon: the index could not follow, or a record is due."""
         await self._redis.sadd(_BEHIND, scope.workspace_id)
 
     async def behind(self) -> list[str]:
-        """The workspaces of which `is_behind` was said."""
+        """Return the workspaces that `is_behind` marked."""
         found: Any = await self._redis.smembers(_BEHIND)
         return sorted(found)
 
     async def is_in_step(self, workspace_id: str) -> None:
-        """Take back `is_behind`."""
+        """Remove the mark of `is_behind`."""
         await self._redis.srem(_BEHIND, workspace_id)
 
-    async def _seen(self, scope: Scope, *, own: bool = False) -> list[str]:
-        """Whose records the scope sees: its own, and unless *own* the workspace's."""
+    async def _visible_owners(self, scope: Scope, *, own: bool = False) -> list[str]:
+        """Return the owners whose records the scope sees: its own and, unless *own*, the workspace."""
         if scope.audience == EVERYONE:
             owners: Any = await self._redis.smembers(_key(scope, "owners"))
             return sorted({"", *owners})
         return [_of(scope)] if own or scope.audience is None else [_of(scope), ""]
 
-    async def _named(self, scope: Scope, names: Sequence[str]) -> list[tuple[Scope, str, Record | None]]:
+    async def _read_named(self, scope: Scope, names: Sequence[str]) -> list[tuple[Scope, str, Record | None]]:
         parted = [name.split("/", 1) for name in names]
         async with self._redis.pipeline(transaction=False) as pipe:
             for of, record_id in parted:
@@ -342,8 +373,10 @@ class RecordStore:
 
 
 def _is_unsettled(record: Record) -> bool:
-    """Whether an earlier version kept it for everybody, though a person said it: `runtime.audiences` finds out whose it
-    is. What programs wrote is the workspace's."""
+    """Say whether an earlier version stored a person's record for everybody.
+
+    `runtime.audiences` finds its owner. Records that programs wrote belong to the workspace.
+    """
     came = record.provenance
     is_person = ":" in came.author and not came.author.startswith(CALLER_PREFIX)
     is_said = bool(came.context_id) or is_person
@@ -351,7 +384,7 @@ def _is_unsettled(record: Record) -> bool:
 
 
 def place(record: Record) -> str:
-    """Where *record* stands in lists: by its time, then its id. Records of a page come after the place before it."""
+    """Return the key by which lists order *record*: its time, then its id."""
     return f"{record.created_at}|{record.id}"
 
 
@@ -367,8 +400,8 @@ def _key(scope: Scope, *parts: str) -> str:
     return redis_key(_OWNER, scope.tag, *parts)
 
 
-def _done(scope: Scope, key: str) -> str:
-    """A person's calls are apart from the workspace's: what they did is nobody else's."""
+def _call_key(scope: Scope, key: str) -> str:
+    """Return the key for a call's result. Owners are kept apart: nobody sees the result of another's call."""
     named = hashlib.sha256(f"{_of(scope)}\0{key}".encode("utf-8", "surrogatepass")).hexdigest() if key else ""
     return _key(scope, "done", named)
 
@@ -428,12 +461,12 @@ def _checked(packed: str, what: str) -> str:
 
 
 def _values(packed: Any) -> Sequence[str]:
-    """The values of fields and values, flat or in pairs: protocols differ."""
+    """Return the values of a flat or paired field list: Redis protocols differ."""
     if packed and isinstance(packed[0], list | tuple):
         return [one[1] for one in packed]
     return list(packed[1::2]) if packed else []
 
 
 def now() -> datetime:
-    """The time, in UTC."""
+    """Return the present time in UTC."""
     return datetime.now(UTC)

@@ -1,1 +1,1 @@
-"""Which records a prompt shows: their relevance, their score, and how they share the room there is."""
+"""Selection of the records for a prompt: relevance, score, and budgets."""

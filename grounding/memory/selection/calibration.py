@@ -1,8 +1,8 @@
-"""How well people knew what would come of their decisions.
+"""Measure how well people predicted the outcomes of their decisions. Pure.
 
-Accuracy is the mean outcome (success 1, partial ½, failure 0) of the decisions that were reviewed, the Brier score the
-mean squared distance between confidence and outcome (Brier, "Verification of forecasts expressed in terms of
-probability", 1950): 0 is perfect, .25 is what a constant ½ gets. Pure.
+Accuracy is the mean outcome (success 1, partial ½, failure 0) of the reviewed decisions. The Brier score is the mean
+squared distance between confidence and outcome (Brier, "Verification of forecasts expressed in terms of probability",
+1950): 0 is perfect, a constant ½ gets .25.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from grounding.memory.records.record import Record, State
 from grounding.run_context import Calibration
 
 LEAST_REVIEWED = 10
-"""Below this chance says more than skill."""
+"""With fewer reviews, chance outweighs skill."""
 MOST_REVIEWED = 200
-"""The newest that count: people learn."""
+"""Only the newest count, because people learn."""
 VALUES = {"success": 1.0, "partial": 0.5, "failure": 0.0}
 
 
 def calibrated(decisions: Iterable[Record]) -> Calibration | None:
-    """What the reviewed ones of *decisions* say; None where they are fewer than `LEAST_REVIEWED`."""
+    """Return the calibration of the reviewed *decisions*; None if they are fewer than `LEAST_REVIEWED`."""
     pairs = [
         (one.confidence, VALUES[one.outcome])
         for one in decisions

@@ -1,4 +1,4 @@
-"""Censors in force, and what sets them off. Pure."""
+"""The censors in force, and a matcher for their triggers. Pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from grounding.memory.records.record import Record, State, Type
 from grounding.run_context import Censor
 
 FOREIGN = ("retrieved", "others")
-"""Origins whose words bind nobody: a document, or somebody who does not ask, could otherwise stop all replies."""
+"""Origins whose words bind nobody. Otherwise a document, or a bystander, could stop all replies."""
 CONSIDERED_CHARACTERS = 1_000_000
 """More than any model says at once."""
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003ffff"
 )
-"""Scripts that put no space between words, or hang endings on them: each letter is a word."""
+"""Scripts that put no space between words, or attach endings to them: each letter counts as a word."""
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _INVISIBLE = re.compile("[\u00ad\u034f\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 _EMPHASIS = re.compile(r"(?<=\w)(?:\*+|~~|`+)(?=\w)")
-"""Marks of Markdown that part a word without anybody seeing it: ``pass**word**``."""
+"""Markdown marks that split a word invisibly: ``pass**word**``."""
 _LINK = re.compile(r"\[([^\[\]]*)\]\([^()\s]*\)")
-"""A link of Markdown, of which people see the words alone."""
+"""A Markdown link, of which people see only the text."""
 _VOICED = "\u3099\u309a"
-"""They make another letter of a Japanese one, and no accent."""
+"""Marks that turn a Japanese letter into another one; they are not accents."""
 _Words = tuple[str, ...]
 
 
 def in_force(records: Iterable[Record]) -> tuple[Censor, ...]:
-    """The censors among *records*, in their order."""
+    """Return the censors among *records*, in their order."""
     return tuple(
         Censor(
             id=one.id,
@@ -47,8 +47,11 @@ def in_force(records: Iterable[Record]) -> tuple[Censor, ...]:
 
 
 def set_off(censors: Sequence[Censor], text: str) -> tuple[Censor, ...]:
-    """Those of *censors* of whose triggers one stands in *text*, as whole words without case and accents, whatever
-    joins them or what is invisible parts them. The cost is that of the text and of the triggers, not of both times."""
+    """Return those of *censors* that have a trigger in *text*.
+
+    Triggers match as whole words without case and accents; joining marks and invisible characters do not matter. The
+    cost is the sum of the sizes of text and triggers, not their product.
+    """
     if not censors or not text:
         return ()
     text = text[:CONSIDERED_CHARACTERS]
@@ -58,18 +61,18 @@ def set_off(censors: Sequence[Censor], text: str) -> tuple[Censor, ...]:
 
 
 class _Reading:
-    """The words of a text, and where each stands."""
+    """The words of a text with the positions of each."""
 
     def __init__(self, text: str) -> None:
         self._words = _words(text)
-        self._places: dict[str, list[int]] = defaultdict(list)
+        self._positions: dict[str, list[int]] = defaultdict(list)
         for place, word in enumerate(self._words):
-            self._places[word].append(place)
+            self._positions[word].append(place)
 
     def has(self, phrase: _Words) -> bool:
-        """Whether the words of *phrase* stand there one after the other."""
-        rarest = min(range(len(phrase)), key=lambda at: len(self._places.get(phrase[at], ())))
-        starts = (place - rarest for place in self._places.get(phrase[rarest], ()))
+        """Say whether the words of *phrase* occur one after the other."""
+        rarest = min(range(len(phrase)), key=lambda at: len(self._positions.get(phrase[at], ())))
+        starts = (place - rarest for place in self._positions.get(phrase[rarest], ()))
         return any(start >= 0 and self._words[start : start + len(phrase)] == phrase for start in starts)
 
 
@@ -79,8 +82,10 @@ def _phrases(trigger: str) -> tuple[_Words, ...]:
 
 
 def _words(text: str) -> _Words:
-    """The words of *text*, without case, accents and what nobody sees; what is joined by a hyphen, an apostrophe or a
-    line is several."""
+    """Return the words of *text* without case, accents and invisible characters.
+
+    Hyphens, apostrophes and underscores separate words.
+    """
     if text.isascii():
         return tuple(_WORD.findall(text.lower()))
     apart = unicodedata.normalize("NFKD", _INVISIBLE.sub("", text).casefold())

@@ -1,7 +1,8 @@
-"""How records share the room there is. Pure: the same input gives the same records.
+"""Divide the token budget among the records. Pure and deterministic.
 
-Each type has a budget, shaped by the frame and scaled by how much the message asks for. The best record first takes
-its summary, else its micro, never its full text. What a type leaves, the others may have.
+Each type has a budget, shaped by the frame and scaled by the demands of the message. The best record comes first. A
+record is shown as its summary, or as its micro if the summary does not fit, never in full. Types share what others
+leave.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ LEVELS: tuple[Level, ...] = ("summary", "micro")
 TypeBudgets = Mapping[Type, int]
 """Tokens per type."""
 Costs = Callable[[Record, Level], int]
-"""What a record takes at a level, with the line that it stands on."""
+"""Returns the tokens that a record takes at a level, including the rest of its line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A record that is shown, at which level, and what that takes."""
+    """A record to show, with its level and its tokens."""
 
     scored: Scored
     level: Level
@@ -32,8 +33,10 @@ class Filled:
 
 
 def shared_out(base: TypeBudgets, frame: Frame, scale: float) -> dict[Type, int]:
-    """The budgets of a message: *base* shaped by *frame*, times *scale*; in all never more than *base* in all times
-    *scale*."""
+    """Return the budgets for a message: *base* shaped by *frame*, times *scale*.
+
+    The total is never more than the total of *base* times *scale*.
+    """
     shaped = {of: max(base.get(of, 0), 0) * frame.share(of) for of in LOADED}
     most, asked = sum(max(base.get(of, 0), 0) for of in LOADED), sum(shaped.values())
     down = min(most / asked, 1.0) if asked else 0.0
@@ -41,27 +44,27 @@ def shared_out(base: TypeBudgets, frame: Frame, scale: float) -> dict[Type, int]
 
 
 def fill(ranked: Sequence[Scored], budgets: TypeBudgets, costs: Costs) -> list[Filled]:
-    """As many of *ranked* (the best first) as there is room for, in that order."""
+    """Return as many of *ranked* (the best first) as fit, in that order."""
     left = dict(budgets)
     placed: dict[str, Filled] = {}
     waiting: list[Scored] = []
     for one in ranked:
         of = one.record.type
-        if taken := _taken(one, left.get(of, 0), costs):
+        if taken := _fit(one, left.get(of, 0), costs):
             placed[one.record.id] = taken
             left[of] -= taken.tokens
         else:
             waiting.append(one)
     spare = sum(left.values())
     for one in waiting:
-        if taken := _taken(one, spare, costs):
+        if taken := _fit(one, spare, costs):
             placed[one.record.id] = taken
             spare -= taken.tokens
     return [placed[one.record.id] for one in ranked if one.record.id in placed]
 
 
-def _taken(one: Scored, room: int, costs: Costs) -> Filled | None:
-    """*one* in as much detail as *room* allows."""
+def _fit(one: Scored, room: int, costs: Costs) -> Filled | None:
+    """Return *one* at the most detailed level that fits into *room* tokens."""
     for level in LEVELS:
         tokens = costs(one.record, level)
         if tokens <= room:

@@ -1,7 +1,7 @@
-"""What was selected last in a conversation, so that the next message may be given the same.
+"""The last selection of each conversation, so that the next message can reuse it.
 
-Key (owner ``selection``, under the conversation's tag): ``kept:<conversation>``, for as long as a session lasts. Ids
-and levels of detail, no text: what a record says is read from the record.
+Key (owner ``selection``, under the conversation's tag): ``kept:<conversation>``, which expires with the session. It
+holds ids and levels of detail but no text; texts are read from the records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Strict(BaseModel):
 
 
 class KeptRecord(_Strict):
-    """One that was shown; see `grounding.run_context.SelectedRecord`."""
+    """One record that was shown; see `grounding.run_context.SelectedRecord`."""
 
     id: str
     level: Literal["summary", "micro"]
@@ -33,25 +33,25 @@ class KeptRecord(_Strict):
 
 
 class Kept(_Strict):
-    """What was shown: in which frame, the best first, out of which budget in tokens."""
+    """The last selection: the frame, the records, the best first, and the budget in tokens."""
 
     v: Literal[1] = 1
     frame: str
     records: tuple[KeptRecord, ...] = ()
     pinned: tuple[str, ...] = ()
-    """Ids of what stood in every prompt then, whether there was room for it or not."""
+    """Ids of the records that stood in every prompt then, whether they fitted or not."""
     budget: int
 
 
 class KeptSelections:
-    """The last selections of all conversations. Raises `connectors.message.StoreUnavailable` throughout."""
+    """The last selections of all conversations. Every method raises `connectors.message.StoreUnavailable`."""
 
     def __init__(self, redis: Redis, idle_seconds: int) -> None:
         self._redis = redis
         self._idle_seconds = idle_seconds
 
     async def get(self, key: ConversationKey) -> Kept | None:
-        """What was kept; None after a pause, and where another release kept it."""
+        """Return the last selection; None after a pause, or if another release stored it."""
         raw = await self._redis.getex(self._key(key), ex=self._idle_seconds)
         try:
             return None if raw is None else Kept.model_validate_json(raw)
@@ -59,11 +59,11 @@ class KeptSelections:
             return None
 
     async def keep(self, key: ConversationKey, kept: Kept) -> None:
-        """Keep *kept* in the place of what was."""
+        """Store *kept* in place of the last selection."""
         await self._redis.set(self._key(key), kept.model_dump_json(), ex=self._idle_seconds)
 
     async def forget(self, key: ConversationKey) -> None:
-        """Select anew with the next message."""
+        """Delete the last selection, so that the next message selects anew."""
         await self._redis.delete(self._key(key))
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""How likely a record bears on a message, on a scale on which a floor can be set. Pure.
+"""Estimate how likely a record is relevant to a message, on a scale that allows a fixed threshold. Pure.
 
-The log-odds, at even odds beforehand, that a record is one of those that answer: a logistic regression on the cosine,
-the share of the message's terms that the record has, and its BM25 score in units of the rarest term that there could
-be; by ``python -m bench.record_floor``.
+The estimate is the log-odds, at even prior odds, that the record is one of those that answer the message. It is a
+logistic regression on the cosine, the share of the message's terms that the record contains, and its BM25 score in
+units of the largest possible IDF. The coefficients come from ``python -m bench.record_floor``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grounding.memory.records.port import Found
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What is below ``minimum`` log-odds is not shown, whatever else speaks for it."""
+    """The coefficients of one embedding model, and ``minimum``: records with lower log-odds are never shown."""
 
     minimum: float
     dense: float
@@ -27,7 +27,7 @@ class Floor:
     constant: float
 
     def relevance(self, query: str, found: Found, count: int) -> float:
-        """The log-odds that *found*, of *count* records, bears on *query*."""
+        """Return the log-odds that *found*, one of *count* records, is relevant to *query*."""
         text = f"{found.record.text}\n{found.record.reason}" if found.record.reason else found.record.text
         return (
             self.constant
@@ -38,27 +38,26 @@ class Floor:
 
 
 def probability(relevance: float) -> float:
-    """What log-odds of *relevance* are as a probability."""
+    """Return the probability for the log-odds *relevance*."""
     return 1.0 / (1.0 + math.exp(-max(min(relevance, 500.0), -500.0)))
 
 
 _FLOORS = {
-    # Single things that were said in five long chats (locomo-dev) as records, and 1,263 messages that none of them
+    # Measured on single statements of five long chats (locomo-dev) as records, and 1,263 messages that none of them
     # answers: AUC .91.
     "wordllama-l2-supercat": Floor(-0.5, dense=8.3, covered=2.55, sparse=1.93, constant=-4.97),
-    # The same: AUC .92.
+    # The same data: AUC .92.
     "all-minilm-l6-v2-8bit": Floor(-0.5, dense=10.19, covered=2.3, sparse=1.94, constant=-5.4),
 }
 _BY_WORDS = Floor(-0.5, dense=0.0, covered=5.0, sparse=1.9, constant=-3.6)
-"""Under models whose cosines nobody measured the words alone decide."""
+"""For models whose cosines were not measured, words alone decide."""
 
 
 def floor_for(model: str) -> Floor:
-    """The floor for records that were embedded with *model*."""
+    """Return the floor for records that were embedded with *model*."""
     return _FLOORS.get(model, _BY_WORDS)
 
 
 def fitting(floor: Floor, found: Sequence[Found]) -> Floor:
-    """*floor*, or, where *found* was searched for by words alone, that of words: without a cosine nothing would reach
-    the other."""
+    """Return *floor*, or the word-only floor if *found* has no cosines: without them nothing would pass *floor*."""
     return floor if any(one.similarity for one in found) else replace(_BY_WORDS, minimum=floor.minimum)

@@ -1,4 +1,4 @@
-"""Records that say what is in the prompt already. Pure."""
+"""Drop records that repeat what the prompt already says. Pure."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from grounding.documents.duplicates import NEAR_DUPLICATE, NEGATIONS
 from grounding.memory.selection.scoring import Scored
 
 LEAST_WORDS = 3
-"""Shorter records are found in everything; they are compared as a whole."""
+"""Shorter records occur in every text; they must match a line as a whole."""
 _WORD = re.compile(r"\w+")
 
 
 class Shown:
-    """Lines that the prompt shows, as words."""
+    """The lines of the prompt as sets of words."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         self._lines = [words for text in texts for line in text.splitlines() if (words := _words(line))]
 
     def says(self, text: str) -> bool:
-        """Whether one line says *text*: nearly all its words stand there, all its figures and negations, and the line
-        negates nothing besides."""
+        """Say whether one line says *text*.
+
+        The line contains nearly all its words, all its numbers and negations, and no further negation.
+        """
         words = _words(text)
         return bool(words) and any(_is_said(words, line) for line in self._lines)
 
     def add(self, text: str) -> None:
-        """*text* is shown, too, on one line."""
+        """Add *text* as one line."""
         self._lines.append(_words(text))
 
 
 def without_repeated(ranked: Sequence[Scored], shown: Iterable[str]) -> list[Scored]:
-    """*ranked* without what *shown* or a better one says."""
+    """Return *ranked* without the records that *shown* or a better record repeats."""
     said, kept = Shown(shown), list[Scored]()
     better = Shown()
     for one in ranked:
@@ -44,7 +46,7 @@ def without_repeated(ranked: Sequence[Scored], shown: Iterable[str]) -> list[Sco
 
 def _is_said(words: frozenset[str], line: frozenset[str]) -> bool:
     if len(line) < NEAR_DUPLICATE * len(words):
-        return False  # the short line of a tail is no long record: sparing to compare them
+        return False  # cheap check first: a short line cannot say a long record
     shared = len(words & line)
     whole = len(words) if len(words) >= LEAST_WORDS else len(words | line)
     if shared < NEAR_DUPLICATE * whole:

@@ -1,13 +1,12 @@
-"""Whether the records that a conversation was given serve its next message, too. Pure.
+"""Decide whether the records of the last message also serve the next one. Pure.
 
-What a message would bring is looked up for each; that is cheap. It is given the records of the message before, in the
-same bytes, as long as these cover it: the best one that it would bring is among them, and at least `COVERED_SHARE` of
-all that it would bring, by how likely each bears on it. The share is the similarity of message and context. A frame
-that one word brings, and the next message leaves again, changes nothing by itself: they are chosen anew for a frame
-that puts something first which is not shown.
+Every message searches for its own records, which is cheap. The prompt nevertheless repeats the last records, in the
+same bytes, if they cover the message: the best record found is among them, and so is at least `COVERED_SHARE` of all
+that was found, weighted by the probability of relevance. A new frame alone changes nothing, because one word can switch
+the frame for a single message. Records are selected anew for a frame only if its first record is not shown.
 
-Chosen anew means that what the message brings is added, and takes the place of what was of use longest ago: up to
-`CARRIED` records in all stay in sight, so that who comes back to a subject finds it there.
+Selecting anew adds the records found and drops those that were useful longest ago. Up to `CARRIED` records stay in the
+prompt, so that a return to an earlier subject finds its records there.
 """
 
 from __future__ import annotations
@@ -22,18 +21,20 @@ from grounding.memory.selection.scoring import Scored
 from grounding.run_context import SelectionReason
 
 COVERED_SHARE = 0.25
-"""Measured on 300 questions about five long chats (locomo-dev), each after each other one of its chat, single things
-said standing in for records: of the questions that needed what was not shown 1.7 % were given the same records again,
-of those with an answer in common 48 %. At .5 that is 0.7 and 26 %; without the rule about the best one 13 and 65 % at
-.25."""
+"""Measured on 300 questions about five long chats (locomo-dev), each after each other question of its chat, with single
+statements as records. Of the questions that needed records not shown, 1.7 % were given the old ones; of those with an
+answer in common, 48 %. At .5 these are 0.7 and 26 %; at .25 without the rule about the best record 13 and 65 %."""
 CARRIED = 10
-"""So many records stay in sight. Measured by ``python -m bench.refresh`` on chats of people with each other and with an
-assistant: with none that stay records were chosen anew in .50 and .44 of the turns, with up to 10 in .22 and .28, with
-up to 12 in .20 and .24; of those shown .74 and .83, .36 and .57, .33 and .52 bore on the message at hand."""
+"""How many records stay in the prompt.
+
+Measured by ``python -m bench.refresh`` on chats of people with each other and with an assistant. With 0 carried records
+the selection changed in .50 and .44 of the turns, with up to 10 in .22 and .28, with up to 12 in .20 and .24. Of the
+records shown .74 and .83, .36 and .57, .33 and .52 were relevant to the message at hand.
+"""
 
 
 def covered(ranked: Sequence[Scored], known: Collection[str]) -> float:
-    """The share (0 to 1) of what *ranked* bears on a message that the ids *known* hold; 1 where nothing bears on it."""
+    """Return the share (0 to 1) of the relevance of *ranked* that the ids *known* hold; 1 if nothing is relevant."""
     weights = {one.record.id: probability(one.relevance) for one in ranked}
     whole = sum(weights.values())
     return sum(weight for name, weight in weights.items() if name in known) / whole if whole else 1.0
@@ -49,12 +50,14 @@ def reason(
     *,
     thin: bool,
 ) -> SelectionReason:
-    """Why the records are to be selected anew; ``reused`` where they are not, and ``aside`` where they are neither
-    shown, as nothing bears on the message, which has a subject of its own.
+    """Return why the records must be selected anew.
 
-    *read* are those of *kept* that there still are, *ranked* what the message would bring in its frame, the best first,
-    *said* the ids of those of it that the prompt says anyway, *pinned* what stands in every prompt; *thin* is a message
-    that says too little to be about anything of its own.
+    ``reused`` means that the old ones serve. ``aside`` means that no records are shown, because none is relevant to a
+    message with a subject of its own.
+
+    *read* are the records of *kept* that still exist. *ranked* are the records found, the best first. *said* are the
+    ids of those that the prompt says anyway. *pinned* are the records of every prompt. *thin* means that the message is
+    too short to have a subject of its own.
     """
     if kept is None:
         return "cold"
@@ -79,15 +82,17 @@ def reason(
 def carried(
     kept: Kept | None, read: Sequence[Record], brought: Collection[str], room: int
 ) -> list[tuple[Record, KeptRecord]]:
-    """At most *room* of the records that were shown and are not among those that a message *brought*, what was of use
-    last first; none that another took the place of."""
+    """Return at most *room* records that were shown and that the message has not *brought* again.
+
+    The most recently useful come first. Superseded records are left out.
+    """
     by_id = {one.id: one for one in read if one.state is not State.SUPERSEDED}
     left = [(by_id[one.id], one) for one in (kept.records if kept else ()) if one.id in by_id and one.id not in brought]
     return left[: max(room, 0)]
 
 
 def _has_changed(kept: Kept, read: Sequence[Record]) -> bool:
-    """Whether one is gone, or another took its place."""
+    """Say whether a record was deleted or superseded."""
     before = {one.id: one.state for one in kept.records}
     if len(read) != len(before):
         return True

@@ -1,8 +1,8 @@
-"""What a record that bears on a message is worth beside others. Pure.
+"""Score relevant records against each other. Pure.
 
-The sum of research note 009 (context management): similarity .50, type .15, recency .15 (a half-life of 30 days),
-outcome .10, usage .05, confidence .05. It only orders what the relevance floor has left: no boost lifts a record over
-the floor.
+The score is the sum of research note 009 (context management): similarity .50, type .15, recency .15 (a half-life of 30
+days), outcome .10, usage .05, confidence .05. It only orders records that passed the relevance floor: no boost lifts a
+record over the floor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grounding.memory.records.record import Record, State
 
 HALF_LIFE_DAYS = 30.0
 OUTCOMES = {"success": 1.2, "partial": 1.0, "pending": 0.9, "failure": 0.8}
-"""The note's figures; 1 for what has no outcome."""
+"""The figures of the note; 1 for a record without an outcome."""
 LARGEST_USAGE = 1.5
 STANDING: Mapping[State, float] = {
     State.CORE: 0.2,
@@ -30,13 +30,13 @@ STANDING: Mapping[State, float] = {
     State.CANCELLED: -0.5,
     State.ARCHIVED: -0.1,
 }
-"""What a record's state adds to its type's priority: core facts and effective procedures come first."""
+"""Added to the priority of the type, by state: core facts and effective procedures come first."""
 _LEAST_STEP = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What each part counts; see the settings ``RECORD_WEIGHT_…``."""
+    """The weight of each part; see the settings ``RECORD_WEIGHT_…``."""
 
     similarity: float = 0.50
     type: float = 0.15
@@ -48,7 +48,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A record above the floor: its score among the others, and the log-odds that it bears on the message."""
+    """A record above the floor: its score, and the log-odds that it is relevant to the message."""
 
     record: Record
     score: float
@@ -57,7 +57,7 @@ class Scored:
 
 
 def score(found: Found, frame: Frame, weights: Weights, today: datetime) -> float:
-    """The sum for one record."""
+    """Return the score of one record."""
     record = found.record
     priority = frame.priority(record.type) + STANDING.get(record.state, 0.0)
     return (
@@ -71,7 +71,7 @@ def score(found: Found, frame: Frame, weights: Weights, today: datetime) -> floa
 
 
 def recency(at: str, today: datetime) -> float:
-    """1 for today, half of it for each `HALF_LIFE_DAYS`; 0 for what has no readable time."""
+    """Return 1 for today, halved every `HALF_LIFE_DAYS`; 0 if the time cannot be read."""
     try:
         made = datetime.fromisoformat(at)
     except ValueError:
@@ -83,16 +83,16 @@ def recency(at: str, today: datetime) -> float:
 
 
 def usage(activations: int) -> float:
-    """1 for what was never followed or just once, up to `LARGEST_USAGE`."""
+    """Return 1 for at most one activation, growing to `LARGEST_USAGE`."""
     return min(1.0 + math.log10(activations) * 0.1, LARGEST_USAGE) if activations > 0 else 1.0
 
 
 def ranked(
     found: Sequence[tuple[Found, float]], frame: Frame, weights: Weights, minimum: float, today: datetime
 ) -> list[Scored]:
-    """Those of *found*, each with its relevance, that reach *minimum*, the best first; at the same score by id.
+    """Return those of *found* (with their relevance) that reach *minimum*, the best first; ties go by id.
 
-    A superseded record stands below the one that took its place, if that is among them.
+    A superseded record ranks below its successor, if that is among them.
     """
     kept = {one.record.id: (one, relevance) for one, relevance in found if relevance >= minimum}
     own = {name: score(one, frame, weights, today) for name, (one, _) in kept.items()}
@@ -104,11 +104,11 @@ def ranked(
 
 
 def _below_successors(name: str, own: Mapping[str, float], kept: Mapping[str, tuple[Found, float]]) -> float:
-    """The score of *name*, but less than that of each that took its place, one after the other."""
-    worth, steps, met = own[name], 0, {name}
+    """Return the score of *name*, reduced below the scores of all its successors."""
+    worth, steps, visited = own[name], 0, {name}
     successor = kept[name][0].record.superseded_by
-    while successor in kept and successor not in met:
-        met.add(successor)
+    while successor in kept and successor not in visited:
+        visited.add(successor)
         steps += 1
         worth = min(worth, own[successor] - steps * _LEAST_STEP)
         successor = kept[successor][0].record.superseded_by

@@ -1,4 +1,4 @@
-"""Selects the records that a message is answered with: looks them up, and then, purely, chooses among them."""
+"""Select the records for a message: first look them up, then choose among them with pure functions."""
 
 from __future__ import annotations
 
@@ -30,39 +30,38 @@ from grounding.memory.selection.scoring import Scored, Weights, ranked
 from grounding.run_context import Calibration, Censor, SelectedRecord, Selection, SelectionReason
 
 FOUND_AT_MOST = 40
-"""Records that a search brings: more than any budget shows."""
+"""Most records of one search: more than any budget shows."""
 RESERVED_TOKENS = 40
-"""Of the block's budget for its head and foot."""
+"""Tokens of the block's budget for its first and last line."""
 FEW_TERMS = 1
-"""A message of so many terms ("and why?", "pgvector?") is looked up together with what was asked before."""
+"""A message of at most this many terms ("and why?", "pgvector?") is searched together with the question before."""
 LONGEST_QUERY_CHARACTERS = 2000
-"""Who pastes a log asks about its beginning, or says so in the first lines."""
+"""The part of a message that is searched. A person who pastes a log asks about its beginning, or in the first lines."""
 LONG_TEXT_CHARACTERS = 4000
-"""Of more in all the words are read off the loop: of texts that were not read before that takes long."""
+"""Longer texts are processed in a thread: texts seen for the first time take long."""
 CALIBRATION_SECONDS = 5.0
-"""So long reviewed decisions are not read again."""
+"""How long the calibration of reviewed decisions is cached."""
 _KNOWN_AT_MOST = 1000
 MAX_OPEN_ITEMS = 500
-"""Open items whose days are looked at where a message names a day; of more the newest."""
+"""Most open items that are read if a message names a day: the newest."""
 DUE_RELEVANCE = 5.0
-"""Log-odds of an item that is due when the message asks: its day is what was asked for."""
+"""The log-odds of an item that is due on the day that the message asks about."""
 Now = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What holds in a scope without being searched for."""
+    """The records of a scope that hold without a search."""
 
     censors: tuple[Censor, ...]
-    """Those in force."""
+    """The censors in force."""
     pinned: tuple[Record, ...]
-    """What is kept word for word: it stands in every prompt."""
+    """Verbatim records; they stand in every prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class There:
-    """What is known of a scope's records before anything is searched for: how many there are, and what the conversation
-    was given before."""
+    """What is known of a scope's records before the search: their number and the conversation's last selection."""
 
     count: int
     kept: Kept | None
@@ -70,37 +69,39 @@ class There:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was looked up for a message: each record found with its relevance, and what the conversation was given
-    before, as it is now. ``thin``: the message says too little to be about anything of its own."""
+    """The records found for a message, with their relevance, and the last selection as it reads now.
+
+    ``thin``: the message is too short to have a subject of its own.
+    """
 
     found: tuple[tuple[Found, float], ...] = ()
     kept: Kept | None = None
     read: tuple[Record, ...] = ()
     pinned: tuple[Record, ...] = ()
-    """Those that are kept word for word: they stand in every prompt."""
+    """Verbatim records; they stand in every prompt."""
     due: tuple[Record, ...] = ()
     """Open items that are due on the days that the message names, the soonest first."""
     thin: bool = False
     is_empty: bool = False
-    """Whether there is no record at all."""
+    """Whether the scope has no records at all."""
     calibration: Calibration | None = None
     minimum: float = 0.0
-    """The relevance below which nothing of what was found is shown."""
+    """The relevance below which a record found is not shown."""
 
     @property
     def characters(self) -> int:
-        """How much there is to read."""
+        """The characters of all records in it."""
         found = (one.record for one, _ in self.found)
         return sum(len(one.text) for one in (*found, *self.read, *self.pinned, *self.due))
 
     def similarity(self, record_id: str, otherwise: float) -> float:
-        """Of that record and the message; *otherwise* where it was not found."""
+        """Return the similarity of that record and the message; *otherwise* if the search did not find it."""
         return next((one.similarity for one, _ in self.found if one.record.id == record_id), otherwise)
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The records for a message, the best first, and what is to be kept of it; None where nothing new is."""
+    """The selected records, the best first, and the selection to store; None if the stored one stays."""
 
     records: tuple[SelectedRecord, ...]
     selection: Selection
@@ -108,8 +109,11 @@ class Selected:
 
 
 class Selecting:
-    """Selects records. *floor* says what bears on a message in a scope; it is asked for with what was found, as the
-    embedding model may not be known before. *costs* is what a record takes in a prompt."""
+    """Selects records.
+
+    *floor* returns the relevance floor of a scope. It is called after the search, because the embedding model may not
+    be known before. *costs* returns the tokens of a record in a prompt.
+    """
 
     def __init__(
         self,
@@ -133,7 +137,8 @@ class Selecting:
         self._standing: dict[Scope, tuple[Censor, ...]] = {}
 
     async def standing(self, scope: Scope) -> Standing:
-        """What holds without being searched for. Raises `connectors.message.StoreUnavailable`; see `last_standing`."""
+        """Read the records that hold without a search. Raises `connectors.message.StoreUnavailable`; see
+        `last_standing`."""
         records = await self._records.standing(scope)
         censors = in_force(records)
         if len(self._standing) >= _KNOWN_AT_MOST:
@@ -142,22 +147,21 @@ class Selecting:
         return Standing(censors, tuple(one for one in records if one.type in LOADED))
 
     def last_standing(self, scope: Scope) -> tuple[Censor, ...] | None:
-        """The censors that were in force when this process last looked: they hold while the store is away. None where
-        it never did: that is not the same as that there are none."""
+        """Return the censors that were in force when this process last read them, for use while the store is down.
+
+        None means that it never read them, not that there are none.
+        """
         return self._standing.get(scope)
 
     async def there(self, scope: Scope, key: ConversationKey, *, continues: bool) -> There:
-        """What can be read before it is known what is asked. *continues*: the stored conversation goes on.
-
-        Raises `connectors.message.StoreUnavailable`.
-        """
+        """Read what does not depend on the question. *continues*: the stored conversation goes on."""
         count, kept = await asyncio.gather(self._records.count(scope), self._last(key if continues else None))
         return There(count, kept)
 
     async def look(
         self, scope: Scope, text: str, chosen: Chosen, earlier: Sequence[str], there: There, pinned: Sequence[Record]
     ) -> Looked:
-        """What there is for *text*, said after *earlier*; *pinned* is what `standing` says stands in every prompt.
+        """Search the records for *text*, said after *earlier*. *pinned* are the pinned records of `standing`.
 
         Raises `connectors.message.StoreUnavailable`, `IndexUnavailable` and `EmbedderUnavailable`.
         """
@@ -174,11 +178,11 @@ class Selecting:
             self._due(scope, text),
         )
         floor = fitting(self._floor(scope), found)
-        asked = {query, text} if own else {query}  # what a fragment asks for may be one thing of what came before
+        asked = {query, text} if own else {query}  # a short message may ask about only one part of the message before
         if sum(len(one.record.text) for one in found) > LONG_TEXT_CHARACTERS:
-            relevant = await asyncio.to_thread(_weighed, floor, asked, found, count)
+            relevant = await asyncio.to_thread(_with_relevance, floor, asked, found, count)
         else:
-            relevant = _weighed(floor, asked, found, count)
+            relevant = _with_relevance(floor, asked, found, count)
         return Looked(
             relevant,
             kept,
@@ -191,16 +195,16 @@ class Selecting:
         )
 
     async def selected(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
-        """`select`, off the loop where it has much to read."""
+        """Run `select`, in a thread if there is much text to process."""
         if looked.characters + sum(map(len, shown)) > LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(self.select, looked, text, chosen, shown)
         return self.select(looked, text, chosen, shown)
 
     def select(self, looked: Looked, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
-        """The records for *text* out of *looked*; *shown* is what the prompt says besides. Pure but for the day."""
+        """Select the records for *text* from *looked*; *shown* is the rest of the prompt. Pure except for the date."""
         if looked.is_empty:
             return Selected((), Selection(why="nothing_kept", found=0, budget=0))
-        # At the day's beginning: nothing moves within a day.
+        # Midnight, so that scores do not change within a day.
         today = self._now().replace(hour=0, minute=0, second=0, microsecond=0)
         budgets = shared_out(self._budgets, chosen.frame, scale(text))
         due = self._fitting_due(looked)
@@ -215,21 +219,21 @@ class Selecting:
             why = "topic"
         if why == "reused":
             assert looked.kept is not None
-            return self._again(looked, looked.kept, len(above), shown)
+            return self._repeat_selection(looked, looked.kept, len(above), shown)
         if why == "aside":
             assert looked.kept is not None
-            return self._again(looked, looked.kept.model_copy(update={"records": ()}), 0, shown, why)
+            return self._repeat_selection(looked, looked.kept.model_copy(update={"records": ()}), 0, shown, why)
         whole = sum(budgets.values())
         stands = self._standing_texts(looked, shown)
         held = {one.id for one in looked.pinned}
         others = [one for one in fresh if one.record.id not in held]
         if why != "changed":
             brought = held | {one.record.id for one in above}
-            if left := _before(looked, brought, CARRIED - len(others)):
+            if left := _carried_over(looked, brought, CARRIED - len(others)):
                 others = [*due, *without_repeated([*others[len(due) :], *left], shown)]
-        # What stands is told once the tail says it no more, beside what is chosen now.
+        # Verbatim records return to the prompt when the tail no longer says them, so space is reserved for them.
         taken = RESERVED_TOKENS + sum(self._costs(one, "summary") for one in looked.pinned)
-        filled = fill(others, _less(budgets, taken), self._costs)
+        filled = fill(others, _reduced(budgets, taken), self._costs)
         kept = Kept(
             frame=chosen.frame.name, records=tuple(map(_kept, filled)), pinned=tuple(sorted(held)), budget=whole
         )
@@ -240,7 +244,8 @@ class Selecting:
         return Selected(records, Selection(why=why, found=len(above), budget=whole), kept)
 
     def _fitting_due(self, looked: Looked) -> list[Scored]:
-        """The items that are due when the message asks, the soonest first, as many as the items' budget takes."""
+        """Return the items that are due when the message asks, the soonest first, as many as fit into the items'
+        budget."""
         held = {one.id for one in looked.pinned}
         due = [
             Scored(one, 1.0, looked.similarity(one.id, 0.0), DUE_RELEVANCE) for one in looked.due if one.id not in held
@@ -248,25 +253,27 @@ class Selecting:
         return [one.scored for one in fill(due, {Type.ITEM: self._budgets.get(Type.ITEM, 0)}, self._costs)]
 
     async def keep(self, key: ConversationKey, kept: Kept) -> None:
-        """Keep what was selected for the next message. Raises `connectors.message.StoreUnavailable`."""
+        """Store the selection for the next message. Raises `connectors.message.StoreUnavailable`."""
         await self._kept.keep(key, kept)
 
     async def _last(self, key: ConversationKey | None) -> Kept | None:
         return None if key is None else await self._kept.get(key)
 
     def _standing_texts(self, looked: Looked, shown: Sequence[str]) -> list[Filled]:
-        """What stands in every prompt, whole; but for preferences that *shown* says in the same words."""
+        """Return the pinned records in full, without preferences that *shown* says in the same words."""
         return [
             Filled(Scored(one, 1.0, looked.similarity(one.id, 0.0), 0.0), "summary", self._costs(one, "summary"))
             for one in looked.pinned
             if not (is_heard_preference(one) and _says(shown, one))
         ]
 
-    def _again(
+    def _repeat_selection(
         self, looked: Looked, kept: Kept, found: int, shown: Sequence[str], why: SelectionReason = "reused"
     ) -> Selected:
-        """What was shown, in the same order and detail, as it reads now, and as similar as it is to this message,
-        behind what stands in every prompt. What was kept stays as it is."""
+        """Repeat the last selection behind the pinned records.
+
+        Order and levels stay; texts and similarities are current. The stored selection stays as it is.
+        """
         held = {one.id for one in looked.pinned}
         by_id = {one.id: one for one in looked.read}
         before = [
@@ -285,7 +292,7 @@ class Selecting:
         return Selected(records, Selection(why=why, found=found, budget=kept.budget))
 
     async def _due(self, scope: Scope, text: str) -> Sequence[Record]:
-        """The open items that are due on the days that *text* names or asks about, the soonest first."""
+        """Return the open items that are due on the days that *text* names or asks about, the soonest first."""
         days = days_meant(text, self._now())
         if days is None:
             return ()
@@ -295,7 +302,7 @@ class Selecting:
         return sorted(due, key=lambda one: (one.due, one.id))
 
     async def _calibration(self, scope: Scope) -> Calibration | None:
-        """The workspace's; read again now and then."""
+        """Return the calibration of the workspace, from a short cache."""
         known = self._calibrations.get(scope.workspace_id)
         if known is not None and known[0] > time.monotonic():
             return known[1]
@@ -309,21 +316,21 @@ class Selecting:
         return found
 
 
-def _weighed(
+def _with_relevance(
     floor: Floor, asked: Collection[str], found: Sequence[Found], count: int
 ) -> tuple[tuple[Found, float], ...]:
-    """Each of *found*, of *count* records, with how it bears on that of *asked* which it bears on most."""
+    """Return each of *found* with its highest relevance to one of *asked*; *count* is the number of all records."""
     return tuple((one, max(floor.relevance(each, one, count) for each in asked)) for one in found)
 
 
-def _before(looked: Looked, brought: Collection[str], room: int) -> list[Scored]:
-    """Records of the message before that stay in sight beside those that this one *brought*."""
+def _carried_over(looked: Looked, brought: Collection[str], room: int) -> list[Scored]:
+    """Return records of the last selection that stay beside those that this message *brought*."""
     left = carried(looked.kept, looked.read, brought, room)
     return [Scored(record, was.score, looked.similarity(was.id, 0.0), 0.0) for record, was in left]
 
 
 def _says(shown: Sequence[str], record: Record) -> bool:
-    """Whether *shown* has *record*'s very words."""
+    """Say whether *shown* contains the exact words of *record*."""
     words = " ".join(record.text.casefold().split())
     return any(words in " ".join(text.casefold().split()) for text in shown)
 
@@ -332,8 +339,8 @@ async def _nothing() -> Sequence[Record]:
     return ()
 
 
-def _less(budgets: TypeBudgets, tokens: int) -> dict[Type, int]:
-    """*budgets* with *tokens* fewer in all, taken where most is."""
+def _reduced(budgets: TypeBudgets, tokens: int) -> dict[Type, int]:
+    """Return *budgets* reduced by *tokens* in all, starting with the largest."""
     left = dict(budgets)
     for of in sorted(left, key=lambda one: (-left[one], one.value)):
         taken = min(left[of], tokens)
@@ -382,5 +389,5 @@ def _foreign(record: Record) -> Foreign:
 
 
 def as_shown(record: Record, level: Level) -> SelectedRecord:
-    """*record* as it would be shown, for measuring."""
+    """Return *record* as a prompt would show it, to measure its size."""
     return _selected(record, level, 0.0, 0.0, 0)
