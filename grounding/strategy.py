@@ -27,7 +27,7 @@ MIN_QUESTION_WORDS = 5
 """A shorter question is too thin to search for on the strength of an anchor alone."""
 
 MATCH_LOG_ODDS = 1.7
-"""How relevant the best passage must be to a message without cues. Figures: docs/decisions/0011."""
+"""How relevant the best passage must be to a message without cues. Figures: docs/decisions/08."""
 
 SMALL_LOG_ODDS = 0.65
 """How much less that must be, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages find

@@ -1,6 +1,6 @@
 """Fewer and larger pieces of a streamed answer: they are joined before LiteLLM takes them apart.
 
-What LiteLLM does for a piece costs the same for one word as for fifty (docs/decisions/0008), and providers send a
+What LiteLLM does for a piece costs the same for one word as for fifty (docs/decisions/06), and providers send a
 word at a time. Nothing is joined but neighbours that differ in nothing but their text, so nothing is lost by it.
 """
 
@@ -60,7 +60,7 @@ async def usage_after(stream: Any) -> Any:
     another client reads it, or nothing of the kind comes.
 
     It is read past LiteLLM, which would put the whole answer together out of its pieces once more, for its logs, before
-    it told: a third of what a streamed answer of it costs (docs/decisions/0008), and a thread. Asked afterwards all the
+    it told: a third of what a streamed answer of it costs (docs/decisions/06), and a thread. Asked afterwards all the
     same, it still tells what came earlier. An answer that is over is not lost by how its connection ends; only
     `TimeoutError` is raised.
     """

@@ -4,7 +4,7 @@
 query with a weight that falls with the number of terms that the message has itself: one that says what it is about is
 hardly moved, also where it changes the subject; a fragment is carried by what came before.
 
-The rule and its three figures were chosen on conversations that were not scored with them: docs/decisions/0010.
+The rule and its three figures were chosen on conversations that were not scored with them: docs/decisions/07.
 """
 
 from __future__ import annotations

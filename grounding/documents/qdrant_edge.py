@@ -3,7 +3,7 @@
 The shard's folder lies in DATA_DIR and has the name of the collection (`stored.collection_name`). The engine blocks and
 holds the interpreter's lock, so each index calls it on one thread of its own, one call after the other. That also makes
 a replacement atomic for readers. ``optimize()`` is never called: it would hold the lock for seconds
-(docs/decisions/0030).
+(docs/decisions/10).
 
 A shard that is damaged is set aside: its folder is renamed to ``<collection>.damaged-<letters>``, and an empty shard
 takes its place, which is filled like any empty index when the process starts.

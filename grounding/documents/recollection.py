@@ -4,7 +4,7 @@ What somebody says in a conversation is seldom whole: an answer says little with
 please" nothing without what was said before. So each turn is judged by its own score and by those of the turns around
 it on the same day, the more the shorter it is; by how well that day fits; by whether somebody asks in it or answers
 what was asked; and by who says it. The weights are those of a linear model, made by ``python -m bench.fit_recall`` on
-two collections of long conversations. Figures: docs/decisions/0018.
+two collections of long conversations. Figures: docs/decisions/12.
 """
 
 from __future__ import annotations

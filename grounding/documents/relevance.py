@@ -209,7 +209,7 @@ def largest_idf(corpus_size: int) -> float:
 
 _DOCUMENTS: dict[str, Floor] = {
     # By bench.calibrate on two collections (2,416 and 1,602 chunks) and 750 messages that neither answers: AUC .91 to
-    # 1.00, .90 to 1.00 where the group had no part in the fit; figures in docs/decisions/0011. At -1.0 from .91 to
+    # 1.00, .90 to 1.00 where the group had no part in the fit; figures in docs/decisions/08. At -1.0 from .91 to
     # all of the answerable keep a passage, of the others .02 to .34. That side is generous: the strategy has already
     # decided that documents are wanted. The weight of the size by bench.small_corpora: at 1.7 corpora of 24
     # chunks and more take up 0 to .04 of the messages that they do not answer, the largest .03.
@@ -224,7 +224,7 @@ _DOCUMENTS: dict[str, Floor] = {
 }
 _TURNS: dict[str, TurnFloor] = {
     # Questions put to the conversation that they are about and to another one, as `eval memory` does: figures in
-    # docs/decisions/0018.
+    # docs/decisions/12.
     "wordllama-l2-supercat": TurnFloor(0.5, 0.35, unasked=0.6, unasked_few=0.75),
     "all-minilm-l6-v2-8bit": TurnFloor(0.5, 0.35, unasked=0.6, unasked_few=0.75),
 }

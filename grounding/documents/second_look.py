@@ -2,7 +2,7 @@
 
 Those come some time after a passage can be found. So there may be passages with and without them in one ranking, and
 nothing else is found than without them: what is found is put into another order. Pure. Figures, and what else was
-compared: docs/decisions/0028.
+compared: docs/decisions/09.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ PAIR_INDICES = 1 << _PAIR_BITS
 """So many indices are shared by all pairs: nearly every pair is the only one of its kind, and a list for each would
 cost several times what it holds. What is met by chance costs .001 of mean nDCG@10."""
 PAIR_WEIGHT = 0.3
-"""What two terms that follow each other count in a question, beside each of them: docs/decisions/0009."""
+"""What two terms that follow each other count in a question, beside each of them: docs/decisions/07."""
 
 _KNUTH = 0x9E3779B1
 """2^32 / golden ratio, made odd (Knuth, The Art of Computer Programming 3, 6.4)."""
@@ -45,7 +45,7 @@ HEAD_SHARE = 0.5
 HEAD_COUNT = 2
 """The first terms of a chunk, at most so many and at most this share of it, count as if they occurred so many times
 more: title and headings, or what a text begins with, say what it is about (BM25F: Robertson, Zaragoza and Taylor,
-"Simple BM25 extension to multiple weighted fields", CIKM 2004). Figures in docs/decisions/0026."""
+"Simple BM25 extension to multiple weighted fields", CIKM 2004). Figures in docs/decisions/07."""
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?(?:_+[^\W_]+)*", re.UNICODE)
 # Scripts written without spaces between words: overlapping pairs of characters stand in for words.

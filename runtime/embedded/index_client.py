@@ -1,7 +1,7 @@
 """The embedded search index and the second embedding model, as this process asks them of a child process.
 
 The engine holds the interpreter's lock in every call, opens for seconds, and ends its process if the disk is full.
-None of that may hold up or end the bot (docs/decisions/0031). The child is `runtime.embedded.index_server`.
+None of that may hold up or end the bot (docs/decisions/10). The child is `runtime.embedded.index_server`.
 """
 
 from __future__ import annotations
