@@ -17,7 +17,6 @@ from connectors.message import Usage
 from grounding.blocks import SEPARATOR
 from grounding.run_context import Passage
 from grounding.tokens import Tokens
-from grounding.weighing import load
 from runtime.exchange import Completion, Message, ToolCall
 
 CALL_TOKENS = 12
@@ -79,7 +78,7 @@ class Round:
         calls = self.completion.tool_calls
         texts = [self.completion.text, self.completion.warned, *(call.name + call.arguments for call in calls)]
         texts += [result.text for result in self.results]
-        return sum(load(text, tokens) for text in texts) + CALL_TOKENS * (len(calls) + 1)
+        return sum(tokens.count(text) for text in texts) + CALL_TOKENS * (len(calls) + 1)
 
 
 def asked(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:

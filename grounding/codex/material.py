@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.library import checked
 from grounding.tokens import Tokens
+from grounding.window import MATERIAL_SAFETY
 
 VERSION = 1
 HERE = "here/"
@@ -33,7 +35,7 @@ class CodexTooNew(AgentRuntimeError):
 @dataclass(frozen=True, slots=True)
 class Size:
     """What rendered material takes of a prompt: ``tokens`` as we count them, ``weight`` of a model's window, in tokens
-    of its own vocabulary at most, ``characters``."""
+    of its own vocabulary (`grounding.window.MATERIAL_SAFETY`), ``characters``."""
 
     tokens: int = 0
     weight: int = 0
@@ -112,7 +114,8 @@ def sha256_of(text: str) -> str:
 
 def size_of(text: str, tokens: Tokens) -> Size:
     """What *text*, which is rendered, takes. Takes time for a long one."""
-    return Size(tokens.count(text), tokens.weigh(text), len(text))
+    count = tokens.count(text)
+    return Size(count, math.ceil(count * MATERIAL_SAFETY), len(text))
 
 
 def _size(stored: Mapping[str, Any]) -> Size:
