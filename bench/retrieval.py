@@ -53,7 +53,7 @@ from runtime.deeper import NONE, why_not
 from runtime.embedded.asked_index import AskedIndex
 from runtime.embedded.deep_model import DeepModel, deep_model
 from runtime.embedded.index_process import IndexProcess, index_process
-from runtime.embedder import open_embedder
+from runtime.llm import open_embedder
 
 QUERIES = 400
 BATCH = GROUP_CHUNKS

@@ -30,7 +30,7 @@ STAGES: dict[str, str] = {
     "prompt built": "runtime.prompting:Prompting.build",
     "manifest": "runtime.manifests:Manifests.keep",
     "reserve": "runtime.spending:Spending.reserve_reply",
-    "model (LiteLLM and provider)": "runtime.model:Model.complete",
+    "model (LiteLLM and provider)": "runtime.llm.client:Model.complete",
     "journal": "runtime.journal:Journal.completed",
     "store reply": "runtime.outbox:Outbox.put",
     "deliver": "runtime.delivery:Delivery.deliver",

@@ -19,24 +19,18 @@ from grounding.tokens import Tokens
 from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
-from runtime.caching import Standing
-from runtime.exchange import Completion, Message, Tries
 from runtime.journal import Begun, Done, Journal, call_of, surely
+from runtime.llm import Completion, Message, Model, ModelFailed, ModelUnavailable, StablePrefix, Tries, with_images
 from runtime.made import Made
-from runtime.model import Model
-from runtime.model_errors import ModelFailed, ModelUnavailable
 from runtime.progress import Telling
 from runtime.question import Built, Question
 from runtime.rounds import Round, as_one, asked, said, total
-from runtime.senses import with_images
 from runtime.spending import Spending, prompt_tokens, user_of
 from runtime.tools import NOTHING, Asked, Offer, Tooling
 from runtime.usage import REPLY
 
 LEAST_ROOM_TOKENS = 64
 """Where a window has less room for what tools tell, the model has to answer with what there is."""
-KEEP_SECONDS = 0.1
-"""So long after a call was begun its prompt is kept though nobody told that it was sent: not all clients do tell."""
 
 
 class Asking:
@@ -104,7 +98,7 @@ class Asking:
         if made.keeps is None or made.keeping is not None:  # else it is told with the prompt
             await self._note(made)
         narrow = _Narrow(made, built, contents, self._tokens)
-        at_last = _AtLast(made)
+        made.keep()  # before the call, and the model need not wait for it
         try:
             completion = await self._model.complete(
                 asked(with_images(built.prompt.messages, contents.images), made.rounds),
@@ -112,10 +106,9 @@ class Asking:
                 on_restart=voice.restart if voice.is_watched and voice.told.can_restart else None,
                 tools=offer.schemas,
                 first=made.first,
-                standing=Standing.of(built.prompt, made.batch.key),
-                fitted=narrow.fitted,
+                stable_prefix=StablePrefix.of(built.prompt, made.batch.key),
+                fit_prompt=narrow.fit,
                 tries=made.tries,
-                on_sent=made.keep,
             )
         except ModelFailed:
             made.asked = False
@@ -124,8 +117,6 @@ class Asking:
             await self._count_lost(made)
             await self._spending.release(made.batch.key.scope, made.batch.turn_id, REPLY)
             raise
-        finally:
-            at_last.cancel()
 
         # Before anything is kept of the answer; and again where the store was away: it is paid for.
         await surely(made.kept)
@@ -256,23 +247,6 @@ class Asking:
         return sum(one.count(self._tokens) for one in made.rounds)
 
 
-class _AtLast:
-    """Has the prompt of a call kept some time after its request was begun."""
-
-    def __init__(self, made: Made) -> None:
-        self._made = made
-        self._handle = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._keep)
-
-    def _keep(self) -> None:
-        if self._made.tries.open is None:  # nothing is asked while a client is imported or a local model begins
-            self._handle = asyncio.get_running_loop().call_later(KEEP_SECONDS, self._keep)
-        else:
-            self._made.keep()
-
-    def cancel(self) -> None:
-        self._handle.cancel()
-
-
 class _Narrow:
     """The prompt of *built* for fallbacks that read less. ``built`` is the last that was made: what answered was given
     that one."""
@@ -284,13 +258,13 @@ class _Narrow:
         self._contents = contents
         self._tokens = tokens
 
-    async def fitted(self, window: int) -> tuple[Sequence[Message], Standing] | None:
-        """See `runtime.caching.Fitted`. In a thread: everything is cut and counted again."""
+    async def fit(self, window: int) -> tuple[Sequence[Message], StablePrefix] | None:
+        """See `runtime.llm.prompt_caching.FitPrompt`. In a thread: everything is cut and counted again."""
         built = self.built = await asyncio.to_thread(self._for, window)
         if built is None:
             return None
         messages = asked(with_images(built.prompt.messages, self._contents.images), self._made.rounds)
-        return messages, Standing.of(built.prompt, self._made.batch.key)
+        return messages, StablePrefix.of(built.prompt, self._made.batch.key)
 
     def _for(self, window: int) -> Built | None:
         whole = self._whole

@@ -45,11 +45,11 @@ from runtime.event_stream import EventStream
 from runtime.formatters import Formatters, installed
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
+from runtime.llm import Model
 from runtime.mailbox import Mailbox
 from runtime.manifests import Manifests
 from runtime.marking import Marking
 from runtime.material import Materials
-from runtime.model import Model
 from runtime.places import Places
 from runtime.prompting import Prompting
 from runtime.stops import Stops

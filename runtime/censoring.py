@@ -21,7 +21,7 @@ from grounding.remembering import seen_in
 from grounding.run_context import Censor, RunContext, audience_of
 from grounding.sections import one_line
 from runtime.envelopes import Batch
-from runtime.exchange import Completion, ToolCall
+from runtime.llm import Completion, ToolCall
 from runtime.manifests import Manifests, RecordsOfTurn
 from runtime.question import Built
 from runtime.record_use import used

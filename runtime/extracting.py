@@ -25,9 +25,8 @@ from grounding.transcript.log import Transcript
 from runtime.budget_terms import BudgetExceeded
 from runtime.extraction_marks import ExtractionMarks, Found, Mark
 from runtime.jobs import Job
+from runtime.llm import Model, ModelFailed
 from runtime.manifests import Manifests
-from runtime.model import Model
-from runtime.model_errors import ModelFailed
 from runtime.spending import Spending
 
 JOB = "records.extract"

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter
 
 from connectors.message import StoreUnavailable, Superseded, Usage, redis_key
 from runtime.envelopes import Batch
-from runtime.exchange import Completion
+from runtime.llm import Completion
 from runtime.rounds import Result, Round, total
 from runtime.stored import pack, unpack
 
@@ -79,7 +79,7 @@ async def surely(step: Callable[[], Awaitable[T]]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A call of the model that was begun: its id (`runtime.exchange.Tries.id`), the model that was asked first, and how
+    """A call of the model that was begun: its id (`runtime.llm.Tries.id`), the model that was asked first, and how
     many tokens it was sent, by our estimate."""
 
     id: str

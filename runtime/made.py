@@ -10,11 +10,10 @@ from typing import Any
 from connectors.message import OutboundMessage, StoreUnavailable, Usage
 from runtime import replies
 from runtime.envelopes import Batch
-from runtime.exchange import Completion, Tries
 from runtime.journal import Done
+from runtime.llm import Completion, Transcription, Tries
 from runtime.question import Built
 from runtime.rounds import Result, Round, said
-from runtime.senses import Heard
 
 
 @dataclass(slots=True)
@@ -30,7 +29,7 @@ class Made:
     """How many of them are known to be counted."""
     completion: Completion | None = None
     """The call that ended them."""
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[Transcription] = field(default_factory=list)
     """The recordings that were written down for it, as soon as they are."""
     first: str | None = None
     """The model that is asked first, if not the one of the settings."""

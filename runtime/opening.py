@@ -22,8 +22,8 @@ from grounding.documents.index import IndexUnavailable
 from grounding.documents.ledger import Ledger
 from grounding.documents.origin import Mark
 from runtime.collection import Collection, Maker, default_identity, model_of
-from runtime.embedder import open_embedder
 from runtime.formers import Formers
+from runtime.llm import open_embedder
 from runtime.workspaces import Workspaces
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from runtime.cues import cues_in
 from runtime.environment.sampling import Surroundings
 from runtime.formatters import Formatters, Made
 from runtime.frames import frames_in
-from runtime.model import Model
+from runtime.llm import Model
 from runtime.question import Built, Question
 from runtime.tools import NOTHING, Tooling
 

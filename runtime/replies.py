@@ -15,8 +15,7 @@ from runtime import censoring
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
 from runtime.envelopes import Batch
-from runtime.exchange import Completion, whole
-from runtime.model_errors import ModelFailed
+from runtime.llm import Completion, ModelFailed, replace_surrogates
 from runtime.question import Built
 from runtime.rounds import Round, as_one, total
 
@@ -46,7 +45,7 @@ def draft(batch: Batch) -> OutboundMessage:
 def cut_short(text: str, model: str, *, asked: bool = True) -> Completion:
     """What was written of an answer when it was stopped; what it cost is not known. Where no model was being *asked*,
     no attempt is in it."""
-    said = whole(text).strip()
+    said = replace_surrogates(text).strip()
     return Completion(
         text=f"{said} …" if said else NOTHING_SAID, model=model, finish_reason=STOPPED, attempts=int(asked)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +17,11 @@ from connectors.message import Usage
 from grounding.blocks import SEPARATOR
 from grounding.run_context import Passage
 from grounding.tokens import Tokens
-from runtime.exchange import Completion, Message, ToolCall
+from runtime.llm import Completion, Message, ToolCall
 
 CALL_TOKENS = 12
 """What a provider adds for one call and its result: ids, roles, ends. More than OpenAI and Anthropic count."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-LOOKED_UP = "What you looked up for this answer. You cannot look up more: answer now, with what there is."
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +84,6 @@ def asked(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:
     """*prompt* and all that was said since."""
     taken: set[str] = set()
     return [*prompt, *(message for number, one in enumerate(rounds) for message in one.messages(number, taken))]
-
-
-def without_tools(messages: Sequence[Message]) -> list[Message]:
-    """*messages* with what tools told as text below the user's last message; the calls themselves are left out."""
-    told = [str(message["content"]) for message in messages if message["role"] == "tool"]
-    kept = [message for message in messages if message["role"] != "tool" and not message.get("tool_calls")]
-    if not told:
-        return kept
-    last = max(place for place, message in enumerate(kept) if message["role"] == "user")
-    kept[last] = {**kept[last], "content": _with(kept[last]["content"], SEPARATOR.join([LOOKED_UP, *told]))}
-    return kept
 
 
 def said(rounds: Sequence[Round]) -> str:
@@ -206,13 +194,3 @@ def _function(call: ToolCall) -> dict[str, str]:
 def _no_constant(name: str) -> object:
     """NaN and Infinity are Python's, and no JSON. Raises ValueError."""
     raise ValueError(f"{name} is no JSON")
-
-
-def _with(content: Any, text: str) -> Any:
-    """*content* with *text* behind its own."""
-    if isinstance(content, str):
-        return content + SEPARATOR + text
-    parts: list[Mapping[str, Any]] = list(content)
-    last = max(place for place, part in enumerate(parts) if part.get("type") == "text")
-    parts[last] = {**parts[last], "text": parts[last]["text"] + SEPARATOR + text}
-    return parts

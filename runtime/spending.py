@@ -2,14 +2,15 @@
 
 What a call took is counted for the workspace and, where a person asked for it, for that person: of several messages
 that are answered together, whoever wrote the last. It is counted by the name of the attempt that brought its answer
-(`runtime.exchange.Tries.name`), so that one of which nobody knows whether its answer was kept is counted once, as an
-answer or as lost. The last call of a turn is counted once for its turn; one of another name beside it, which a worker
+(`runtime.llm.Tries.name`), so that one of which nobody knows whether its answer was kept is counted once, as an answer
+or as lost. The last call of a turn is counted once for its turn; one of another name beside it, which a worker
 made that stood still for so long that its turn was taken up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -19,21 +20,22 @@ from config.settings import BUNDLED_MODELS, SMOLLM2, Settings
 from connectors.message import Scope, Superseded
 from connectors.message import Usage as Tokens
 from grounding.blocks import Prompt
+from grounding.documents.rerank import RerankUnavailable
 from grounding.tokens import Tokens as Counting
 from runtime.budget_terms import BudgetExceeded, Cost
 from runtime.budgets import Budgets
 from runtime.envelopes import Batch
-from runtime.exchange import Completion, Message, Tries
 from runtime.journal import surely
-from runtime.model import LOCAL_MAX_OUTPUT_TOKENS, Model
+from runtime.llm import LOCAL_MAX_OUTPUT_TOKENS, Completion, Message, Model, Transcription, Tries
 from runtime.prices import Prices
-from runtime.senses import Heard
 from runtime.usage import REPLY, TRANSCRIPTION, Usage
 
 MESSAGE_TOKENS = 4
 """What a provider adds for each message: its role and its ends."""
 IMAGE_TOKENS = 1600
 """For one picture: about what Anthropic counts for the largest that it does not shrink, more than OpenAI does."""
+RERANK = "rerank"
+"""The purpose of reranking, in the figures of usage."""
 Keep = Callable[[str, Tokens], Awaitable[None]]
 """What an attempt took, by its name."""
 _log = structlog.get_logger()
@@ -175,7 +177,7 @@ class Spending:
         """The model's answer to *messages*, which no person asked for, paid for with all its attempts. Events call it
         *told_as*, or as its *purpose*.
 
-        Raises `BudgetExceeded`, `runtime.model_errors.ModelFailed` and `connectors.message.StoreUnavailable`.
+        Raises `BudgetExceeded`, `runtime.llm.ModelFailed` and `connectors.message.StoreUnavailable`.
         """
         tries = Tries(await self._reserve_background(scope, turn_id, purpose, messages, output_tokens))
         is_settled = False
@@ -205,7 +207,7 @@ class Spending:
         usd = await self._usd(completion.model, sent, said)
         return replace(completion, usage=Tokens(sent, 0, said, usd, estimated=True))
 
-    async def settle_heard(self, batch: Batch, heard: Heard) -> None:
+    async def settle_heard(self, batch: Batch, heard: Transcription) -> None:
         """Count the writing down of a recording of *batch*, once for each request that it took."""
         purpose = f"{TRANSCRIPTION}.{heard.call}"
         await self.settle(batch.key.scope, batch.turn_id, purpose, heard.model, heard.usage, user_of(batch))
@@ -236,6 +238,30 @@ class Spending:
     async def _usd(self, model: str, prompt: int, completion: int) -> float:
         """By LiteLLM's price; 0.0 for the local model and those it has no price for."""
         return 0.0 if model in BUNDLED_MODELS else (await self._prices.of(model)).usd(prompt, completion)
+
+
+class RerankCosts:
+    """Counts reranking for the workspace: no person asked for it."""
+
+    def __init__(self, usage: Usage, budgets: Budgets) -> None:
+        self._usage = usage
+        self._budgets = budgets
+
+    async def check(self, scope: Scope) -> None:
+        """Raises `grounding.documents.rerank.RerankUnavailable` if the budget is used up."""
+        try:
+            await self._budgets.check(scope)
+        except BudgetExceeded as error:
+            raise RerankUnavailable(str(error), why="budget", retryable=False) from error
+
+    async def count(self, scope: Scope, model: str, tokens: Tokens) -> None:
+        """Count one call. Each call costs, also that of a turn that is taken up again."""
+        call = uuid.uuid4().hex
+        cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
+        await asyncio.gather(
+            self._usage.record(scope, call, RERANK, model, tokens),
+            self._budgets.settle(scope, f"{call}/{RERANK}", cost),
+        )
 
 
 def prompt_tokens(prompt: Prompt, images: int) -> int:

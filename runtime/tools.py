@@ -31,9 +31,8 @@ from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefuse
 from promptpolicy.sigils import Holder, Sigil, Sigils
 from runtime.censoring import CENSORED, because, of_call
 from runtime.envelopes import Batch
-from runtime.exchange import ToolCall
 from runtime.journal import Journal, surely
-from runtime.model import Model
+from runtime.llm import Model, ToolCall
 from runtime.question import Question
 from runtime.rounds import Result, Round
 from runtime.spending import user_of

@@ -30,9 +30,9 @@ from runtime.extracting import JOB as EXTRACT
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
 from runtime.journal import Done, Journal, surely
+from runtime.llm import Completion, Model
 from runtime.made import Made
 from runtime.manifests import Manifests
-from runtime.model import Completion, Model
 from runtime.outbox import Outbox
 from runtime.places import Places
 from runtime.progress import Telling, telling

@@ -11,7 +11,7 @@ import structlog
 from connectors.message import OutboundMessage, Usage
 from grounding.run_context import RunContext
 from runtime import replies
-from runtime.exchange import Completion
+from runtime.llm import Completion
 from runtime.question import Built
 from runtime.record_use import shown, used
 from runtime.rounds import Round, as_one, rows, total

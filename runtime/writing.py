@@ -25,16 +25,14 @@ from runtime.attachments.reading import Contents, Reading
 from runtime.budget_terms import BudgetExceeded
 from runtime.envelopes import Batch
 from runtime.journal import Begun, Done, Journal, surely
+from runtime.llm import Model, ModelFailed, Transcription
 from runtime.made import Made
 from runtime.manifests import Manifests, UnknownTurn
-from runtime.model import Model
-from runtime.model_errors import ModelFailed
 from runtime.outbox import Outbox
 from runtime.places import Places
 from runtime.progress import Telling
 from runtime.prompting import Prompting
 from runtime.question import Built, Question
-from runtime.senses import Heard
 from runtime.spending import Spending, prompt_tokens
 from runtime.stops import Stops, Wishes
 from runtime.turn_events import log_grounding
@@ -222,7 +220,7 @@ class Writing:
         if any(one.kind == "voice" for envelope in batch.envelopes for one in envelope.message.attachments):
             await self._spending.check(batch, TRANSCRIPTION)
 
-        async def heard(one: Heard) -> None:
+        async def heard(one: Transcription) -> None:
             made.heard.append(one)
             await self._count_heard(made)
 
@@ -285,10 +283,10 @@ class Writing:
 
     def _is_asking(self, made: Made) -> dict[str, Any] | None:
         """What is known of the call that is being made, once its request is; see `runtime.journal.Begun`."""
-        if not made.asked or made.tries.open is None:
+        if not made.asked:
             return None
         made.noted = made.tries.id
-        return {"id": made.tries.id, "model": made.tries.open.model, "sent": made.sent}
+        return {"id": made.tries.id, "model": made.first or self._model.name, "sent": made.sent}
 
     async def _pay(self, made: Made, built: Built, contents: Contents) -> None:
         """Hold what the first call may take. Raises `BudgetExceeded`."""

@@ -33,12 +33,11 @@ from runtime.forgetting import ForgetTurns
 from runtime.formatters import Formatters, Installed
 from runtime.jobs import Job, Jobs
 from runtime.knowledge import Knowledge
+from runtime.llm import IMPORT_SECONDS, LiteLLMReranker, Model
 from runtime.material import Materials
-from runtime.model import Model
 from runtime.prices import Prices
 from runtime.prompting import Prompting
-from runtime.reranker import IMPORT_SECONDS, LiteLLMReranker, RerankCosts
-from runtime.spending import Spending, held_seconds
+from runtime.spending import RerankCosts, Spending, held_seconds
 from runtime.stops import Stops
 from runtime.tools import Tooling
 from runtime.turn import Turns

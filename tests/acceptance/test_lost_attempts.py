@@ -177,7 +177,7 @@ async def test_who_stops_between_two_attempts_pays_for_the_first_alone(
         pausing.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("runtime.model._pause", pause)
+    monkeypatch.setattr("runtime.llm.client._pause", pause)
     chat.bot.model.will(HALF)
     await chat.telegram.say("what is it like?", by=BO)
     async with asyncio.timeout(20):
@@ -328,7 +328,7 @@ class Pausing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self._go_on = asyncio.Event(), asyncio.Event()
-        monkeypatch.setattr("runtime.model._pause", self._pause)
+        monkeypatch.setattr("runtime.llm.client._pause", self._pause)
 
     async def _pause(self, _: float) -> None:
         self.begun.set()

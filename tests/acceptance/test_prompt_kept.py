@@ -6,11 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import pytest
-
 from config.settings import Settings
 from connectors.message import Scope
-from runtime.loading import load_litellm
 from runtime.manifests import Manifest
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -35,25 +32,11 @@ async def _kept_meanwhile(bot: Bot) -> Manifest:
     return kept[0]
 
 
-async def test_a_prompt_is_kept_as_soon_as_it_was_sent(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+async def test_a_prompt_is_kept_while_the_model_writes(
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
-    monkeypatch.setattr("runtime.asking.KEEP_SECONDS", 1000)
     async with running_bot(model_settings(llm_max_attempts=1), openai_server) as bot:
         kept = await _kept_meanwhile(bot)
-
-    assert kept.context.query.text == "what is it like?"
-
-
-async def test_it_is_kept_a_moment_later_where_nobody_tells_that_it_was_sent(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    litellm = load_litellm()
-    litellm.in_memory_llm_clients_cache.flush_cache()
-    monkeypatch.setattr(litellm, "disable_aiohttp_transport", True)
-    async with running_bot(model_settings(llm_max_attempts=1), openai_server) as bot:
-        kept = await _kept_meanwhile(bot)
-    litellm.in_memory_llm_clients_cache.flush_cache()
 
     assert kept.context.query.text == "what is it like?"
 

@@ -21,12 +21,11 @@ from grounding.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime.budget_terms import BudgetExceeded, Term
-from runtime.exchange import Completion
 from runtime.extracting import JOB, RecordsExtraction
 from runtime.extraction_marks import ExtractionMarks
 from runtime.jobs import Job
+from runtime.llm import Completion, ModelFailed
 from runtime.manifests import Manifests
-from runtime.model_errors import ModelFailed
 from tests.emulators.records import RememberedRecords
 from tests.unit.test_assemble import context
 

@@ -13,10 +13,10 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
 from runtime.envelopes import Batch, Envelope, Lease, Merged
-from runtime.exchange import Completion
 from runtime.governor import Governors
 from runtime.hub import Hub
 from runtime.journal import Journal
+from runtime.llm import Completion
 from runtime.mailbox import Mailbox
 from runtime.part_states import PartStates
 from runtime.places import QueueMode, Settled

@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Superseded
 from grounding.run_context import Passage
 from runtime.envelopes import Batch, Envelope
-from runtime.exchange import Completion, ToolCall
 from runtime.journal import Journal
+from runtime.llm import Completion, ToolCall
 from runtime.rounds import Result
 
 KEY = ConversationKey("acme", "telegram", "-100")

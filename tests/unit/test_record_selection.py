@@ -31,7 +31,7 @@ from grounding.memory.selection.scoring import Scored, Weights, ranked, recency
 from grounding.memory.selection.selecting import Selected, Selecting, as_shown
 from grounding.tokens import load_tokens
 from runtime.censoring import acted, of_call
-from runtime.exchange import Completion, ToolCall
+from runtime.llm import Completion, ToolCall
 from runtime.question import Built
 from runtime.rounds import Round
 from tests.unit.test_assemble import context

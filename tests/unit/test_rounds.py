@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from connectors.message import Usage
 from grounding.tokens import load_tokens
-from runtime.exchange import Completion, ToolCall
-from runtime.rounds import Result, Round, as_one, asked, rest, rows, said, total, without_tools
-from runtime.senses import has_images, with_images, without_images
+from runtime.llm import Completion, ToolCall, with_images
+from runtime.llm.multimodal import has_images, without_images, without_tools
+from runtime.rounds import Result, Round, as_one, asked, rest, rows, said, total
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much?"}]
 IMAGE = SimpleNamespace(uri="data:image/png;base64,AA==")

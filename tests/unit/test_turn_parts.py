@@ -18,9 +18,8 @@ from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
 from runtime import replies
 from runtime.attaching import Attached, Looked
 from runtime.envelopes import Batch, Envelope
-from runtime.exchange import Completion
 from runtime.formatters import Formatters
-from runtime.model_errors import ModelUnavailable
+from runtime.llm import Completion, ModelUnavailable
 from runtime.prompting import Prompting
 from runtime.question import Question
 from runtime.tools import NOTHING, Offer
