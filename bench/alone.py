@@ -1,8 +1,7 @@
 """LiteLLM alone, in a process of its own (see `bench.children`): what its calls cost without a bot around them.
 
-It is set up as the runtime does (`runtime.loading`), and called in two ways: as the runtime calls it, through
-`runtime.model.Model`, which joins the pieces of streams before LiteLLM sees them; and by itself, with the very
-arguments that the runtime gives it: these are caught from one call through the model.
+It is set up as the runtime does, and called in two ways: as the runtime calls it, through `runtime.llm.Model`; and by
+itself, with the very arguments that the runtime gives it: these are caught from one call through the model.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Any
 from bench.bots import PREFIX, TOKEN
 from bench.children import obey
 from config.load import load
-from runtime.loading import loaded_litellm
-from runtime.model import Model
+from runtime.llm import Model, load_litellm
 
 PORTIONS = 5
 
@@ -37,7 +35,7 @@ class _Alone:
             "ADMIN_TOKEN": TOKEN,
         }
         settings = load({PREFIX + name: value for name, value in given.items()}).settings
-        self._litellm = await loaded_litellm()
+        self._litellm = await load_litellm()
         self._call, self._model = self._litellm.acompletion, Model(settings)
         await self._model.warm()  # as a bot is when it is measured: its garbage is looked for as seldom
 

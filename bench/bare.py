@@ -22,7 +22,7 @@ from aiogram.types import Message
 
 from bench.children import Child, child, obey
 from bench.platforms import platforms
-from runtime.loading import loaded_litellm
+from runtime.llm import load_litellm
 
 SYSTEM = "You are a helpful assistant."
 Said = list[dict[str, str]]
@@ -68,7 +68,7 @@ def _by_openai(base_url: str) -> Answer:
 
 
 async def _by_litellm(base_url: str) -> Answer:
-    litellm = await loaded_litellm()
+    litellm = await load_litellm()
 
     async def answer(said: Said) -> str:
         stream = await litellm.acompletion(

@@ -32,7 +32,7 @@ from grounding.documents.relevance import Floor, features
 from grounding.documents.trial import fill, load_documents
 from grounding.documents.vocabulary import Vocabulary
 from grounding.tokens import load_tokens
-from runtime.embedder import open_embedder
+from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]
 ROUNDS = 8

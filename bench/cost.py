@@ -2,9 +2,8 @@
 
 LiteLLM's own CPU is measured beside it, in turn with the bot, against the same model server and with the same prompt;
 it is taken off for every call that the bot made, those for summaries and records too, which are never streamed. It is
-measured as the runtime calls it, with what `runtime.exchange` and `runtime.pieces` do to call it for less: without them
-a stream of many chunks costs more than the whole turn of the bot; that figure is shown beside it. What is left is ours:
-HTTP, Redis's client, grounding, everything after the reply, the interpreter.
+measured as the runtime calls it, through `runtime.llm.Model`, and called by itself. What is left is ours: HTTP, Redis's
+client, grounding, everything after the reply, the interpreter.
 Redis itself is a process of its own and is shown by itself.
 """
 
@@ -42,7 +41,7 @@ class _Costs:
     litellm: list[float] = field(default_factory=list)
     """As the runtime calls it."""
     itself: list[float] = field(default_factory=list)
-    """The same calls without the runtime's joining of pieces and stopping in time."""
+    """The same calls by LiteLLM's own `acompletion`."""
     calls: list[float] = field(default_factory=list)
     """Of the model, a turn."""
     redis: list[float] = field(default_factory=list)

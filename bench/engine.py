@@ -14,7 +14,7 @@ from bench.prompts import Sent
 from config import load
 from grounding.blocks import ChatMessage
 from runtime.embedded.model_server import local_model
-from runtime.model import Completion, Model
+from runtime.llm import Completion, Model
 
 ANSWER_TOKENS = 4
 """What is measured is over with the first."""

@@ -33,7 +33,7 @@ from grounding.documents.recollection import ASSISTANT, WEIGHTS, Features, candi
 from grounding.documents.turns import Memory, Turns
 from grounding.evaluate_memory import ADVERSARIAL
 from grounding.sections import speaker, spoken
-from runtime.embedder import open_embedder
+from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]
 FOLDS = 5

@@ -27,7 +27,7 @@ from bench.calibrate import area, regression
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from grounding.documents.embedding import Embedder
 from grounding.documents.sparse import TURN_AVERAGE_TERMS, coverage, encode_document, encode_query
-from runtime.embedder import open_embedder
+from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]
 SHOWN = 5

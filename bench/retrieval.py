@@ -50,7 +50,7 @@ from runtime import deepening
 from runtime.cli.main import SWITCH_SECONDS
 from runtime.deeper import NONE, why_not
 from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, index_process
-from runtime.embedder import open_embedder
+from runtime.llm import open_embedder
 
 QUERIES = 400
 BATCH = GROUP_CHUNKS

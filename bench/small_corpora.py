@@ -29,7 +29,7 @@ from grounding.documents.trial import fill, load_documents
 from grounding.documents.vocabulary import NOTHING, Vocabulary
 from grounding.strategy import MATCH_LOG_ODDS
 from grounding.tokens import load_tokens
-from runtime.embedder import open_embedder
+from runtime.llm import open_embedder
 
 DRAWS = {20: 6, 60: 4, 200: 2, 600: 2}
 """Documents of a corpus, and how many corpora of that size are drawn."""

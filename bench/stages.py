@@ -30,7 +30,7 @@ STAGES: dict[str, str] = {
     "prompt built": "runtime.turns.prompt:PromptBuilder.build",
     "manifest": "runtime.turns.manifest:Manifests.keep",
     "reserve": "runtime.spending:Spending.reserve",
-    "model (LiteLLM and provider)": "runtime.model:Model.complete",
+    "model (LiteLLM and provider)": "runtime.llm.client:Model.complete",
     "journal": "runtime.turns.checkpoint:Checkpoints.save_answer",
     "store reply": "runtime.outbox:Outbox.put",
     "deliver": "runtime.delivery:Delivery.deliver",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
-from grounding import constitutive, evidence, weighing
+from grounding import constitutive, evidence
 from grounding.blocks import PLACES, SEPARATOR, Block, Layout, Prompt, Volatility
 from grounding.budgets import Budgets
 from grounding.draft import NO_CEILING_BYTES, Draft
@@ -15,7 +15,6 @@ from grounding.run_context import RunContext
 from grounding.tokens import Remembered, Tokens, utf8_length
 from grounding.window import (
     JOINT_TOKENS,
-    WINDOW_SAFETY,
     ContextTooLarge,
     front_bytes,
     front_room,
@@ -56,100 +55,29 @@ def prompt(context: RunContext, tokens: Tokens) -> Prompt:
     Each block is cut to its own budget, then blocks give up room in the order of `YIELDS`: until message, summary,
     tail, passages and hint keep their common ceilings in tokens and bytes, and then until all keep what a prompt may
     have in tokens and characters. To these neither the message gives way nor what is kept word for word: where they do
-    not fit, `ContextTooLarge` is raised. So it is where that takes more of the model's window than our tokens tell
-    (`grounding.weighing`); else what stands before all that comes with a turn is cut until there is room for a message
-    behind it, whatever this one is, and then the rest in the order of `YIELDS`.
+    not fit, `ContextTooLarge` is raised.
     """
     tokens = Remembered(tokens)
     budgets = context.budgets
-    begun = _begun(context, budgets, tokens)
-    made = _finished(context, begun, tokens)
-    room = weighing.own_room(budgets, made.blocks)
-    if context.memory is None and weighing.is_small(budgets, made, room):
-        return made
-    narrow = _narrowed(context, begun, room, tokens)
-    made = made if narrow is begun else _finished(context, narrow, tokens)
-    weight = weighing.weight(made, tokens)
-    if weight > room:
-        left = room - weighing.of_system(narrow.system, tokens)
-        texts = _floor(context, narrow.drafts, narrow.order, tokens)
-        if tokens.weigh(_join(texts, narrow.order)) > left:
-            floor = [narrow.drafts[name].block(name, text, tokens) for name, text in texts.items() if text]
-            raise weighing.too_large(budgets, [*narrow.system, *floor], tokens)
-        made = _finished(context, narrow, tokens, left)
-        weight = weighing.weight(made, tokens)
-    return replace(made, weighs=weight)
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """A prompt of which is cut what no message moves: the system message, and what stands in front of a turn's own."""
-
-    system: list[Block]
-    drafts: dict[str, Draft]
-    order: list[str]
-    texts: dict[str, str]
-
-    def bounded(self) -> list[str]:
-        """The blocks that keep the common ceilings."""
-        free = {name for name in self.drafts if name in evidence.FREE or self.drafts[name].placed}
-        return [name for name in self.order if name not in free]
-
-    def front(self) -> str:
-        """What stands in the user message before all that comes with the turn."""
-        return _join(self.texts, list(takewhile(lambda name: not _changes(self.drafts, name), self.order)))
-
-    def kept(self) -> str:
-        """What stands there whatever else has to go, beside the message."""
-        return _join({name: draft.least for name, draft in self.drafts.items()}, self.order)
-
-
-def _begun(context: RunContext, budgets: Budgets, tokens: Tokens) -> _Begun:
-    """The prompt of *context* begun within *budgets*: its own, or those of a smaller window. Raises `ContextTooLarge`
-    where its own do not do."""
     drafts = evidence.drafts(context, tokens)
     kept = sum(tokens.count(draft.least) + JOINT_TOKENS for draft in drafts.values() if draft.least)
-    is_own = budgets is context.budgets
-    standing = context if is_own else context.model_copy(update={"budgets": budgets})
-    system = constitutive.blocks(standing, tokens, kept)
+    system = constitutive.blocks(context, tokens, kept)
     order = _order(context.layout, drafts)
-    if is_own:
-        _require_floor(context, system, drafts, order, tokens)
-    begun = _Begun(system, drafts, order, {})
-    bounded = begun.bounded()
+    _require_floor(context, system, drafts, order, tokens)
+    free = {name for name in drafts if name in evidence.FREE or drafts[name].placed}
+    bounded = [name for name in order if name not in free]  # the blocks that keep the common ceilings
+    texts: dict[str, str] = {}
     for name, draft in drafts.items():
         most_bytes = budgets.prompt_bytes if name in bounded else NO_CEILING_BYTES
-        begun.texts[name] = draft.section.fit(tokens, draft.budget, most_bytes)
-    _reserve(begun.texts, drafts, order, bounded, tokens, budgets, taken(system))
-    return begun
+        texts[name] = draft.section.fit(tokens, draft.budget, most_bytes)
+    _reserve(texts, drafts, order, bounded, tokens, budgets, taken(system))
 
-
-def _narrowed(context: RunContext, begun: _Begun, room: int, tokens: Tokens) -> _Begun:
-    """*begun*, or begun once more for a smaller window, so that in *room* tokens of the model's own there is room for a
-    message behind it. Whether there is, and how small the window is, depends on no message."""
-    part = 1.0
-    for _ in range(weighing.MOST_ATTEMPTS):
-        share = weighing.share(context.budgets, begun.system, begun.front(), begun.kept(), room, tokens)
-        if share >= 1:
-            break
-        part *= share
-        begun = _begun(context, weighing.narrowed(context.budgets, begun.system, part), tokens)
-    return begun
-
-
-def _finished(context: RunContext, begun: _Begun, tokens: Tokens, most_own: int | None = None) -> Prompt:
-    """The prompt of *context* that was *begun*, within its budgets as we count; its user message takes at most
-    *most_own* tokens of the model's own, too."""
-    budgets, system, drafts, order = context.budgets, begun.system, begun.drafts, begun.order
-    texts = dict(begun.texts)
     told = SEPARATOR.join(block.text for block in system if block.used)
     ceiling = min(budgets.context_tokens, window_room(budgets) - taken(system))
     four = _Ceilings(min(ceiling, budgets.prompt_tokens), budgets.prompt_bytes)
-    _shrink(texts, drafts, begun.bounded(), tokens, four)
+    _shrink(texts, drafts, bounded, tokens, four)
     characters = budgets.prompt_characters - len(told) + uncounted(budgets, system)
     whole = _shrink(texts, drafts, order, tokens, _Ceilings(ceiling, characters=characters))
-    if most_own is not None:
-        whole = _lighten(texts, drafts, order, tokens, most_own)
     blocks = [*system, *(drafts[name].block(name, texts[name], tokens) for name in order)]
     return Prompt(tuple(blocks), context.layout, told, whole, tokens.count(whole))
 
@@ -157,10 +85,7 @@ def _finished(context: RunContext, begun: _Begun, tokens: Tokens, most_own: int 
 def rounds_room(context: RunContext, prompt: Prompt) -> int:
     """Tokens that the window has for what the model and its tools say after *prompt*, before the reply."""
     system = [block for block in prompt.blocks if block.place.message == "system"]
-    room = window_room(context.budgets) - taken(system) - prompt.tokens_total
-    if prompt.weighs:
-        room = min(room, int((weighing.own_room(context.budgets, prompt.blocks) - prompt.weighs) / WINDOW_SAFETY))
-    return max(0, room)
+    return max(0, window_room(context.budgets) - taken(system) - prompt.tokens_total)
 
 
 def _reserve(
@@ -269,22 +194,4 @@ def _shrink(
             over_tokens, over_bytes = ceilings.over(whole, tokens)
             if not over_tokens and not over_bytes:
                 return whole
-    return whole
-
-
-def _lighten(
-    texts: dict[str, str], drafts: Mapping[str, Draft], order: Sequence[str], tokens: Tokens, most: int
-) -> str:
-    """As `_shrink`, to *most* tokens of the model's own. No block gets more of ours than it had."""
-    whole = _join(texts, order)
-    for name in _yielding(order, drafts):
-        weights = weighing.Weights(tokens, tokens.count(texts[name]))
-        allowed, most_bytes = tokens.weigh(texts[name]), utf8_length(texts[name])
-        while texts[name] != drafts[name].least:
-            over = tokens.weigh(whole) - most
-            if over <= 0:
-                return whole
-            allowed -= over
-            texts[name] = drafts[name].section.fit(weights, max(allowed, 0), most_bytes)
-            whole = _join(texts, order)
     return whole

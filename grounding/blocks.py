@@ -112,8 +112,7 @@ class Prompt:
     """What is sent to the model: always one system and one user message.
 
     ``blocks`` stand in the order in which they are sent; unused ones (empty text) are among them.
-    ``tokens_total`` counts the user message. ``weighs`` is how many tokens of the model's own all but material takes at
-    most; 0 where it was not weighed, because its bytes are no more than what there is room for.
+    ``tokens_total`` counts the user message.
     """
 
     blocks: tuple[Block, ...]
@@ -121,7 +120,6 @@ class Prompt:
     system: str
     user: str
     tokens_total: int
-    weighs: int = 0
 
     @property
     def messages(self) -> list[ChatMessage]:

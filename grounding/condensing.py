@@ -72,7 +72,7 @@ def fits(context: RunContext, prompt: Prompt) -> bool:
 def cache_mib(context: RunContext, prompt: Prompt) -> int:
     """What the cache is reckoned to take for prompt, tools and reply, rounded up; 0 where nothing is known of it.
 
-    Tokens are the model's own, so ours are multiplied by `WINDOW_SAFETY`; where the prompt weighs more, that counts.
+    Tokens are the model's own, so ours are multiplied by `WINDOW_SAFETY`.
     For those that the server has memory for already none has to be free. See `grounding.cache_size` for the rest of the
     formula.
     """
@@ -81,9 +81,6 @@ def cache_mib(context: RunContext, prompt: Prompt) -> int:
         return 0
     system = sum(block.load for block in prompt.blocks if block.place.message == "system")
     read = (system + prompt.tokens_total + context.budgets.tools_tokens) * WINDOW_SAFETY
-    if prompt.weighs:
-        material = sum(block.weighs for block in prompt.blocks)
-        read = max(read, prompt.weighs + (material + context.budgets.tools_tokens) * WINDOW_SAFETY)
     held = max(0, math.ceil(read) + context.budgets.output_tokens - memory.reserved_tokens)
     return math.ceil(held * memory.bytes_per_token / MIB)
 

@@ -13,7 +13,6 @@ import regex
 import tiktoken
 
 from grounding.recent import Recent
-from grounding.vocabularies import heaviest, most, with_margin
 
 ENCODING = "cl100k_base"
 """Counts a little higher than newer vocabularies, so that a budget kept here is kept there."""
@@ -22,7 +21,6 @@ ELLIPSIS = " …"
 
 _LONGEST_TOKEN_CHARACTERS = 128
 _REMEMBERED_TEXTS = 512
-_REMEMBERED_WEIGHTS = 512
 _EDGES = (
     regex.compile(r"\n\s*\n"),
     regex.compile(r"\n"),
@@ -43,9 +41,6 @@ class Tokens(Protocol):
     def fits(self, text: str, limit: int) -> bool:
         """Whether *text* has at most *limit* tokens; cheap also where it is far longer."""
 
-    def weigh(self, text: str) -> int:
-        """How many tokens of a model's own vocabulary *text* takes at most; see `grounding.vocabularies`."""
-
 
 class TiktokenTokens:
     """Counts by tiktoken. Special-token syntax in a text is counted as the plain text that it is."""
@@ -63,12 +58,9 @@ class TiktokenTokens:
             return False
         return self.count(text) <= limit
 
-    def weigh(self, text: str) -> int:
-        return with_margin(heaviest(self._encoding.encode_ordinary(text)))
-
 
 class Remembered:
-    """Counts each text once; for the length of one assembly, in which the same texts are weighed again and again."""
+    """Counts each text once; for the length of one assembly, in which the same texts are counted again and again."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -87,9 +79,6 @@ class Remembered:
             return (len(text) <= limit and utf8_length(text) <= limit) or self.count(text) <= limit
         return self._tokens.fits(text, limit)
 
-    def weigh(self, text: str) -> int:
-        return self._tokens.weigh(text)
-
 
 class LineByLine:
     """Counts as *tokens* does, and each line only once in the life of a process: most lines of a prompt stood in the
@@ -102,7 +91,6 @@ class LineByLine:
         self._tokens = tokens
         self._lines: Recent[int] = Recent(remembered_lines)
         self._texts: Recent[int] = Recent(_REMEMBERED_TEXTS)  # whole blocks, that of the directives before all
-        self._weights: Recent[int] = Recent(_REMEMBERED_WEIGHTS)
 
     def count(self, text: str) -> int:
         return self._texts.of(text, self._by_lines) if "\n" in text else self._lines.of(text, self._tokens.count)
@@ -116,20 +104,12 @@ class LineByLine:
             return self._tokens.fits(text, limit)
         return (len(text) <= limit and utf8_length(text) <= limit) or self.count(text) <= limit
 
-    def weigh(self, text: str) -> int:
-        return self._weights.of(text, self._tokens.weigh)
-
 
 @cache
 def load_tokens() -> TiktokenTokens:
     """The counter, read once per process (about 0.1 s: call it off the event loop)."""
     find_vocabularies()
-    most()
-    encoding = tiktoken.get_encoding(ENCODING)
-    # Of its vocabulary it keeps a second copy in Python, which nothing reads but its lessons: 14 MB.
-    if hasattr(encoding, "_mergeable_ranks"):
-        encoding._mergeable_ranks = {}
-    return TiktokenTokens(encoding)
+    return TiktokenTokens(tiktoken.get_encoding(ENCODING))
 
 
 def find_vocabularies() -> None:

@@ -23,8 +23,7 @@ from runtime.budget_terms import BudgetExceeded
 from runtime.context_keeping import JOB as INDEX
 from runtime.context_keeping import ContextFollowing, now
 from runtime.jobs import Job
-from runtime.model import Model
-from runtime.model_errors import ModelFailed
+from runtime.llm import Model, ModelFailed
 from runtime.spending import Spending
 
 _ATTEMPTS = 2

@@ -49,8 +49,8 @@ from runtime.event_stream import EventStream
 from runtime.formatters import Formatters, installed
 from runtime.jobs import Jobs
 from runtime.knowledge import Knowledge
+from runtime.llm import Model
 from runtime.marking import Marking
-from runtime.model import Model
 from runtime.places import Places
 from runtime.stores import RedisStore, open_redis
 from runtime.supervisor import Supervisor

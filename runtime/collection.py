@@ -16,7 +16,7 @@ from grounding.documents.chunking import CountTokens
 from grounding.documents.context_field import ContextField
 from grounding.documents.deeper import Deeper
 from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.documents.index import Kind, PassageIndex
+from grounding.documents.index import Fusion, Kind, PassageIndex
 from grounding.documents.indexer import Exclusive, Indexer
 from grounding.documents.rerank import Reranker
 from grounding.documents.search import Search
@@ -27,8 +27,7 @@ from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.store import RecordStore
 from runtime.doubts import REBUILDING
 from runtime.embedded.index_client import IndexProcess, RemoteIndex
-from runtime.embedder import LiteLLMEmbedder, bundled_embedders
-from runtime.fusion import fusion_of
+from runtime.llm import LiteLLMEmbedder, bundled_embedders
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -155,7 +154,7 @@ def adapter(
         about = settings.data_dir / "qdrant", identity.model, identity.dimensions
         how: dict[str, Any] = {
             "timeout_seconds": settings.qdrant_timeout_seconds,
-            "fusion": fusion_of(settings),
+            "fusion": Fusion.from_settings(settings),
             "version": identity.payload_version,
             "deep_dimensions": deep_dimensions,
         }
@@ -173,7 +172,7 @@ def adapter(
         identity.dimensions,
         timeout_seconds=settings.qdrant_timeout_seconds,
         api_key=key.get_secret_value() if key else None,
-        fusion=fusion_of(settings),
+        fusion=Fusion.from_settings(settings),
         version=identity.payload_version,
         deep_dimensions=deep_dimensions,
     )

@@ -19,8 +19,7 @@ from promptpolicy.files import FilingPublisher
 from promptpolicy.publishing import VersionMoved
 from promptpolicy.slot import Slot
 from promptpolicy.versions import NoSuchVersion, Version
-from runtime.model import NEEDS_MODEL, Model
-from runtime.model_errors import ModelFailed
+from runtime.llm import NEEDS_MODEL, Model, ModelFailed
 from runtime.spending import Spending
 
 ATTEMPTS = 2

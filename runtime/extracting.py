@@ -25,8 +25,7 @@ from grounding.transcript.log import Transcript
 from runtime.budget_terms import BudgetExceeded
 from runtime.extraction_marks import ExtractionMarks, Found, Mark
 from runtime.jobs import Job
-from runtime.model import Model
-from runtime.model_errors import ModelFailed
+from runtime.llm import Model, ModelFailed
 from runtime.spending import Spending
 from runtime.turns import EXTRACT_RECORDS, Manifests
 

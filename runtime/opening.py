@@ -20,8 +20,8 @@ from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.index import IndexUnavailable
 from grounding.documents.ledger import Ledger
 from runtime.collection import Collection, Maker, default_identity, model_of
-from runtime.embedder import open_embedder
 from runtime.formers import Formers
+from runtime.llm import open_embedder
 from runtime.workspaces import Workspaces
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.loading import loaded_litellm
+from runtime.llm import load_litellm
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Prices:
     async def of(self, model: str) -> Price:
         """The price of *model*. The first time it may wait for LiteLLM's import."""
         if model not in self._known:
-            self._known[model] = await asyncio.to_thread(_listed, await loaded_litellm(), model)
+            self._known[model] = await asyncio.to_thread(_listed, await load_litellm(), model)
         return self._known[model]
 
 

@@ -22,14 +22,12 @@ from config.settings import BUNDLED_MODELS, SMOLLM2, Settings
 from connectors.message import Scope
 from connectors.message import Usage as Tokens
 from grounding.blocks import Prompt
+from grounding.documents.rerank import RerankUnavailable
 from grounding.tokens import Tokens as Counting
 from runtime.budget_terms import BudgetExceeded, Cost
 from runtime.budgets import Budgets
-from runtime.exchange import Completion, Message
-from runtime.model import LOCAL_MAX_OUTPUT_TOKENS, Model
-from runtime.model_errors import ModelFailed
+from runtime.llm import LOCAL_MAX_OUTPUT_TOKENS, Completion, Message, Model, ModelFailed, Transcription
 from runtime.prices import Prices
-from runtime.senses import Heard
 from runtime.store_retry import retry_until_stored
 from runtime.usage import Usage
 
@@ -122,7 +120,7 @@ class Spending:
         else:
             await retry_until_stored(lambda: self._budgets.release(payer.scope, reservation.call, payer.user))
 
-    async def settle_heard(self, payer: Payer, heard: Heard) -> None:
+    async def settle_heard(self, payer: Payer, heard: Transcription) -> None:
         """Settle the transcription of a recording."""
         await self.settle(payer, heard.call, heard.model, heard.usage)
 
@@ -136,7 +134,7 @@ class Spending:
     ) -> Completion:
         """Ask the model *messages* for nobody in particular, and pay for it. Events call it *purpose*.
 
-        Raises `BudgetExceeded`, `runtime.model_errors.ModelFailed` and `connectors.message.StoreUnavailable`.
+        Raises `BudgetExceeded`, `runtime.llm.ModelFailed` and `connectors.message.StoreUnavailable`.
         """
         payer, text = Payer(scope), "\n".join(str(message["content"]) for message in messages)
         sent = await asyncio.to_thread(self._counting.count, text) + MESSAGE_TOKENS * len(messages)
@@ -165,6 +163,30 @@ class Spending:
     async def _usd(self, model: str, prompt: int, completion: int) -> float:
         """Give LiteLLM's price; 0.0 for the local model and for those without one."""
         return 0.0 if model in BUNDLED_MODELS else (await self._prices.of(model)).usd(prompt, completion)
+
+
+class RerankCosts:
+    """Counts reranking for the workspace: no person asked for it."""
+
+    def __init__(self, usage: Usage, budgets: Budgets) -> None:
+        self._usage = usage
+        self._budgets = budgets
+
+    async def check(self, scope: Scope) -> None:
+        """Raises `grounding.documents.rerank.RerankUnavailable` if the budget is used up."""
+        try:
+            await self._budgets.check(scope)
+        except BudgetExceeded as error:
+            raise RerankUnavailable(str(error), why="budget", retryable=False) from error
+
+    async def count(self, scope: Scope, model: str, tokens: Tokens) -> None:
+        """Count one call. Each call costs, also that of a turn that is taken up again."""
+        call = uuid.uuid4().hex
+        cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
+        await asyncio.gather(
+            self._usage.record(scope, call, model, tokens),
+            self._budgets.settle(scope, call, cost),
+        )
 
 
 def prompt_tokens(prompt: Prompt, images: int) -> int:

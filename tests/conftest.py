@@ -23,7 +23,8 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from grounding.documents import embedding
-from runtime import loading, stores
+from runtime import stores
+from runtime.llm.loader import process_loader
 from tests.emulators import openai, valkey
 from tests.emulators.face import let_go_of_apps
 
@@ -43,8 +44,8 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 def pytest_sessionfinish() -> None:
     """Wait for what is still being loaded in a thread: the interpreter would wait for its locks for ever. See
-    `runtime.loading.is_loading`."""
-    for thread in list(loading._threads):
+    `runtime.llm.loader.is_loading`."""
+    for thread in process_loader.threads:
         thread.join(LOADING_SECONDS)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.library import checked
 from grounding.tokens import Tokens
+from grounding.window import MATERIAL_SAFETY
 
 VERSION = 1
 HERE = "here/"
@@ -34,7 +36,7 @@ class CodexTooNew(AgentRuntimeError):
 class Size:
     """The size of rendered material in a prompt.
 
-    ``tokens`` are ours, ``weight`` is the upper bound in tokens of the model's own vocabulary, ``characters`` are
+    ``tokens`` are ours, ``weight`` is an estimate in tokens of the model's own vocabulary, ``characters`` are
     Unicode characters.
     """
 
@@ -115,7 +117,8 @@ def sha256_of(text: str) -> str:
 
 def size_of(text: str, tokens: Tokens) -> Size:
     """Return the size of *text*, which is rendered. Takes time for a long text."""
-    return Size(tokens.count(text), tokens.weigh(text), len(text))
+    count = tokens.count(text)
+    return Size(count, math.ceil(count * MATERIAL_SAFETY), len(text))
 
 
 def _size(stored: Mapping[str, Any]) -> Size:

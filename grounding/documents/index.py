@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NamedTuple, Protocol
 
+from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents.embedding import Vector
 from grounding.documents.sparse import SparseVector
@@ -132,6 +133,18 @@ class Fusion:
     candidates: int = 300
     centring: float = 0.75
     looked_again: int = 100
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Fusion:
+        """Return the fusion that *settings* ask for."""
+        return cls(
+            method=settings.retrieval_fusion,
+            k=settings.retrieval_rrf_k,
+            dense=settings.retrieval_rrf_dense_weight,
+            sparse=settings.retrieval_rrf_sparse_weight,
+            candidates=settings.retrieval_candidates,
+            centring=settings.retrieval_centring,
+        )
 
 
 AskDeep = Callable[[], Awaitable[Vector | None]]

@@ -33,10 +33,9 @@ from runtime.changeover import DAY_SECONDS, former_collections, underway
 from runtime.deeper import why_not
 from runtime.doubts import APART
 from runtime.embedded.model_server import check_platform, find_weights
-from runtime.embedder import EMBEDDING_MODEL
 from runtime.environment.machine import Seen
+from runtime.llm import EMBEDDING_MODEL, LiteLLMReranker
 from runtime.platforms import examine_platforms, place_of, platforms_on
-from runtime.reranker import LiteLLMReranker
 from runtime.workspaces import SAMPLE
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from config.settings import EXTRACTIVE
-from runtime.model_errors import ModelFailed
+from runtime.llm import ModelFailed
 
 if TYPE_CHECKING:
     from runtime.bootstrap import Runtime

@@ -19,8 +19,7 @@ from connectors.connector import AttachmentUnavailable
 from connectors.message import Attachment, InboundMessage
 from grounding.run_context import AttachedImage, AttachedText, DegradedBlock
 from runtime.attachments.files import AUDIO_TYPES, IMAGE_TYPES, Files
-from runtime.model_errors import ModelFailed
-from runtime.senses import Heard, Image
+from runtime.llm import Image, ModelFailed, Transcription
 
 MAX_FILES = 10
 """Files of one turn that are read."""
@@ -37,11 +36,11 @@ _log = structlog.get_logger()
 
 
 class Senses(Protocol):
-    """What a model takes in besides text; see `runtime.model.Model`."""
+    """What a model takes in besides text; see `runtime.llm.Model`."""
 
     async def sees_images(self, first: str | None = None) -> bool: ...
 
-    async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard: ...
+    async def transcribe(self, audio: bytes, name: str, media_type: str) -> Transcription: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Contents:
     files: tuple[AttachedText, ...] = ()
     images: tuple[Image, ...] = field(default=(), repr=False)
     degraded: tuple[DegradedBlock, ...] = ()
-    heard: tuple[Heard, ...] = ()
+    heard: tuple[Transcription, ...] = ()
     unheard: str = ""
 
     @property
@@ -67,11 +66,11 @@ class Contents:
 
 
 NOTHING = Contents()
-Hears = Callable[[Heard], Awaitable[None]]
+Hears = Callable[[Transcription], Awaitable[None]]
 """What is told of each recording as soon as it is written down: it is paid for, whatever comes of the others."""
 
 
-async def _nobody(_: Heard) -> None: ...
+async def _nobody(_: Transcription) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class _Item:
     text: str = ""
     note: str = ""
     image: Image | None = None
-    heard: Heard | None = None
+    heard: Transcription | None = None
     failed: str = ""
     unsaid: str = ""
 

@@ -123,7 +123,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     # Else the interpreter looks through all that was ever imported for garbage, for seconds, before it ends.
     gc.freeze()
-    loading = sys.modules.get("runtime.loading")  # not imported for this
+    loading = sys.modules.get("runtime.llm.loader")  # not imported for this
     if loading is not None and loading.is_loading():
         sys.stderr.flush()
         os._exit(code)

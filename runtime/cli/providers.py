@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from runtime.windows import OLLAMA_URL
+from runtime.llm import OLLAMA_URL
 
 LM_STUDIO_URL = "http://127.0.0.1:1234"
 LOOK_SECONDS = 1.5

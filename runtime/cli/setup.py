@@ -32,8 +32,8 @@ from runtime.cli.providers import (
     full_model_id,
 )
 from runtime.cli.trial import Trial, attempt
+from runtime.llm import OLLAMA_URL
 from runtime.platforms import platforms_on
-from runtime.windows import OLLAMA_URL
 from runtime.workspaces import SAMPLE
 
 T = TypeVar("T")

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from config.settings import Settings
 from runtime.embedded.model_server import local_model
-from runtime.model import Model
-from runtime.model_errors import ModelFailed
+from runtime.llm import Model, ModelFailed
 
 QUESTION = "Hello!"
 TRIAL_TOKENS = 400
@@ -28,7 +27,7 @@ ADVICE = {
     "broken_stream": "the connection broke in the middle of the answer: try again",
     "empty": "the model answered nothing: choose another one",
 }
-"""What to do, by `runtime.model_errors.ModelFailed.why`."""
+"""What to do, by `runtime.llm.ModelFailed.why`."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from config.settings import Settings
 from connectors.message import Role
 from runtime.commands.command import Command, CommandRefused, Invocation
 from runtime.commands.wording import code, items
-from runtime.model import Model
+from runtime.llm import Model
 from runtime.places import ANSWERING, QUEUE_MODES, Answering, Places, QueueMode
 
 ANSWERS: dict[Answering, str] = {

@@ -10,7 +10,7 @@ from connectors.message import AgentRuntimeError, Role, Scope
 from grounding.documents.runs import Status as IndexStatus
 from runtime.commands.command import Command, Invocation
 from runtime.commands.wording import code, counted, items, plain, thousands
-from runtime.model import Model
+from runtime.llm import Model
 
 _ASK_SECONDS = 5.0
 """What one store may take to say how it is: longer than that is an answer, too."""

@@ -30,8 +30,8 @@ from runtime.commands.settled import SettledHere
 from runtime.commands.status import Status
 from runtime.commands.turns import TurnFacts
 from runtime.forgetting import Forgetting
+from runtime.llm import Model
 from runtime.marking import Marking
-from runtime.model import Model
 from runtime.places import Places
 from runtime.turns import Manifests
 from runtime.usage import Usage

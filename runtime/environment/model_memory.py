@@ -19,12 +19,11 @@ import structlog
 from config.settings import SMOLLM2, Settings
 from grounding.cache_size import CacheShape, shape_of
 from grounding.run_context import ModelMemory
-from runtime.credentials import credentials
 from runtime.embedded.model_server import installed_weights
 from runtime.environment.gguf import read_header
 from runtime.environment.gpus import NO_GPU
 from runtime.environment.machine import Seen
-from runtime.windows import OLLAMA_PREFIXES, OLLAMA_URL
+from runtime.llm import OLLAMA_PREFIXES, OLLAMA_URL, credentials
 
 ANSWER_BYTES = 4 * 2**20
 ANSWER_SECONDS = 10.0

@@ -18,12 +18,8 @@ from grounding.blocks import SEPARATOR
 from grounding.tokens import Tokens
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
-from runtime.caching import Standing
-from runtime.exchange import Completion, Message
-from runtime.model import Model
-from runtime.model_errors import ModelFailed, ModelUnavailable
+from runtime.llm import Completion, Message, Model, ModelFailed, ModelUnavailable, StablePrefix, with_images
 from runtime.progress import Telling
-from runtime.senses import with_images
 from runtime.spending import Spending, prompt_tokens
 from runtime.store_retry import retry_until_stored
 from runtime.turns import censors
@@ -113,8 +109,8 @@ class AgentLoop:
                 on_restart=stream.restart if stream.is_watched and stream.progress.can_restart else None,
                 tools=offer.schemas,
                 first=state.first,
-                standing=Standing.of(built.prompt, state.batch.key),
-                fitted=narrow.fitted,
+                stable_prefix=StablePrefix.of(built.prompt, state.batch.key),
+                fit_prompt=narrow.fitted,
             )
         except ModelFailed as error:
             await self._spending.settle_failed(state.payer, reservation, error)
@@ -190,13 +186,13 @@ class _NarrowPrompt:
         self._contents = contents
         self._tokens = tokens
 
-    async def fitted(self, window: int) -> tuple[Sequence[Message], Standing] | None:
+    async def fitted(self, window: int) -> tuple[Sequence[Message], StablePrefix] | None:
         """See `runtime.caching.Fitted`. In a thread: everything is cut and counted again."""
         built = self.built = await asyncio.to_thread(self._for, window)
         if built is None:
             return None
         messages = asked(with_images(built.prompt.messages, self._contents.images), self._state.rounds)
-        return messages, Standing.of(built.prompt, self._state.batch.key)
+        return messages, StablePrefix.of(built.prompt, self._state.batch.key)
 
     def _for(self, window: int) -> BuiltPrompt | None:
         whole = self._whole

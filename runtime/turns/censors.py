@@ -28,7 +28,7 @@ from grounding.memory.selection.censoring import set_off
 from grounding.remembering import seen_in
 from grounding.run_context import Censor, RunContext, SelectedRecord, audience_of
 from grounding.sections import one_line
-from runtime.exchange import Completion, ToolCall
+from runtime.llm import Completion, ToolCall
 from runtime.turns.batch import Batch
 from runtime.turns.manifest import Manifests, RecordsOfTurn
 from runtime.turns.rounds import Round, as_one

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from connectors.message import Superseded, redis_key
-from runtime.exchange import Completion
+from runtime.llm import Completion
 from runtime.store_retry import retry_until_stored
 from runtime.stored import pack, unpack
 from runtime.turns.batch import Batch

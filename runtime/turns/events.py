@@ -9,7 +9,7 @@ import structlog
 
 from connectors.message import OutboundMessage
 from grounding.run_context import RunContext
-from runtime.exchange import Completion
+from runtime.llm import Completion
 from runtime.turns import replies
 from runtime.turns.censors import shown_records, used_records
 from runtime.turns.rounds import Round, as_one, rows

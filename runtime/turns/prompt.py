@@ -38,7 +38,7 @@ from promptpolicy.policy import Composer, Policy, PolicyTooLarge
 from promptpolicy.slot import Directive, Kind
 from runtime.environment.sampling import Surroundings
 from runtime.formatters import Formatters, Made
-from runtime.model import Model
+from runtime.llm import Model
 from runtime.turns.material import ChosenMaterial, MaterialChooser, MaterialRequest, merged
 from runtime.turns.tools import NO_TOOLS, Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question

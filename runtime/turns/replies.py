@@ -13,8 +13,7 @@ from grounding.layers.retrieval import label
 from grounding.run_context import Censor, Passage
 from runtime.attachments.reading import Contents
 from runtime.budget_terms import BudgetExceeded
-from runtime.exchange import Completion, whole
-from runtime.model_errors import ModelFailed
+from runtime.llm import Completion, ModelFailed, replace_surrogates
 from runtime.turns import censors
 from runtime.turns.batch import Batch
 from runtime.turns.rounds import Round, as_one, total
@@ -44,7 +43,7 @@ def draft(batch: Batch) -> OutboundMessage:
 def cut_short(text: str, model: str, *, asked: bool = True) -> Completion:
     """What was written of an answer when it was stopped; what it cost is not known. If no model was being *asked*,
     no attempt is in it."""
-    said = whole(text).strip()
+    said = replace_surrogates(text).strip()
     return Completion(
         text=f"{said} …" if said else NOTHING_SAID, model=model, finish_reason=STOPPED, attempts=int(asked)
     )
@@ -166,7 +165,7 @@ def checked_answer(completion: Completion, built: BuiltPrompt, rounds: Sequence[
 
 
 def _material(built: BuiltPrompt) -> tuple[Passage, ...]:
-    """The files that were given whole, as what may be cited; who cites none of them was not given each as a source."""
+    """The files that were given whole, which a reply may cite."""
     material = built.context.codex
     files = material.files if material is not None else ()
     return tuple(Passage(source=file.path, heading="", text=file.text, score=0.0) for file in files)

@@ -1,7 +1,7 @@
 """The rounds of one answer: what the model said and wanted called, and what the tools told it. Pure.
 
 Messages of rounds follow the prompt's one system and one user message in OpenAI's form. Models that can call no tools
-get the same as text (`runtime.tool_messages`).
+get the same as text (`runtime.llm.multimodal.without_tools`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from connectors.message import Usage
 from grounding.blocks import SEPARATOR
 from grounding.run_context import Passage
 from grounding.tokens import Tokens
-from grounding.weighing import load
-from runtime.exchange import Completion, Message, ToolCall
+from runtime.llm import Completion, Message, ToolCall
 
 CALL_TOKENS = 12
 """What a provider adds for one call and its result: ids, roles, ends. More than OpenAI and Anthropic count."""
@@ -78,7 +77,7 @@ class Round:
         calls = self.completion.tool_calls
         texts = [self.completion.text, self.completion.warned, *(call.name + call.arguments for call in calls)]
         texts += [result.text for result in self.results]
-        return sum(load(text, tokens) for text in texts) + CALL_TOKENS * (len(calls) + 1)
+        return sum(tokens.count(text) for text in texts) + CALL_TOKENS * (len(calls) + 1)
 
 
 def asked(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:

@@ -28,10 +28,8 @@ from grounding.run_context import Censor, RunContext
 from grounding.sections import as_data
 from grounding.tokens import Tokens, clip
 from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefused, schema_text
-from grounding.weighing import Loads
 from promptpolicy.sigils import Holder, Sigil, Sigils
-from runtime.exchange import ToolCall
-from runtime.model import Model
+from runtime.llm import Model, ToolCall
 from runtime.store_retry import retry_until_stored
 from runtime.turns.batch import Batch
 from runtime.turns.censors import CENSORED, because, of_call
@@ -93,14 +91,6 @@ class ToolContext:
             context=self.context,
             has_read_untrusted=has_read_untrusted,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Most:
-    """What the model may be told of a result: so many tokens, as *counter* counts them."""
-
-    tokens: int
-    counter: Tokens
 
 
 class Tooling:
@@ -171,7 +161,7 @@ class Tooling:
         were run before; None there was begun by a process that ended. Raises nothing that a tool raises, only
         `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
         """
-        most = self._most(room // max(len(calls), 1))
+        most = min(self._max_tokens, room // max(len(calls), 1))
         results: dict[int, Result] = {place: result for place, result in known.items() if result is not None}
 
         async def one(place: int) -> None:
@@ -180,11 +170,6 @@ class Tooling:
         for places in self._groups(offer, calls, results):
             await _beside_each_other([one(place) for place in places])
         return tuple(results[place] for place in range(len(calls)))
-
-    def _most(self, room: int) -> _Most:
-        """What one result may have if the window has *room* for it: that counts what a model takes more than we."""
-        most = min(self._max_tokens, room)
-        return _Most(most, Loads(self._tokens, most / room if room > 0 else 1.0))
 
     def refuse(self, question: Question, calls: Sequence[ToolCall]) -> None:
         """Tell of *calls* that are not run at all."""
@@ -213,7 +198,7 @@ class Tooling:
         return groups
 
     async def _run(
-        self, turn: ToolContext, offer: OfferedTools, place: int, call: ToolCall, most: _Most, *, begun: bool
+        self, turn: ToolContext, offer: OfferedTools, place: int, call: ToolCall, most: int, *, begun: bool
     ) -> Result:
         tool = offer.tools.get(call.name)
         if place >= MAX_CALLS:
@@ -228,7 +213,7 @@ class Tooling:
         return result
 
     async def _permitted(
-        self, turn: ToolContext, tool: Tool[Any], place: int, call: ToolCall, most: _Most, *, begun: bool
+        self, turn: ToolContext, tool: Tool[Any], place: int, call: ToolCall, most: int, *, begun: bool
     ) -> Result:
         censors = of_call(turn.context.censors, call)
         blocking = next((one for one in censors if one.severity == "block"), None)
@@ -246,13 +231,13 @@ class Tooling:
         result = await self._called(tool, made, arguments, most)
         return self._warned(result, censors, most) if censors else result
 
-    def _warned(self, result: Result, censors: Sequence[Censor], most: _Most) -> Result:
+    def _warned(self, result: Result, censors: Sequence[Censor], most: int) -> Result:
         """*result* behind what the call set off, for the model to heed in its next word."""
         warning = "\n".join(f"Warning: {because(one)}." for one in censors)
-        text = clip(f"{warning}\n{result.text}", most.counter, most.tokens) or NO_ROOM
+        text = clip(f"{warning}\n{result.text}", self._tokens, most) or NO_ROOM
         return replace(result, text=text, tokens=self._tokens.count(text))
 
-    async def _called(self, tool: Tool[Any], call: Call, arguments: Arguments, most: _Most) -> Result:
+    async def _called(self, tool: Tool[Any], call: Call, arguments: Arguments, most: int) -> Result:
         """What *tool* says, or how it failed."""
         started = time.perf_counter()
         evidence, failed, said = Evidence(""), "", ""
@@ -277,14 +262,14 @@ class Tooling:
         passages = tuple(one for one in evidence.passages if label(one.source, one.heading) in shown)
         return Result(tool.name, shown, True, "", self._tokens.count(shown), elapsed_ms, passages)
 
-    def _wrong(self, tool: str, failed: str, said: str, most: _Most, elapsed_ms: int = 0) -> Result:
-        text = clip(as_data(f"Error: {said[:MAX_ERROR_CHARACTERS]}."), most.counter, most.tokens) or NO_ROOM
+    def _wrong(self, tool: str, failed: str, said: str, most: int, elapsed_ms: int = 0) -> Result:
+        text = clip(as_data(f"Error: {said[:MAX_ERROR_CHARACTERS]}."), self._tokens, most) or NO_ROOM
         return Result(tool, text, False, failed, self._tokens.count(text), elapsed_ms)
 
-    async def _shown(self, text: str, most: _Most) -> str:
-        if len(text) > most.tokens * USUAL_TOKEN_CHARACTERS:  # it is to be cut
-            return await asyncio.to_thread(rendered, text, most.counter, most.tokens)
-        return rendered(text, most.counter, most.tokens)
+    async def _shown(self, text: str, most: int) -> str:
+        if len(text) > most * USUAL_TOKEN_CHARACTERS:  # it is to be cut
+            return await asyncio.to_thread(rendered, text, self._tokens, most)
+        return rendered(text, self._tokens, most)
 
     def _is_permitted(self, name: str, sigil: Sigil) -> bool:
         return all(sigil.allows(scope) for scope in self._toolbox[name].scopes)

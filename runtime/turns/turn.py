@@ -29,12 +29,10 @@ from runtime.attachments.reading import Contents, Reading, written
 from runtime.budget_terms import BudgetExceeded
 from runtime.hub import Hub
 from runtime.jobs import Job, Jobs
-from runtime.model import Model
-from runtime.model_errors import ModelFailed
+from runtime.llm import Model, ModelFailed, Transcription
 from runtime.outbox import Outbox
 from runtime.places import Places
 from runtime.progress import Telling, telling
-from runtime.senses import Heard
 from runtime.spending import Spending
 from runtime.store_retry import retry_until_stored
 from runtime.turns import replies
@@ -236,7 +234,7 @@ class Turns:
         if any(one.kind == "voice" for message in before for one in message.attachments):
             await self._spending.check(state.payer, TRANSCRIPTION)
 
-        async def heard(one: Heard) -> None:
+        async def heard(one: Transcription) -> None:
             state.heard.append(one)
             await self._settle_heard(state)
 

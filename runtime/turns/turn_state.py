@@ -14,8 +14,7 @@ from grounding.sections import speaker, spoken
 from grounding.sessions.prefix import UNKNOWN, Prefix
 from grounding.sessions.shown import Shown
 from runtime.attachments.reading import NOTHING, Contents
-from runtime.exchange import Completion
-from runtime.senses import Heard
+from runtime.llm import Completion, Transcription
 from runtime.spending import Payer, Reservation
 from runtime.turns.batch import Batch
 from runtime.turns.checkpoint import TurnCheckpoint
@@ -154,7 +153,7 @@ class TurnState:
     """The model's calls that wanted tools."""
     completion: Completion | None = None
     """The call that ended them."""
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[Transcription] = field(default_factory=list)
     """The recordings that were transcribed for it, as soon as they are."""
     first: str | None = None
     """The model that is asked first, if not the one of the settings."""

@@ -31,10 +31,9 @@ from runtime.forgetting import ForgetTurns
 from runtime.formatters import Formatters, Installed
 from runtime.jobs import Job, Jobs
 from runtime.knowledge import Knowledge
-from runtime.model import Model
+from runtime.llm import IMPORT_SECONDS, LiteLLMReranker, Model
 from runtime.prices import Prices
-from runtime.reranker import IMPORT_SECONDS, LiteLLMReranker, RerankCosts
-from runtime.spending import Spending
+from runtime.spending import RerankCosts, Spending
 from runtime.turns import Cancellations, MaterialChooser, Materials, PromptBuilder, RecordAccounting, Tooling, Turns
 from runtime.wiring.kept import Kept
 from runtime.wiring.records import wire_records

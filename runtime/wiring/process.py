@@ -18,7 +18,7 @@ from runtime.environment.model_memory import ModelMemories
 from runtime.environment.sampling import Surroundings
 from runtime.formatters import Installed
 from runtime.knowledge import Knowledge
-from runtime.model import Model
+from runtime.llm import Model
 from runtime.stores import RedisStore
 from runtime.turns import Lane, Worker
 from runtime.wiring.answering import Answering, wire_answering, wire_reranker

@@ -235,7 +235,7 @@ async def test_words_before_and_between_are_shown_and_stay(bot: Bot) -> None:
 async def test_a_round_that_is_tried_again_leaves_the_words_before_it(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.model.FIRST_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.llm.client.FIRST_BACKOFF_SECONDS", 0.001)
     settings = model_settings(access_policy="open", llm_tools="always", default_workspace="acme", show_sources=False)
     async with (
         TelegramEmulator() as telegram,

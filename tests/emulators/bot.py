@@ -20,7 +20,7 @@ from runtime import events
 from runtime.bootstrap import ALL_PARTS, Part, Runtime, open_runtime
 from runtime.embedded.child import beside
 from runtime.event_stream import EventStream
-from runtime.loading import loaded_litellm
+from runtime.llm import load_litellm
 from runtime.redaction import Redaction
 from tests.emulators.openai import FakeOpenAI, in_background
 
@@ -126,7 +126,7 @@ async def running_bot(
         async with asyncio.timeout(60):
             await runtime.knowledge.opened()
         async with asyncio.timeout(120):  # what a test waits for is an answer, not what is loaded for the first one
-            await loaded_litellm()
+            await load_litellm()
         bot = Bot(runtime, model, http, seen)
         await bot.write_documents("acme", DOCUMENTS if documents is None else documents)
         yield bot

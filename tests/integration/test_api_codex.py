@@ -193,7 +193,7 @@ async def test_the_list_says_what_a_turn_does_with_each_amount_of_material(
     modes = []
     async with serving_face(settings) as face:
         here = await face.workspace("codex-amounts")
-        for number, sentences in enumerate([800, *[40] * 8]):
+        for number, sentences in enumerate([600, *[40] * 8]):
             await put(face, here, f"filler{number}.md", "Ballast of no interest to anybody at all. " * sentences)
             found = await listed(face, here)
             built = await ground(face, here, "does the quokka on its island fear anybody?", "den")

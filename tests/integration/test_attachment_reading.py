@@ -18,9 +18,8 @@ from grounding.run_context import AttachedText
 from runtime.attachments.files import Files
 from runtime.attachments.reading import MAX_FILES, MAX_IMAGES, NOTHING, Contents, Reading, written
 from runtime.hub import Hub
+from runtime.llm import ModelUnavailable, Transcription
 from runtime.locating import Locator
-from runtime.model_errors import ModelUnavailable
-from runtime.senses import Heard
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.turn_state import Question
 from tests.emulators import documents as made
@@ -59,11 +58,11 @@ class Senses:
     async def sees_images(self, first: str | None = None) -> bool:
         return self.sees
 
-    async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard:
+    async def transcribe(self, audio: bytes, name: str, media_type: str) -> Transcription:
         self.recordings.append((name, media_type))
         if isinstance(self.heard, ModelUnavailable):
             raise self.heard
-        return Heard(self.heard, "openai/whisper-1")
+        return Transcription(self.heard, "openai/whisper-1")
 
 
 @pytest_asyncio.fixture
@@ -234,14 +233,14 @@ async def test_each_recording_is_told_of_as_soon_as_it_is_written_down(reading: 
     told = asyncio.Event()
 
     class OneAtATime(Senses):
-        async def transcribe(self, audio: bytes, name: str, media_type: str) -> Heard:
+        async def transcribe(self, audio: bytes, name: str, media_type: str) -> Transcription:
             if self.recordings:
                 await told.wait()
             return await super().transcribe(audio, name, media_type)
 
     calls = []
 
-    async def heard(one: Heard) -> None:
+    async def heard(one: Transcription) -> None:
         calls.append(one.call)
         told.set()
 

@@ -33,7 +33,7 @@ from runtime.data_dir import SOCKET_NAME
 from runtime.embedded.redis_server import embedded_redis
 from runtime.embedded.sockets import socket_path
 from runtime.hub import Hub
-from runtime.loading import loaded_litellm
+from runtime.llm import load_litellm
 from runtime.stores import open_redis
 from runtime.turns.batch import Batch, Envelope, Lane
 from runtime.turns.dead_letters import DeadLetters
@@ -563,7 +563,7 @@ async def test_doctor_names_what_is_wrong_where_nothing_runs(command: Command, o
 async def test_doctor_says_which_setting_is_wrong(
     command: Command, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, failing: str, why: str, advice: str
 ) -> None:
-    await loaded_litellm()  # on a busy machine the doctor would not wait for it
+    await load_litellm()  # on a busy machine the doctor would not wait for it
     monkeypatch.setenv(f"AGENT_RUNTIME_{variable}", value)
     done = await command("doctor", "--json")
     assert done.code == 1

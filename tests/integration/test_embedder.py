@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from grounding.documents.embedding import Embedder, EmbedderUnavailable
-from runtime.embedder import BATCH, open_embedder
+from runtime.llm import open_embedder
+from runtime.llm.embeddings import BATCH
 from tests.conftest import MakeSettings
 from tests.emulators.openai import EMBEDDING_DIMENSIONS, FakeOpenAI, Reply
 

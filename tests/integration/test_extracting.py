@@ -21,11 +21,10 @@ from grounding.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime.budget_terms import BudgetExceeded, Term
-from runtime.exchange import Completion
 from runtime.extracting import JOB, RecordsExtraction
 from runtime.extraction_marks import ExtractionMarks
 from runtime.jobs import Job
-from runtime.model_errors import ModelFailed
+from runtime.llm import Completion, ModelFailed
 from runtime.turns.manifest import Manifests
 from tests.emulators.records import RememberedRecords
 from tests.unit.test_assemble import context

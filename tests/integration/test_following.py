@@ -29,7 +29,6 @@ from grounding.tokens import load_tokens
 from promptpolicy.directives import Directives
 from promptpolicy.files import FilingPublisher
 from promptpolicy.tree import DirectiveTree
-from runtime import embedder as runtime_embedder
 from runtime import following as module
 from runtime import watching
 from runtime.changes import Changes
@@ -37,6 +36,7 @@ from runtime.doubts import APART, LEADERLESS_SECONDS, STALE, Doubts
 from runtime.embedded.child import beside
 from runtime.knowledge import Knowledge
 from runtime.leadership import KEY as LEADER
+from runtime.llm import embeddings as runtime_embedder
 from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords

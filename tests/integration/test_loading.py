@@ -9,12 +9,12 @@ from pathlib import Path
 
 _ENDS_WHILE_IT_LOADS = """
 import asyncio, contextlib, threading
-from runtime.loading import beside_the_process
+from runtime.llm.loader import process_loader
 
 async def main():
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.01):
-            await beside_the_process(threading.Event().wait)
+            await process_loader.run_in_daemon_thread(threading.Event().wait)
 
 asyncio.run(main())
 """
@@ -28,14 +28,14 @@ def test_a_process_that_ends_does_not_wait_for_what_it_was_loading() -> None:
 _IMPORTS_AT_ITS_END = """
 import asyncio, sys, threading
 from runtime.cli import main as cli
-from runtime.loading import beside_the_process
+from runtime.llm.loader import process_loader
 
 class ImportsWhenItIsTakenApart:
     def __del__(self):
         import held
 
 async def ends_while_it_imports():
-    loading = asyncio.create_task(beside_the_process(lambda: __import__("held")))
+    loading = asyncio.create_task(process_loader.run_in_daemon_thread(lambda: __import__("held")))
     while "held" not in sys.modules:
         await asyncio.sleep(0.01)
     loading.cancel()

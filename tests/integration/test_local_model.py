@@ -17,7 +17,7 @@ from connectors.connector import State
 from runtime.embedded import model_server
 from runtime.embedded.child import ChildFailed
 from runtime.embedded.model_server import NoLocalModel, find_weights, local_model
-from runtime.model import Model, ModelUnavailable
+from runtime.llm import Model, ModelUnavailable
 from tests.conftest import MakeSettings
 
 

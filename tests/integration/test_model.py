@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-import runtime.credentials
-import runtime.exchange
-import runtime.model
 from config.settings import SMOLLM2
 from connectors.message import Usage
-from runtime.loading import loaded_litellm
-from runtime.model import Model, ModelRefused, ModelUnavailable, ToolCall
-from runtime.pieces import GATHER_SECONDS
+from runtime.llm import Model, ModelRefused, ModelUnavailable, ToolCall, client, credentials, load_litellm, streaming
 from runtime.turns import replies
 from tests.conftest import MakeSettings
 from tests.emulators.openai import FakeOpenAI, Reply
@@ -33,7 +26,7 @@ TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime.model, "FIRST_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(client, "FIRST_BACKOFF_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -78,11 +71,11 @@ async def test_the_time_that_importing_takes_is_not_called_the_models(
 
     async def loaded() -> Any:
         importing_seconds[0] += 86_400.0
-        return await loaded_litellm()
+        return await load_litellm()
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + importing_seconds[0])
-    monkeypatch.setattr(runtime.exchange, "time", clock)
-    monkeypatch.setattr(runtime.model, "loaded_litellm", loaded)
+    monkeypatch.setattr(streaming, "time", clock)
+    monkeypatch.setattr(client, "load_litellm", loaded)
 
     assert 0 <= (await model.complete(MESSAGES)).latency_ms < 86_400_000
 
@@ -98,7 +91,7 @@ async def test_a_streamed_answer_is_shown_piece_by_piece_and_equals_the_whole(
     model: Model, openai_server: FakeOpenAI
 ) -> None:
     screen = Screen()
-    openai_server.chunk_delay_seconds = 2 * GATHER_SECONDS
+    openai_server.chunk_delay_seconds = 0.01
     streamed = await model.complete(MESSAGES, on_delta=screen.show)
     whole = await model.complete(MESSAGES)
     assert screen.text == streamed.text == whole.text
@@ -136,31 +129,6 @@ async def test_tool_calls_arrive_whole_and_streamed(model: Model, openai_server:
     assert openai_server.requests[0]["tools"] == [TOOL]
     ours = {"model", "messages", "tools", "max_tokens", "stream", "stream_options"}
     assert set(openai_server.requests[0]) | set(openai_server.requests[1]) <= ours, "nothing of LiteLLM's own is sent"
-
-
-_OFFERS_A_TOOL = """
-import asyncio, sys
-from config.settings import SMOLLM2, Settings
-from runtime.loading import loaded_litellm
-from runtime.model import Model, ModelUnavailable
-
-async def offer():
-    model = Model(Settings(llm_model="openai/x", llm_api_base="http://127.0.0.1:1", llm_api_key="k",
-                           llm_tools="always", llm_max_attempts=1))
-    tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
-    try:
-        await model.complete([{"role": "user", "content": "Hello"}], tools=[tool])
-    except ModelUnavailable:
-        print("asked", "mcp" in sys.modules)
-    await model.close()
-
-asyncio.run(offer())
-"""
-
-
-def test_a_call_with_tools_does_not_wait_for_the_import_of_a_protocol_that_it_does_not_speak() -> None:
-    done = subprocess.run([sys.executable, "-c", _OFFERS_A_TOOL], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.splitlines()[-1] == "asked False"
 
 
 @pytest.mark.parametrize("trouble", ["rate_limited", "server_error", "empty", "garbage"])
@@ -207,7 +175,7 @@ async def test_a_provider_is_left_alone_as_long_as_it_asked(
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("runtime.model._pause", sleep)
+    monkeypatch.setattr("runtime.llm.client._pause", sleep)
     openai_server.will(Reply(trouble="rate_limited", retry_after_seconds=3), "There you are.")
     assert (await model.complete(MESSAGES)).text == "There you are."
     assert 3 in pauses
@@ -266,9 +234,9 @@ async def test_when_all_models_fail_the_first_ones_failure_is_told(
 
 async def test_a_key_is_never_sent_to_another_providers_model(settings: MakeSettings) -> None:
     made = settings(llm_model="anthropic/x", llm_api_key="secret", llm_api_base="http://127.0.0.1:1")
-    assert runtime.credentials.credentials(made, "anthropic/y")["api_key"] == "secret"
-    assert runtime.credentials.credentials(made, "openai/y") == {}
-    assert runtime.credentials.credentials(made, "gpt-4o") == {}
+    assert credentials(made, "anthropic/y")["api_key"] == "secret"
+    assert credentials(made, "openai/y") == {}
+    assert credentials(made, "gpt-4o") == {}
 
 
 @pytest.mark.parametrize(
@@ -288,8 +256,8 @@ def test_nor_where_models_are_named_without_their_providers(
 ) -> None:
     """LiteLLM knows some by their names alone: a key of OpenAI went to Anthropic, and to whoever embeds."""
     made = settings(llm_model=model, llm_api_key="secret", llm_api_base="http://127.0.0.1:1")
-    assert [runtime.credentials.credentials(made, other) for other in others] == [{}] * len(others)
-    assert {runtime.credentials.credentials(made, one)["api_key"] for one in (model, *own)} == {"secret"}
+    assert [credentials(made, other) for other in others] == [{}] * len(others)
+    assert {credentials(made, one)["api_key"] for one in (model, *own)} == {"secret"}
 
 
 @pytest.mark.parametrize("trouble", ["break_off", "leave_off", "stall"])
@@ -411,7 +379,7 @@ async def test_a_password_in_an_address_is_told_to_nobody(model_settings: MakeSe
 
 
 async def test_a_server_that_is_not_there_is_not_asked_for_long(model_settings: MakeSettings) -> None:
-    await loaded_litellm()
+    await load_litellm()
     started = time.monotonic()
     with pytest.raises(ModelUnavailable):
         await Model(model_settings(llm_api_base="http://127.0.0.1:1/v1", llm_max_attempts=100)).complete(MESSAGES)
@@ -517,86 +485,6 @@ async def test_streamed_answers_use_one_connection(model: Model, openai_server: 
     for _ in range(3):
         await model.complete(MESSAGES, on_delta=Screen().show)
     assert len(set(openai_server.peers)) == 1
-
-
-async def test_a_streamed_answer_is_not_put_together_again_to_know_its_usage(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import litellm
-
-    whole = await model.complete(MESSAGES)
-    built: list[str] = []
-    monkeypatch.setattr(litellm, "stream_chunk_builder", lambda *_, **__: built.append("answer"))
-    streamed = await model.complete(MESSAGES, on_delta=Screen().show)
-    assert (built, streamed.usage.completion) == ([], whole.usage.completion)
-
-
-@pytest.mark.parametrize("streams", [False, True])
-async def test_litellm_prepares_no_logs(model: Model, monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
-    from litellm.litellm_core_utils import litellm_logging
-
-    logged: list[str] = []
-
-    def log(*args: Any, **kwargs: Any) -> None:
-        logged.append("payload")
-
-    monkeypatch.setattr(litellm_logging, "get_standard_logging_object_payload", log)
-    await model.complete(MESSAGES, on_delta=Screen().show if streams else None)
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.wait(others, timeout=0.2)
-    assert logged == []
-
-
-async def test_a_streamed_answer_leaves_no_generator_for_the_event_loop_to_end(
-    model: Model, openai_server: FakeOpenAI
-) -> None:
-    """That is a task and a wake-up for each. Should this fail with a new LiteLLM or client: `runtime.pieces`."""
-    openai_server.will("one two three four five six seven eight nine ten")
-    left: list[str] = []
-    hooks = sys.get_asyncgen_hooks()
-    assert hooks.finalizer is not None
-    end = hooks.finalizer
-
-    def end_and_tell(generator: Any) -> None:
-        left.append(generator.__qualname__)
-        end(generator)
-
-    sys.set_asyncgen_hooks(finalizer=end_and_tell)
-    try:
-        streamed = await model.complete(MESSAGES, on_delta=Screen().show)
-        await asyncio.sleep(0)
-    finally:
-        sys.set_asyncgen_hooks(finalizer=end)
-    assert streamed.text.endswith("ten")
-    assert left == []
-
-
-async def test_a_price_that_is_not_listed_is_looked_for_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    import litellm
-
-    monkeypatch.setattr(runtime.exchange, "_unlisted", set())
-    looked: list[str] = []
-    look = litellm.cost_per_token
-
-    def look_and_tell(**about: Any) -> tuple[float, float]:
-        looked.append(about["model"])
-        return look(**about)
-
-    monkeypatch.setattr(litellm, "cost_per_token", look_and_tell)
-    answers = [await model.complete(MESSAGES) for _ in range(3)]
-    assert [one.usage.cost_usd for one in answers] == [0.0, 0.0, 0.0]
-    assert len(looked) == 1
-
-
-async def test_a_listed_model_is_priced_also_after_an_answer_whose_usage_could_not_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from runtime.loading import loaded_litellm
-
-    litellm = await loaded_litellm()
-    monkeypatch.setattr(runtime.exchange, "_unlisted", set())
-    assert runtime.exchange._cost_usd(litellm, "openai/gpt-4o", object()) == 0.0
-    assert runtime.exchange._cost_usd(litellm, "openai/gpt-4o", litellm.Usage(1000, 1000)) > 0.0
 
 
 async def test_a_form_for_the_answer_is_passed_on(model: Model, openai_server: FakeOpenAI) -> None:

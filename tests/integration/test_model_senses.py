@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-import runtime.model
-from runtime.model import Model, ModelRefused, ModelUnavailable
-from runtime.senses import Image, with_images, without_images
+from runtime.llm import Image, Model, ModelRefused, ModelUnavailable, client, with_images
+from runtime.llm.multimodal import without_images
 from tests.conftest import MakeSettings
 from tests.emulators.documents import OGG, PNG
 from tests.emulators.openai import FakeOpenAI
@@ -25,7 +24,7 @@ PICTURE = Image.of("dot.png", "image/png", PNG)
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime.model, "FIRST_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(client, "FIRST_BACKOFF_SECONDS", 0.001)
 
 
 async def test_a_picture_reaches_a_model_that_sees_beside_the_words(

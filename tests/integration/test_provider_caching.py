@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from runtime.caching import Standing
-from runtime.model import Model
+from runtime.llm import Model, StablePrefix
 from tests.conftest import MakeSettings
 from tests.emulators.recorded import answering
 
 RESPONSES = Path(__file__).parents[1] / "data" / "provider_responses"
-STANDING = Standing(static=7, ends=(6, 12), key="k")
+STANDING = StablePrefix(static=7, ends=(6, 12), key="k")
 MESSAGES = [{"role": "system", "content": "Rules.\n\nLines."}, {"role": "user", "content": "About\nLena: hi.\nQuery?"}]
 MARK = {"type": "ephemeral"}
 
@@ -48,7 +47,7 @@ async def test_cached_tokens_are_part_of_the_prompts_in_every_convention_and_cos
 
     async with answering(told["body"], told["events"]) as provider:
         model = model_at(settings, provider.base_url, name)
-        completion = await model.complete(MESSAGES, on_delta=show if streams else None, standing=STANDING)
+        completion = await model.complete(MESSAGES, on_delta=show if streams else None, stable_prefix=STANDING)
         await model.close()
     usage = completion.usage
     assert completion.text == "Thirty days."
@@ -59,11 +58,11 @@ async def test_cached_tokens_are_part_of_the_prompts_in_every_convention_and_cos
         assert usage.cost_usd > 0
 
 
-async def sent(settings: MakeSettings, name: str, standing: Standing | None, **more: Any) -> dict[str, Any]:
+async def sent(settings: MakeSettings, name: str, standing: StablePrefix | None, **more: Any) -> dict[str, Any]:
     """What the provider of *name* is sent."""
     async with answering(response(name)["body"], ()) as provider:
         model = model_at(settings, provider.base_url, name, **more)
-        await model.complete(MESSAGES, standing=standing)
+        await model.complete(MESSAGES, stable_prefix=standing)
         await model.close()
     return provider.requests[0]
 

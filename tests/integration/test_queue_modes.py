@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
-from runtime.exchange import Completion
 from runtime.hub import Hub
+from runtime.llm import Completion
 from runtime.part_states import PartStates
 from runtime.places import QueueMode, Settled
 from runtime.progress import tell_none_comes

@@ -20,7 +20,8 @@ from grounding.documents.search import Search
 from grounding.documents.sparse import encode_document
 from grounding.run_context import DegradedBlock
 from runtime.budgets import Budgets
-from runtime.reranker import LiteLLMReranker, RerankCosts
+from runtime.llm import LiteLLMReranker
+from runtime.spending import RerankCosts
 from runtime.usage import Usage
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords

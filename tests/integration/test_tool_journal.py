@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Superseded
 from grounding.run_context import Passage
-from runtime.exchange import Completion, ToolCall
+from runtime.llm import Completion, ToolCall
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.checkpoint import Checkpoints
 from runtime.turns.rounds import Result

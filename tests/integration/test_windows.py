@@ -3,6 +3,8 @@ window that it was asked for, and says nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,8 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from runtime.model import Model
-from runtime.windows import DEFAULT_WINDOW_TOKENS
+from runtime.llm import Model
+from runtime.llm.capabilities import DEFAULT_WINDOW_TOKENS
 from tests.conftest import MakeSettings
 from tests.emulators.loopback import serving
 
@@ -40,11 +42,26 @@ class Ollama:
 
 @asynccontextmanager
 async def ollama(trained: int) -> AsyncIterator[Ollama]:
-    server = Ollama(trained)
-    app = web.Application()
-    app.add_routes([web.post("/api/show", server.show), web.post("/api/chat", server.chat)])
-    async with serving(app) as server.url:
+    """It has an event loop of its own: after a call LiteLLM asks it about the model, and blocks our loop meanwhile."""
+    server, ready, stop = Ollama(trained), threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        app = web.Application()
+        app.add_routes([web.post("/api/show", server.show), web.post("/api/chat", server.chat)])
+        async with serving(app) as server.url:
+            loops.append(asyncio.get_running_loop())
+            ready.set()
+            await stop.wait()
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    await asyncio.to_thread(ready.wait)
+    try:
         yield server
+    finally:
+        loops[0].call_soon_threadsafe(stop.set)
+        await asyncio.to_thread(thread.join)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.called import Called
+from runtime.llm.streaming import ToolCallAccumulator
 
 OFFERED = ("find", "find_all", "go")
 FIND, GO = '{"q": "x"}', '{"to": 1}'
@@ -16,10 +16,10 @@ Piece = tuple[int, str, str, str]
 
 
 def put_together(*pieces: Piece) -> list[tuple[str, str, str]]:
-    called = Called(OFFERED)
+    called = ToolCallAccumulator(OFFERED)
     for piece in pieces:
         called.add(*piece)
-    return list(called.all)
+    return [(call.id, call.name, call.arguments) for call in called.calls]
 
 
 @given(st.lists(st.tuples(st.sampled_from(OFFERED), st.text()), min_size=1, max_size=4), st.randoms())

@@ -3,14 +3,12 @@ for word."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from bench import vocabularies
 from config.load import load
 from grounding.assemble import ContextTooLarge
 from grounding.blocks import Prompt
@@ -42,9 +40,6 @@ HUGE |= st.sampled_from(
 )
 TEXT = ANY_TEXT | HUGE
 SELECTION = Selection(why="cold", found=4, budget=2000)
-
-BUNDLED = cache(vocabularies.bundled)
-"""The bundled model's own vocabulary."""
 
 NOTHING_ELSE: dict[str, Any] = {"summary": None, "tail": (), "recalled": (), "hint": "", "passages": ()}
 NOTHING_ELSE |= {"wants_documents": False}
@@ -79,8 +74,6 @@ def assert_within(prompt: Prompt, window: int, characters: int) -> None:
     assert sent * WINDOW_SAFETY <= window - BUDGETS.output_tokens
     assert len(prompt.system) + len(prompt.user) <= characters
     prompt.user.encode("utf-8")
-    own = sum(len(BUNDLED().encode(text, add_special_tokens=False).ids) for text in (prompt.system, prompt.user))
-    assert own <= window - BUDGETS.output_tokens
 
 
 @given(
@@ -286,10 +279,6 @@ class Counting:
     def fits(self, text: str, limit: int) -> bool:
         self.asked += 1
         return TOKENS.fits(text, limit)
-
-    def weigh(self, text: str) -> int:
-        self.asked += 1
-        return TOKENS.weigh(text)
 
 
 def test_a_line_whose_tokens_are_long_is_cut_to_its_bytes_without_trying_each_number_of_tokens() -> None:

@@ -11,7 +11,7 @@ from config.settings import Settings
 from grounding.documents import minilm
 from grounding.documents.embedding import EmbedderUnavailable
 from grounding.documents.minilm import MAX_TOKENS, MiniLMEmbedder, find_weights, load_tokenizer
-from runtime.embedder import open_embedder
+from runtime.llm import open_embedder
 
 CLS, UNK, SEP = 101, 100, 102
 

@@ -7,26 +7,19 @@ import inspect
 import httpx
 import pytest
 
-from runtime.loading import load_litellm
-from runtime.model_errors import (
-    ModelFailed,
-    ModelRefused,
-    ModelUnavailable,
-    as_failure,
-    judge,
-    named_in_table,
-    retry_after_seconds,
-)
+from runtime.llm import ModelFailed, ModelRefused, ModelUnavailable
+from runtime.llm.errors import classify_error, is_in_table, model_failure, retry_after_seconds
+from runtime.llm.loader import process_loader
 
 
 def test_every_error_class_of_litellm_has_its_line_in_the_table() -> None:
-    load_litellm()
+    process_loader.load()
     import litellm.exceptions as errors
 
     missing = [
         name
         for name, kind in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(kind, Exception) and kind.__module__ == errors.__name__ and not named_in_table(kind)
+        if issubclass(kind, Exception) and kind.__module__ == errors.__name__ and not is_in_table(kind)
     ]
     assert missing == []
 
@@ -42,7 +35,7 @@ def test_every_error_class_of_litellm_has_its_line_in_the_table() -> None:
     ],
 )
 def test_errors_beside_litellms_own_have_a_verdict(error: Exception, why: str, retry: bool) -> None:
-    assert (judge(error).why, judge(error).retry) == (why, retry)
+    assert (classify_error(error).why, classify_error(error).retry) == (why, retry)
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "azure/gpt-4o", "gemini/gemini-2.0-flash", "anthropic/claude-3"])
@@ -52,15 +45,15 @@ async def test_a_model_for_which_there_is_no_key_wants_one_and_is_not_asked_agai
     for name in ("OPENAI_API_KEY", "AZURE_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(Exception, match=r"(?i)missing") as failed:
-        await load_litellm().acompletion(model, [{"role": "user", "content": "hello"}], max_retries=0)
-    verdict = judge(failed.value)
+        await process_loader.load().acompletion(model, [{"role": "user", "content": "hello"}], max_retries=0)
+    verdict = classify_error(failed.value)
     assert (verdict.why, verdict.retry, verdict.refused) == ("auth", False, True)
 
 
 async def test_a_model_of_a_provider_that_nobody_knows_is_not_found() -> None:
     with pytest.raises(Exception, match="NOT provided") as failed:
-        await load_litellm().acompletion("nobodys/model", [{"role": "user", "content": "hello"}])
-    assert judge(failed.value).why == "not_found"
+        await process_loader.load().acompletion("nobodys/model", [{"role": "user", "content": "hello"}])
+    assert classify_error(failed.value).why == "not_found"
 
 
 @pytest.mark.parametrize(
@@ -73,25 +66,25 @@ async def test_a_model_of_a_provider_that_nobody_knows_is_not_found() -> None:
     ],
 )
 def test_a_server_may_say_under_another_status_that_it_lacks_the_model(said: str, why: str) -> None:
-    load_litellm()
+    process_loader.load()
     import litellm.exceptions as errors
 
-    assert judge(errors.BadRequestError(said, "llama9", "openai")).why == why
+    assert classify_error(errors.BadRequestError(said, "llama9", "openai")).why == why
 
 
 @pytest.mark.parametrize(
     ("address", "lacks"), [("http://127.0.0.1:1234", True), ("http://127.0.0.1:1234/v1", False), ("", False)]
 )
 def test_an_address_that_may_lack_its_end_is_told_with_a_model_that_is_not_found(address: str, lacks: bool) -> None:
-    load_litellm()
+    process_loader.load()
     import litellm.exceptions as errors
 
-    failure = as_failure(errors.NotFoundError("404", "m", "openai"), "openai/m", shown=False, address=address)
+    failure = model_failure(errors.NotFoundError("404", "m", "openai"), "openai/m", shown=False, address=address)
     assert ("lacks /v1" in failure.admin_text) is lacks
 
 
 def test_a_refusal_that_arrives_in_a_stream_is_a_refusal() -> None:
-    load_litellm()
+    process_loader.load()
     import litellm.exceptions as errors
 
     refused = errors.AuthenticationError("no", "openai", "m")
@@ -99,17 +92,17 @@ def test_a_refusal_that_arrives_in_a_stream_is_a_refusal() -> None:
     wrapped = [
         errors.MidStreamFallbackError("x", "m", "openai", original_exception=original) for original in (refused, broken)
     ]
-    assert [judge(error).why for error in wrapped] == ["auth", "broken_stream"]
+    assert [classify_error(error).why for error in wrapped] == ["auth", "broken_stream"]
 
 
 def test_a_failure_never_repeats_what_the_provider_said() -> None:
-    load_litellm()
+    process_loader.load()
     import litellm.exceptions as errors
 
-    failure = as_failure(errors.BadRequestError("bad prompt: my secret", "m", "openai"), "openai/m", shown=False)
+    failure = model_failure(errors.BadRequestError("bad prompt: my secret", "m", "openai"), "openai/m", shown=False)
     assert isinstance(failure, ModelRefused)
     assert "secret" not in str(failure) + failure.user_text
-    assert isinstance(as_failure(TimeoutError(), "m", shown=False), ModelUnavailable)
+    assert isinstance(model_failure(TimeoutError(), "m", shown=False), ModelUnavailable)
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("2", 2.0), ("0.5", 0.5), ("-1", None), ("inf", None), ("soon", None)])
@@ -124,7 +117,7 @@ def test_no_wait_is_read_from_an_error_without_an_answer() -> None:
 
 
 def test_who_names_the_model_need_not_name_it_twice() -> None:
-    error = as_failure(TimeoutError(), "openai/fake", shown=False)
+    error = model_failure(TimeoutError(), "openai/fake", shown=False)
 
     assert str(error) == f"openai/fake: {error.without_model}"
     assert "openai/fake" not in error.without_model
@@ -134,7 +127,7 @@ def _limited(seconds: float | None) -> ModelFailed:
     request = httpx.Request("POST", "http://127.0.0.1")
     headers = {} if seconds is None else {"retry-after": f"{seconds:g}"}
     error = httpx.HTTPStatusError("x", request=request, response=httpx.Response(429, headers=headers, request=request))
-    return as_failure(error, "openai/fake", shown=False)
+    return model_failure(error, "openai/fake", shown=False)
 
 
 @pytest.mark.parametrize(
@@ -150,15 +143,15 @@ def test_people_are_told_how_long_the_provider_wants_to_be_left_alone(seconds: f
 )
 def test_of_several_models_the_one_that_can_be_asked_first_says_when(other: float | None, when: str) -> None:
     failure = _limited(900)
-    failure.wait(_limited(other).wait_seconds)
+    failure.limit_wait(_limited(other).wait_seconds)
     assert failure.user_text.endswith(when)
 
 
 def test_a_refusal_names_no_time_as_asking_again_is_no_use() -> None:
-    load_litellm()
+    process_loader.load()
     import litellm.exceptions as errors
 
     request = httpx.Request("POST", "http://127.0.0.1")
     response = httpx.Response(401, headers={"retry-after": "900"}, request=request)
-    failure = as_failure(errors.AuthenticationError("no", "openai", "m", response=response), "openai/m", shown=False)
+    failure = model_failure(errors.AuthenticationError("no", "openai", "m", response=response), "openai/m", shown=False)
     assert "minutes" not in failure.user_text

@@ -30,7 +30,7 @@ from grounding.memory.selection.reuse import CARRIED
 from grounding.memory.selection.scoring import Scored, Weights, ranked, recency
 from grounding.memory.selection.selecting import Selected, Selecting, as_shown
 from grounding.tokens import load_tokens
-from runtime.exchange import Completion, ToolCall
+from runtime.llm import Completion, ToolCall
 from runtime.turns.censors import acted, of_call
 from runtime.turns.rounds import Round
 from runtime.turns.turn_state import BuiltPrompt

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from connectors.message import Usage
 from grounding.tokens import load_tokens
-from runtime.exchange import Completion, ToolCall
-from runtime.senses import has_images, with_images, without_images
-from runtime.tool_messages import without_tools
+from runtime.llm import Completion, ToolCall, with_images
+from runtime.llm.multimodal import has_images, without_images, without_tools
 from runtime.turns.rounds import Result, Round, as_one, asked, rows, said, total
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much?"}]
@@ -36,15 +35,6 @@ def test_a_round_follows_the_prompt_with_each_result_behind_its_call() -> None:
     assert [call["id"] for call in assistant["tool_calls"]] == ["a", "call_0_1"]
     assert (first["tool_call_id"], second["tool_call_id"]) == ("a", "call_0_1")
     assert (first["content"], second["content"]) == ("<tool_result>0</tool_result>", "<tool_result>1</tool_result>")
-
-
-def test_numbers_that_a_tool_told_count_for_what_a_model_takes_of_them() -> None:
-    numbers = Round(Completion("", "m"), (Result("find", "3141592653" * 90),))
-    words = Round(Completion("", "m"), (Result("find", "The harbour plan costs a little. " * 90),))
-    ours, of_words = (load_tokens().count(one.results[0].text) for one in (numbers, words))
-
-    assert numbers.count(load_tokens()) > 1.5 * ours
-    assert of_words <= words.count(load_tokens()) < 1.1 * of_words
 
 
 def test_a_call_that_no_provider_would_take_back_is_said_again_in_a_form_that_it_takes() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from connectors.message import ConversationKey
 from grounding.run_context import Query, SummaryInput, TailEntry
 from grounding.standing import standing_ends
-from runtime.caching import Standing, marked, takes_key
-from runtime.senses import with_images
+from runtime.llm import StablePrefix, with_images
+from runtime.llm.prompt_caching import mark_stable_prefix, takes_cache_key
 from runtime.turns.rounds import asked
 from tests.unit.test_assemble import build
 from tests.unit.test_rounds import IMAGE, round_
@@ -64,7 +64,7 @@ def test_nothing_of_the_users_message_comes_again_where_it_begins_with_the_query
 def test_marked_messages_say_the_same_with_at_most_four_marks(said: list[str], layout: str, rounds: int) -> None:
     prompt = build(layout=layout, tail=tail(said), summary=SummaryInput(text="# About\n\nboats", turns=1, version=1))
     messages = asked(prompt.messages, [round_("Let me look.")] * rounds)
-    result = marked(messages, Standing.of(prompt, KEY))
+    result = mark_stable_prefix(messages, StablePrefix.of(prompt, KEY))
 
     marks = sum(is_marked for message in result[:2] for _, is_marked in parts(message))
     assert ["".join(text for text, _ in parts(message)) for message in result[:2]] == [prompt.system, prompt.user]
@@ -77,25 +77,25 @@ def test_marked_messages_say_the_same_with_at_most_four_marks(said: list[str], l
 
 def test_what_changes_with_every_turn_is_never_marked() -> None:
     prompt = build(layout="prefix_stable", tail=tail(["hello", "hi"]))
-    [*_, last] = parts(marked(prompt.messages, Standing.of(prompt, KEY))[1])
+    [*_, last] = parts(mark_stable_prefix(prompt.messages, StablePrefix.of(prompt, KEY))[1])
     assert "pricing policy" in last[0]
     assert not last[1]
 
 
 def test_pictures_stay_behind_the_parts_of_the_text() -> None:
     prompt = build(layout="prefix_stable")
-    shown = marked(with_images(prompt.messages, [IMAGE]), Standing.of(prompt, KEY))  # type: ignore[list-item]
+    shown = mark_stable_prefix(with_images(prompt.messages, [IMAGE]), StablePrefix.of(prompt, KEY))  # type: ignore[list-item]
     assert [part["type"] for part in shown[1]["content"]][-2:] == ["text", "image_url"]
 
 
 def test_an_empty_system_message_gets_no_mark() -> None:
     prompt = build(identity="", layout="user_first")
-    assert marked(prompt.messages, Standing.of(prompt, KEY)) == prompt.messages
+    assert mark_stable_prefix(prompt.messages, StablePrefix.of(prompt, KEY)) == prompt.messages
 
 
 def test_the_key_names_a_conversation_and_says_nothing_of_it() -> None:
     prompt = build()
-    keys = [Standing.of(prompt, ConversationKey("acme", "slack", place)).key for place in ("C1", "C2", "C1")]
+    keys = [StablePrefix.of(prompt, ConversationKey("acme", "slack", place)).key for place in ("C1", "C2", "C1")]
     assert keys[0] == keys[2] != keys[1]
     assert "acme" not in keys[0]
     assert len(keys[0]) <= 64
@@ -113,10 +113,12 @@ def test_the_key_names_a_conversation_and_says_nothing_of_it() -> None:
     ],
 )
 def test_a_key_is_sent_to_openai_only(model: str, own_server: bool, expected: bool) -> None:
-    assert takes_key(model, own_server) is expected
+    assert takes_cache_key(model, own_server) is expected
 
 
 def test_marks_of_the_prompt_stay_where_they_were_when_a_round_follows() -> None:
     prompt = build(layout="prefix_stable")
-    before, after = (marked(asked(prompt.messages, rounds), Standing.of(prompt, KEY)) for rounds in ([], [round_()]))
+    before, after = (
+        mark_stable_prefix(asked(prompt.messages, rounds), StablePrefix.of(prompt, KEY)) for rounds in ([], [round_()])
+    )
     assert after[:2] == before

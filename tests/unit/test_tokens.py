@@ -1,13 +1,10 @@
 """Cutting text to a budget."""
 
-import importlib
-
 import regex
-import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grounding.tokens import ELLIPSIS, ENCODING, LineByLine, clip, load_tokens, utf8_length
+from grounding.tokens import ELLIPSIS, LineByLine, clip, load_tokens, utf8_length
 
 TOKENS = load_tokens()
 TEXTS = st.one_of(
@@ -69,9 +66,6 @@ class Noting:
     def fits(self, text: str, limit: int) -> bool:
         return self.count(text) <= limit
 
-    def weigh(self, text: str) -> int:
-        return TOKENS.weigh(text)
-
 
 LINES = st.one_of(
     TEXTS,
@@ -117,15 +111,3 @@ def test_of_many_lines_those_that_are_used_stay_remembered() -> None:
     assert noting.counted.count("0") == 1
     by_line.count("0")
     assert noting.counted.count("0") == 2
-
-
-def test_the_vocabulary_is_held_once_and_counts_as_it_does_with_its_second_copy() -> None:
-    held = tiktoken.get_encoding(ENCODING)
-    made = importlib.import_module("tiktoken_ext.openai_public").cl100k_base()
-    whole = tiktoken.Encoding(**made)
-    text = "Ein Füllhorn 日本語 of 12,345 words; def f(x): return x 👩‍👩‍👧‍👦"
-
-    assert len(whole._mergeable_ranks) > 100_000
-    assert not held._mergeable_ranks
-    assert held.encode(text) == whole.encode(text)
-    assert held.decode(whole.encode(text)) == text

@@ -15,9 +15,8 @@ from grounding.run_context import Censor, Passage
 from grounding.tokens import load_tokens
 from promptpolicy.sigils import Sigil
 from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
-from runtime.exchange import Completion
 from runtime.formatters import Formatters
-from runtime.model_errors import ModelUnavailable
+from runtime.llm import Completion, ModelUnavailable
 from runtime.turns import replies
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.events import outcome

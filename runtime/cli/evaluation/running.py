@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from grounding.documents.evaluate import Evaluation, evaluate
+from grounding.documents.index import Fusion
 from grounding.documents.question_set import QuestionSet
 from runtime.cli.output import StatusLine
-from runtime.fusion import fusion_of
 
 if TYPE_CHECKING:
     from grounding.documents.deeper import AtHand
@@ -65,7 +65,7 @@ def trial_index(
         embedder.name,
         embedder.dimensions,
         timeout_seconds=seconds,
-        fusion=fusion_of(settings),
+        fusion=Fusion.from_settings(settings),
         deep_dimensions=deep_dimensions,
     )
 
@@ -73,14 +73,14 @@ def trial_index(
 def _reranker(settings: Settings) -> Reranker | None:
     if settings.rerank_model is None:
         return None
-    from runtime.reranker import LiteLLMReranker
+    from runtime.llm import LiteLLMReranker
 
     return LiteLLMReranker(settings)
 
 
 async def embedder_of(settings: Settings) -> Embedder:
     """The embedding model of *settings*."""
-    from runtime.embedder import open_embedder
+    from runtime.llm import open_embedder
 
     return await open_embedder(settings)
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a model call, and the one table from LiteLLM's errors to it. Imports no LiteLLM."""
+"""The errors of a model call, and the one table that maps LiteLLM's errors to them. Imports no LiteLLM."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from connectors.message import AgentRuntimeError
 from runtime.limits import MOMENT_SECONDS, in_words
 
 LONGEST_RETRY_AFTER_SECONDS = 20.0
-"""A provider that asks for a longer pause is given up for this turn, and the next model tried."""
-
-
+"""If a provider asks for a longer pause, the next model is asked."""
 API_BASE = "AGENT_RUNTIME_LLM_API_BASE"
 _NO_ANSWER = "I could not get an answer from the language model just now."
 
 
 class ModelFailed(AgentRuntimeError):
-    """A model call gave no answer. ``why`` is one word for metrics; ``model`` is the one that was asked.
+    """A model call gave no answer. ``why`` is one word for metrics; ``model`` is the model that was asked.
 
-    ``shown`` says whether a part of the answer was streamed to the caller before. ``wait_seconds`` is how long the
-    provider asked to be left alone, None where it did not say.
+    ``shown`` says whether a part of the answer was streamed to the caller. ``wait_seconds`` is the pause that the
+    provider asked for; None if it did not say.
     """
 
     user_text = f"{_NO_ANSWER} Please try again in a moment."
     admin_text = ""
-    """What admins are told in the place of ``user_text``, where there is more to say to them."""
+    """The text for admins, if it says more than ``user_text``."""
     no_connection = ""
-    """Why there was no connection to the server, where it is known: then another attempt brings little."""
+    """Why there was no connection to the server, if that is known: then another attempt is of little use."""
     wait_seconds: float | None = None
     _happened = _NO_ANSWER
 
@@ -45,15 +43,15 @@ class ModelFailed(AgentRuntimeError):
         self.retryable = retryable
         self.shown = shown
 
-    def wait(self, seconds: float | None) -> None:
-        """People can try again in *seconds*, unless they can sooner; they are told when, where that is no moment."""
+    def limit_wait(self, seconds: float | None) -> None:
+        """Say that people can try again in *seconds*, unless they can try again sooner."""
         if seconds is None or (self.wait_seconds is not None and self.wait_seconds <= seconds):
             return
         self.wait_seconds = seconds
         self.user_text = f"{self._happened} Please try again {in_words(seconds)}."
 
     def name_server(self, address: str, no_connection: str) -> None:
-        """Say that nothing answers at *address* (empty: the provider's own), and why."""
+        """Say that nothing answers at *address* (empty for the provider's own), and why."""
         self.no_connection = no_connection
         happened = f"{_server(address)} cannot be reached" + (f": {no_connection}" if no_connection else "")
         advice = f"that it runs, and the setting {API_BASE}" if address else "the network of this machine"
@@ -63,7 +61,7 @@ class ModelFailed(AgentRuntimeError):
         self.args = (f"{self.model}: {happened}",)
 
     def name_model(self, address: str, setting: str) -> None:
-        """Say that the server at *address* (empty: the provider's own) does not know the model that *setting* names."""
+        """Say that the server at *address* (empty for the provider's own) lacks the model that *setting* names."""
         happened = f"{_server(address)} has no model {self.model.partition('/')[2] or self.model}"
         self.admin_text = (
             f"{happened[0].upper()}{happened[1:]}. Please set {setting} to a model that it has; "
@@ -74,7 +72,7 @@ class ModelFailed(AgentRuntimeError):
         self.args = (f"{self.model}: {happened}",)
 
     def name_provider(self, setting: str) -> None:
-        """Say that nobody knows the provider that *setting* names."""
+        """Say that LiteLLM does not know the provider that *setting* names."""
         happened = f"{setting} names no provider that is known"
         self.admin_text = (
             f"{happened}: {self.model}. Please write it as provider/model, for example ollama_chat/llama3."
@@ -83,22 +81,22 @@ class ModelFailed(AgentRuntimeError):
 
     @property
     def when(self) -> str:
-        """When to try again, to be put behind a sentence that says so; empty where that is any time."""
+        """The time to try again as the end of a sentence, for example `` in about 2 minutes``; may be empty."""
         seconds = self.wait_seconds or 0.0
         return f" {in_words(seconds)}" if seconds > MOMENT_SECONDS else ""
 
     @property
     def without_model(self) -> str:
-        """What it says, for those who are told the model's name anyway."""
+        """The message without the model's name."""
         return str(self).removeprefix(f"{self.model}: ")
 
 
 class ModelUnavailable(ModelFailed):
-    """The model cannot be reached or did not answer; ``retryable`` says whether it may later."""
+    """The model cannot be reached or did not answer; ``retryable`` says whether another attempt may help."""
 
 
 class ModelRefused(ModelFailed):
-    """The provider answered that it will not do this: key, model name, size or content. Asking again is no use."""
+    """The provider refused: the key, the model's name, the size or the content. Another attempt cannot help."""
 
     user_text = "The language model refused this request."
 
@@ -112,9 +110,13 @@ _REFUSED_TEXTS = {
 }
 
 
+class UnfinishedStream(Exception):
+    """A stream ended, but the provider did not say that the answer is complete."""
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """What an error means: ``why``, whether the same model may be asked again, and whether it is a refusal."""
+    """The meaning of an error: ``why``, whether the same model may be asked again, and whether it is a refusal."""
 
     why: str
     retry: bool = False
@@ -158,34 +160,35 @@ _TABLE: dict[str, Verdict] = {
     "OpenAIError": Verdict("bad_response"),
     "MockException": Verdict("bad_response"),
     "TransportError": Verdict("unreachable", retry=True),  # httpx's own, from a stream
+    "UnfinishedStream": Verdict("broken_stream", retry=True),  # our own
 }
-"""By class name, so that nothing needs to be imported; the most specific class of an error counts."""
+"""By class name, so that nothing needs to be imported. The most specific class of an error counts."""
 
 _UNREACHABLE = _TABLE["APIConnectionError"]
 _AUTH = _TABLE["AuthenticationError"]
 _NOT_FOUND = _TABLE["NotFoundError"]
 _NO_PROVIDER = "LLM Provider NOT provided"
-"""What LiteLLM says, by itself, of a model whose provider it does not know."""
+"""LiteLLM's own words about a model whose provider it does not know."""
 _NO_MODEL = re.compile(
     r"\bmodel\b[^.\n]{0,100}\b(?:not found|not exist)|\bmodel_not_found\b|\bno(?:t a valid| such) model\b",
     re.IGNORECASE,
 )
-"""How servers say, under another status than 404, that they do not have the model."""
+"""What servers say if they lack the model but answer with another status than 404."""
 _NO_KEY = re.compile(r"Missing [^.]*(?:API key|credentials)", re.IGNORECASE)
-"""How the clients of OpenAI and Azure, and LiteLLM's own of Gemini, begin to say that nobody gave them a key."""
+"""The beginning of what the clients for OpenAI, Azure and Gemini say if they have no key."""
 
 
-def named_in_table(kind: type[BaseException]) -> bool:
-    """Whether the table has a line for exactly this class."""
+def is_in_table(kind: type[BaseException]) -> bool:
+    """Whether the table has a row for exactly this class."""
     return kind.__name__ in _TABLE
 
 
-def judge(error: BaseException) -> Verdict:
-    """What *error* means. Errors that nobody listed are ``bad_response``, and are not tried again."""
+def classify_error(error: BaseException) -> Verdict:
+    """Return the verdict on *error*. An error that is not in the table is ``bad_response`` and is not tried again."""
     original = getattr(error, "original_exception", None)
     if type(error).__name__ == "MidStreamFallbackError" and isinstance(original, Exception):
-        # A refusal that arrived through the stream is a refusal; anything else is a stream that broke.
-        verdict = judge(original)
+        # A refusal in a stream is a refusal; any other error is a broken stream.
+        verdict = classify_error(original)
         return (
             verdict
             if verdict.refused or verdict.why in ("timeout", "rate_limited")
@@ -200,44 +203,44 @@ def judge(error: BaseException) -> Verdict:
                 return _NOT_FOUND
             if verdict.why in ("unavailable", "unreachable", "bad_response") and _lacks_key(error):
                 return _AUTH
-            # LiteLLM tells of a refused connection as of a server's error, with the truth behind it.
+            # LiteLLM reports a refused connection as an error of the server; the cause tells them apart.
             return _UNREACHABLE if verdict.why == "unavailable" and _never_arrived(error) else verdict
     return Verdict("bad_response")
 
 
 def _lacks_key(error: BaseException) -> bool:
-    """Whether there was no key to ask with: clients say so before anything is sent, LiteLLM as of a server's error."""
-    return any(_NO_KEY.match(str(behind)) for behind in _behind(error))
+    """Whether there was no key. Clients notice that before they send anything; LiteLLM reports a server's error."""
+    return any(_NO_KEY.match(str(cause)) for cause in _causes(error))
 
 
 def _never_arrived(error: BaseException) -> bool:
     return any(
-        isinstance(behind, OSError) or type(behind).__name__ in ("APIConnectionError", "ConnectError")
-        for behind in _behind(error)
+        isinstance(cause, OSError) or type(cause).__name__ in ("APIConnectionError", "ConnectError")
+        for cause in _causes(error)
     )
 
 
 def _why_no_connection(error: BaseException) -> str:
-    """Why no connection came about; empty where there was one, or it is not known."""
-    for behind in _behind(error):
-        if isinstance(behind, socket.gaierror):
+    """Return why there was no connection; empty if there was one, or if the reason is not known."""
+    for cause in _causes(error):
+        if isinstance(cause, socket.gaierror):
             return "its host name is not known"
-        if isinstance(behind, OSError) and behind.errno == errno.ECONNREFUSED:
+        if isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED:
             return "it refuses the connection"
     return ""
 
 
-def _behind(error: BaseException) -> Iterator[BaseException]:
-    """*error* and what it was raised for, the innermost last."""
-    behind: BaseException | None = error
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield *error* and its causes, the innermost last."""
+    cause: BaseException | None = error
     for _ in range(8):
-        if behind is None:
+        if cause is None:
             return
-        yield behind
-        behind = behind.__cause__ or behind.__context__
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
-def as_failure(
+def model_failure(
     error: Exception,
     model: str,
     *,
@@ -245,11 +248,12 @@ def as_failure(
     address: str | None = None,
     setting: str = "AGENT_RUNTIME_LLM_MODEL",
 ) -> ModelFailed:
-    """*error* as ours. Its text names the class, never what the provider quoted back: that may be a prompt or a key.
+    """Return our error for *error*. Its text names the class and never quotes the provider: that may be prompt or key.
 
-    *address* is where the model was asked; empty for its provider's own, None where people need not know. *setting*
-    names the model."""
-    verdict = judge(error)
+    *address* is the address of the model: empty for its provider's own, None if people need not know it. *setting*
+    names the model.
+    """
+    verdict = classify_error(error)
     kind = ModelRefused if verdict.refused else ModelUnavailable
     status = getattr(error, "status_code", None)
     detail = f"{type(error).__name__}, HTTP {status}" if status else type(error).__name__
@@ -265,7 +269,7 @@ def as_failure(
     elif not verdict.refused:
         if verdict.why == "unreachable" and address is not None:
             failure.name_server(address, _why_no_connection(error))
-        failure.wait(retry_after_seconds(error))
+        failure.limit_wait(retry_after_seconds(error))
     return failure
 
 
@@ -274,14 +278,14 @@ def _server(address: str) -> str:
 
 
 def _without_user(address: str) -> str:
-    """*address* without a name, a password and what follows the path: those may be secrets."""
+    """Return *address* without user name, password, query and fragment: they may be secrets."""
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def retry_after_seconds(error: BaseException) -> float | None:
-    """How long the provider asked us to wait; None where it did not say, or said it as a date."""
-    # LiteLLM makes up a response of its own and keeps the provider's headers beside it.
+    """Return the pause that the provider asked for; None if it gave none, or gave a date."""
+    # LiteLLM makes a response of its own and keeps the provider's headers in an attribute of the error.
     headers = getattr(error, "litellm_response_headers", None)
     headers = headers or getattr(getattr(error, "response", None), "headers", None) or {}
     try:

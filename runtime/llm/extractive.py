@@ -1,6 +1,6 @@
-"""The extractive model as a provider of LiteLLM: `grounding.extractive` answers its calls, in this process.
+"""The extractive model as a provider of LiteLLM. `grounding.extractive` answers its calls, in this process.
 
-So a reply without a language model takes the same path as any other. Imports LiteLLM: import it only after that.
+So a reply without a language model takes the same path as any other. This module imports LiteLLM.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROVIDER = EXTRACTIVE.partition("/")[0]
 
 
 class ExtractiveModel(CustomLLM):
-    """Answers each call by quoting what its prompt brings. Options of calls change nothing."""
+    """Answers each call with quotations from its prompt. The options of a call change nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ExtractiveModel(CustomLLM):
         )
 
     async def _answer(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[int, int]]:
-        """The reply, and our tokens of the prompt and of it."""
+        """Return the reply, and the tokens (as we count them) of the prompt and of the reply."""
         text = await extractive.reply(messages, self._embedder)
         tokens = await asyncio.to_thread(load_tokens)
         prompt = sum(tokens.count(text_of(message)) for message in messages)
@@ -61,5 +61,5 @@ class ExtractiveModel(CustomLLM):
 
 
 def register(litellm: Any) -> None:
-    """Have *litellm* ask `ExtractiveModel` for models of `PROVIDER`."""
+    """Let *litellm* call `ExtractiveModel` for models of `PROVIDER`."""
     litellm.custom_provider_map = [{"provider": PROVIDER, "custom_handler": ExtractiveModel()}]
