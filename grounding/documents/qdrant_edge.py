@@ -84,7 +84,7 @@ BY_CODES = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=
 as are wanted: 2 ms instead of 14 among 100,000. Of 60 questions to 38,200 real passages all got the same first ten."""
 Ranking = list[tuple[UUID, float]]
 """Points with their scores, best first."""
-Found = dict[str, Sequence[Any]]
+ArmResults = dict[str, Sequence[Any]]
 """The engine's points by the arm that found them, best first: ``dense``, ``sparse`` and ``deep`` with their raw scores,
 ``near`` with the cosines from the centre, which are fused."""
 
@@ -175,7 +175,7 @@ class EmbeddedIndex:
         if self._closed:
             raise IndexUnavailable("the search index is closed")
         limit = OPENING_SECONDS if self._shard is None else self._timeout_seconds
-        return await self._on_thread(lambda: call(self._opened()), limit)
+        return await self._on_thread(lambda: call(self._get_shard()), limit)
 
     async def _on_thread(self, work: Callable[[], T], limit: float) -> T:
         """Do *work* on the engine's thread within *limit* seconds. Every error of the engine is `IndexUnavailable`."""
@@ -195,8 +195,8 @@ class EmbeddedIndex:
         except TimeoutError as error:
             raise IndexUnavailable(f"the search index took longer than {limit} s") from error
 
-    def _opened(self) -> Any:
-        """The shard, which is opened now if it is not open."""
+    def _get_shard(self) -> Any:
+        """Return the shard; open it first if it is not open."""
         if self._shard is None:
             ensure_room(self._path)  # the engine stores again what its log has
             if (self._path / "own").exists():
@@ -291,14 +291,14 @@ class EmbeddedIndex:
             return 0
         points = zip(map(UUID, stored.point_ids(scope, kind, vectors)), vectors.values(), strict=True)
 
-        def give(shard: Any, batch: Mapping[UUID, Vector]) -> int:
+        def store_vectors(shard: Any, batch: Mapping[UUID, Vector]) -> int:
             there = shard.retrieve([*batch], with_payload=False, with_vector=False)
             if there:
-                given = [edge.PointVectors(one.id, {DEEP: batch[one.id]}) for one in there]
-                self._update(shard, edge.UpdateOperation.update_vectors(given))
+                changes = [edge.PointVectors(one.id, {DEEP: batch[one.id]}) for one in there]
+                self._update(shard, edge.UpdateOperation.update_vectors(changes))
             return len(there)
 
-        count = sum([await self._run(partial(give, batch=dict(batch))) for batch in _batches([*points])])
+        count = sum([await self._run(partial(store_vectors, batch=dict(batch))) for batch in _batches([*points])])
         self._centres.deepened(tenant, count)
         return count
 
@@ -334,7 +334,7 @@ class EmbeddedIndex:
         vector = await deep()
         return await self._run(lambda shard: self._hits(shard, question, found, vector))
 
-    def _ask_arms(self, shard: Any, question: Question) -> Found:
+    def _ask_arms(self, shard: Any, question: Question) -> ArmResults:
         """Ask each arm for its candidates."""
         dense, sparse, centring = question.dense, question.sparse, self._fusion.centring
         rarity = edge.SearchParams(idf=edge.IdfParams(corpus=question.corpus))
@@ -356,7 +356,7 @@ class EmbeddedIndex:
         ]
         return dict(zip(asked, shard.query_batch(edge.QueryBatchRequest(requests)), strict=True))
 
-    def _rank(self, shard: Any, question: Question, found: Found, vector: Vector | None) -> Ranking:
+    def _rank(self, shard: Any, question: Question, found: ArmResults, vector: Vector | None) -> Ranking:
         """Make one ranking of what the arms found, whose best are compared with the deeper *vector* if there is one."""
         if not question.has_both_arms:
             (only,) = found.values()
@@ -375,7 +375,7 @@ class EmbeddedIndex:
         return by_scores(near, worded, question.limit, counts_absent=is_little)
 
     def _compare_deep(
-        self, shard: Any, question: Question, found: Found, points: list[UUID], vector: Vector
+        self, shard: Any, question: Question, found: ArmResults, points: list[UUID], vector: Vector
     ) -> dict[UUID, float]:
         """Compare *points* by their deeper vectors with that of the question. See `second_look`."""
         leading = _vectors_of(shard.retrieve(points[:BEST], with_payload=False, with_vector=[DEEP]), DEEP)
@@ -385,7 +385,7 @@ class EmbeddedIndex:
             found[DEEP] = compare(shard, DEEP, vector, points)
         return among_neighbours(scores_of(compared), {one.id: place_of(one.payload) for one in compared})
 
-    def _hits(self, shard: Any, question: Question, found: Found, vector: Vector | None = None) -> list[Hit]:
+    def _hits(self, shard: Any, question: Question, found: ArmResults, vector: Vector | None = None) -> list[Hit]:
         """Read the passages of the best, and say of them what was asked for."""
         best = self._rank(shard, question, found, vector)[: question.limit]
         points = [point for point, _ in best]
