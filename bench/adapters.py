@@ -27,14 +27,14 @@ from aiogram.types import Update
 from starlette.applications import Starlette
 
 from connectors.connector import Connector
-from connectors.discord import convert as discord_convert
+from connectors.discord import events as discord_convert
 from connectors.http import convert as http_convert
 from connectors.message import Accepted, ConversationKey, InboundMessage, Role
-from connectors.slack import convert as slack_convert
-from connectors.telegram import convert as telegram_convert
-from connectors.telegram.mentions import Identity
+from connectors.slack import events as slack_convert
+from connectors.telegram import updates as telegram_convert
+from connectors.telegram.updates import Identity
 from connectors.web import convert as web_convert
-from connectors.web.sessions import COOKIE, Session
+from connectors.web.backend import COOKIE, Session
 from runtime.embedded.child import beside
 from tests.contract.discord_harness import discord_connector
 from tests.contract.http_harness import http_connector

@@ -4,7 +4,7 @@ A COLLECTION is a folder with ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/te
 in its own corpus and, by assumption, in no other one's. FOLDER's ``queries.jsonl`` has messages with
 ``metadata.needs_documents``: those that need none (by ``metadata.source``) are answerable nowhere.
 
-Fits the constants of `grounding.documents.relevance` by logistic regression on the best passage of each message, every
+Fits the constants of `grounding.retrieval.relevance` by logistic regression on the best passage of each message, every
 group of messages weighing the same, and prints how well they part the answerable from each group: by the area under
 the ROC curve, also where that group had no part in the fit.
 """
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.embedding import Embedder
-from grounding.documents.index import Kind
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.relevance import Floor, features
-from grounding.documents.trial import fill, load_documents
-from grounding.documents.vocabulary import Vocabulary
-from grounding.tokens import load_tokens
+from grounding.evaluation.evaluate import fill, load_documents
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.embedding import Embedder
+from grounding.retrieval.index import Kind
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.relevance import Floor, features
+from grounding.retrieval.search import Vocabulary
 from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]

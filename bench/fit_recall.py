@@ -1,8 +1,8 @@
 """The weights by which earlier turns are recalled: ``python -m bench.fit_recall SET… [--model M]``.
 
-A SET is a folder of long conversations, as `grounding.documents.conversation_set` reads it. Each conversation is
+A SET is a folder of long conversations, as `grounding.evaluation.datasets` reads it. Each conversation is
 remembered in an index of its own making and its questions are put to it; what may be told (see
-`grounding.documents.recollection`) has its features. A linear model is fitted to them by the likelihood of the evidence
+`grounding.retrieval.relevance`) has its features. A linear model is fitted to them by the likelihood of the evidence
 under a softmax over the candidates (ListNet: Cao et al., ICML 2007), every set weighing the same, with a little ridge.
 
 Printed are the figures of each set where its conversations had no part in the fit (fivefold over conversations), with
@@ -23,16 +23,15 @@ from numpy.typing import NDArray
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.conversation_set import Conversation, load_conversations
-from grounding.documents.embedding import Embedder
-from grounding.documents.index import Hit, Passage
-from grounding.documents.looking_back import POOL
-from grounding.documents.metrics import ndcg_at, recall_at
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.recollection import ASSISTANT, WEIGHTS, Features, candidates
-from grounding.documents.turns import Memory, Turns
-from grounding.evaluate_memory import ADVERSARIAL
-from grounding.sections import speaker, spoken
+from grounding.evaluation.datasets import Conversation, load_conversations
+from grounding.evaluation.evaluate import ADVERSARIAL
+from grounding.evaluation.metrics import ndcg_at, recall_at
+from grounding.prompt_input.sections import speaker, spoken
+from grounding.retrieval.embedding import Embedder
+from grounding.retrieval.index import Hit, Passage
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.recall import POOL, Memory, Turns
+from grounding.retrieval.relevance import ASSISTANT, WEIGHTS, Features, candidates
 from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]

@@ -37,17 +37,17 @@ import structlog
 from bench.retrieval import passages
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.documents.index import Source
-from grounding.documents.metrics import percentile
-from grounding.tokens import load_tokens
+from grounding.evaluation.metrics import percentile
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.index import Source
 from promptpolicy.directives import Directives
-from promptpolicy.files import FilingPublisher
-from promptpolicy.tree import DirectiveTree
+from promptpolicy.file_sync import FileSyncPublisher
+from promptpolicy.file_tree import DirectiveTree
 from runtime import stores
 from runtime.cli.main import SWITCH_SECONDS
 from runtime.embedded.index_client import index_process
-from runtime.knowledge import Knowledge
-from runtime.workspaces import Workspaces
+from runtime.search.knowledge import Knowledge
+from runtime.workspaces.workspaces import Workspaces
 from tests.emulators.own_redis import OwnRedis
 
 SCOPE = Scope("acme")
@@ -228,7 +228,7 @@ async def main(burst: int, imported: int, is_shared: bool, who: bool, in_process
             workspaces = Workspaces(client, settings)
             await workspaces.create(SCOPE.workspace_id)
             tree = DirectiveTree(settings.data_dir)
-            publisher = FilingPublisher(Directives(client, 60.0), tokens.count, 3000, tree)
+            publisher = FileSyncPublisher(Directives(client, 60.0), tokens.count, 3000, tree)
             knowledge = Knowledge(settings, client, tokens, workspaces, publisher, engine=engine)
             docs = knowledge.library.root(SCOPE)
             docs.mkdir(parents=True)

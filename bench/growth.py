@@ -25,11 +25,11 @@ from bench.figures import Spread, Verdict, title
 from bench.overhead import MESSAGES, Scene
 from bench.provider import provider
 from connectors.message import PARTITIONS, ConversationKey
-from grounding.documents.embedding import WordLlamaEmbedder
-from grounding.documents.index import Entry as Indexed
-from grounding.documents.index import Kind, Passage
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.sparse import TURN_AVERAGE_TERMS, encode_document
+from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, encode_document
+from grounding.retrieval.embedding import WordLlamaEmbedder
+from grounding.retrieval.index import Entry as Indexed
+from grounding.retrieval.index import Kind, Passage
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from runtime import stores

@@ -16,11 +16,11 @@ from typing import Any
 from bench.engine import Engine
 from bench.figures import title
 from config import load
-from grounding import assemble
-from grounding.blocks import Layout, Prompt
-from grounding.budgets import Budgets
-from grounding.run_context import Passage, Query, RunContext, SummaryInput, TailEntry
-from grounding.tokens import Tokens
+from grounding.prompt import assemble
+from grounding.prompt_input.blocks import Layout, Prompt
+from grounding.prompt_input.budgets import Budgets
+from grounding.prompt_input.run_context import Passage, Query, RunContext, SummaryInput, TailEntry
+from grounding.prompt_input.tokens import Tokens
 
 QUESTIONS = 48
 BESIDE = 3

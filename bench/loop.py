@@ -150,7 +150,7 @@ def culprit(frame: FrameType) -> str:
 async def bot(report: Path) -> None:
     """``serve`` as by the command, watched between SIGUSR1 and SIGUSR2."""
     from config.load import load
-    from runtime.serve import serve
+    from runtime.process.serve import serve
 
     probe = Probe()
     loop = asyncio.get_running_loop()

@@ -29,15 +29,13 @@ from bench import stages
 from bench.stages import timed
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
-from grounding.cues.kinds import phrases
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Type
-from grounding.pipeline import Pipeline
-from grounding.remembering import Remembering
-from runtime import events
-from runtime.bootstrap import Runtime, open_runtime
-from runtime.event_stream import EventStream
-from runtime.redaction import Redaction
+from grounding.memory.records.model import NewRecord, Provenance, Type
+from grounding.pipeline import Pipeline, Remembering
+from grounding.strategy.cues import phrases
+from runtime.observability import events
+from runtime.observability.redaction import Redaction
+from runtime.observability.stream import EventStream
+from runtime.process.bootstrap import Runtime, open_runtime
 from runtime.turns import Batch, Envelope, Question
 
 MIX = {

@@ -18,10 +18,10 @@ from bench.chats import Chat, Scene
 from config import load
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.blocks import ChatMessage, Layout
-from grounding.memory.document import SECTIONS
-from grounding.memory.global_context_lines import By, Editor
-from grounding.tokens import load_tokens
+from grounding.memory.context_document.document import SECTIONS
+from grounding.memory.global_context.lines import By, Editor
+from grounding.prompt_input.blocks import ChatMessage, Layout
+from grounding.prompt_input.tokens import load_tokens
 from tests.emulators import openai
 from tests.emulators.bot import Bot, running_bot
 

@@ -4,7 +4,7 @@ COLLECTION is a folder in the datasets' form whose documents are short and belon
 said stand in for records): its questions are answerable in their own workspace and, by assumption, in no other one.
 FOLDER's ``queries.jsonl`` has messages that are answerable nowhere.
 
-Fits the constants of `grounding.memory.selection.relevance` by logistic regression: the right documents of each
+Fits the constants of `grounding.memory.selection.selection` by logistic regression: the right documents of each
 question against the five best of messages that the workspace does not answer, both sides weighing the same. Then it
 prints, per floor, the share of right documents that are kept and how many a message brings that none answers.
 """
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from bench.calibrate import area, regression
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
-from grounding.documents.embedding import Embedder
-from grounding.documents.sparse import TURN_AVERAGE_TERMS, coverage, encode_document, encode_query
+from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, coverage, encode_document, encode_query
+from grounding.retrieval.embedding import Embedder
 from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """How often records are chosen anew in a conversation: ``python -m bench.refresh FOLDER [--conversations N] [--json]``.
 
-FOLDER is a set of long conversations (`grounding.documents.conversation_set`). What one person says in each is said to
+FOLDER is a set of long conversations (`grounding.evaluation.datasets`). What one person says in each is said to
 the bot in its order; every fifth message becomes a record (of all types in turn) once two more were said, so that no
 message finds itself. Told is in which share of the turns the records were chosen anew, and why; which share of the
 records shown bears on the message at hand, as the relevance floor has it; and in which share of the turns on which any
@@ -20,14 +20,13 @@ from typing import Any
 from bench.rules import ASSISTANT
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
-from grounding.documents.conversation_set import Conversation, Said, load_conversations
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Type
-from grounding.memory.selection.selecting import Looked, Selected, Selecting
-from runtime import events
-from runtime.bootstrap import Runtime, open_runtime
-from runtime.event_stream import EventStream
-from runtime.redaction import Redaction
+from grounding.evaluation.datasets import Conversation, Said, load_conversations
+from grounding.memory.records.model import NewRecord, Provenance, Type
+from grounding.memory.selection.selection import RecordLookup, RecordSelector, Selected
+from runtime.observability import events
+from runtime.observability.redaction import Redaction
+from runtime.observability.stream import EventStream
+from runtime.process.bootstrap import Runtime, open_runtime
 from runtime.turns import Batch, Envelope, Question
 
 MESSAGES = 130
@@ -43,16 +42,16 @@ class Watch:
     def __init__(self) -> None:
         self.whys: Counter[str] = Counter()
         self.sums: Counter[str] = Counter()
-        own, select = self, Selecting.select
+        own, select = self, RecordSelector.select
 
-        def watched(selecting: Selecting, looked: Looked, *rest: Any) -> Selected:
+        def watched(selecting: RecordSelector, looked: RecordLookup, *rest: Any) -> Selected:
             selected = select(selecting, looked, *rest)
             own.see(looked, selected)
             return selected
 
-        Selecting.select = watched  # type: ignore[assignment, method-assign]
+        RecordSelector.select = watched  # type: ignore[assignment, method-assign]
 
-    def see(self, looked: Looked, selected: Selected) -> None:
+    def see(self, looked: RecordLookup, selected: Selected) -> None:
         if selected.selection.why not in ("nothing_kept", "cold"):
             self.whys[selected.selection.why] += 1
         bears = {one.record.id: relevance for one, relevance in looked.found if relevance >= looked.minimum}

@@ -35,22 +35,21 @@ import numpy as np
 from bench.children import memory_mb
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.ahead import made_ahead
-from grounding.documents.embedding import Embedder, Vector
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex
-from grounding.documents.metrics import percentile
-from grounding.documents.minilm import VOCABULARY
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.runs import GROUP_CHUNKS
-from grounding.documents.search import Search
-from grounding.documents.sparse import SparseVector, encode_document
-from grounding.run_context import DegradedBlock
-from grounding.tokens import LineByLine, load_tokens
-from runtime import deepening
+from grounding.documents.indexer import GROUP_CHUNKS, made_ahead
+from grounding.evaluation.metrics import percentile
+from grounding.prompt_input.run_context import DegradedBlock
+from grounding.prompt_input.tokens import LineByLine, load_tokens
+from grounding.retrieval.bm25 import SparseVector, encode_document
+from grounding.retrieval.embedding import Embedder, Vector
+from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex
+from grounding.retrieval.minilm import VOCABULARY
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.search import Search
 from runtime.cli.main import SWITCH_SECONDS
-from runtime.deeper import NONE, why_not
 from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, index_process
 from runtime.llm import open_embedder
+from runtime.search import deepening
+from runtime.search.deepening import NONE, why_not
 
 QUERIES = 400
 BATCH = GROUP_CHUNKS
@@ -61,7 +60,7 @@ BUSY_BATCHES = 16
 TICK_SECONDS = 0.002
 WORDS = 1248
 DEEPENING_SECONDS = 1.2
-"""What the model takes for `runtime.deepening.BATCH` passages."""
+"""What the model takes for `runtime.search.deepening.BATCH` passages."""
 
 
 def passages(count: int, dice: random.Random) -> list[str]:

@@ -1,6 +1,6 @@
 """How often a standing rule is in the prompt: ``python -m bench.rules FOLDER [--plan FILE] [--answers FILE] [--json]``.
 
-FOLDER is a set of long conversations (`grounding.documents.conversation_set`) with questions of the categories
+FOLDER is a set of long conversations (`grounding.evaluation.datasets`) with questions of the categories
 ``instruction_following`` and ``preference_following``: their evidence is the message that states the rule. Each
 conversation is one person's direct messages, looked through for records in windows of as many messages of that person
 as `RECORDS_EXTRACTION_TURNS` says: by patterns, as without a model; or, with ``--answers``, by a capable model's
@@ -22,17 +22,18 @@ from pathlib import Path
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
-from grounding.documents.conversation_set import Asked, Conversation, Said, load_conversations
-from grounding.documents.sparse import term_set
-from grounding.evaluate_memory import stands_in
-from grounding.memory.records import extraction, patterns
-from grounding.memory.records.record import Record, Type
-from grounding.memory.records.said import Extracted, Window
+from grounding.evaluation.datasets import Asked, Conversation, Said, load_conversations
+from grounding.evaluation.evaluate import stands_in
+from grounding.memory.records import extraction
+from grounding.memory.records import extraction as records_extraction
+from grounding.memory.records.extraction import Candidate, Window
+from grounding.memory.records.model import Record, Type
+from grounding.retrieval.bm25 import term_set
 from grounding.transcript.entry import Entry, EntryRole
-from runtime import events
-from runtime.bootstrap import Runtime, open_runtime
-from runtime.event_stream import EventStream
-from runtime.redaction import Redaction
+from runtime.observability import events
+from runtime.observability.redaction import Redaction
+from runtime.observability.stream import EventStream
+from runtime.process.bootstrap import Runtime, open_runtime
 from runtime.turns import Batch, Envelope, Question
 from runtime.turns.censors import shown_records
 
@@ -129,14 +130,14 @@ class Living:
                 self.counts["records"] += 1
                 self.counts["records of rules"] += found.by.turn_id in rules
 
-    def _found(self, one: Window, known: Sequence[Record]) -> list[Extracted]:
+    def _found(self, one: Window, known: Sequence[Record]) -> list[Candidate]:
         answer = self._answers.get(name_of(one))
         if answer is None:
-            return patterns.found_in(one, known)
+            return records_extraction.found_in(one, known)
         accepted = extraction.accept(answer, one, ())
         if isinstance(accepted, extraction.Rejected):
             self.counts[f"answers refused: {accepted.why}"] += 1
-            return patterns.found_in(one, known)
+            return records_extraction.found_in(one, known)
         self.counts["answers accepted"] += 1
         return accepted
 

@@ -3,7 +3,7 @@
 Folders as in `bench.calibrate`. From each collection corpora of some documents are drawn, a part of which answer
 questions, and each is asked these questions and messages that need no document. For each size the shares at or above
 the threshold of the vocabulary and at or above the floor of prompts are printed, without and with ``size_weight``
-(`grounding.documents.relevance`). The same draws in every run.
+(`grounding.retrieval.relevance`). The same draws in every run.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import numpy as np
 from bench.calibrate import records
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.embedding import Embedder
-from grounding.documents.index import Kind
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.relevance import Floor, floor_for
-from grounding.documents.trial import fill, load_documents
-from grounding.documents.vocabulary import NOTHING, Vocabulary
-from grounding.strategy import MATCH_LOG_ODDS
-from grounding.tokens import load_tokens
+from grounding.evaluation.evaluate import fill, load_documents
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.embedding import Embedder
+from grounding.retrieval.index import Kind
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.relevance import Floor, floor_for
+from grounding.retrieval.search import VOCABULARY_NOTHING, Vocabulary
+from grounding.strategy.strategy import MATCH_LOG_ODDS
 from runtime.llm import open_embedder
 
 DRAWS = {20: 6, 60: 4, 200: 2, 600: 2}
@@ -87,7 +87,10 @@ async def ask(
 
         async def best(text: str) -> list[float]:
             hits = await vocabulary.hits(scope, text)
-            return [max((floor.relevance(text, hit, chunks) for hit in hits), default=NOTHING) for floor in floors]
+            return [
+                max((floor.relevance(text, hit, chunks) for hit in hits), default=VOCABULARY_NOTHING)
+                for floor in floors
+            ]
 
         reached = [[await best(text) for text in group] for group in groups]
         await index.close()

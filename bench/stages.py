@@ -23,21 +23,21 @@ from config.load import load
 
 REPORT = "BENCH_STAGES_REPORT"
 STAGES: dict[str, str] = {
-    "accept": "runtime.gateway:Gateway.accept",
+    "accept": "runtime.ingress.gateway:Gateway.accept",
     "begin": "runtime.turns.mailbox:Mailbox.begin",
     "turn": "runtime.turns.turn:Turns.answer",
     "ground": "grounding.pipeline:Pipeline.ground",
     "prompt built": "runtime.turns.prompt:PromptBuilder.build",
     "manifest": "runtime.turns.manifest:Manifests.keep",
-    "reserve": "runtime.spending:Spending.reserve",
+    "reserve": "runtime.billing.budgets:Spending.reserve",
     "model (LiteLLM and provider)": "runtime.llm.client:Model.complete",
     "journal": "runtime.turns.checkpoint:Checkpoints.save_answer",
-    "store reply": "runtime.outbox:Outbox.put",
-    "deliver": "runtime.delivery:Delivery.deliver",
+    "store reply": "runtime.delivery.outbox:Outbox.put",
+    "deliver": "runtime.delivery.sender:Delivery.deliver",
     "record": "grounding.transcript.log:Transcript.append",
     "outcome": "runtime.turns.manifest:Manifests.finish",
-    "settle": "runtime.spending:Spending.settle_answer",
-    "enqueue jobs": "runtime.jobs:Jobs.enqueue",
+    "settle": "runtime.billing.budgets:Spending.settle_answer",
+    "enqueue jobs": "runtime.coordination.jobs:Jobs.enqueue",
     "done, and the next": "runtime.turns.mailbox:Mailbox.next",
 }
 """Where each is found: a module, and a call in it."""
@@ -81,7 +81,7 @@ def watch() -> None:
 
 
 async def _serve() -> None:
-    from runtime.serve import serve
+    from runtime.process.serve import serve
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, _times.clear)

@@ -50,7 +50,7 @@ class ConfigurationError(Exception):
 
 
 @dataclass(frozen=True)
-class FallenBack:
+class DefaultedNumber:
     """A grounding number that was not a positive integer and got its default instead."""
 
     variable: str
@@ -59,15 +59,15 @@ class FallenBack:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     """The loaded settings, the file they came from, and the numbers that got their defaults instead."""
 
     settings: Settings
     file: Path | None
-    fallen_back: tuple[FallenBack, ...]
+    fallen_back: tuple[DefaultedNumber, ...]
 
 
-def load(environment: Mapping[str, str], file: Path | None = None) -> Loaded:
+def load(environment: Mapping[str, str], file: Path | None = None) -> LoadedSettings:
     """Load the settings. *environment* overrides *file*, and *file* overrides the defaults.
 
     If *file* is None, reads the file that ``AGENT_RUNTIME_CONFIG`` names, else ``agent-runtime.toml`` in
@@ -90,11 +90,11 @@ def load(environment: Mapping[str, str], file: Path | None = None) -> Loaded:
     if problems:
         raise ConfigurationError(problems)
     fallen_back = (
-        FallenBack(_variable(name), str(values[name]), Settings.model_fields[name].default)
+        DefaultedNumber(_variable(name), str(values[name]), Settings.model_fields[name].default)
         for name in GROUNDING_NUMBERS
         if _falls_back(name, values)
     )
-    return Loaded(settings, path, tuple(fallen_back))
+    return LoadedSettings(settings, path, tuple(fallen_back))
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -27,10 +27,10 @@ Only the numbers marked ¹ fall back to their default instead, with a warning.
 
 def markdown() -> str:
     """Return the whole page of settings as Markdown."""
-    return HEAD + "".join(_row(name, text) for name, text in descriptions().items())
+    return HEAD + "".join(_row(name, text) for name, text in setting_descriptions().items())
 
 
-def descriptions() -> dict[str, str]:
+def setting_descriptions() -> dict[str, str]:
     """Return what each setting means, in the order of the fields: the string below its declaration, on one line."""
     texts: dict[str, str] = {}
     for topic in Settings.__bases__:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
+import time
 import zlib
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 PARTITIONS = 64
 """Number of hash tags over which conversations spread on a Redis cluster."""
@@ -463,3 +465,49 @@ class Accepted:
     reply: OutboundMessage | None = None
     retry_after_seconds: int | None = None
     key: ConversationKey | None = None
+
+
+# ---- answer ----
+#
+# An answer as a JSON object: what the HTTP face returns, and `chat --json` prints.
+
+
+def answer_object(message: OutboundMessage) -> dict[str, Any]:
+    """*message* as ``{"turn_id", "text", "sources", "strategy", "reason", "degraded", "usage"}``."""
+    return {
+        "turn_id": message.turn_id,
+        "text": message.text,
+        "sources": [{"source": source.source, "heading": source.heading} for source in message.sources],
+        "strategy": message.strategy,
+        "reason": message.reason,
+        "degraded": [{"block": part.block, "why": part.why} for part in message.degraded],
+        "usage": {
+            "prompt": message.usage.prompt,
+            "cached": message.usage.cached,
+            "completion": message.usage.completion,
+            "cost_usd": message.usage.cost_usd,
+            **({"estimated": True} if message.usage.estimated else {}),
+        },
+    }
+
+
+# ---- identifiers ----
+#
+# Ids of turns: short, unique, and sortable by the time at which they were made.
+
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+"""Of ten bits each."""
+_TURN_ID = re.compile(f"t[{_ALPHABET}]{{20}}")
+
+
+def new_turn_id() -> str:
+    """``t`` and 20 letters and digits: 50 bits of milliseconds, 50 bits of chance."""
+    number = (time.time_ns() // 1_000_000) << 50 | secrets.randbits(50)
+    return "t" + "".join([_PAIRS[number >> shift & 1023] for shift in range(90, -1, -10)])
+
+
+def is_turn_id(text: str) -> bool:
+    """Whether *text* is of the form that `new_turn_id` makes."""
+    return _TURN_ID.fullmatch(text) is not None

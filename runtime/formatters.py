@@ -1,4 +1,4 @@
-"""Loads formatters, and has them make their text. See `grounding.formatters`.
+"""Loads formatters, and has them make their text. See `grounding.prompt.formatters`.
 
 They are found by the entry points of the group `GROUP`, each a function that is given the settings and returns a
 formatter, or None where the settings do not ask for it. What one of them does wrong costs its text, never the turn.
@@ -21,12 +21,12 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
-from grounding import evidence
-from grounding.blocks import PLACES, Volatility
-from grounding.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
 from grounding.pipeline import why
-from grounding.run_context import DegradedBlock, Injected, RunContext
-from grounding.tokens import Tokens
+from grounding.prompt import assemble
+from grounding.prompt.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
+from grounding.prompt_input.blocks import PLACES, Volatility
+from grounding.prompt_input.run_context import DegradedBlock, Injected, RunContext
+from grounding.prompt_input.tokens import Tokens
 
 GROUP = "agent_runtime.formatters"
 LOAD_SECONDS = 60.0
@@ -153,7 +153,7 @@ class Formatters:
         """*context* with what templates make of its blocks."""
         if not self._templates:
             return context
-        bodies = evidence.bodies(context, tokens)
+        bodies = assemble.bodies(context, tokens)
         lost: list[DegradedBlock] = []
         made = await asyncio.gather(
             *(

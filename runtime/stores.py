@@ -9,18 +9,22 @@ repetition is harmless. No command waits on the server (``BLOCK``), and nothing 
 step is a script or a transaction.
 """
 
-# redis-py is partly untyped.
-# mypy: disable-error-code="no-untyped-call"
-
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import json
+import os
+import shutil
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, TypeVar, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
+import structlog
 from redis import exceptions as errors
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.client import Pipeline, PubSub
@@ -32,9 +36,14 @@ from redis.backoff import NoBackoff
 from config.load import MASK, ConfigurationError
 from config.settings import Settings
 from connectors.connector import Health, State
-from connectors.message import StoreUnavailable
-from runtime.embedded.redis_server import EmbeddedRedis, embedded_redis
+from connectors.message import AgentRuntimeError, StoreUnavailable
+from runtime.embedded.child import socket_path
+from runtime.embedded.redis import EmbeddedRedis, embedded_redis
 from runtime.redis_errors import answer_within
+
+# redis-py is partly untyped.
+# mypy: disable-error-code="no-untyped-call"
+
 
 __all__ = ["Client", "RedisStore", "connect", "open_redis"]
 
@@ -272,3 +281,124 @@ async def _close(client: Redis) -> None:
     with contextlib.suppress(TimeoutError, StoreUnavailable, errors.RedisError, OSError):
         async with asyncio.timeout(CLOSE_SECONDS):
             await client.aclose()
+
+
+# ---- stored ----
+#
+# The frame of small stored values: JSON objects that carry the version of their format.
+
+
+class NewerFormat(AgentRuntimeError):
+    """A stored value was written by a newer version of this program than the one that reads it."""
+
+
+def pack(version: int, **fields: Any) -> str:
+    """*fields* as compact JSON with ``"v": version``; plain ASCII, so that any store takes it."""
+    return json.dumps({"v": version, **fields}, separators=(",", ":"), sort_keys=True)
+
+
+def unpack(text: str | bytes, newest: int, what: str) -> dict[str, Any]:
+    """The fields of a value made by `pack`. Raises `NewerFormat` if its version is above *newest*."""
+    fields: dict[str, Any] = json.loads(text)
+    version = fields.pop("v")
+    if version > newest:
+        raise NewerFormat(
+            f"{what} is stored in format {version}, and this version of Agent Runtime reads up to {newest}: "
+            "run the newer version that wrote it"
+        )
+    return fields
+
+
+# ---- store retry ----
+#
+# Repeats a write until the store has taken it.
+
+
+RETRY_SECONDS = (0.1, 2.0)
+"""The first and the longest pause between two attempts."""
+T = TypeVar("T")
+_log = structlog.get_logger()
+
+
+async def retry_until_stored(step: Callable[[], Awaitable[T]]) -> T:
+    """Repeat *step* while the store is away. For results that were paid for: without the write they are paid for again.
+
+    *step* must be harmless if it is repeated after only its answer was lost. Raises what *step* raises but for
+    `connectors.message.StoreUnavailable`.
+    """
+    wait, longest = RETRY_SECONDS
+    while True:
+        try:
+            return await step()
+        except StoreUnavailable as error:
+            _log.warning("store.degraded", store="redis", why=str(error))
+        await asyncio.sleep(wait)
+        wait = min(wait * 2, longest)
+
+
+# ---- data dir ----
+#
+# The folder under which everything is kept: made where it is missing, usable, and used by one process at a time.
+
+
+SOCKET_NAME = "runtime.sock"
+"""Of the unix socket in DATA_DIR on which a running process answers commands."""
+_PROBE_SECONDS = 1.0
+
+
+class DataDirUnusable(AgentRuntimeError):
+    """DATA_DIR cannot be made, or this user may not write there; the text says what to do."""
+
+
+class DataDirInUse(AgentRuntimeError):
+    """Another process answers for DATA_DIR; the text says which, and what to do."""
+
+
+async def prepare_data_dir(path: Path) -> None:
+    """Make the folder *path*, for this user alone, where it is missing. Raises `DataDirUnusable`."""
+    await asyncio.to_thread(_prepare, path)
+
+
+def _prepare(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(path, f"cannot be made a folder ({error.strerror})") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise _unusable(path, "this user may not write there")
+    shutil.rmtree(path / "gone", ignore_errors=True)  # vectors of deleted documents, which earlier versions kept
+
+
+def _unusable(path: Path, why: str) -> DataDirUnusable:
+    return DataDirUnusable(
+        f"AGENT_RUNTIME_DATA_DIR={path}: {why}; let this user write there, or set it to another folder"
+    )
+
+
+async def check_unused(path: Path) -> None:
+    """Raises `DataDirInUse` where a process runs on the folder *path*, which is there."""
+    await asyncio.to_thread(lambda: check_unanswered(socket_path(path, SOCKET_NAME)))
+
+
+def check_unanswered(path: Path) -> None:
+    """Raises `DataDirInUse` where a process answers on the socket at *path*. Blocking."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(_PROBE_SECONDS)
+        try:
+            client.connect(str(path))
+        except OSError:
+            return
+        pid = _peer(client)
+    process, stop = (f"process {pid}", f"stop it (`kill {pid}`)") if pid else ("a process", "stop it")
+    raise DataDirInUse(
+        f"{process} serves this data folder already (it answers on {path}): {stop}, or set AGENT_RUNTIME_DATA_DIR to "
+        "another folder and AGENT_RUNTIME_HTTP_PORT to another port"
+    )
+
+
+def _peer(client: socket.socket) -> int | None:
+    """The id of the process that *client* is connected to, where the system tells it."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    pid, _, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(pid) or None

@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from grounding.documents import embedding
+from grounding.retrieval import embedding
 from runtime import stores
 from runtime.llm.loader import process_loader
 from tests.emulators import openai, valkey

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, SecretStr
 
-from config.settings.types import Positive, PositiveSeconds, Rate, WebUrl, prefixed_secret, url
+from config.settings.types import Positive, PositiveSeconds, Rate, WebUrl, prefixed_secret, url_validator
 
 
 class PlatformSettings(BaseModel):
@@ -41,7 +41,7 @@ class PlatformSettings(BaseModel):
     """From the Developer Portal, under Bot, where Message Content Intent has to be on. Set: Discord is on."""
     discord_api_base: WebUrl = "https://discord.com/api/v10"
     """Where the REST API is."""
-    discord_gateway_url: Annotated[str, url("ws", "wss")] = "wss://gateway.discord.gg/"
+    discord_gateway_url: Annotated[str, url_validator("ws", "wss")] = "wss://gateway.discord.gg/"
     """Where the gateway is; another than Discord's own is used for resuming, too."""
     discord_timeout_seconds: PositiveSeconds = 20.0
     """Time limit of one request to Discord; waiting for rate limits comes on top."""

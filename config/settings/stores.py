@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, SecretStr
 
-from config.settings.types import MOST_DAYS, PositiveSeconds, WebUrl, url
+from config.settings.types import MAX_DAYS, PositiveSeconds, WebUrl, url_validator
 
 
 class StoreSettings(BaseModel):
@@ -15,7 +15,9 @@ class StoreSettings(BaseModel):
 
     data_dir: Path = Path("./data")
     """Everything that is kept on disk."""
-    redis_url: Annotated[SecretStr | None, url("redis", "rediss", "redis+cluster", "redis+sentinel", "unix")] = None
+    redis_url: Annotated[
+        SecretStr | None, url_validator("redis", "rediss", "redis+cluster", "redis+sentinel", "unix")
+    ] = None
     """A Redis server: redis://, rediss://, unix://, redis+cluster://host:port,… or
     redis+sentinel://host:port,…/service. Unset: an embedded server under DATA_DIR."""
     redis_timeout_seconds: PositiveSeconds = 5.0
@@ -29,6 +31,6 @@ class StoreSettings(BaseModel):
     index_stale_seconds: PositiveSeconds = 10.0
     """If a changed document waits longer than this for the index, prompts say that what was found may be out of
     date."""
-    index_keep_former_days: Annotated[float, Field(ge=0, le=MOST_DAYS)] = 7.0
+    index_keep_former_days: Annotated[float, Field(ge=0, le=MAX_DAYS)] = 7.0
     """After another EMBEDDING_MODEL is set, the old index is kept for this many days, so that going back is cheap. 0:
     it is deleted at once."""

@@ -8,22 +8,22 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from config.matching import matching
+from config.sigils import match_validator
 
-MOST = 10**12
+MAX_VALUE = 10**12
 """The upper bound of counts, sizes and seconds: far above real values, and still valid in milliseconds for Redis and
 the event loop."""
-MOST_DAYS = 36_500
+MAX_DAYS = 36_500
 """A century, so that a date minus this many days stays a valid date."""
 
-Positive = Annotated[int, Field(gt=0, le=MOST)]
-Natural = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[int, Field(gt=0, le=MAX_VALUE)]
+Natural = Annotated[int, Field(ge=0, le=MAX_VALUE)]
 Weight = Annotated[float, Field(ge=0, le=1)]
-Rate = Annotated[float, Field(ge=0, le=MOST)]
+Rate = Annotated[float, Field(ge=0, le=MAX_VALUE)]
 """Calls a second; 0 for no limit."""
-PositiveSeconds = Annotated[float, Field(gt=0, le=MOST)]
-PositiveDays = Annotated[int, Field(gt=0, le=MOST_DAYS)]
-BudgetTokens = Annotated[int, Field(ge=0, le=MOST)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=MAX_VALUE)]
+PositiveDays = Annotated[int, Field(gt=0, le=MAX_DAYS)]
+BudgetTokens = Annotated[int, Field(ge=0, le=MAX_VALUE)]
 BudgetUsd = Annotated[float, Field(ge=0, le=10**6)]
 """US dollars. Spending is counted in billionths of a dollar; up to this bound Redis holds every sum exactly."""
 
@@ -45,7 +45,7 @@ _EXPECTED_HOST = "expected a host; an IPv6 address stands in brackets, e.g. [::1
 _EXPECTED_PORT = "expected a port from 1 to 65535"
 
 
-def url(*schemes: str) -> BeforeValidator:
+def url_validator(*schemes: str) -> BeforeValidator:
     """Return a validator for URLs of one of *schemes*, with a host and an optional port from 1 to 65535."""
 
     def check(value: object) -> object:
@@ -112,12 +112,12 @@ def prefixed_secret(prefix: str) -> BeforeValidator:
 
 
 List = Annotated[tuple[str, ...], BeforeValidator(_comma_separated)]
-UserId = Annotated[str, matching(r"[a-z]+:.+", "connector:user_id, e.g. telegram:42")]
+UserId = Annotated[str, match_validator(r"[a-z]+:.+", "connector:user_id, e.g. telegram:42")]
 UserIds = Annotated[tuple[UserId, ...], BeforeValidator(_comma_separated)]
-Place = Annotated[str, matching(r"[a-z]+:.+", "connector:place, e.g. slack:T123")]
+Place = Annotated[str, match_validator(r"[a-z]+:.+", "connector:place, e.g. slack:T123")]
 WorkspaceName = Annotated[
     str,
-    matching(
+    match_validator(
         r"[a-z0-9][a-z0-9._-]{0,63}", "a workspace's id: up to 64 of a-z, 0-9, '.', _ and -, the first a-z or 0-9"
     ),
 ]
@@ -149,4 +149,4 @@ def _check_model(value: object) -> object:
 LanguageModel = Annotated[str, BeforeValidator(_check_model)]
 LanguageModels = Annotated[tuple[LanguageModel, ...], BeforeValidator(_comma_separated)]
 EmbeddingModel = Annotated[str, BeforeValidator(_check_embedding_model)]
-WebUrl = Annotated[str, url("http", "https")]
+WebUrl = Annotated[str, url_validator("http", "https")]

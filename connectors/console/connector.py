@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from connectors.answer import answer_object
 from connectors.connector import Accept, Capabilities, Health, SendFailed, State
 from connectors.console import convert
-from connectors.console.markdown import split_finished
+from connectors.console.convert import split_finished
 from connectors.console.terminal import PROMPT, Interrupted, Style, Terminal, Unreadable
 from connectors.message import (
     Accepted,
@@ -25,6 +24,7 @@ from connectors.message import (
     OutboundPart,
     Receipt,
     StoreUnavailable,
+    answer_object,
 )
 
 MAX_PART_CHARACTERS = 100_000_000

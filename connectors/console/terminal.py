@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Protocol, TextIO
 
-from connectors.console.markdown import render
+from connectors.console.convert import render
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

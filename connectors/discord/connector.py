@@ -26,16 +26,13 @@ from connectors.connector import (
     SendFailed,
     State,
 )
-from connectors.discord import convert
-from connectors.discord.attachments import location, read_handle, url_in
-from connectors.discord.client import SESSION_WAIT_SECONDS, GatewayClient, Told
-from connectors.discord.commands import are_registered, is_allowed, to_commands
+from connectors.discord import events
 from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
-from connectors.discord.inbox import Inbox
-from connectors.discord.intake import Intake, said_after
-from connectors.discord.interactions import TOKEN_SECONDS, Interactions
-from connectors.discord.login import Backoff, Login
+from connectors.discord.events import location, read_handle, url_in
+from connectors.discord.interactions import TOKEN_SECONDS, Interactions, are_registered, is_allowed, to_commands
+from connectors.discord.login import SESSION_WAIT_SECONDS, Backoff, GatewayClient, Login, Told
 from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, buttons, to_edit, to_parts, to_send
+from connectors.discord.receive import Inbox, Intake, said_after
 from connectors.discord.session import Patience, Session
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 
@@ -60,7 +57,7 @@ class DiscordConnector:
     a file.
     """
 
-    name = convert.CONNECTOR
+    name = events.CONNECTOR
     capabilities = Capabilities(
         max_part_units=MAX_TEXT_UNITS,
         units="utf16",
@@ -202,7 +199,7 @@ class DiscordConnector:
         try:
             client = await self._login.opened()
             async for said in said_after(client, _id(key.external_id), _id(after_message_id.rpartition("-")[2])):
-                message = convert.from_message(said, client.user.id) if client.user is not None else None
+                message = events.from_message(said, client.user.id) if client.user is not None else None
                 if message is not None:
                     yield message
         except DISCORD_ERRORS as error:

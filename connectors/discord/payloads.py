@@ -7,10 +7,9 @@ import json
 from typing import Any
 
 from connectors.message import OutboundMessage, OutboundPart
-from connectors.text import discord_markdown
-from connectors.text.form import parse
-from connectors.text.outgoing import can_be_seen, outbound_parts
-from connectors.text.parts import parts
+from connectors.text import render
+from connectors.text.parse import parse
+from connectors.text.parts import can_be_seen, outbound_parts, parts
 from connectors.text.sources import cut_for_sources, sources_form
 from connectors.text.split import utf16_units
 
@@ -54,9 +53,9 @@ def to_parts(message: OutboundMessage, max_parts: int) -> tuple[OutboundPart, ..
     form = parse(text)
 
     def cut(limit: int) -> list[str]:
-        return [part for part in parts(form, limit, utf16_units, discord_markdown.render) if can_be_seen(part)]
+        return [part for part in parts(form, limit, utf16_units, render.discord_markdown_render) if can_be_seen(part)]
 
-    sources = discord_markdown.render(sources_form(message))
+    sources = render.discord_markdown_render(sources_form(message))
     below = f"\n{SUBTEXT}{sources}" if sources else ""
     texts, last = cut_for_sources(cut, MAX_TEXT_UNITS, MAX_TEXT_UNITS - utf16_units(below), utf16_units, max_parts)
     if texts:

@@ -11,22 +11,16 @@ from pydantic import SecretStr
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, Location, SendFailed
+from connectors.health import Backoff, Vitals
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
-from connectors.slack import convert, errors, outgoing
+from connectors.slack import errors, events, payloads
 from connectors.slack.api import Api
-from connectors.slack.emoji import emoji_name
 from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds
-from connectors.slack.files import Files
-from connectors.slack.history import History
-from connectors.slack.http_events import HttpEvents
-from connectors.slack.http_order import InOrder
-from connectors.slack.intake import Intake
-from connectors.slack.link import APP_TOKEN_VARIABLE, Link
-from connectors.slack.lookups import Channels
-from connectors.slack.responses import Responses
-from connectors.slack.sending import Sender
-from connectors.slack.streaming import Streams
-from connectors.vitals import Backoff, Vitals
+from connectors.slack.events import emoji_name
+from connectors.slack.http_events import HttpEvents, InOrder
+from connectors.slack.receive import Channels, History, Intake
+from connectors.slack.send import Files, Responses, Sender, Streams
+from connectors.slack.socket_mode import APP_TOKEN_VARIABLE, Link
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -52,9 +46,9 @@ class SlackConnector:
     to ``longest_backoff_seconds``. A reply of more than ``reply_max_parts`` parts goes as its beginning and a file.
     """
 
-    name = convert.CONNECTOR
+    name = events.CONNECTOR
     capabilities = Capabilities(
-        max_part_units=outgoing.MAX_TEXT_CHARACTERS,
+        max_part_units=payloads.MAX_TEXT_CHARACTERS,
         threads=True,
         idempotency="metadata",
         # docs.slack.dev, "Rate limits": one message a second in a channel. Of all other methods each has a rate for the
@@ -66,10 +60,10 @@ class SlackConnector:
         openings_per_second_overall=15 / 60,
         additions_per_second_overall=100 / 60,
         # The limit on all messages in a workspace, "several hundred per minute", has no figure: a 429 tells it.
-        command_mark=convert.COMMAND_MARK,
+        command_mark=events.COMMAND_MARK,
     )
     typing_lasts_seconds = 90.0  # Slack takes the status away after two minutes, and when the answer comes
-    max_buttons = outgoing.MAX_BUTTONS
+    max_buttons = payloads.MAX_BUTTONS
 
     def __init__(
         self,
@@ -84,7 +78,7 @@ class SlackConnector:
         check_seconds: float = 300.0,
         first_backoff_seconds: float = 1.0,
         longest_backoff_seconds: float = 30.0,
-        reply_max_parts: int = outgoing.MAX_PARTS,
+        reply_max_parts: int = payloads.MAX_PARTS,
     ) -> None:
         self._app_token = app_token
         self._timeout_seconds = timeout_seconds
@@ -94,7 +88,7 @@ class SlackConnector:
         self._reply_max_parts = reply_max_parts
         self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
         self._vitals = Vitals()
-        self._me: convert.Identity | None = None
+        self._me: events.Identity | None = None
         self._has_status = True
         self._api = Api(token, api_base, timeout_seconds, app_token, signing_secret)
         self._streams, responses = Streams(self._api), Responses(self._api)
@@ -133,7 +127,7 @@ class SlackConnector:
             self._vitals.stopped()
 
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        return outgoing.to_parts(message, self._reply_max_parts)
+        return payloads.to_parts(message, self._reply_max_parts)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         return await self._sender.send(message, part)
@@ -168,7 +162,7 @@ class SlackConnector:
     async def typing(self, key: ConversationKey) -> None:
         """Only in threads: Slack shows no status anywhere else."""
         try:
-            channel, thread = outgoing.place_of(key.external_id)
+            channel, thread = payloads.place_of(key.external_id)
             if thread is not None and self._has_status:
                 await self._api.ask(
                     lambda client: client.assistant_threads_setStatus(
@@ -185,10 +179,10 @@ class SlackConnector:
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
         """Nothing where no message is, as for a command."""
         name = emoji_name(emoji)
-        if name is None or not outgoing.is_ts(message_id):
+        if name is None or not payloads.is_ts(message_id):
             return
         try:
-            channel, _ = outgoing.place_of(key.external_id)
+            channel, _ = payloads.place_of(key.external_id)
             await self._api.ask(lambda client: client.reactions_add(channel=channel, timestamp=message_id, name=name))
         except SendFailed as failed:
             log.debug("connector.sign_lost", connector=self.name, why=str(failed))
@@ -220,7 +214,7 @@ class SlackConnector:
                 "(events over HTTP at /slack/events; without it nobody could tell them from forged ones)."
             )
 
-    async def _sign_in(self) -> convert.Identity:
+    async def _sign_in(self) -> events.Identity:
         backoff = self._backoff.fresh()
         while True:
             wait_seconds = await self._try_token(backoff)
@@ -248,7 +242,7 @@ class SlackConnector:
         self._vitals.well("api")
         return None
 
-    async def _identity(self) -> convert.Identity:
+    async def _identity(self) -> events.Identity:
         """Who the bot is, also while it does not run. Raises `SendFailed`."""
         if self._me is not None:
             return self._me
@@ -307,9 +301,9 @@ def _first(group: BaseExceptionGroup[ConnectorFailed]) -> BaseException:
     return first
 
 
-def _identity(answer: AsyncSlackResponse) -> convert.Identity:
+def _identity(answer: AsyncSlackResponse) -> events.Identity:
     """Raises `ValueError` for an answer that names no bot."""
     user_id, team_id = str(answer.get("user_id") or ""), str(answer.get("team_id") or "")
     if not user_id or not team_id:
         raise ValueError("auth.test names no bot")
-    return convert.Identity(user_id, str(answer.get("bot_id") or ""), team_id, str(answer.get("user") or ""))
+    return events.Identity(user_id, str(answer.get("bot_id") or ""), team_id, str(answer.get("user") or ""))

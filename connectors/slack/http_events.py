@@ -6,6 +6,8 @@ Commands and interactions (forms) may come to `COMMANDS_PATH` or to `PATH`, as t
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,10 +21,59 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from connectors.message import StoreUnavailable
-from connectors.slack import signature
+from connectors.slack.api import Recent
+from connectors.slack.events import CONNECTOR
+from connectors.slack.receive import Gaps, History, as_payload
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
+
+
+# ---- signature ----
+#
+# Whether a request comes from Slack: its signature, its age, and that it was not answered before. Pure.
+#
+# The signature is ``v0=`` and the hexadecimal HMAC-SHA256 of ``v0:<timestamp>:<body>`` with the signing secret
+# (docs.slack.dev, "Verifying requests from Slack").
+
+
+MAX_AGE_SECONDS = 5 * 60
+"""Older and later requests are refused, as Slack advises."""
+
+
+def sign(secret: str, timestamp: str, body: bytes) -> str:
+    """The signature of *body*, sent at *timestamp* (seconds since 1970, as written in the header)."""
+    signed = b"v0:" + timestamp.encode("utf-8", "surrogatepass") + b":" + body
+    return "v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def is_genuine(secret: str, timestamp: str, body: bytes, signature: str, now_seconds: float) -> bool:
+    """Whether *signature* is that of *body* and at most `MAX_AGE_SECONDS` off. Takes constant time to compare."""
+    if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 20):
+        return False
+    if abs(now_seconds - int(timestamp)) > MAX_AGE_SECONDS:
+        return False
+    return hmac.compare_digest(sign(secret, timestamp, body).encode(), signature.encode("utf-8", "surrogatepass"))
+
+
+class Answered:
+    """The signatures of requests that were answered, for as long as they would still be fresh."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def __contains__(self, signature: str) -> bool:
+        return signature in self._until
+
+    def add(self, signature: str, now_seconds: float) -> None:
+        """Remember *signature*, and forget those that are too old to be accepted anyway."""
+        while self._until and next(iter(self._until.values())) < now_seconds:
+            del self._until[next(iter(self._until))]
+        self._until[signature] = now_seconds + 2 * MAX_AGE_SECONDS
+
+
+# ---- http events ----
+
 
 log = structlog.get_logger()
 
@@ -58,7 +109,7 @@ class HttpEvents:
         self._take_command = take_command
         self._take_press = take_press
         self._now = now
-        self._answered = signature.Answered()
+        self._answered = Answered()
 
     def routes(self) -> Sequence[BaseRoute]:
         return [Route(path, self._receive, methods=["POST"]) for path in (PATH, COMMANDS_PATH)]
@@ -79,7 +130,7 @@ class HttpEvents:
         signed = request.headers.get("x-slack-signature", "")
         sent_at = request.headers.get("x-slack-request-timestamp", "")
         secret = self._secret.get_secret_value()
-        if not signature.is_genuine(secret, sent_at, body, signed, self._now()):
+        if not is_genuine(secret, sent_at, body, signed, self._now()):
             log.warning("connector.request_refused", connector="slack", why="signature")
             return PlainTextResponse("not signed by Slack", 401)
         if signed in self._answered:
@@ -145,3 +196,51 @@ async def _body(request: Request) -> bytes | None:
         if len(body) > MAX_BODY_BYTES:
             return None
     return bytes(body)
+
+
+# ---- http order ----
+#
+# Events over HTTP in the order in which they were said. I/O.
+#
+# What was not acknowledged Slack sends again at once, after a minute and after five, and what is said meanwhile
+# would be
+# taken before it. So after a request that was not acknowledged the first message of each conversation brings what is
+# missing before it from the history, as after a socket that broke; what Slack then repeats is known.
+
+
+_PATIENCE_SECONDS = 1.2
+"""For the history: less than half of what Slack gives an answer to a request."""
+
+
+class InOrder:
+    """Passes events on to *take*, each after what is missing before it."""
+
+    def __init__(self, history: History, take: Take) -> None:
+        self._gaps = Gaps(history, _PATIENCE_SECONDS)
+        self._take = take
+        self._passed: Recent[tuple[object, object], None] = Recent()
+
+    async def take(self, payload: dict[str, Any]) -> bool:
+        """As `connectors.slack.http_events.Take`."""
+        event = payload.get("event")
+        if not isinstance(event, dict):
+            return await self._take(payload)
+        taken = False
+        try:
+            taken = await self._take_in_order(payload, event)
+        finally:
+            if not taken:  # whatever the reason: Slack sends it again, and later than what is said meanwhile
+                self._gaps.broke(event)
+        return taken
+
+    async def _take_in_order(self, payload: dict[str, Any], event: dict[str, Any]) -> bool:
+        for one in await self._gaps.filled(event, self._gaps.breaks):
+            said = (one.get("channel"), one.get("ts"))
+            late = self._gaps.is_late(one) and said not in self._passed
+            if not await self._take(payload if one is event else as_payload(one)):
+                return False
+            if late:
+                log.info("message.late", connector=CONNECTOR, message_id=said[1])
+            self._passed.put(said, None)
+            self._gaps.passed_on(one)
+        return True

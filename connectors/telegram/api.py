@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from connectors.connector import SendFailed
 from connectors.message import OutboundPart
-from connectors.telegram import calls
+from connectors.telegram import payloads
 from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, refuses_formatting, send_failed
 
 log = structlog.get_logger()
@@ -73,10 +73,10 @@ class Api:
         try:
             return await self.ask(lambda: build(part))
         except SendFailed as failed:
-            plain = calls.without_formatting(part)
+            plain = payloads.without_formatting(part)
             if plain is part or not refuses_formatting(failed):
                 raise
-            log.warning("reply.unformatted", connector=calls.CONNECTOR, part=part.token)
+            log.warning("reply.unformatted", connector=payloads.CONNECTOR, part=part.token)
             return await self.ask(lambda: build(plain))
 
     async def ask_in_passing(self, build: Callable[[], TelegramMethod[bool]]) -> None:
@@ -84,7 +84,7 @@ class Api:
         try:
             await self.ask(build)
         except SendFailed as failed:
-            log.debug("connector.sign_lost", connector=calls.CONNECTOR, why=str(failed))
+            log.debug("connector.sign_lost", connector=payloads.CONNECTOR, why=str(failed))
             if failed.retry_after_seconds:
                 raise
 
@@ -111,7 +111,7 @@ class Api:
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await bot.session.close()
             except (TimeoutError, OSError, ClientError) as error:
-                log.warning("connector.close_failed", connector=calls.CONNECTOR, why=type(error).__name__)
+                log.warning("connector.close_failed", connector=payloads.CONNECTOR, why=type(error).__name__)
 
     async def _opened(self) -> Bot:
         if self._closed:

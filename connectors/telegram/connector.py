@@ -24,14 +24,11 @@ from connectors.connector import (
     SendFailed,
 )
 from connectors.message import Accepted, Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
-from connectors.telegram import calls
+from connectors.telegram import payloads
 from connectors.telegram.api import OFFICIAL_HOST, Api
 from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, moved_to, refuses, retry_after_seconds
-from connectors.telegram.intake import Intake
-from connectors.telegram.mentions import Identity
-from connectors.telegram.places import Places
-from connectors.telegram.polling import Polling
-from connectors.telegram.vitals import Vitals
+from connectors.telegram.receive import Intake, Polling, Vitals
+from connectors.telegram.updates import Identity, Places
 from connectors.telegram.webhook import Registration, Webhook, check_secret
 
 if TYPE_CHECKING:
@@ -59,9 +56,9 @@ class TelegramConnector:
     its beginning and a file. *sends_per_second* is the rate in all chats together; 0 for no limit.
     """
 
-    name = calls.CONNECTOR
+    name = payloads.CONNECTOR
     typing_lasts_seconds = 5.0
-    max_buttons = calls.MAX_BUTTONS
+    max_buttons = payloads.MAX_BUTTONS
 
     def __init__(
         self,
@@ -79,7 +76,7 @@ class TelegramConnector:
         longest_backoff_seconds: float = 30.0,
     ) -> None:
         self.capabilities = Capabilities(
-            max_part_units=calls.MAX_TEXT_UNITS,
+            max_part_units=payloads.MAX_TEXT_UNITS,
             units="utf16",
             threads=True,
             # "avoid sending more than one message per second" in one chat (Bot FAQ, "My bot is hitting limits"); edits
@@ -125,7 +122,7 @@ class TelegramConnector:
             self._vitals.stopped()
 
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        return calls.to_parts(message, self._reply_max_parts)
+        return payloads.to_parts(message, self._reply_max_parts)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         try:
@@ -135,21 +132,21 @@ class TelegramConnector:
             if new is None:
                 raise
         # Refused, and so shown to nobody: it may be said once more where the group is now.
-        self._places.moved(calls.to_place(message.key.external_id)[0], new)
+        self._places.moved(payloads.to_place(message.key.external_id)[0], new)
         return await self._send(message, part)
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
-        message, receipt = calls.where_it_stands(message, receipt)
+        message, receipt = payloads.where_it_stands(message, receipt)
         try:
-            await self._api.ask_formatted(part, lambda said: calls.to_edit(message, said, receipt))
+            await self._api.ask_formatted(part, lambda said: payloads.to_edit(message, said, receipt))
         except SendFailed as failed:
             if not refuses(failed, "message is not modified"):
                 raise
 
     async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
-        message, receipt = calls.where_it_stands(message, receipt)
+        message, receipt = payloads.where_it_stands(message, receipt)
         try:
-            await self._api.ask(lambda: calls.to_delete(message, receipt))
+            await self._api.ask(lambda: payloads.to_delete(message, receipt))
         except SendFailed as failed:
             if not refuses(failed, "message to delete not found"):
                 raise
@@ -159,17 +156,17 @@ class TelegramConnector:
 
     def most_in_a_minute(self, place: str) -> int:
         """Groups have negative ids, as channels have, for which the same is said to hold."""
-        return calls.GROUP_MESSAGES_A_MINUTE if place.startswith("-") else 0
+        return payloads.GROUP_MESSAGES_A_MINUTE if place.startswith("-") else 0
 
     async def typing(self, key: ConversationKey) -> None:
-        await self._api.ask_in_passing(lambda: calls.to_typing(key.external_id))
+        await self._api.ask_in_passing(lambda: payloads.to_typing(key.external_id))
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        if calls.may_react(emoji):
-            await self._api.ask_in_passing(lambda: calls.to_reaction(key.external_id, message_id, emoji))
+        if payloads.may_react(emoji):
+            await self._api.ask_in_passing(lambda: payloads.to_reaction(key.external_id, message_id, emoji))
 
     async def register_commands(self, commands: Sequence[CommandHint]) -> None:
-        wanted, unfit = calls.to_commands(commands)
+        wanted, unfit = payloads.to_commands(commands)
         if unfit:
             log.warning("connector.commands_unfit", connector=self.name, names=unfit)
         shown = await self._api.ask(GetMyCommands)
@@ -202,16 +199,16 @@ class TelegramConnector:
     async def _answer_press(self, query: CallbackQuery, accepted: Accepted) -> None:
         taken = accepted.outcome in ("stored", "duplicate")
         with suppress(SendFailed):
-            await self._api.ask_in_passing(lambda: calls.to_answer(query.id, taken=taken))
+            await self._api.ask_in_passing(lambda: payloads.to_answer(query.id, taken=taken))
             if taken and (message := query.message) is not None:
-                await self._api.ask(lambda: calls.without_buttons(message.chat.id, message.message_id))
+                await self._api.ask(lambda: payloads.without_buttons(message.chat.id, message.message_id))
 
     async def _send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        now = calls.moved(message, self._places.now)
-        sent = await self._api.ask_formatted(part, lambda said: calls.to_send(now, said))
-        chat, topic = calls.to_place(now.key.external_id)
+        now = payloads.moved(message, self._places.now)
+        sent = await self._api.ask_formatted(part, lambda said: payloads.to_send(now, said))
+        chat, topic = payloads.to_place(now.key.external_id)
         self._places.stands(chat, sent.message_id, topic)
-        return calls.receipt_of(message, now, sent.message_id)
+        return payloads.receipt_of(message, now, sent.message_id)
 
     async def _sign_in(self) -> Identity:
         while True:

@@ -24,13 +24,10 @@ from starlette.routing import Route
 from connectors.connector import ConnectorFailed
 from connectors.message import StoreUnavailable
 from connectors.telegram.api import Api
-from connectors.telegram.calls import CONNECTOR
-from connectors.telegram.convert import ALLOWED_UPDATES, chat_of
 from connectors.telegram.errors import AIOGRAM_ERRORS
-from connectors.telegram.intake import Intake
-from connectors.telegram.order import InOrder, OvertookAnother
-from connectors.telegram.polling import Recover
-from connectors.telegram.vitals import Vitals
+from connectors.telegram.payloads import CONNECTOR
+from connectors.telegram.receive import InOrder, Intake, OvertookAnother, Recover, Vitals
+from connectors.telegram.updates import ALLOWED_UPDATES, chat_of
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute

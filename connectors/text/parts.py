@@ -6,30 +6,21 @@ in the next, lists continue their numbers, and no visible character is lost.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from connectors.text.form import (
-    Block,
-    Code,
-    Form,
-    Heading,
-    Item,
-    Link,
-    Paragraph,
-    Span,
-    Spans,
-    Table,
-)
-from connectors.text.layout import flat, with_address
+from connectors.message import OutboundMessage, OutboundPart
+from connectors.text.parse import Block, Code, Heading, Item, Link, Paragraph, ParsedMarkdown, Span, Spans, Table
+from connectors.text.render import to_one_line, with_address
 from connectors.text.split import Size, cluster_edge, natural_edge
 
-Render = Callable[[Form], str]
+Render = Callable[[ParsedMarkdown], str]
 
 SMALLEST_LIMIT = 64
 
 
-def parts(form: Form, limit: int, size: Size, render: Render) -> list[str]:
+def parts(form: ParsedMarkdown, limit: int, size: Size, render: Render) -> list[str]:
     """Return *form* as texts, rendered by *render*, of which *size* measures each at most *limit*.
 
     A part ends between two blocks if it is then at least half full, else within a block (after a line, a sentence
@@ -49,7 +40,7 @@ def parts(form: Form, limit: int, size: Size, render: Render) -> list[str]:
 class _Packer:
     """Takes the blocks of one part after the other. ``waiting`` has the remaining blocks in reverse order."""
 
-    def __init__(self, form: Form, limit: int, size: Size, render: Render) -> None:
+    def __init__(self, form: ParsedMarkdown, limit: int, size: Size, render: Render) -> None:
         self.waiting = list(reversed(form))
         self._limit = limit
         self._size = size
@@ -228,7 +219,7 @@ def _simplify(block: Block) -> list[Block]:
         case Paragraph(spans) | Heading(_, spans) if any(isinstance(m, Link) for s in spans for m in s.marks):
             return [replace(block, content=replace(content, spans=tuple(map(_unlink, spans))))]
         case Table(rows, _, _):
-            lines = "\n".join(" | ".join(map(flat, row)) for row in rows)
+            lines = "\n".join(" | ".join(map(to_one_line, row)) for row in rows)
             return [replace(block, content=Paragraph((Span(lines),)))]
         case Code(text, language) if language:
             return [replace(block, content=Code(text))]
@@ -241,3 +232,41 @@ def _simplify(block: Block) -> list[Block]:
 
 def _unlink(span: Span) -> Span:
     return Span(with_address(span), frozenset(mark for mark in span.marks if not isinstance(mark, Link)))
+
+
+# ---- outgoing ----
+#
+# Turn a reply's rendered texts into numbered parts. A reply with too many becomes its beginning and a file. Pure.
+
+
+FILE_NAME = "whole-reply.md"
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
+
+
+def outbound_parts(
+    message: OutboundMessage, texts: Sequence[str], payload: str, max_parts: int
+) -> tuple[OutboundPart, ...]:
+    """Return the parts of *message*, whose rendered *texts* are each within the platform's limit.
+
+    More than *max_parts* texts become two parts: the first text, and a file with all of ``message.text``
+    (Markdown). Rendering the same message again gives the same tokens.
+    """
+    if len(texts) <= max_parts:
+        return tuple(
+            OutboundPart(index, len(texts), text, _token(message, str(index)), payload)
+            for index, text in enumerate(texts)
+        )
+    whole = message.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return (
+        OutboundPart(0, 2, texts[0], _token(message, "0"), payload),
+        OutboundPart(1, 2, whole, _token(message, "file"), file_name=FILE_NAME),
+    )
+
+
+def can_be_seen(text: str) -> bool:
+    """Return whether *text* has any visible character. Platforms reject a message without one as empty."""
+    return any(unicodedata.category(character) not in _INVISIBLE for character in text)
+
+
+def _token(message: OutboundMessage, part: str) -> str:
+    return f"{message.turn_id}.{message.kind}.{part}"

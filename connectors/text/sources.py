@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from connectors.message import OutboundMessage, Source
-from connectors.text.form import Block, Form, Paragraph, Span, Style
+from connectors.text.parse import Block, Paragraph, ParsedMarkdown, Span, Style
 from connectors.text.split import Size, cluster_edge
 
 WORD = "Sources:"
@@ -18,7 +19,7 @@ MAX_PATH_CHARACTERS = 60
 MAX_HEADING_CHARACTERS = 40
 
 
-def sources_form(message: OutboundMessage) -> Form:
+def sources_form(message: OutboundMessage) -> ParsedMarkdown:
     """Return one paragraph, e.g. ``Sources: refunds.md › Windows · pricing.md · +2 more``.
 
     The form is empty if the message shows no sources. The names are code, so that no platform turns them into links
@@ -79,3 +80,26 @@ def _name(source: Source) -> str:
 
 def _to_one_line(text: str) -> str:
     return " ".join(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").split())
+
+
+# ---- mentions ----
+#
+# Clean up a text from which mentions were removed. Pure.
+
+
+_PUNCTUATION_AFTER_NAME = re.compile(r"^[\s,:;–—-]+")
+
+
+def join_around(fragments: list[str]) -> str:
+    """Join the fragments of a text around removed mentions, without the gaps that the mentions would leave."""
+    text = fragments[0]
+    for fragment in fragments[1:]:
+        if not text.strip():
+            text = _PUNCTUATION_AFTER_NAME.sub("", fragment)
+        elif not fragment.strip() or fragment.startswith((".", "!", "?")):
+            text = text.rstrip(" ,") + fragment  # "thanks, @bot!"
+        elif text[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
+            text = text.rstrip(" ") + fragment
+        else:
+            text += fragment
+    return text.strip()

@@ -15,15 +15,15 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from connectors.text.form import (
+from connectors.text.parse import (
     Block,
     Code,
     Content,
-    Form,
     Heading,
     Item,
     Link,
     Paragraph,
+    ParsedMarkdown,
     Quote,
     Span,
     Spans,
@@ -31,7 +31,7 @@ from connectors.text.form import (
     Table,
     parse,
 )
-from connectors.text.layout import goes_to, with_address
+from connectors.text.render import has_scheme, with_address
 
 Node = str | list[Any]
 
@@ -62,7 +62,7 @@ def with_links(text: str) -> list[Node]:
     for match in _ADDRESS.finditer(text):
         shown = _without_punctuation(match[0])
         url = shown if "://" in shown else f"https://{shown}"
-        if goes_to(url, _SCHEMES):
+        if has_scheme(url, _SCHEMES):
             nodes += [text[end : match.start()], ["a", {"href": url}, [shown]]]
             end = match.start() + len(shown)
     return [node for node in (*nodes, text[end:]) if node]
@@ -75,7 +75,7 @@ def _without_punctuation(url: str) -> str:
     return url
 
 
-def render(form: Form) -> list[Node]:
+def render(form: ParsedMarkdown) -> list[Node]:
     """Return the tree of *form*."""
     levels = sorted({block.content.level for block in form if isinstance(block.content, Heading)})
     ranks = {level: min(3 + rank, 6) for rank, level in enumerate(levels)}
@@ -161,7 +161,7 @@ def _inline(spans: Spans) -> list[Node]:
 def _address(span: Span) -> str | None:
     """Return the URL of *span* if it is a link that a browser may open, else None."""
     url = next((mark.url for mark in span.marks if isinstance(mark, Link)), None)
-    return url if url is not None and goes_to(url, _SCHEMES) else None
+    return url if url is not None and has_scheme(url, _SCHEMES) else None
 
 
 def _span(span: Span, *, linked: bool) -> list[Node]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
+
+from starlette.requests import Request
 
 from connectors.message import ConversationKey, OutboundMessage, Role
 
@@ -32,7 +34,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PastMessage:
     """An earlier message of a conversation.
 
     ``reply`` has the details of the bot's message and is None for a person's. ``mark`` is the person's mark of an
@@ -71,7 +73,7 @@ class Backend(Protocol):
         """Return the conversations of *person*, the last used first. With *words*, only those that contain all of
         them."""
 
-    async def recent(self, key: ConversationKey, person: Person, limit: int) -> Sequence[Said]:
+    async def recent(self, key: ConversationKey, person: Person, limit: int) -> Sequence[PastMessage]:
         """Return the last *limit* messages, oldest first."""
 
     async def add_message(
@@ -106,3 +108,69 @@ class Backend(Protocol):
 
     async def find_file(self, key: ConversationKey, file_id: str) -> Path | None:
         """Return the path of a stored file, or None if it does not exist."""
+
+
+# ---- sessions ----
+#
+# Sessions of people who are signed in to the chat page, and the browser's cookie for them.
+
+
+COOKIE = "agent_runtime_chat"
+SESSION_SECONDS = 7 * 24 * 3600
+"""How long a person stays signed in."""
+
+
+class WebCaller(Protocol):
+    """The authenticated holder of a token."""
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def workspace_id(self) -> str | None:
+        """The only workspace of the token; None for all."""
+
+    @property
+    def id(self) -> str:
+        """Begins with `connectors.message.CALLER_PREFIX`."""
+
+    @property
+    def name(self) -> str:
+        """The display name of the token's holder."""
+
+    @property
+    def person(self) -> str:
+        """The id of the person for whom the token was created. Empty for a program's token and the admin's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The sign-in of one person in one workspace."""
+
+    caller_id: str
+    role: Role
+    workspace_id: str
+    name: str = ""
+    person: str = ""
+
+
+class Sessions(Protocol):
+    """Stores sessions by a random secret that only the browser has. Raises `connectors.message.StoreUnavailable`."""
+
+    async def begin(self, token: str, session: Session) -> str:
+        """Store *session*, signed in with the API token *token*; return its new secret. Does not store the token."""
+
+    async def find(self, secret: str) -> Session | None:
+        """Return the session of *secret* with its token's current permissions, or None if either no longer exists."""
+
+    async def move(self, secret: str, workspace_id: str) -> Session | None:
+        """Move the session to another workspace and return it, or None if its token is not for that workspace."""
+
+    async def end(self, secret: str) -> None:
+        """Delete the session."""
+
+
+Authenticate = Callable[[Request], Awaitable[WebCaller]]
+"""Authenticates a bearer token. Raises `starlette.exceptions.HTTPException` (401, 403) and `StoreUnavailable`."""
+CheckPlace = Callable[[Request], None]
+"""Checks host and origin. Raises `starlette.exceptions.HTTPException` (403) for foreign ones."""

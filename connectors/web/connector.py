@@ -6,24 +6,18 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
+from importlib import resources
 from typing import Any
 
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from config.settings import Settings
-from connectors.connector import (
-    Accept,
-    AttachmentUnavailable,
-    Capabilities,
-    CommandHint,
-    Health,
-    Location,
-    State,
-)
+from connectors.connector import Accept, AttachmentUnavailable, Capabilities, CommandHint, Health, Location, State
 from connectors.message import (
     CALLER_PREFIX,
     AgentRuntimeError,
@@ -35,15 +29,84 @@ from connectors.message import (
     Receipt,
     StoreUnavailable,
 )
-from connectors.text.outgoing import outbound_parts
+from connectors.text.parts import outbound_parts
 from connectors.text.tree import without_breaks
 from connectors.web import convert
-from connectors.web.backend import Backend
-from connectors.web.channel import ITEMS_KEPT, Channel, Channels, rendered
+from connectors.web.backend import COOKIE, SESSION_SECONDS, Authenticate, Backend, CheckPlace, Session, Sessions
+from connectors.web.channel import ITEMS_KEPT, Channel, Channels, OpenPage, render, stream
 from connectors.web.convert import RequestError
-from connectors.web.page import HEADERS, ROOT, Page
-from connectors.web.sessions import COOKIE, SESSION_SECONDS, Authenticate, CheckPlace, Session, Sessions
-from connectors.web.stream import OpenPage, stream
+
+# ---- page ----
+#
+# The static files of the chat page, and its security headers.
+
+
+ROOT = "/chat"
+FILES = {
+    "chat.css": "text/css",
+    "icon.svg": "image/svg+xml",
+    "app.js": "text/javascript",
+    "api.js": "text/javascript",
+    "conversations.js": "text/javascript",
+    "files.js": "text/javascript",
+    "composer.js": "text/javascript",
+    "log.js": "text/javascript",
+    "outbox.js": "text/javascript",
+    "render.js": "text/javascript",
+}
+
+HEADERS = {
+    # Only resources of this server, no inline scripts or styles, and no text that becomes HTML or script.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Page:
+    """Serves the static files. Reads each file once."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[bytes, str]] = {}
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of ``/chat`` and its files. They need no sign-in, because they contain no data."""
+        return [
+            Route("/", _redirect_to_chat, methods=["GET"], include_in_schema=False),
+            self._route(ROOT, "index.html", "text/html"),
+            *(self._route(f"{ROOT}/static/{name}", name, media_type) for name, media_type in FILES.items()),
+        ]
+
+    def _route(self, path: str, name: str, media_type: str) -> BaseRoute:
+        async def serve(request: Request) -> Response:
+            if name not in self._files:
+                self._files[name] = await asyncio.to_thread(_read, name)
+            content, tag = self._files[name]
+            headers = {**HEADERS, "ETag": tag, "Cache-Control": "no-cache"}
+            if request.headers.get("if-none-match") == tag:
+                return Response(status_code=304, headers=headers)
+            return Response(content, headers=headers, media_type=media_type)
+
+        return Route(path, serve, methods=["GET"], include_in_schema=False)
+
+
+async def _redirect_to_chat(_request: Request) -> Response:
+    return RedirectResponse(ROOT.removeprefix("/"), headers=HEADERS)
+
+
+def _read(name: str) -> tuple[bytes, str]:
+    content = resources.files(__package__).joinpath("static", name).read_bytes()
+    return content, f'"{sha256(content).hexdigest()[:32]}"'
+
+
+# ---- connector ----
+
 
 DEFAULT_WORKSPACE = "sample"
 BODY_SECONDS = 30.0
@@ -321,9 +384,9 @@ class WebConnector:
         cursor = channel.cursor  # read first: then an event may come twice, but none is missed
         past = []
         for message in await self.backend.recent(key, convert.person_of(session), ITEMS_KEPT):
-            nodes = await rendered(message.text) if message.reply is not None else []
+            nodes = await render(message.text) if message.reply is not None else []
             past.append(convert.past_item(message, conversation, nodes))
-        items = convert.merged(past, channel.items(conversation), ITEMS_KEPT)
+        items = convert.merge_items(past, channel.items(conversation), ITEMS_KEPT)
         return _json_response({"messages": items, "cursor": cursor})
 
     async def _post(self, request: Request) -> Response:
@@ -375,7 +438,7 @@ class WebConnector:
         await self._require_workspace(session.workspace_id)
         source, heading = query.get("source", ""), query.get("heading", "")
         text = await self.backend.section(key, source, heading)
-        return _json_response({"source": source, "heading": heading, "nodes": without_breaks(await rendered(text))})
+        return _json_response({"source": source, "heading": heading, "nodes": without_breaks(await render(text))})
 
     async def _store_file(self, request: Request) -> Response:
         """Store the body as a file of a conversation. A later message names it."""
@@ -439,7 +502,7 @@ class WebConnector:
             return True
 
     async def _item(self, message: OutboundMessage, part: OutboundPart, item_id: str) -> dict[str, Any]:
-        nodes = await rendered(part.text)
+        nodes = await render(part.text)
         return convert.reply_item(item_id, message, nodes, part.text, _rfc3339(datetime.now(UTC)))
 
     def _channel(self, key: ConversationKey) -> Channel:

@@ -27,8 +27,7 @@ from connectors.message import (
     StoreUnavailable,
 )
 from connectors.text.tree import Node, with_links
-from connectors.web.backend import Conversation, File, Mark, Person, Said
-from connectors.web.sessions import Session
+from connectors.web.backend import Conversation, File, Mark, PastMessage, Person, Session
 
 NAME = "web"
 MAX_NAME_CHARACTERS = 200
@@ -282,11 +281,11 @@ def reply_item(
 
 
 def item_id(message: OutboundMessage) -> str:
-    """Return the page's id of a message: the token of its only part (see `connectors.text.outgoing`)."""
+    """Return the page's id of a message: the token of its only part (see `connectors.text.parts`)."""
     return f"{message.turn_id}.{message.kind}.0"
 
 
-def merged(past: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+def merge_items(past: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
     """Return the last *limit* items of *past* (from the transcript) and *kept* (in memory), each once, by time.
 
     If an item is in both, uses the one in memory, which includes later edits and the bot's degraded blocks.
@@ -309,7 +308,7 @@ def sse(name: str, data: dict[str, Any], event_id: str = "") -> bytes:
     return f"{first}event: {name}\ndata: {json.dumps(data)}\n\n".encode("ascii")
 
 
-def past_item(said: Said, conversation: str, nodes: list[Node]) -> dict[str, Any]:
+def past_item(said: PastMessage, conversation: str, nodes: list[Node]) -> dict[str, Any]:
     """Return the page's object for a message of the transcript."""
     if said.reply is None:
         return spoken_item(said.message_id, conversation, said.text, said.at, said.files)

@@ -18,10 +18,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import Scope, redis_key
-from grounding.documents.backlog import OWNER
-from grounding.documents.ledger import Ledger
-from grounding.documents.stored import PAYLOAD_VERSION, collection_name
-from grounding.documents.turns import FORM
+from grounding.documents.ledger import OWNER, Ledger
+from grounding.retrieval.recall import FORM
+from grounding.retrieval.stored import PAYLOAD_VERSION, collection_name
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

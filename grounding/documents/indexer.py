@@ -7,48 +7,372 @@ run is picked up by the next one, and nothing is embedded twice.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
 
-from connectors.message import Scope
-from grounding.documents.ahead import made_ahead
-from grounding.documents.at_hand import AtHand, Hand
-from grounding.documents.backlog import Backlog
-from grounding.documents.chunking import CHUNKER_VERSION, CountTokens, Sizes, chunk_document
-from grounding.documents.embedding import Embedder
-from grounding.documents.index import Kind, PassageIndex, Source
-from grounding.documents.indexed import Indexed
-from grounding.documents.ledger import Ledger
-from grounding.documents.library import Document, Found, Skipped, is_document_path
-from grounding.documents.registry import Registered
-from grounding.documents.runs import (
-    PORTION_BYTES,
-    Batch,
-    Prepared,
-    Progress,
-    Ready,
-    Run,
-    Step,
-    Synced,
-    groups,
-    let_go,
-    portions,
-    refused,
-    sha256_of,
-    sources_of,
-    texts_of,
+from connectors.message import Scope, StoreUnavailable, redis_key
+from grounding.documents.ledger import OWNER, Backlog, Ledger, Registered, pending
+from grounding.documents.library import (
+    READ_DOCUMENTS,
+    AtHand,
+    Document,
+    Found,
+    Hand,
+    Shelf,
+    Skipped,
+    below,
+    is_document_path,
 )
-from grounding.documents.shelf import READ_DOCUMENTS, Shelf, below
-from grounding.documents.sparse import encode_chunk
-from grounding.documents.stored import collection_name
+from grounding.retrieval.bm25 import SparseVector, encode_chunk
+from grounding.retrieval.chunking import CHUNKER_VERSION, Chunk, CountTokens, Sizes, chunk_document
+from grounding.retrieval.embedding import Embedder, Vector
+from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex, Source
+from grounding.retrieval.stored import collection_name
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+
+# ---- ahead ----
+#
+# Work that is made in one place and worked off in another, both at the same time.
+
+
+T = TypeVar("T")
+
+
+async def made_ahead(made: AsyncGenerator[T, None], work_off: Callable[[T], Awaitable[None]]) -> None:
+    """Have what is *made* worked off, one after the other, each while the next one is made: never more than that.
+
+    Raises what either raises: what was made before *made* failed is worked off first; where *work_off* fails, what is
+    being made is given up.
+    """
+
+    async def following() -> tuple[list[T], Exception | None]:
+        try:
+            return [await anext(made)], None
+        except StopAsyncIteration:
+            return [], None
+        except Exception as error:  # noqa: BLE001 - it is raised below, in its turn
+            return [], error
+
+    async with aclosing(made):
+        some, failed = await following()
+        while some:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    making = group.create_task(following())
+                    await work_off(some[0])
+            except ExceptionGroup as several:
+                raise several.exceptions[0] from several.exceptions[0].__cause__
+            some, failed = making.result()
+        if failed is not None:
+            raise failed
+
+
+# ---- runs ----
+#
+# What a run of the indexer is asked for and does: its documents, in the forms that they take on the way. Pure.
+
+
+GROUP_CHUNKS = 256
+"""Chunks, of several documents, that are embedded and stored together."""
+
+PORTION_BYTES = 250_000
+"""Text that is cut before any of it is embedded and stored, more than a run's documents mostly are together. The
+smaller ones come first, so that none of them waits for one that takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: documents looked at, of how many, and the one at hand."""
+
+    done: int
+    total: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What one run did. ``documents`` were stored anew, ``lag_ms`` is the longest wait among them and what went."""
+
+    documents: int = 0
+    chunks: int = 0
+    chunks_embedded: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    lag_ms: int = 0
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the index holds of a workspace: documents and chunks, documents that are not yet as they are kept, the lag
+    of the last change, and how many chunks are still to get a deeper vector."""
+
+    documents: int
+    chunks: int
+    pending: int
+    lag_ms: int
+    shallow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A document that is to be stored: its text's digest, its chunks, and the terms of each."""
+
+    document: Document
+    sha256: str
+    chunks: list[Chunk]
+    sparse: list[SparseVector]
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: what it was asked for, and what it did so far."""
+
+    scope: Scope
+    started: float
+    fresh: bool
+    doubted: frozenset[str] = frozenset()
+    """Documents that the index should have, and has not as it should."""
+    only_named: bool = False
+    """Whether it was asked for documents by their names alone, and no folder was looked through."""
+    absent: dict[str, bool] = field(default_factory=dict)
+    """Those of them that are none, because folders may be named like that, too; and whether they were known."""
+    since: dict[str, float] = field(default_factory=dict)
+    """When changes of the folders that it was asked for were told."""
+    documents: int = 0
+    chunks: int = 0
+    embedded: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    lag_ms: int = 0
+    lagged: int = 0
+    """Of how many documents, stored or deleted, the lag is written down."""
+    skipped: dict[str, Skipped] = field(default_factory=dict)
+
+    def result(self) -> Synced:
+        """What it did, as it is told."""
+        named = tuple(self.skipped[path] for path in sorted(self.skipped))
+        return Synced(
+            self.documents, self.chunks, self.embedded, self.deleted, self.unchanged, self.lag_ms, skipped=named
+        )
+
+
+@dataclass(slots=True)
+class Batch:
+    """Documents that are looked at together: what was known of them, and what they are now."""
+
+    known: dict[str, Registered]
+    since: dict[str, float]
+    same: dict[str, Registered] = field(default_factory=dict)
+    skipped: list[Skipped] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Step:
+    """Documents that were looked at together, all of which is stored that is to be: the *read* ones, and those of them
+    that were *registered*. ``done`` of ``total`` are looked at then."""
+
+    batch: Batch
+    read: list[str]
+    registered: set[str]
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A group of documents that can be stored: the vectors of its chunks, and the deeper ones that some have already,
+    by the chunks' ids; and the step that it *ends*, if it is the last of one."""
+
+    batch: Batch
+    group: Sequence[Prepared]
+    vectors: dict[str, Vector]
+    deep: dict[str, Vector]
+    ends: Step | None
+
+
+def sha256_of(document: Document) -> str:
+    """What is written down of its text."""
+    return hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_known(item: Document | Found | Skipped | None, known: Registered | None) -> bool:
+    """Whether what was read of a document is what is written down of it."""
+    if isinstance(item, Document):
+        return known is not None and known.sha256 == sha256_of(item)
+    return (known is not None) == isinstance(item, Found)
+
+
+def refused(items: Collection[object]) -> bool:
+    """Whether some of *items* are no documents."""
+    return any(isinstance(item, Skipped) for item in items)
+
+
+def portions(documents: Sequence[Document]) -> list[list[Document]]:
+    """*documents*, the smallest first, in portions of about `PORTION_BYTES`."""
+    portions: list[list[Document]] = []
+    size = 0
+    for document in sorted(documents, key=lambda document: document.size_bytes):
+        if not portions or size + document.size_bytes > PORTION_BYTES:
+            portions.append([])
+            size = 0
+        portions[-1].append(document)
+        size += document.size_bytes
+    return portions
+
+
+def groups(prepared: Sequence[Prepared]) -> list[list[Prepared]]:
+    """*prepared* in groups of at most `GROUP_CHUNKS` chunks; a document is never divided."""
+    groups: list[list[Prepared]] = []
+    size = 0
+    for item in prepared:
+        if not groups or size + len(item.chunks) > GROUP_CHUNKS:
+            groups.append([])
+            size = 0
+        groups[-1].append(item)
+        size += len(item.chunks)
+    return groups
+
+
+def texts_of(chunks: Sequence[Chunk]) -> list[str]:
+    """What is embedded of each of *chunks*."""
+    return [chunk.indexed_text for chunk in chunks]
+
+
+def let_go(ready: Ready, sources: list[Source]) -> None:
+    """Empty *ready*, which is stored, and what was made of it. To free a long document's vectors takes 0.1 s: in a
+    thread, and one by one, so that the event loop has its turn in between."""
+    sources.clear()
+    for numbers in (ready.vectors, ready.deep):
+        while numbers:
+            numbers.popitem()
+    for item in ready.group:
+        while item.chunks:
+            item.chunks.pop()
+            item.sparse.pop()
+
+
+def sources_of(
+    scope: Scope, items: Sequence[Prepared], vectors: dict[str, Vector], deep: dict[str, Vector]
+) -> list[Source]:
+    """*items* as the index stores them; *vectors* are those of their chunks by their ids, *deep* what some have
+    already."""
+    return [Source(scope, Kind.DOCUMENT, item.document.path, _entries_of(item, vectors, deep)) for item in items]
+
+
+def _entries_of(item: Prepared, vectors: dict[str, Vector], deep: dict[str, Vector]) -> list[Entry]:
+    return [
+        Entry(passage_of_chunk(chunk), vectors[chunk.id], sparse, deep.get(chunk.id))
+        for chunk, sparse in zip(item.chunks, item.sparse, strict=True)
+    ]
+
+
+def passage_of_chunk(chunk: Chunk, kind: Kind = Kind.DOCUMENT, source: str = "") -> Passage:
+    """*chunk* as the index holds it; *source* where it is not the chunk's path."""
+    return Passage(
+        id=chunk.id,
+        kind=kind,
+        source=source or chunk.path,
+        text=chunk.text,
+        title=chunk.title,
+        heading=chunk.heading,
+        lead=chunk.lead,
+        ordinal=chunk.ordinal,
+        start=chunk.start,
+        end=chunk.end,
+        first_line=chunk.first_line,
+        last_line=chunk.last_line,
+    )
+
+
+def indexed_text_of(passage: Passage) -> str:
+    """`grounding.retrieval.chunking.Chunk.indexed_text` of a chunk that the index holds as *passage*."""
+    title, heading = passage.title, passage.heading
+    if heading != title and not heading.startswith(f"{title} › "):
+        heading = f"{title} › {heading}" if heading else title
+    return "\n".join(part for part in (heading, passage.lead, passage.text) if part)
+
+
+# ---- indexed ----
+#
+# What the index holds of the documents, and whether that is what is kept of them.
+
+
+class Indexed:
+    """Of one collection. *fingerprint* says how documents are cut and embedded now."""
+
+    def __init__(self, shelf: Shelf, index: PassageIndex, ledger: Ledger, fingerprint: str) -> None:
+        self._shelf = shelf
+        self._index = index
+        self._ledger = ledger
+        self._fingerprint = fingerprint
+
+    async def pending(self, scope: Scope) -> set[str]:
+        """Documents that are not in the index as they are kept now, by their looks. Raises `StoreUnavailable`."""
+        there, unfit = await self._shelf.look_through(scope)
+        registry, named = await self._ledger.all(scope), await self._ledger.skipped(scope)
+        return await asyncio.to_thread(pending, registry, named, there, unfit, self._fingerprint)
+
+    async def knows(self, scope: Scope, paths: Collection[str]) -> set[str]:
+        """Those of *paths* of which the index has some text. Raises `StoreUnavailable`."""
+        return await self._ledger.some(scope, list(paths))
+
+    async def has(self, scope: Scope, paths: Sequence[str]) -> bool:
+        """Whether the documents at *paths* are in the index as they are kept now, gone where they are none; False also
+        where those are too many to be read at once. Raises `StoreUnavailable` or `OSError`."""
+        known = await self._ledger.entries(scope, paths)
+        read = await self._shelf.read(scope, paths, {path: one.sha256 for path, one in known.items()})
+        return len(read) == len(paths) and all(is_known(item, known.get(path)) for path, item in read.items())
+
+    async def is_whole(self, scope: Scope) -> bool:
+        """Whether the index has what is written down that it has. Raises `IndexUnavailable` and `StoreUnavailable`."""
+        return not await self._doubted(scope)
+
+    async def is_being_filled(self, scope: Scope) -> bool:
+        """Whether less than half of the shared documents are in this collection yet. Raises `StoreUnavailable`."""
+        documents, kept = await asyncio.gather(self._ledger.documents(scope), self._shelf.size(scope))
+        return 2 * documents < kept
+
+    async def status(self, scope: Scope, waiting: int | None = None) -> Status:
+        """What the index holds. *waiting* is how many documents are pending, where that is known: else all of them
+        are looked at. Raises `StoreUnavailable` and `IndexUnavailable`."""
+        return Status(
+            documents=await self._ledger.documents(scope),
+            chunks=await self._index.count(scope, Kind.DOCUMENT),
+            pending=len(await self.pending(scope)) if waiting is None else waiting,
+            lag_ms=await self._ledger.lag_ms(scope),
+            shallow=await self._index.count_shallow(scope, Kind.DOCUMENT),
+        )
+
+    async def skipped(self, scope: Scope) -> list[Skipped]:
+        """Files that are no documents, by path. Raises `StoreUnavailable`."""
+        found = await self._ledger.skipped(scope)
+        return [found[path] for path in sorted(found)]
+
+    async def _doubted(self, scope: Scope) -> frozenset[str]:
+        """Documents that the index has lost (another server, a deleted folder)."""
+        registry = await self._ledger.all(scope)
+        expected = sum(entry.chunks for entry in registry.values())
+        if await self._index.count(scope, Kind.DOCUMENT) == expected:
+            return frozenset()
+        found = await self._index.sources(scope, Kind.DOCUMENT)
+        return frozenset(path for path, entry in registry.items() if found.get(path, 0) != entry.chunks)
+
+
+# ---- indexer ----
+
 
 log = structlog.get_logger()
 
@@ -360,3 +684,55 @@ class Indexer(Indexed):
             await self._ledger.forget(scope)
             if self._backlog is not None:
                 await self._backlog.forget(scope)
+
+
+# ---- lease ----
+#
+# Lets one process at a time store documents of a workspace, so that the index ends as the last of them read it.
+#
+# Key (owner ``documents``, in the workspace's tag): ``storing``, the token of who holds it.
+
+
+HOLD_SECONDS = 30.0
+"""The longest that anybody holds it. Storing one group of chunks takes far less."""
+LEASE_SECONDS = 10.0
+"""How long a holder that was killed is waited for: whoever lives renews it in time."""
+_ASK_SECONDS = (0.01, 0.2)
+_RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
+_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+
+class StoringLease:
+    """Of each workspace one."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._renew = redis.register_script(_RENEW)
+        self._release = redis.register_script(_RELEASE)
+
+    @asynccontextmanager
+    async def __call__(self, scope: Scope) -> AsyncIterator[None]:
+        """Hold it as long as the block lasts, at most `HOLD_SECONDS`. Raises `StoreUnavailable`."""
+        key, token = redis_key(OWNER, scope.tag, "storing"), uuid.uuid4().hex
+        wait, longest = _ASK_SECONDS
+        while not await self._redis.set(key, token, nx=True, px=round(LEASE_SECONDS * 1000)):
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, longest)
+        renewing = asyncio.create_task(self._kept(key, token), name="storing")
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.wait({renewing})
+            with suppress(StoreUnavailable):  # it runs out by itself
+                await self._release(keys=[key], args=[token])
+
+    async def _kept(self, key: str, token: str) -> None:
+        """Renew it until cancelled, at most for `HOLD_SECONDS` in all."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_SECONDS - LEASE_SECONDS):
+                while True:
+                    await asyncio.sleep(LEASE_SECONDS / 3)
+                    with suppress(StoreUnavailable):
+                        if not await self._renew(keys=[key], args=[token, round(LEASE_SECONDS * 1000)]):
+                            return

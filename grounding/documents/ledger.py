@@ -1,7 +1,7 @@
 """What the index holds of each workspace, written down in Redis after the index has it.
 
 Keys (owner ``documents``, in the workspace's tag), each for one collection: ``registry:<collection>`` a hash of path to
-`grounding.documents.registry.Registered`; ``skipped:<collection>`` a hash of path to why a file is no document;
+`grounding.documents.ledger.Registered`; ``skipped:<collection>`` a hash of path to why a file is no document;
 ``status:<collection>`` the lag of the last change.
 """
 
@@ -10,15 +10,175 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from connectors.message import Scope, redis_key
-from grounding.documents.backlog import OWNER
-from grounding.documents.library import Skipped
-from grounding.documents.registry import REGISTRY_VERSION, Registered
+from connectors.message import AgentRuntimeError, Scope, redis_key
+from grounding.documents.library import Found, Skipped
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+
+# ---- backlog ----
+#
+# Documents that changed and are not yet in the index as they are, and since when.
+#
+# Key (owner ``documents``, in the workspace's tag): ``backlog``, a sorted set of paths by the time of the last change,
+# in seconds since the epoch. It outlives the process: what was not finished is found here by the next.
+
+
+OWNER = "documents"
+_AT_ONCE = 250
+
+# What changed again in the meantime stays.
+_DONE = """
+local gone = 0
+for at = 1, #ARGV, 2 do
+  local since = redis.call('ZSCORE', KEYS[1], ARGV[at])
+  if since and tonumber(since) <= tonumber(ARGV[at + 1]) then gone = gone + redis.call('ZREM', KEYS[1], ARGV[at]) end
+end
+return gone
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many documents wait, and since when the first of them does, in seconds since the epoch; 0 if none."""
+
+    documents: int = 0
+    since: float = 0.0
+
+
+class Backlog:
+    """Of all workspaces. Raises `connectors.message.StoreUnavailable` throughout."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._done = redis.register_script(_DONE)
+
+    async def add(self, scope: Scope, paths: Collection[str], at: float) -> None:
+        """*paths* changed *at* that time."""
+        ordered = sorted(paths)
+        for start in range(0, len(ordered), _AT_ONCE):
+            await self._redis.zadd(key(scope), dict.fromkeys(ordered[start : start + _AT_ONCE], at))
+
+    async def since(self, scope: Scope, paths: Sequence[str]) -> dict[str, float]:
+        """When those of *paths* that wait changed."""
+        found: Any = await self._redis.zmscore(key(scope), list(paths)) if paths else []
+        return {path: float(at) for path, at in zip(paths, found, strict=True) if at is not None}
+
+    async def done(self, scope: Scope, since: Mapping[str, float]) -> None:
+        """Those are as they were at the time that `since` told; what changed after that goes on waiting."""
+        flat = [part for path, at in since.items() for part in (path, repr(at))]
+        for start in range(0, len(flat), 2 * _AT_ONCE):
+            await self._done(keys=[key(scope)], args=flat[start : start + 2 * _AT_ONCE])
+
+    async def paths(self, scope: Scope, most: int) -> list[str]:
+        """Those that wait longest, at most so many."""
+        found: Any = await self._redis.zrange(key(scope), 0, most - 1)
+        return [str(path) for path in found]
+
+    async def waiting(self, scopes: Sequence[Scope]) -> list[Waiting]:
+        """How much waits in each of *scopes*; one round trip."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for scope in scopes:
+                pipe.zcard(key(scope))
+                pipe.zrange(key(scope), 0, 0, withscores=True)
+            answers: Any = await pipe.execute() if scopes else []
+        pairs = zip(answers[::2], answers[1::2], strict=True)
+        return [Waiting(int(count), float(first[0][1]) if first else 0.0) for count, first in pairs]
+
+    async def forget(self, scope: Scope) -> None:
+        """Nothing waits in the workspace any more."""
+        await self._redis.delete(key(scope))
+
+
+def key(scope: Scope) -> str:
+    """The sorted set of the scope's workspace."""
+    return redis_key(OWNER, scope.tag, "backlog")
+
+
+# ---- registry ----
+#
+# What the index holds, document by document, as it is written down in Redis. Pure.
+
+
+REGISTRY_VERSION = 1
+
+
+class RegistryTooNew(AgentRuntimeError):
+    """The registry was written by a newer version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A document as the index has it: hash of its text, how it was cut and embedded, and the file it came from."""
+
+    sha256: str
+    fingerprint: str
+    chunks: int
+    size_bytes: int
+    modified_ns: int
+
+    def to_json(self) -> str:
+        """As it is stored."""
+        return json.dumps(
+            {
+                "v": REGISTRY_VERSION,
+                "sha256": self.sha256,
+                "fingerprint": self.fingerprint,
+                "chunks": self.chunks,
+                "size_bytes": self.size_bytes,
+                "modified_ns": self.modified_ns,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Registered:
+        """The inverse of `to_json`. Raises `RegistryTooNew` for a format that this version does not know."""
+        stored = json.loads(text)
+        if stored.get("v") != REGISTRY_VERSION:
+            raise RegistryTooNew(
+                f"the registry of documents has format {stored.get('v')!r}, this version reads {REGISTRY_VERSION}: "
+                "run `agent-runtime index --fresh`, or the version that wrote it"
+            )
+        return cls(
+            stored["sha256"], stored["fingerprint"], stored["chunks"], stored["size_bytes"], stored["modified_ns"]
+        )
+
+
+def pending(
+    registry: Mapping[str, Registered],
+    skipped: Mapping[str, Skipped],
+    there: Collection[Found],
+    unfit: Collection[Skipped],
+    fingerprint: str,
+) -> set[str]:
+    """Documents that are new, changed, gone, or cut and embedded otherwise than they would be now; and what is no
+    document, or no longer none, without that being known."""
+    # A name that is none of a document's is seen at once: whatever lies there now is no longer left out for it.
+    named = {path: item for path, item in skipped.items() if item.why != "name"}
+    waiting = {item.path for item in there if not _is_known(item, registry.get(item.path), fingerprint)}
+    waiting -= {item.path for item in there if _looks_like(item, named.get(item.path))}
+    waiting |= {item.path for item in unfit if not _looks_like(item, skipped.get(item.path))}
+    here = {item.path for item in there} | {item.path for item in unfit}
+    return waiting | (registry.keys() - here) | (skipped.keys() - here)
+
+
+def _is_known(found: Found, known: Registered | None, fingerprint: str) -> bool:
+    if known is None or known.fingerprint != fingerprint:
+        return False
+    if found.sha256:
+        return known.sha256 == found.sha256
+    return (known.size_bytes, known.modified_ns) == (found.size_bytes, found.modified_ns)
+
+
+def _looks_like(found: Found | Skipped, known: Skipped | None) -> bool:
+    return known is not None and (known.size_bytes, known.modified_ns) == (found.size_bytes, found.modified_ns)
+
+
+# ---- ledger ----
 
 
 _IN_FOLDERS = ("*.[mM][dD]/*", "*.[tT][xX][tT]/*")
@@ -27,7 +187,7 @@ _IN_FOLDERS = ("*.[mM][dD]/*", "*.[tT][xX][tT]/*")
 
 class Ledger:
     """Of one *collection*. Raises `connectors.message.StoreUnavailable` throughout, and where it reads entries
-    `grounding.documents.registry.RegistryTooNew`."""
+    `grounding.documents.ledger.RegistryTooNew`."""
 
     def __init__(self, redis: Redis, collection: str) -> None:
         self._redis = redis

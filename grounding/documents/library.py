@@ -8,17 +8,18 @@ document. Files that are no document are left out and named.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
 import stat
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from connectors.message import AgentRuntimeError, Scope
 
@@ -361,3 +362,183 @@ def _is_link_below(base: Path, folder: Path) -> bool:
             return True
         folder = folder.parent
     return False
+
+
+# ---- shelf ----
+#
+# Where the documents of a workspace are kept: the port, and its adapter over files of this machine.
+
+
+READ_BYTES = 1_000_000
+"""Text that is read at once: what a run holds in memory of documents that it has not indexed yet."""
+READ_DOCUMENTS = 64
+
+Read = dict[str, Document | Found | Skipped | None]
+"""By path what lies there: a document, one that reads as it is known to, something that is no document, or nothing."""
+
+
+class Shelf(Protocol):
+    """The documents of all workspaces. Every method may raise `connectors.message.StoreUnavailable` or `OSError`."""
+
+    async def look_through(self, scope: Scope) -> tuple[list[Found], list[Skipped]]:
+        """Everything that may be a document, by path, and what by its size or kind is none."""
+
+    async def folders(self, scope: Scope, paths: Collection[str]) -> set[str]:
+        """Those of *paths*, which are named like documents, that are folders."""
+
+    async def size(self, scope: Scope) -> int:
+        """How many documents there may be."""
+
+    async def read(self, scope: Scope, paths: Sequence[str], known: Mapping[str, str]) -> Read:
+        """What lies at the first of *paths*: as many of them as fit into about `READ_BYTES`, at least one. *known* are
+        SHA-256 of texts that need not be read again."""
+
+    async def changed(self, scope: Scope, documents: Sequence[Document]) -> set[str]:
+        """The paths of those of *documents*, as they were read, that read otherwise by now."""
+
+    async def get(self, scope: Scope, path: str) -> Document:
+        """Raises `grounding.documents.library.DocumentMissing` and `DocumentRefused`."""
+
+    async def put(self, scope: Scope, path: str, text: str | bytes) -> Found:
+        """Keep *text* at *path*, whole or not at all. Raises `DocumentRefused`."""
+
+    async def delete(self, scope: Scope, path: str) -> None:
+        """Raises `DocumentMissing` and `DocumentRefused`."""
+
+
+class FileShelf:
+    """`Shelf` over the files of a `Library`: one process, or one folder that all processes share."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    async def look_through(self, scope: Scope) -> tuple[list[Found], list[Skipped]]:
+        return await asyncio.to_thread(self._library.walk, scope)
+
+    async def folders(self, scope: Scope, paths: Collection[str]) -> set[str]:
+        return await asyncio.to_thread(lambda: {path for path in paths if self._library.is_folder(scope, path)})
+
+    async def size(self, scope: Scope) -> int:
+        return len((await self.look_through(scope))[0])
+
+    async def read(self, scope: Scope, paths: Sequence[str], known: Mapping[str, str]) -> Read:
+        """All that fit are read: a file's looks say nothing certain about its text."""
+        return await asyncio.to_thread(self._read, scope, paths)
+
+    def _read(self, scope: Scope, paths: Sequence[str]) -> Read:
+        found: Read = {}
+        size = 0
+        for path in paths[:READ_DOCUMENTS]:
+            found[path] = item = self._library.look(scope, path)
+            size += item.size_bytes if isinstance(item, Document) else 0
+            if size >= READ_BYTES:
+                break
+        return found
+
+    async def changed(self, scope: Scope, documents: Sequence[Document]) -> set[str]:
+        """None: who reads and stores them keeps others out, and whoever writes has them read again."""
+        return set()
+
+    async def get(self, scope: Scope, path: str) -> Document:
+        return await asyncio.to_thread(self._library.get, scope, path)
+
+    async def put(self, scope: Scope, path: str, text: str | bytes) -> Found:
+        return await asyncio.to_thread(self._library.put, scope, path, text)
+
+    async def delete(self, scope: Scope, path: str) -> None:
+        await asyncio.to_thread(self._library.delete, scope, path)
+
+
+def below(path: str, folders: Collection[str]) -> bool:
+    """Whether *path* is one of *folders*, which is a set where they may be many, or lies in one of them."""
+    end = len(path)
+    while end > 0:
+        if path[:end] in folders:
+            return True
+        end = path.rfind("/", 0, end)
+    return False
+
+
+# ---- at hand ----
+#
+# Which documents are being indexed: two runs never have the same one in hand, and keep each other waiting for no
+# other. Between reading a document and storing it nobody else may: what was read first would be stored last.
+
+
+class AtHand:
+    """Of one workspace, in one process."""
+
+    def __init__(self) -> None:
+        self._paths: set[str] = set()
+        self._has_all = False
+        self._wanting_all = 0
+        """Who has everything in hand, or waits for it: nobody begins before them, or they would wait for ever."""
+        self._freed = asyncio.Event()
+        """Set, and replaced, whenever somebody lets go of something."""
+
+    @asynccontextmanager
+    async def some(self, paths: Collection[str]) -> AsyncIterator[None]:
+        """Have *paths* in hand; waits for those that others have."""
+        with self.hand() as hand:
+            await hand.take(paths)
+            yield
+
+    @contextmanager
+    def hand(self) -> Iterator[Hand]:
+        """A hand for one run, which lets go of everything in the end. What it has when it takes more it has to let go
+        of without waiting for that: else two might wait for each other."""
+        hand = Hand(self)
+        try:
+            yield hand
+        finally:
+            hand.let_go([*hand.paths])
+
+    async def take(self, paths: set[str]) -> None:
+        """Have *paths* in hand once nobody else has one of them."""
+        while self._wanting_all or not self._paths.isdisjoint(paths):
+            await self._freed.wait()
+        self._paths |= paths
+
+    def let_go(self, paths: set[str]) -> None:
+        """Others may take *paths*."""
+        self._paths -= paths
+        self._tell()
+
+    @asynccontextmanager
+    async def everything(self) -> AsyncIterator[None]:
+        """Have all documents in hand, those that there are not, too."""
+        self._wanting_all += 1
+        try:
+            while self._has_all or self._paths:
+                await self._freed.wait()
+            self._has_all = True
+            try:
+                yield
+            finally:
+                self._has_all = False
+        finally:
+            self._wanting_all -= 1
+            self._tell()
+
+    def _tell(self) -> None:
+        self._freed.set()
+        self._freed = asyncio.Event()
+
+
+class Hand:
+    """Of one run."""
+
+    def __init__(self, all_hands: AtHand) -> None:
+        self._all = all_hands
+        self.paths: set[str] = set()
+
+    async def take(self, paths: Collection[str]) -> None:
+        """Have *paths*, of which this has none yet, in hand, too; waits for those that others have."""
+        await self._all.take(mine := set(paths))
+        self.paths |= mine
+
+    def let_go(self, paths: Collection[str]) -> None:
+        """Others may take those of *paths* that are in hand."""
+        if mine := self.paths & set(paths):
+            self.paths -= mine
+            self._all.let_go(mine)

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from connectors.connector import AttachmentUnavailable
-from runtime import media
+from runtime.attachments import media
 from runtime.attachments.formats import READABLE, Refused, Text, convert
 from runtime.embedded.child import die_with_parent
 

@@ -4,28 +4,199 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import textwrap
 from dataclasses import dataclass
+from typing import Any
 
-from config.settings import Settings
+from config.settings import EXTRACTIVE, Settings
 from connectors.connector import Accept, State
 from connectors.console.connector import LEAVE, ConsoleConnector
 from connectors.console.terminal import Terminal, open_terminal
 from connectors.http.connector import wait_seconds
-from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
-from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.index import IndexUnavailable
-from grounding.documents.runs import Progress
-from runtime.bootstrap import ALL_PARTS, Runtime
-from runtime.cli.client import IN_USE_SECONDS, Client, running, segment
-from runtime.cli.greeting import Greeting, greeting
-from runtime.cli.invocation import workspace_of
-from runtime.cli.local import open_local
+from connectors.message import (
+    Accepted,
+    AgentRuntimeError,
+    ConversationKey,
+    Degraded,
+    InboundMessage,
+    OutboundMessage,
+    Scope,
+    Source,
+    StoreUnavailable,
+    Usage,
+)
+from grounding.documents.indexer import Progress
+from grounding.retrieval.embedding import EmbedderUnavailable
+from grounding.retrieval.index import IndexUnavailable
+from runtime.cli.client import IN_USE_SECONDS, ApiError, Client, Unreachable, open_local, running, segment
+from runtime.cli.invocation import as_typed, workspace_of
 from runtime.cli.output import StatusLine, note, status_line
-from runtime.cli.remote import RemoteDoor
 from runtime.commands.wiring import NAMES
-from runtime.data_dir import SOCKET_NAME
 from runtime.embedded.installed import check_installed
-from runtime.embedded.redis_server import StoreInUse
+from runtime.embedded.redis import StoreInUse
+from runtime.process.bootstrap import ALL_PARTS, Runtime
+from runtime.stores import SOCKET_NAME
+from runtime.workspaces.workspaces import SAMPLE
+
+# ---- greeting ----
+#
+# The first screen of a chat.
+
+
+EXAMPLES = (
+    "What is our password policy?",
+    "Which document says who approves a refund of 3000 euros?",
+    "What does the on-call runbook say about acknowledging a page?",
+)
+"""Questions that the sample workspace's documents answer."""
+
+WIDEST = 100
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What the first screen is about. ``documents`` is None where they cannot be searched; ``model`` is
+    None for the bundled one; ``remote`` says that another process answers."""
+
+    workspace: str
+    documents: int | None
+    model: str | None
+    remote: bool
+
+
+def greeting(about: Greeting, width: int | None = None) -> str:
+    """The first screen, at most *width* characters wide (the terminal's, where it is None)."""
+    wide = min(width or shutil.get_terminal_size().columns, WIDEST)
+    paragraphs = [f"Agent Runtime. {_grounded(about)}", _answers(about)]
+    if about.workspace == SAMPLE and about.documents:
+        paragraphs.append("Try:\n" + "\n".join(f"  {question}" for question in EXAMPLES))
+    paragraphs.append("The sources are below each answer. `agent-runtime explain` shows what the model was told.")
+    paragraphs.append("/help lists the commands. /quit or Ctrl-D ends the chat.")
+    return "\n".join(_wrapped(as_typed(paragraph), wide) for paragraph in paragraphs) + "\n"
+
+
+def _grounded(about: Greeting) -> str:
+    where = f"This chat is in the workspace {about.workspace!r}"
+    if about.documents is None:
+        return f"{where}. Its documents cannot be searched now: `agent-runtime doctor` says why."
+    if about.documents == 0:
+        return f"{where}. It has no documents yet: `agent-runtime index -w {about.workspace} PATH` adds some."
+    noun = "document" if about.documents == 1 else "documents"
+    return f"{where}. Answers use its {about.documents} {noun}."
+
+
+def _answers(about: Greeting) -> str:
+    if about.remote:
+        return "The agent-runtime process that runs on this data folder answers."
+    if about.model not in (None, EXTRACTIVE):
+        return f"Model: {about.model}."
+    return (
+        "No language model is set, so answers are quotations from the documents. `agent-runtime setup` adds a language "
+        "model."
+    )
+
+
+def _wrapped(paragraph: str, width: int) -> str:
+    return "\n".join(
+        textwrap.fill(line, width, subsequent_indent=" " * (len(line) - len(line.lstrip())), break_on_hyphens=False)
+        for line in paragraph.split("\n")
+    )
+
+
+# ---- remote ----
+#
+# A console's messages, handed to a runtime in another process over HTTP; its answers, streamed back.
+
+
+class RemoteDoor:
+    """What the gateway's door is for a console in the same process. *group* owns the streams."""
+
+    def __init__(
+        self, client: Client, console: ConsoleConnector, group: asyncio.TaskGroup, workspace: str, context: str
+    ) -> None:
+        self._client = client
+        self._console = console
+        self._group = group
+        self._path = f"/v1/workspaces/{segment(workspace)}/messages"
+        self._workspace = workspace
+        self._context = context
+        self._streams: set[asyncio.Task[None]] = set()
+
+    async def accept(self, message: InboundMessage) -> Accepted:
+        """Send *message*; the answer comes to the console by itself. Raises `StoreUnavailable`, `ApiError`."""
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = self._group.create_task(self._exchange(message, begun), name="answer")
+        self._streams.add(task)
+        task.add_done_callback(self._streams.discard)
+        try:
+            await begun
+        except ApiError as error:
+            if error.status == 503:
+                raise StoreUnavailable(str(error)) from error
+            raise
+        except Unreachable as error:
+            raise StoreUnavailable(str(error)) from error
+        return Accepted("stored")
+
+    def close(self) -> None:
+        """Stop waiting for answers; the turns go on."""
+        for task in self._streams:
+            task.cancel()
+
+    async def _exchange(self, message: InboundMessage, begun: asyncio.Future[None]) -> None:
+        """One request. *begun* learns how it was received: its failure, or nothing once it is kept."""
+        key = ConversationKey(self._workspace, "console", self._context)
+        answers = (message.message_id,)
+        body = {"text": message.text, "context": self._context, "direct": True}
+        headers = {"Idempotency-Key": message.message_id}
+
+        def received() -> None:
+            if not begun.done():
+                begun.set_result(None)
+
+        try:
+            async for name, data in self._client.events("POST", self._path, body, headers, begun=received):
+                if name == "delta":
+                    await self._console.stream(key, answers, str(data["text"]))
+                elif name == "done":
+                    await self._deliver(answer(key, answers, data))
+        except AgentRuntimeError as error:
+            if begun.done():
+                await self._deliver(OutboundMessage(key, "", str(error), kind="apology", answers=answers))
+            else:
+                begun.set_exception(error)
+
+    async def _deliver(self, message: OutboundMessage) -> None:
+        for part in self._console.render(message):
+            await self._console.send(message, part)
+
+
+def answer(key: ConversationKey, answers: tuple[str, ...], data: dict[str, Any]) -> OutboundMessage:
+    """The answer object of the HTTP interface as the console shows it. Pure."""
+    usage = data.get("usage") or {}
+    return OutboundMessage(
+        key=key,
+        turn_id=str(data.get("turn_id", "")),
+        text=str(data.get("text", "")),
+        answers=answers,
+        strategy=str(data.get("strategy", "")),
+        reason=str(data.get("reason", "")),
+        sources=tuple(Source(each["source"], each["heading"]) for each in data.get("sources", ())),
+        shows_sources=True,
+        degraded=tuple(Degraded(each["block"], each["why"]) for each in data.get("degraded", ())),
+        usage=Usage(
+            prompt=usage.get("prompt", 0),
+            cached=usage.get("cached", 0),
+            completion=usage.get("completion", 0),
+            cost_usd=usage.get("cost_usd", 0.0),
+            estimated=usage.get("estimated", False),
+        ),
+    )
+
+
+# ---- chat ----
+
 
 OPENING_SECONDS = 60.0
 """How long the index may take to open before the chat begins without it."""

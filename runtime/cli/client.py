@@ -8,8 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
-from collections.abc import AsyncIterator, Callable
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -17,15 +21,63 @@ from urllib.parse import quote
 import httpx
 
 from config.settings import Settings
+from connectors.connector import Connector
 from connectors.message import AgentRuntimeError
-from runtime.admin_token import admin_token
-from runtime.api.security import USER_HEADER
-from runtime.cli.sse import EventParser
-from runtime.data_dir import SOCKET_NAME, prepare_data_dir
-from runtime.embedded.sockets import UnsafeSocketFolder, socket_path
+from runtime.access.api_tokens import admin_token
+from runtime.embedded.child import UnsafeSocketFolder, socket_path
+from runtime.http.app import create_app
+from runtime.http.auth import USER_HEADER
+from runtime.http.server import listen_unix, serving, unlink_if_ours
+from runtime.observability import events
+from runtime.observability.redaction import Redaction
+from runtime.observability.stream import EventStream
+from runtime.process.bootstrap import Part, Runtime, open_runtime
+from runtime.stores import SOCKET_NAME, prepare_data_dir
 
 if TYPE_CHECKING:
-    from runtime.bootstrap import Part, Runtime
+    from runtime.process.bootstrap import Part, Runtime
+
+
+# ---- sse ----
+#
+# Server-sent events, read as they come. Pure.
+
+
+@dataclass
+class EventParser:
+    """Turns pieces of a stream (WHATWG HTML, 9.2.6) into pairs of event name and JSON data.
+
+    Only line feeds and carriage returns end a line: other line separators of Unicode may stand in the data.
+    """
+
+    _rest: bytes = b""
+    _name: str = ""
+    _data: list[str] = field(default_factory=list)
+
+    def feed(self, piece: bytes) -> Iterator[tuple[str, Any]]:
+        """The events that *piece* completes. Raises `ValueError` for data that is no JSON."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            event = self._line(line.removesuffix(b"\r").decode("utf-8", "replace"))
+            if event is not None:
+                yield event
+
+    def _line(self, line: str) -> tuple[str, Any] | None:
+        if line:
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if name == "event":
+                self._name = value
+            elif name == "data":
+                self._data.append(value)
+            return None
+        name, data = self._name or "message", "\n".join(self._data)
+        self._name, self._data = "", []
+        return (name, json.loads(data)) if data else None
+
+
+# ---- client ----
+
 
 PROBE_SECONDS = 2.0
 IN_USE_SECONDS = 10.0
@@ -177,8 +229,8 @@ def _api_error(response: httpx.Response) -> ApiError:
 async def connect(settings: Settings, parts: frozenset[Part] = frozenset()) -> AsyncIterator[Client]:
     """A client of the process that runs on DATA_DIR, else of the runtime opened here with *parts*.
 
-    Raises `runtime.embedded.redis_server.StoreInUse` when another process holds the stores and does not
-    answer, and what `runtime.bootstrap.open_runtime` raises.
+    Raises `runtime.embedded.redis.StoreInUse` when another process holds the stores and does not
+    answer, and what `runtime.process.bootstrap.open_runtime` raises.
     """
     await prepare_data_dir(settings.data_dir)
     async with contextlib.AsyncExitStack() as stack:
@@ -204,8 +256,7 @@ async def _running(settings: Settings, stack: contextlib.AsyncExitStack) -> Clie
 
 
 async def _open(settings: Settings, parts: frozenset[Part], stack: contextlib.AsyncExitStack) -> Client:
-    from runtime.cli.local import open_local
-    from runtime.embedded.redis_server import StoreInUse
+    from runtime.embedded.redis import StoreInUse
 
     deadline = asyncio.get_running_loop().time() + IN_USE_SECONDS
     while True:
@@ -250,3 +301,49 @@ def _http(settings: Settings, path: Path, token: str) -> httpx.AsyncClient:
         headers={"Authorization": f"Bearer {token}", USER_HEADER: quote(login_name())},
         timeout=httpx.Timeout(seconds, connect=PROBE_SECONDS),
     )
+
+
+# ---- local ----
+#
+# The runtime opened in a command's own process, with its HTTP face on a unix socket.
+#
+# A socket of its own, not an in-memory transport: httpx's buffers whole responses, and so would hold back streams.
+
+
+STOP_SECONDS = 3.0
+"""What requests that are still open have to end when the command does."""
+
+
+@asynccontextmanager
+async def open_local(
+    settings: Settings,
+    parts: frozenset[Part],
+    *,
+    platforms: Sequence[Connector] = (),
+    socket_name: str = "",
+) -> AsyncIterator[tuple[Runtime, Path]]:
+    """The runtime and the path of the socket on which it answers, as long as the block lasts.
+
+    Events go to the event stream, not to the screen. The socket is private to this process unless it is
+    named. Raises what `runtime.process.bootstrap.open_runtime` raises.
+    """
+    stream, redaction = EventStream(), Redaction.of(settings)
+    events.configure(redaction, keep=lambda _, line: stream.put(line), silent=True)
+    name = socket_name or f"command-{os.getpid()}.sock"
+    async with open_runtime(settings, stream, platforms=platforms, parts=parts) as runtime:
+        redaction.add(runtime.admin_token)
+        path = await asyncio.to_thread(socket_path, settings.data_dir, name)
+        app = await asyncio.to_thread(create_app, runtime)
+        async with _listening(path) as listener, serving(app, [listener], STOP_SECONDS):
+            yield runtime, path
+
+
+@asynccontextmanager
+async def _listening(path: Path) -> AsyncIterator[socket.socket]:
+    listener = await asyncio.to_thread(listen_unix, path)
+    inode = (await asyncio.to_thread(path.lstat)).st_ino
+    try:
+        yield listener
+    finally:
+        listener.close()
+        await asyncio.to_thread(unlink_if_ours, path, inode)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from config.load import Loaded
+    from config.load import LoadedSettings
     from config.settings import Settings
 
 COMMAND_VARIABLE = "AGENT_RUNTIME_COMMAND"
@@ -49,7 +49,7 @@ class Invocation:
     log_format: Literal["json", "console"] | None = None
     """None: readable lines on a terminal, else JSON."""
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedSettings:
         """Settings and where they came from. Raises `config.load.ConfigurationError`."""
         from config.load import load
 
@@ -124,14 +124,14 @@ def json_option(function: F) -> F:
 
 def workspace_of(settings: Settings, workspace: str | None) -> str:
     """*workspace*, or the one that the terminal chat uses. Touches the disk."""
-    from runtime.workspaces import console_workspace
+    from runtime.workspaces.workspaces import console_workspace
 
     return workspace or console_workspace(settings)
 
 
 def keep_events_off_the_screen(settings: Settings) -> None:
     """For commands that have no event stream to write to: what happens is told in their own words."""
-    from runtime import events
-    from runtime.redaction import Redaction
+    from runtime.observability import events
+    from runtime.observability.redaction import Redaction
 
     events.configure(Redaction.of(settings), silent=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from connectors.message import Role
-from runtime.access import Access
-from runtime.commands.command import Command, CommandRefused, Invocation
-from runtime.commands.wording import code, items, plain
-from runtime.pairing import Request
+from runtime.access.pairing import Request
+from runtime.access.roles import Access
+from runtime.commands.registry import Command, CommandRefused, Invocation, code, items, plain
 
 NOBODY_WAITS = "Nobody is waiting to be let in."
 _PAIR = "Write `/pair list`, `/pair approve CODE` or `/pair deny CODE`."

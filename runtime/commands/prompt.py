@@ -6,12 +6,10 @@ import re
 from dataclasses import dataclass
 
 from connectors.message import Role, Scope
-from promptpolicy.policy import PolicyTooLarge
+from promptpolicy.directives import NoSuchVersion, Origin, Version
+from promptpolicy.policy import EVERYWHERE, InvalidDirective, Kind, Level, Place, PolicyTooLarge, Slot
 from promptpolicy.publishing import Publisher, VersionMoved
-from promptpolicy.slot import EVERYWHERE, InvalidDirective, Kind, Level, Place, Slot
-from promptpolicy.versions import NoSuchVersion, Origin, Version
-from runtime.commands.command import Command, CommandRefused, Invocation
-from runtime.commands.wording import code, fenced, items, plain, refused
+from runtime.commands.registry import Command, CommandRefused, Invocation, code, fenced, items, plain, refused
 
 SHOWN_VERSIONS = 10
 SHOWN_CHARACTERS = 80
@@ -132,7 +130,7 @@ class Prompts:
 
 
 def _parse(invocation: Invocation) -> _Asked:
-    """Raises `CommandRefused` and `promptpolicy.slot.InvalidDirective`."""
+    """Raises `CommandRefused` and `promptpolicy.policy.InvalidDirective`."""
     action, rest = _next(invocation.rest)
     action = action.lower() or "list"
     if action == "show" and not rest:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import difflib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from connectors.message import ConversationKey, Role
-from grounding.memory.global_context import GlobalContexts
-from grounding.memory.global_context_origin import model_in
-from grounding.sessions.store import Sessions
+from connectors.connector import Health, State
+from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
+from grounding.documents.indexer import Status as IndexStatus
+from grounding.memory.global_context.lines import model_in
+from grounding.memory.global_context.store import GlobalContexts
+from grounding.prompt.session_prefix import Sessions
 from grounding.transcript.log import Transcript
-from runtime.commands.command import Command, Invocation
+from runtime.commands.registry import (
+    Command,
+    CommandRefused,
+    Invocation,
+    code,
+    counted,
+    items,
+    not_for,
+    plain,
+    thousands,
+)
+from runtime.llm import Model
 
 FRESH = (
     "This is a new session: I no longer look at what was said here before. My notes on this conversation (`/memory`) "
@@ -54,3 +69,126 @@ class Session:
 
     async def stop(self, invocation: Invocation) -> str:
         return STOPPED if await self._stop(invocation.key) else NOTHING_TO_STOP
+
+
+# ---- status ----
+#
+# ``status``: how everything is, a line each, and as whom one speaks.
+
+
+_ASK_SECONDS = 5.0
+"""What one store may take to say how it is: longer than that is an answer, too."""
+
+
+class Status:
+    """*stores*, *connectors* and *index* say how they are; the last of one workspace."""
+
+    def __init__(
+        self,
+        model: Model,
+        stores: Callable[[], Awaitable[Mapping[str, Health]]],
+        connectors: Callable[[], Mapping[str, Health]],
+        index: Callable[[Scope], Awaitable[IndexStatus]],
+    ) -> None:
+        self._model = model
+        self._stores = stores
+        self._connectors = connectors
+        self._index = index
+
+    def commands(self) -> list[Command]:
+        return [
+            Command("status", "check my connections", self.status, details="Admins also see the reason for a problem.")
+        ]
+
+    async def status(self, invocation: Invocation) -> str:
+        details = invocation.role is Role.ADMIN
+        lines = [f"model: {code(self._model.name)}"]
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                lines += [_line(name, health, details) for name, health in (await self._stores()).items()]
+        except TimeoutError:
+            lines.append("stores: no answer")
+        lines += [_line(name, health, details) for name, health in self._connectors().items()]
+        lines.append(await self._documents(Scope(invocation.key.workspace_id), details))
+        return f"{items(lines)}\n\n{_you(invocation)}"
+
+    async def _documents(self, scope: Scope, details: bool) -> str:
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                status = await self._index(scope)
+        except (AgentRuntimeError, TimeoutError) as error:
+            return "documents: cannot be searched now" + (f" ({plain(str(error))})" if details and str(error) else "")
+        waiting = f", {status.pending} still to be indexed" if status.pending else ""
+        deeper = f", {counted(status.shallow, 'passage')} not yet in the deep index" if status.shallow else ""
+        return f"documents: {thousands(status.documents)} can be searched{waiting}{deeper}"
+
+
+def _you(invocation: Invocation) -> str:
+    """By the id that settings and `access` take, where the message is a person's."""
+    author, role = invocation.message.author, invocation.role
+    called = f" ({plain(author.name)})" if author.name and author.name != invocation.signature else ""
+    return f"You are {code(invocation.signature)}{called}, {'an' if role is Role.ADMIN else 'a'} {role.value} here."
+
+
+def _line(name: str, health: Health, details: bool) -> str:
+    why = f" ({plain(health.why)})" if details and health.why and health.state is not State.CONNECTED else ""
+    return f"{name}: {health.state}{why}"
+
+
+# ---- help ----
+#
+# ``help`` and ``start``: what the bot can be told to do.
+
+
+GREETING = (
+    "Hello! Ask me anything: I answer from this conversation and from the documents of this workspace. "
+    "In a group, mention me or reply to me."
+)
+
+
+class Help:
+    """What there is for a person of some role. *commands* gives all, in the order in which they are shown."""
+
+    def __init__(self, commands: Callable[[], Sequence[Command]]) -> None:
+        self._commands = commands
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "help",
+                "list my commands",
+                self.help,
+                "[command]",
+                details="`/help model` explains the command `model`.",
+            ),
+            Command("start", "show a greeting and my commands", self.start),
+        ]
+
+    async def help(self, invocation: Invocation) -> str:
+        word = invocation.rest.split(maxsplit=1)[0].lstrip("/!").lower() if invocation.rest else ""
+        return self._one(word, invocation.role) if word else self._all(invocation)
+
+    async def start(self, invocation: Invocation) -> str:
+        return f"{GREETING}\n\n{self._all(invocation)}"
+
+    def _all(self, invocation: Invocation) -> str:
+        shown = [f"{code(_usage(command))} {command.summary}" for command in self._allowed(invocation.role)]
+        both = f" {code('!')} works like {code('/')}." if invocation.message.command_mark == "/" else ""
+        return f"{items(shown)}\n\n{code('/help COMMAND')} explains one.{both}"
+
+    def _one(self, word: str, role: Role) -> str:
+        command = next((one for one in self._commands() if one.name == word), None)
+        if command is None:
+            close = difflib.get_close_matches(word, [one.name for one in self._allowed(role)], 1)
+            meant = f" Did you mean {code('/' + close[0])}?" if close else f" {code('/help')} lists my commands."
+            raise CommandRefused(f"There is no command {code('/' + word)}.{meant}")
+        if not role.covers(command.role):
+            raise CommandRefused(not_for(role, command))
+        return "\n\n".join(filter(None, (f"{code(_usage(command))} {command.summary}", command.details)))
+
+    def _allowed(self, role: Role) -> list[Command]:
+        return [command for command in self._commands() if role.covers(command.role)]
+
+
+def _usage(command: Command) -> str:
+    return f"/{command.name} {command.arguments}".strip()

@@ -7,34 +7,28 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from config.settings import Settings
 from connectors.connector import Health
 from connectors.message import ConversationKey, Scope
-from grounding.documents.runs import Status as IndexStatus
-from grounding.memory.contexts import ContextDocuments
-from grounding.memory.global_context import GlobalContexts
-from grounding.memory.records.port import KeepsRecords
-from grounding.sessions.store import Sessions
+from grounding.documents.indexer import Status as IndexStatus
+from grounding.memory.context_document.store import ContextDocuments
+from grounding.memory.global_context.store import GlobalContexts
+from grounding.memory.records.model import KeepsRecords
+from grounding.prompt.session_prefix import Sessions
 from grounding.transcript.log import Transcript
 from promptpolicy.publishing import Publisher
-from runtime.access import Access
-from runtime.budgets import Budgets
-from runtime.commands.command import Command
-from runtime.commands.global_context import GlobalContext
-from runtime.commands.help import Help
-from runtime.commands.marks import Marks
-from runtime.commands.memory import Memory
+from runtime.access.roles import Access
+from runtime.background.forgetting import Forgetting
+from runtime.background.karma import Marking
+from runtime.billing.budgets import Budgets
+from runtime.billing.usage import Usage
+from runtime.commands.memory import GlobalContext, Memory, RecordWords
 from runtime.commands.people import People
 from runtime.commands.prompt import Prompts
-from runtime.commands.records import RecordWords
-from runtime.commands.registry import Commands
-from runtime.commands.session import Session
-from runtime.commands.settled import SettledHere
-from runtime.commands.status import Status
-from runtime.commands.turns import TurnFacts
-from runtime.forgetting import Forgetting
+from runtime.commands.registry import Command, Commands
+from runtime.commands.session import Help, Session, Status
+from runtime.commands.settings import SettledHere
+from runtime.commands.turns import Marks, TurnFacts
 from runtime.llm import Model
-from runtime.marking import Marking
-from runtime.places import Places
 from runtime.turns import Manifests
-from runtime.usage import Usage
+from runtime.workspaces.places import Places
 
 NAMES = (
     "help",

@@ -24,15 +24,14 @@ import structlog
 from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import Scope
-from grounding.documents import stored
-from grounding.documents.deeper import LATE, NotYet
-from grounding.documents.embedding import EmbedderUnavailable, Vector
-from grounding.documents.index import AskDeep, Fusion, Hit, IndexUnavailable, Kind, PassageIndex
-from grounding.documents.judging import Judging
-from grounding.documents.looking_back import Look, Part
-from grounding.documents.looking_up import Chosen, LookUp
-from grounding.documents.minilm import DIMENSIONS, NAME
-from grounding.documents.sparse import SparseVector
+from grounding.retrieval import stored
+from grounding.retrieval.bm25 import SparseVector
+from grounding.retrieval.embedding import EmbedderUnavailable, Vector
+from grounding.retrieval.index import LATE, AskDeep, Fusion, Hit, IndexUnavailable, Kind, NotYet, PassageIndex
+from grounding.retrieval.minilm import DIMENSIONS, NAME
+from grounding.retrieval.recall import Look, Part
+from grounding.retrieval.relevance import Judging
+from grounding.retrieval.search import Chosen, LookUp
 from runtime.embedded.child import ChildFailed, SupervisedChild, beside, die_with_parent
 from runtime.embedded.index_server import LOGGED, Channel, IndexTarget
 
@@ -339,14 +338,14 @@ class RemoteIndex:
         return found
 
     async def look_back(self, scope: Scope, look: Look) -> list[Part]:
-        """See `grounding.documents.looking_back.looked_back`, which the child does."""
+        """See `grounding.retrieval.recall.looked_back`, which the child does."""
         found: list[Part] = await self._call("look_back", scope, look)
         return found
 
     async def look_up(
         self, scope: Scope, kind: Kind, look: LookUp, judging: Judging, deep: AskDeep | None = None
     ) -> Chosen:
-        """See `grounding.documents.looking_up.looked_up`, which the child does with its own `Judging`."""
+        """See `grounding.retrieval.search.looked_up`, which the child does with its own `Judging`."""
         deep_vector = await self._deep_vector(deep)
         found: Chosen = await self._call("look_up", scope, kind, look, deep_vector=deep_vector)
         return found
@@ -381,7 +380,7 @@ class RemoteIndex:
 
 
 class DeepModel:
-    """A `grounding.documents.deeper.Deeper` in the child *process*. A search waits *question_seconds* for a vector."""
+    """A `grounding.retrieval.index.Deeper` in the child *process*. A search waits *question_seconds* for a vector."""
 
     name = NAME
     dimensions = DIMENSIONS

@@ -30,12 +30,12 @@ from typing import Any
 import structlog
 
 from connectors.message import AgentRuntimeError
-from grounding.documents.embedding import Vector
-from grounding.documents.index import AskDeep, Fusion, IndexUnavailable
-from grounding.documents.judging import Judging
-from grounding.documents.looking_back import looked_back
-from grounding.documents.looking_up import looked_up
-from grounding.documents.minilm import MiniLMEmbedder
+from grounding.retrieval.embedding import Vector
+from grounding.retrieval.index import AskDeep, Fusion, IndexUnavailable
+from grounding.retrieval.minilm import MiniLMEmbedder
+from grounding.retrieval.recall import looked_back
+from grounding.retrieval.relevance import Judging
+from grounding.retrieval.search import looked_up
 
 SWITCH_SECONDS = 0.001
 """How long a thread may hold the interpreter while another one waits, as in ``serve``."""
@@ -54,7 +54,7 @@ _MORE, _LAST, _CANCEL = range(3)
 
 @dataclass(frozen=True, slots=True)
 class IndexTarget:
-    """The index that a question is for: the arguments of `grounding.documents.qdrant_edge.EmbeddedIndex`."""
+    """The index that a question is for: the arguments of `grounding.retrieval.qdrant_edge.EmbeddedIndex`."""
 
     folder: Path
     model: str
@@ -177,7 +177,7 @@ class Server:
         return await getattr(index, method)(*arguments, **options)
 
     def _index(self, target: IndexTarget) -> Any:
-        from grounding.documents.qdrant_edge import EmbeddedIndex  # needs a package that may not be installed
+        from grounding.retrieval.qdrant_edge import EmbeddedIndex  # needs a package that may not be installed
 
         if target not in self._indexes:
             self._indexes[target] = EmbeddedIndex(
@@ -222,7 +222,7 @@ def main() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the parent, which stops this process
     if importlib.util.find_spec("qdrant_edge") is not None:  # while the parent still imports its own modules
-        importlib.import_module("grounding.documents.qdrant_edge")
+        importlib.import_module("grounding.retrieval.qdrant_edge")
     gc.freeze()
     asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
     sys.stderr.flush()

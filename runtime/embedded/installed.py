@@ -6,9 +6,9 @@ import importlib.util
 
 from config.settings import SMOLLM2, Settings
 from connectors.message import AgentRuntimeError
-from grounding.documents.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
-from runtime.embedded.model_server import INSTALL, WEIGHTS_PACKAGE
-from runtime.embedded.redis_server import NoRedisServer, find_binary
+from grounding.retrieval.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
+from runtime.embedded.llama import INSTALL, WEIGHTS_PACKAGE
+from runtime.embedded.redis import NoRedisServer, find_binary
 
 
 class NotInstalled(AgentRuntimeError):

@@ -20,7 +20,7 @@ import structlog
 from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
 from connectors.connector import Health, State
 from runtime.embedded.child import ChildFailed
-from runtime.embedded.model_server import LocalModelServer
+from runtime.embedded.llama import LocalModelServer
 from runtime.llm.capabilities import OLLAMA_URL, Capabilities, credentials, has_own_server, is_served_by_ollama
 from runtime.llm.errors import (
     LONGEST_RETRY_AFTER_SECONDS,

@@ -11,9 +11,9 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, Usage
-from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector, WordLlamaEmbedder
-from grounding.documents.minilm import MiniLMEmbedder
-from grounding.documents.rerank import RerankUnavailable
+from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector, WordLlamaEmbedder
+from grounding.retrieval.minilm import MiniLMEmbedder
+from grounding.retrieval.ranking import RerankUnavailable
 from runtime.llm.capabilities import credentials
 from runtime.llm.errors import classify_error
 from runtime.llm.loader import load_litellm
@@ -116,7 +116,7 @@ class RerankAccounting(Protocol):
     """Pays for reranking."""
 
     async def check(self, scope: Scope) -> None:
-        """Raises `grounding.documents.rerank.RerankUnavailable` if the budget is used up, and `StoreUnavailable`."""
+        """Raises `grounding.retrieval.ranking.RerankUnavailable` if the budget is used up, and `StoreUnavailable`."""
 
     async def count(self, scope: Scope, model: str, tokens: Usage) -> None:
         """Count one call. Raises `StoreUnavailable`."""
@@ -125,7 +125,7 @@ class RerankAccounting(Protocol):
 class LiteLLMReranker:
     """Reranks by the model that ``RERANK_MODEL`` names, which must be set. Without *accounting* nothing is counted.
 
-    Implements `grounding.documents.rerank.Reranker`.
+    Implements `grounding.retrieval.ranking.Reranker`.
     """
 
     def __init__(self, settings: Settings, accounting: RerankAccounting | None = None) -> None:
@@ -143,7 +143,7 @@ class LiteLLMReranker:
         return self._settings.rerank_candidates
 
     async def scores(self, scope: Scope, query: str, texts: Sequence[str]) -> list[float]:
-        """Return one score for each text. Raises `grounding.documents.rerank.RerankUnavailable`."""
+        """Return one score for each text. Raises `grounding.retrieval.ranking.RerankUnavailable`."""
         if self._accounting is not None:
             try:
                 await self._accounting.check(scope)

@@ -18,8 +18,8 @@ from itertools import pairwise
 from typing import Any
 
 from connectors.message import ConversationKey
-from grounding.blocks import SEPARATOR, Prompt, Volatility
-from grounding.standing import standing_ends
+from grounding.prompt.session_prefix import standing_ends
+from grounding.prompt_input.blocks import SEPARATOR, Prompt, Volatility
 from runtime.llm.streaming import Message
 
 MARK: Mapping[str, Any] = {"type": "ephemeral"}
@@ -31,7 +31,7 @@ class StablePrefix:
     """The part of a prompt that will come again.
 
     ``static`` is the number of characters of the system message that the whole workspace shares. ``ends`` are as of
-    `grounding.standing.standing_ends`. ``key`` names the conversation and says nothing about it.
+    `grounding.prompt.session_prefix.standing_ends`. ``key`` names the conversation and says nothing about it.
     """
 
     static: int

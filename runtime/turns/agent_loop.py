@@ -12,22 +12,21 @@ from dataclasses import replace
 
 from config.settings import Settings
 from connectors.message import Usage
-from grounding import assemble
-from grounding.assemble import rounds_room
-from grounding.blocks import SEPARATOR
-from grounding.tokens import Tokens
+from grounding.prompt import assemble
+from grounding.prompt.assemble import rounds_room
+from grounding.prompt_input.blocks import SEPARATOR
+from grounding.prompt_input.tokens import Tokens
 from runtime.attachments.reading import Contents
-from runtime.budget_terms import BudgetExceeded
+from runtime.billing.budgets import BudgetExceeded, Spending, prompt_tokens
+from runtime.billing.usage import REPLY
+from runtime.delivery.preview import Telling
 from runtime.llm import Completion, Message, Model, ModelFailed, ModelUnavailable, StablePrefix, with_images
-from runtime.progress import Telling
-from runtime.spending import Spending, prompt_tokens
-from runtime.store_retry import retry_until_stored
+from runtime.stores import retry_until_stored
 from runtime.turns import censors
 from runtime.turns.checkpoint import Checkpoints
 from runtime.turns.rounds import Round, as_one, asked, said
 from runtime.turns.tools import NO_TOOLS, OfferedTools, ToolContext, Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question, TurnState
-from runtime.usage import REPLY
 
 LEAST_ROOM_TOKENS = 64
 """If a window has less room for what tools tell, the model has to answer with what there is."""
@@ -58,7 +57,7 @@ class AgentLoop:
     ) -> None:
         """Bring *state* from its prompt, or from the round that an interrupted attempt came to, to its completion.
 
-        Raises `ModelFailed`, `runtime.budget_terms.BudgetExceeded`, `connectors.message.Superseded` and
+        Raises `ModelFailed`, `runtime.billing.budgets.BudgetExceeded`, `connectors.message.Superseded` and
         `connectors.message.StoreUnavailable`.
         """
         offer = self._tooling.offered(built.context.tools, question)
@@ -93,7 +92,7 @@ class AgentLoop:
     async def _ask(
         self, state: TurnState, built: BuiltPrompt, contents: Contents, offer: OfferedTools, stream: _AnswerStream
     ) -> Completion:
-        """Make the next call. Raises `ModelFailed` and `runtime.budget_terms.BudgetExceeded`."""
+        """Make the next call. Raises `ModelFailed` and `runtime.billing.budgets.BudgetExceeded`."""
         sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
         state.pending = reservation = await self._spending.estimate(sent + self._taken(state), first=state.first)
         try:

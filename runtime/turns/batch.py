@@ -8,9 +8,9 @@ from enum import StrEnum
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Fence, InboundMessage, Role
-from runtime.places import QueueMode
-from runtime.progress import Watched
-from runtime.stored import NewerFormat
+from runtime.delivery.preview import Watched
+from runtime.stores import NewerFormat
+from runtime.workspaces.places import QueueMode
 
 _VERSION = 1
 
@@ -49,8 +49,9 @@ class MailboxFull(AgentRuntimeError):
 class Envelope:
     """A stored inbound message: what was authorised, as what, and when (seconds since the epoch).
 
-    ``origin`` is the process that accepted it (`runtime.hub.Hub.name`) and ``address`` where its answer goes
-    (`runtime.outbox`); ``watched`` says whether somebody there sees the answer grow.
+    ``origin`` is the process that accepted it (`runtime.coordination.hub.Hub.name`) and ``address`` where its answer
+    goes
+    (`runtime.delivery.outbox`); ``watched`` says whether somebody there sees the answer grow.
     """
 
     message: InboundMessage
@@ -142,7 +143,7 @@ def pack_envelope(envelope: Envelope) -> bytes:
 
 
 def unpack_envelope(text: str) -> Envelope:
-    """The inverse of `pack_envelope`. Raises `runtime.stored.NewerFormat`."""
+    """The inverse of `pack_envelope`. Raises `runtime.stores.NewerFormat`."""
     envelope = _ENVELOPE.validate_json(text)
     if envelope.v > _VERSION:
         raise NewerFormat(f"a waiting message has version {envelope.v}; this runtime reads {_VERSION}: upgrade it")

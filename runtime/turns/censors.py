@@ -20,14 +20,13 @@ from typing import Any, Literal
 import structlog
 
 from connectors.message import AgentRuntimeError
-from grounding.documents.sparse import term_set
-from grounding.layers.records import EXPAND, line
-from grounding.memory.records.port import WritesRecords
-from grounding.memory.records.record import Type
-from grounding.memory.selection.censoring import set_off
-from grounding.remembering import seen_in
-from grounding.run_context import Censor, RunContext, SelectedRecord, audience_of
-from grounding.sections import one_line
+from grounding.memory.records.model import Type, WritesRecords
+from grounding.memory.selection.censors import triggered_censors
+from grounding.pipeline import seen_in
+from grounding.prompt.layers import EXPAND, line
+from grounding.prompt_input.run_context import Censor, RunContext, SelectedRecord, audience_of
+from grounding.prompt_input.sections import one_line
+from grounding.retrieval.bm25 import term_set
 from runtime.llm import Completion, ToolCall
 from runtime.turns.batch import Batch
 from runtime.turns.manifest import Manifests, RecordsOfTurn
@@ -60,13 +59,13 @@ def holds_back(context: RunContext) -> bool:
 
 def stopping(censors: Sequence[Censor], text: str) -> Censor | None:
     """The first of *censors* that stops *text*."""
-    return next((one for one in set_off(censors, text) if one.severity == "block"), None)
+    return next((one for one in triggered_censors(censors, text) if one.severity == "block"), None)
 
 
 def objection(censors: Sequence[Censor], text: str) -> str:
     """What is said to the model of *text*, its answer, before anybody sees it: the warnings that it sets off. Empty
     if there are none, and if a censor stops it anyway."""
-    found = set_off(censors, text)
+    found = triggered_censors(censors, text)
     if not found or any(one.severity == "block" for one in found):
         return ""
     rules = "\n".join(f"- {because(one)}" for one in found)
@@ -75,7 +74,7 @@ def objection(censors: Sequence[Censor], text: str) -> str:
 
 def of_call(censors: Sequence[Censor], call: ToolCall) -> tuple[Censor, ...]:
     """Those of *censors* that a tool call sets off: by the tool's name, or what it is given."""
-    return set_off(censors, f"{call.name} {_readable(call.arguments)}") if censors else ()
+    return triggered_censors(censors, f"{call.name} {_readable(call.arguments)}") if censors else ()
 
 
 def because(censor: Censor) -> str:
@@ -99,7 +98,7 @@ def acted(built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> tupl
     # A draft is put back with what was said beside the tool calls before it: that is written anew, too.
     drafts = [as_one(rounds[:at], one.completion).text for at, one in enumerate(rounds) if one.completion.warned]
     texts = (*drafts, as_one(rounds, last).text)
-    by_reply = [Acted(censor, "reply") for text in texts for censor in set_off(censors, text)]
+    by_reply = [Acted(censor, "reply") for text in texts for censor in triggered_censors(censors, text)]
     return tuple(dict.fromkeys([*by_tool, *by_reply]))
 
 

@@ -24,8 +24,7 @@ from pydantic import TypeAdapter
 
 from connectors.message import Superseded, redis_key
 from runtime.llm import Completion
-from runtime.store_retry import retry_until_stored
-from runtime.stored import pack, unpack
+from runtime.stores import pack, retry_until_stored, unpack
 from runtime.turns.batch import Batch
 from runtime.turns.rounds import Result, Round
 
@@ -95,7 +94,7 @@ class Checkpoints:
         self._begin = redis.register_script(_BEGIN)
 
     async def load(self, batch: Batch) -> TurnCheckpoint:
-        """Load how far the turn of *batch* has come. Raises `runtime.stored.NewerFormat`."""
+        """Load how far the turn of *batch* has come. Raises `runtime.stores.NewerFormat`."""
         stored: Any = await self._redis.hgetall(_key(batch))
         words: dict[int, str] = {}
         completions: list[Completion] = []

@@ -15,8 +15,8 @@ import structlog
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, redis_key
-from runtime.hub import Hub
-from runtime.stored import pack, unpack
+from runtime.coordination.hub import Hub
+from runtime.stores import pack, unpack
 from runtime.turns.batch import Batch, Envelope, Lane
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.worker import notify_worker
@@ -86,12 +86,12 @@ class DeadLetters:
                 _log.warning("letter.dropped", workspace_id=batch.key.workspace_id, turn_id=oldest, why="too_many")
 
     async def all(self, scope: Scope) -> list[Letter]:
-        """Those of a workspace, the oldest first. Raises `runtime.stored.NewerFormat`."""
+        """Those of a workspace, the oldest first. Raises `runtime.stores.NewerFormat`."""
         stored: Any = await self._redis.hgetall(_key(scope))
         return [_letter(turn_id, stored[turn_id]) for turn_id in sorted(stored)]
 
     async def get(self, scope: Scope, turn_id: str) -> Letter:
-        """One of them. Raises `UnknownLetter` and `runtime.stored.NewerFormat`."""
+        """One of them. Raises `UnknownLetter` and `runtime.stores.NewerFormat`."""
         stored: Any = await self._redis.hget(_key(scope), turn_id)
         if stored is None:
             raise _unknown(scope, turn_id)
@@ -102,7 +102,7 @@ class DeadLetters:
 
         The new turn has an id of its own, so that the apology, which is stored under the old one, is not taken for
         its reply. Interrupted and asked for again, or asked for twice, it answers once. Raises `UnknownLetter`,
-        `runtime.turns.batch.MailboxFull` (the letter stays) and `runtime.stored.NewerFormat`.
+        `runtime.turns.batch.MailboxFull` (the letter stays) and `runtime.stores.NewerFormat`.
         """
         letter = await self.get(scope, turn_id)
         if await self._mailboxes[letter.lane].put_back(letter.key, turn_id, letter.envelopes):

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from connectors.message import StoreUnavailable, Superseded
+from runtime.coordination.work_streams import renews_after
 from runtime.turns.batch import Lease
 from runtime.turns.mailbox import Mailbox
-from runtime.work_streams import renews_after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,8 +20,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from connectors.message import PARTITIONS, ConversationKey, Fence, Superseded, encode_id, partition_tag, redis_key
-from runtime.identifiers import new_turn_id
+from connectors.message import (
+    PARTITIONS,
+    ConversationKey,
+    Fence,
+    Superseded,
+    encode_id,
+    new_turn_id,
+    partition_tag,
+    redis_key,
+)
+from runtime.coordination.work_streams import GROUP, Given, WorkStreams
 from runtime.turns import mailbox_scripts as scripts
 from runtime.turns.batch import (
     AmendResult,
@@ -35,7 +44,6 @@ from runtime.turns.batch import (
     pack_envelope,
     unpack_envelope,
 )
-from runtime.work_streams import GROUP, Given, WorkStreams
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import difflib
 import hashlib
 import json
 import re
@@ -27,10 +28,10 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from connectors.message import AgentRuntimeError, Scope, redis_key
-from grounding.blocks import Prompt
-from grounding.run_context import CodexFile, RunContext
-from grounding.sessions.prefix import UNKNOWN, Prefix
-from runtime.stored import pack, unpack
+from grounding.prompt.session_prefix import UNKNOWN, Prefix
+from grounding.prompt_input.blocks import Prompt
+from grounding.prompt_input.run_context import CodexFile, RunContext
+from runtime.stores import pack, unpack
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -154,7 +155,8 @@ class UnknownTurn(AgentRuntimeError):
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A turn's record. ``prompt_sha256`` is the digest of the messages as they were sent; ``blocks``
-    what `grounding.blocks.Block` knows of each, without its text; ``outcome`` what came of the turn; ``prefix`` what of
+    what `grounding.prompt_input.blocks.Block` knows of each, without its text; ``outcome`` what came of the turn;
+    ``prefix`` what of
     the prompt stood in the conversation's one before."""
 
     turn_id: str
@@ -301,7 +303,7 @@ class Manifests:
         return RecordsOfTurn(tuple(fields["used"]), tuple(fields["acted"]))
 
     async def get(self, scope: Scope, turn_id: str) -> Manifest:
-        """The manifest of a turn. Raises `UnknownTurn` and `runtime.stored.NewerFormat`."""
+        """The manifest of a turn. Raises `UnknownTurn` and `runtime.stores.NewerFormat`."""
         return await self._get(scope, turn_id, with_material=True)
 
     async def _get(self, scope: Scope, turn_id: str, *, with_material: bool) -> Manifest:
@@ -344,7 +346,7 @@ class Manifests:
 
     async def contexts(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, RunContext]:
         """What went into those of *turn_ids* that are known. Each takes a moment to read: others have their turn in
-        between. Raises `runtime.stored.NewerFormat`."""
+        between. Raises `runtime.stores.NewerFormat`."""
         contexts: dict[str, RunContext] = {}
         for start in range(0, len(turn_ids), _READ_TOGETHER):
             page = turn_ids[start : start + _READ_TOGETHER]
@@ -463,3 +465,104 @@ def _dumped(context: RunContext, *, without_files: bool) -> str:
 def _context(fields: dict[str, Any]) -> RunContext:
     """Lists stand for tuples, as they do in JSON only; for the rest it is as strict."""
     return RunContext.model_validate_json(json.dumps(fields["context"]))
+
+
+# ---- explaining ----
+#
+# Explains turns from their manifests: what strategy and reason mean, and how two turns differ. Pure.
+
+
+STRATEGIES = {
+    "none": "no retrieval",
+    "tail": "this conversation's earlier turns",
+    "qmd": "the workspace's documents",
+}
+REASONS = {
+    "empty": "the message has no text",
+    "small_talk": "a greeting, thanks or the like: nothing needs to be looked up",
+    "chat_memory_cue": "the message refers to what was said before",
+    "workspace_retrieval_cue": "the message asks for the workspace's documents",
+    "implicit_workspace_question": "a question that the workspace's documents may answer",
+    "workspace_match": "the workspace's documents have passages that are relevant to the message",
+    "workspace_vocabulary": "the message uses words of the workspace's documents",  # of turns before
+    "no_retrieval_cue": "nothing in the message asks for documents or earlier turns",
+    "skip_grounding": "grounding was switched off for this message",
+}
+"""What the reasons mean."""
+
+ExplainingManifest = Mapping[str, Any]
+"""A turn as ``GET …/turns/{id}?prompt=true`` tells it."""
+
+SAME, CHANGED, ADDED, REMOVED = "same", "changed", "added", "removed"
+
+
+def compare(a: ExplainingManifest, b: ExplainingManifest) -> dict[str, Any]:
+    """How turn *b* differs from turn *a*.
+
+    ``{"a", "b", "identical", "changed": {FIELD: [in a, in b]}, "blocks": [{"name", "change", "tokens": [in a, in b],
+    "sha256": [in a, in b]}], "degraded": [of a, of b], "diff"}``. ``identical`` is about the bytes of the prompts;
+    ``diff`` is the unified difference of their messages.
+    """
+    facts_a, facts_b = _facts(a), _facts(b)
+    return {
+        "a": a["turn_id"],
+        "b": b["turn_id"],
+        "identical": a["prompt_sha256"] == b["prompt_sha256"],
+        "changed": {name: [facts_a[name], facts_b[name]] for name in facts_a if facts_a[name] != facts_b[name]},
+        "blocks": _blocks(a["blocks"], b["blocks"]),
+        "degraded": [a["degraded"], b["degraded"]],
+        "diff": _diff(a, b),
+    }
+
+
+def _facts(turn: ExplainingManifest) -> dict[str, Any]:
+    context: Mapping[str, Any] = turn.get("context") or {}
+    outcome: Mapping[str, Any] = turn.get("outcome") or {}
+    return {
+        "strategy": turn["strategy"],
+        "reason": turn["reason"],
+        "frame": (context.get("frame") or {}).get("name", ""),
+        "layout": context.get("layout", ""),
+        "context_id": turn["context_id"],
+        "directives": context.get("identity_versions", []),
+        "model": turn["model"],
+        "tokens_total": turn["tokens_total"],
+        "sources": [f"{one['source']} › {one['heading']}" for one in turn.get("sources") or ()],
+        "usage": outcome.get("usage") or {},
+    }
+
+
+def _blocks(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    before, after = ({one["name"]: one for one in blocks if one["used"]} for blocks in (a, b))
+    names = [*before, *(name for name in after if name not in before)]
+    return [
+        {
+            "name": name,
+            "change": _change(before.get(name), after.get(name)),
+            "tokens": [side.get(name, {}).get("tokens", 0) for side in (before, after)],
+            "sha256": [side.get(name, {}).get("sha256", "") for side in (before, after)],
+        }
+        for name in names
+    ]
+
+
+def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+    if before is None:
+        return ADDED
+    if after is None:
+        return REMOVED
+    return SAME if before["sha256"] == after["sha256"] else CHANGED
+
+
+def _diff(a: ExplainingManifest, b: ExplainingManifest) -> str:
+    parts: list[str] = []
+    for before, after in zip(a["messages"], b["messages"], strict=False):
+        role = before["role"]
+        parts += difflib.unified_diff(
+            str(before["content"]).splitlines(),
+            str(after["content"]).splitlines(),
+            f"{role} {a['turn_id']}",
+            f"{role} {b['turn_id']}",
+            lineterm="",
+        )
+    return "\n".join(parts)

@@ -16,25 +16,33 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
-from grounding.budgets import Budgets
-from grounding.codex.choosing import Chosen, Room, choose
-from grounding.codex.material import CodexEntry, CodexTooNew, Size, shown_path, size_of
+from grounding.codex.codex import (
+    SCOPE,
+    SEARCH_CODEX,
+    Chosen,
+    CodexEntry,
+    CodexTooNew,
+    Room,
+    Size,
+    choose,
+    shown_path,
+    size_of,
+)
 from grounding.codex.store import CodexStore, Holding
-from grounding.codex.tool import SCOPE, SEARCH_CODEX
-from grounding.condensing import room_tokens
-from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.index import IndexUnavailable
-from grounding.layers import codex, retrieval
 from grounding.pipeline import why
-from grounding.run_context import CodexFile, CodexInput, DegradedBlock, Injected, ModelMemory, Passage
-from grounding.tokens import Tokens
-from runtime.collection import Collection
-from runtime.hub import Hub, News
-from runtime.knowledge import Knowledge
+from grounding.prompt import layers
+from grounding.prompt.memory_budget import room_tokens
+from grounding.prompt_input.budgets import Budgets
+from grounding.prompt_input.run_context import CodexFile, CodexInput, DegradedBlock, Injected, ModelMemory, Passage
+from grounding.prompt_input.tokens import Tokens
+from grounding.retrieval.embedding import EmbedderUnavailable
+from grounding.retrieval.index import IndexUnavailable
+from runtime.coordination.hub import Hub, News
+from runtime.search.collections import Collection, tell_index_failed
+from runtime.search.knowledge import Knowledge
 from runtime.turns.tools import OfferedTools, Tooling
 from runtime.turns.turn_state import Question
-from runtime.unforeseen import tell_index_failed
-from runtime.workspaces import Workspaces
+from runtime.workspaces.workspaces import Workspaces
 
 REMEMBERED_CHARACTERS = 32_000_000
 """Texts that are kept in memory, of the places that were asked about last."""
@@ -67,17 +75,17 @@ class Materials:
         self._tokens = tokens
         self._hub = hub
         self._ratio = settings.codex_window_ratio
-        self._frame = size_of(codex.FRAME, tokens)
+        self._frame = size_of(layers.FRAME, tokens)
         self._read: OrderedDict[tuple[str, str | None], _Read] = OrderedDict()
         self._reading: dict[tuple[str, str | None], asyncio.Lock] = {}
 
     async def put(self, scope: Scope, path: str, raw: bytes) -> CodexEntry:
         """Keep a file of the scope's own material.
 
-        Raises `DocumentRefused` and `grounding.codex.material.CodexFull`.
+        Raises `DocumentRefused` and `grounding.codex.codex.CodexFull`.
         """
         text = self.store.readable(path, raw)
-        rendered = codex.file_text(shown_path(scope, path), text) + "\n"
+        rendered = layers.file_text(shown_path(scope, path), text) + "\n"
         size = await asyncio.to_thread(size_of, rendered, self._tokens)
         entry = await self.store.put(scope, path, text, size)
         await self._hub.tell(TOPIC, {"workspace_id": scope.workspace_id})
@@ -147,7 +155,7 @@ class Materials:
                 break
             holding = now
         ordered = tuple(sorted(files, key=lambda file: file.path))
-        await asyncio.to_thread(codex.text, ordered)  # remembered there
+        await asyncio.to_thread(layers.codex_text, ordered)  # remembered there
         return _Read(revision, holding, ordered, sum(len(file.text) for file in ordered))
 
     def _remember(self, place: tuple[str, str | None], read: _Read) -> None:
@@ -162,7 +170,7 @@ class Materials:
     async def find(
         self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int
     ) -> tuple[list[Passage], bool]:
-        """See `grounding.codex.tool.FindsMaterial`."""
+        """See `grounding.codex.codex.FindsMaterial`."""
         opening = self._knowledge.opening
         async with opening.answering(scope) as answering:
             behind = await self._lacks(answering, scope)
@@ -272,7 +280,8 @@ BESIDE_CHARACTERS = 20_000
 the characters that English has in the tokens of the system message's other blocks."""
 BESIDE_MESSAGES = 2
 """Of a window everything else is left so many messages of the longest kind: the blocks before a message leave it at
-least half of what there is beside directives and material (`grounding.window.message_reserve`). With less room than
+least half of what there is beside directives and material (`grounding.prompt_input.budgets.message_reserve`). With
+less room than
 their budgets they are cut, which material is not."""
 NO_LIMIT = 2**40
 MEMORY_STEPS = 8
@@ -374,7 +383,7 @@ class MaterialChooser:
         budgets, text = turn.budgets, turn.question.text
         try:
             found, is_whole = await self._materials.find(
-                scope, text, budgets.top_k, budgets.excerpt_bytes, retrieval.room(budgets.retrieved_tokens)
+                scope, text, budgets.top_k, budgets.excerpt_bytes, layers.room(budgets.retrieved_tokens)
             )
         except AgentRuntimeError as error:
             return (), (DegradedBlock(block="codex", why=why(error)),)

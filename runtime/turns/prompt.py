@@ -13,32 +13,25 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope, StoreUnavailable
-from grounding import assemble
-from grounding.budgets import Budgets
-from grounding.condensing import Condensed, condensed
-from grounding.cues.english import ENGLISH
-from grounding.cues.file import InvalidCues, cues_of
-from grounding.cues.kinds import Cues
-from grounding.deciding import Deciding
-from grounding.formatters import Request
-from grounding.layers.now import tells_all
-from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
-from grounding.memory.frames.file import InvalidFrames, frames_of
-from grounding.memory.frames.frame import Frames
-from grounding.memory.frames.shipped import SHIPPED
-from grounding.pipeline import Grounds, Pipeline, true_error, why
-from grounding.run_context import DegradedBlock, ModelMemory, RunContext, SigilInput, TailEntry
-from grounding.sessions.prefix import UNKNOWN, compared, stood
-from grounding.sessions.shown import Shown, after, session
-from grounding.strategy import Choice, Strategy
-from grounding.tokens import LineByLine, Tokens
+from grounding.memory.frames import SHIPPED, Frames, InvalidFrames, frames_of
+from grounding.pipeline import Deciding, Grounds, Pipeline, true_error, why
+from grounding.prompt import assemble
+from grounding.prompt.formatters import Request
+from grounding.prompt.layers import LONGEST_TOKEN_CHARACTERS, tells_all
+from grounding.prompt.memory_budget import Condensed, condensed
+from grounding.prompt.session_prefix import UNKNOWN, Shown, after, compared, session, stood
+from grounding.prompt_input.budgets import Budgets
+from grounding.prompt_input.run_context import DegradedBlock, ModelMemory, RunContext, SigilInput, TailEntry
+from grounding.prompt_input.tokens import LineByLine, Tokens
+from grounding.strategy.cues import Cues
+from grounding.strategy.languages import ENGLISH, InvalidCues, cues_of
+from grounding.strategy.strategy import Choice, Strategy
 from promptpolicy import policy
 from promptpolicy.directives import Directives
-from promptpolicy.policy import Composer, Policy, PolicyTooLarge
-from promptpolicy.slot import Directive, Kind
-from runtime.environment.sampling import Surroundings
+from promptpolicy.policy import Composer, Directive, Kind, Policy, PolicyTooLarge
 from runtime.formatters import Formatters, Made
 from runtime.llm import Model
+from runtime.machine.sampling import Surroundings
 from runtime.turns.material import ChosenMaterial, MaterialChooser, MaterialRequest, merged
 from runtime.turns.tools import NO_TOOLS, Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question
@@ -113,7 +106,8 @@ class PromptBuilder:
         first: str | None = None,
     ) -> BuiltPrompt:
         """The prompt for *question*. Without a *turn_id* nothing is stored, else the numbers that the lines of the
-        global context were given. Raises `grounding.assemble.ContextTooLarge`; if nobody can tell what censors hold,
+        global context were given. Raises `grounding.prompt.assemble.ContextTooLarge`; if nobody can tell what
+        censors hold,
         `connectors.message.StoreUnavailable` while the store is away and else `CensorsUnknown`.
 
         *history* stands in for the stored conversation if it is given; *first* is the model that will be asked

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from config.settings import EXTRACTIVE
 from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Role, Source
-from grounding import assemble
-from grounding.layers import citations
-from grounding.layers.retrieval import label
-from grounding.run_context import Censor, Passage
+from grounding.prompt import assemble, citations
+from grounding.prompt.layers import label
+from grounding.prompt_input.run_context import Censor, Passage
 from runtime.attachments.reading import Contents
-from runtime.budget_terms import BudgetExceeded
+from runtime.billing.budgets import BudgetExceeded
 from runtime.llm import Completion, ModelFailed, replace_surrogates
 from runtime.turns import censors
 from runtime.turns.batch import Batch

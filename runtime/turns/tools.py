@@ -18,19 +18,17 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role
-from grounding.codex.tool import SEARCH_CODEX
-from grounding.layers.query import USUAL_TOKEN_CHARACTERS
-from grounding.layers.retrieval import label
-from grounding.layers.tool_results import NO_ROOM, rendered
-from grounding.memory.karma.marks import SCOPE as MARKS
+from grounding.codex.codex import SEARCH_CODEX
+from grounding.memory.karma.karma import SCOPE as MARKS
 from grounding.pipeline import why
-from grounding.run_context import Censor, RunContext
-from grounding.sections import as_data
-from grounding.tokens import Tokens, clip
+from grounding.prompt.layers import NO_ROOM, USUAL_TOKEN_CHARACTERS, label, tool_results_rendered
+from grounding.prompt_input.run_context import Censor, RunContext
+from grounding.prompt_input.sections import as_data
+from grounding.prompt_input.tokens import Tokens, clip
 from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefused, schema_text
 from promptpolicy.sigils import Holder, Sigil, Sigils
 from runtime.llm import Model, ToolCall
-from runtime.store_retry import retry_until_stored
+from runtime.stores import retry_until_stored
 from runtime.turns.batch import Batch
 from runtime.turns.censors import CENSORED, because, of_call
 from runtime.turns.checkpoint import Checkpoints
@@ -268,8 +266,8 @@ class Tooling:
 
     async def _shown(self, text: str, most: int) -> str:
         if len(text) > most * USUAL_TOKEN_CHARACTERS:  # it is to be cut
-            return await asyncio.to_thread(rendered, text, self._tokens, most)
-        return rendered(text, self._tokens, most)
+            return await asyncio.to_thread(tool_results_rendered, text, self._tokens, most)
+        return tool_results_rendered(text, self._tokens, most)
 
     def _is_permitted(self, name: str, sigil: Sigil) -> bool:
         return all(sigil.allows(scope) for scope in self._toolbox[name].scopes)

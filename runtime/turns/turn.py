@@ -17,24 +17,24 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, OutboundMessage, StoreUnavailable
-from grounding import assemble, extractive
-from grounding.documents.embedding import WordLlamaEmbedder
-from grounding.memory.global_context_origin import shown_in
+from grounding.extractive import answer as extractive_answer
+from grounding.memory.global_context.lines import shown_in
 from grounding.pipeline import why
-from grounding.tokens import Tokens
-from grounding.transcript.copy import MarkdownCopy
+from grounding.prompt import assemble
+from grounding.prompt_input.tokens import Tokens
+from grounding.retrieval.embedding import WordLlamaEmbedder
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
+from grounding.transcript.markdown_copy import MarkdownCopy
 from runtime.attachments.reading import Contents, Reading, written
-from runtime.budget_terms import BudgetExceeded
-from runtime.hub import Hub
-from runtime.jobs import Job, Jobs
+from runtime.billing.budgets import BudgetExceeded, Spending
+from runtime.billing.usage import TRANSCRIPTION
+from runtime.coordination.hub import Hub
+from runtime.coordination.jobs import Job, Jobs
+from runtime.delivery.outbox import Outbox
+from runtime.delivery.preview import Telling, telling
 from runtime.llm import Model, ModelFailed, Transcription
-from runtime.outbox import Outbox
-from runtime.places import Places
-from runtime.progress import Telling, telling
-from runtime.spending import Spending
-from runtime.store_retry import retry_until_stored
+from runtime.stores import retry_until_stored
 from runtime.turns import replies
 from runtime.turns.agent_loop import AgentLoop
 from runtime.turns.batch import Batch
@@ -46,7 +46,7 @@ from runtime.turns.manifest import Manifests, UnknownTurn
 from runtime.turns.prompt import PromptBuilder
 from runtime.turns.tools import Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question, TurnState
-from runtime.usage import TRANSCRIPTION
+from runtime.workspaces.places import Places
 
 BOT = "agent-runtime"
 REMEMBER = ("turn.remember",)
@@ -256,7 +256,7 @@ class Turns:
 
     async def _quotation(self, built: BuiltPrompt | None) -> str:
         """Quote what the prompt brings to answer its question if no model does: as `config.settings.EXTRACTIVE`."""
-        return await extractive.quotation(built.prompt.messages, self._embedder) if built is not None else ""
+        return await extractive_answer.quotation(built.prompt.messages, self._embedder) if built is not None else ""
 
     # What people wish meanwhile
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from connectors.message import PLACE_PREFIX, ConversationKey, OutboundMessage, Role, place_audience
-from grounding.blocks import Prompt
-from grounding.layers.query import LONGEST_TOKEN_CHARACTERS
-from grounding.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
-from grounding.sections import speaker, spoken
-from grounding.sessions.prefix import UNKNOWN, Prefix
-from grounding.sessions.shown import Shown
+from grounding.prompt.layers import LONGEST_TOKEN_CHARACTERS
+from grounding.prompt.session_prefix import UNKNOWN, Prefix, Shown
+from grounding.prompt_input.blocks import Prompt
+from grounding.prompt_input.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
+from grounding.prompt_input.sections import speaker, spoken
 from runtime.attachments.reading import NOTHING, Contents
+from runtime.billing.budgets import Payer, Reservation
 from runtime.llm import Completion, Transcription
-from runtime.spending import Payer, Reservation
 from runtime.turns.batch import Batch
 from runtime.turns.checkpoint import TurnCheckpoint
 from runtime.turns.rounds import Result, Round, said

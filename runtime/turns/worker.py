@@ -14,14 +14,14 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
-from runtime.events import about
-from runtime.hub import Hub, News
-from runtime.progress import tell_none_comes
+from runtime.coordination.hub import Hub, News
+from runtime.coordination.work_streams import asks_after
+from runtime.delivery.preview import tell_none_comes
+from runtime.observability.events import about
 from runtime.turns.batch import Batch, BatchGrown, Lane, Lease, WorkItem
 from runtime.turns.lease import HAND_BACK_SECONDS, hand_back_lease, hold_lease
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.replies import superseded
-from runtime.work_streams import asks_after
 
 SWEEP_SECONDS = 2.0
 """How often waiting conversations are looked for that nobody announced: after an outage or a restart."""

@@ -10,8 +10,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Record, Type
+from grounding.memory.records.model import NewRecord, Provenance, Record, Type
 from grounding.memory.records.store import RecordStore
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, told

@@ -9,7 +9,7 @@ from typing import Any
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding import assemble
+from grounding.prompt import assemble
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, offered, told
 

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
-from grounding import assemble
+from grounding.prompt import assemble
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.assemble import prompt
+from grounding.prompt.assemble import prompt
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators import documents as made
 from tests.emulators.bot import Bot, running_bot

@@ -11,9 +11,8 @@ from typing import Any
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Type
+from grounding.memory.records.model import NewRecord, Provenance, Type
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.hiding import places_of
 from tests.emulators.openai import FakeOpenAI

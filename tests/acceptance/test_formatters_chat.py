@@ -10,10 +10,10 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding import source_tree
-from runtime import bootstrap
-from runtime.api.doctor import examine
+from grounding.prompt import source_tree
 from runtime.formatters import Installed
+from runtime.http.doctor import examine
+from runtime.process import bootstrap
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
 

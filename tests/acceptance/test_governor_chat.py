@@ -10,11 +10,11 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.records.record import Type
-from grounding.run_context import Device, ModelMemory
-from runtime.environment.gpus import Cards
-from runtime.environment.sampling import SILENT
-from runtime.wiring import process
+from grounding.memory.records.model import Type
+from grounding.prompt_input.run_context import Device, ModelMemory
+from runtime.machine.hardware import Cards
+from runtime.machine.sampling import SILENT
+from runtime.process import bootstrap
 from tests.acceptance.test_records_in_prompts import remember
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -94,7 +94,7 @@ async def test_the_machine_is_told_of_as_the_session_began_until_it_matters_and_
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver(4000)
-    monkeypatch.setattr(process, "Gpus", lambda: driver)
+    monkeypatch.setattr(bootstrap, "Gpus", lambda: driver)
     settings = model_settings(access_policy="open", environment_sample_seconds=1.0, model_memory_buffer_mib=500)
     async with running_bot(settings, openai_server) as bot:
 

@@ -219,7 +219,7 @@ async def test_an_index_that_fails_degrades_that_layer_alone(bot: Bot) -> None:
 
 async def test_every_turn_can_be_rebuilt_byte_for_byte(bot: Bot) -> None:
     from connectors.message import Scope
-    from grounding import assemble
+    from grounding.prompt import assemble
 
     await bot.say("we spoke of boats")
     answer = await bot.say("as we said, what is the pricing policy?")

@@ -13,11 +13,9 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
-from runtime.budget_terms import Term
-from runtime.budgets import Budgets
-from runtime.spending import Spending
+from runtime.billing.budgets import Budgets, Spending, Term
+from runtime.billing.usage import ModelUsage
 from runtime.turns.mailbox import Mailbox
-from runtime.usage import ModelUsage
 from tests.acceptance.test_commands_chat import BO, LENA, Chat
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
@@ -36,7 +34,7 @@ ANSWERED = "turn.answered"
 @pytest.fixture
 def streaming(model_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Makes settings of a bot whose replies grow; nothing but replies is asked for."""
-    monkeypatch.setattr("grounding.memory.refresh.is_due", lambda *_: False)
+    monkeypatch.setattr("grounding.memory.context_document.summarise.is_due", lambda *_: False)
     monkeypatch.setattr(Budgets, "_now", lambda _: NOON)  # no day ends while a test runs
 
     def make(**more: Any) -> Settings:

@@ -14,8 +14,8 @@ import pytest_asyncio
 import runtime
 from config.settings import EXTRACTIVE, Settings
 from connectors.message import ConversationKey, Scope
-from promptpolicy.condensing import NotCondensed
-from promptpolicy.slot import Kind, Place, Slot
+from promptpolicy.condense import NotCondensed
+from promptpolicy.policy import Kind, Place, Slot
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 

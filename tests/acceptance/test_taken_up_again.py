@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, StoreUnavailable
-from runtime.outbox import Outbox
+from runtime.delivery.outbox import Outbox
 from runtime.turns.batch import Batch, Lease
 from tests.acceptance.test_discord_chat import LENA, Chat
 from tests.contract.discord_harness import discord_connector
@@ -26,7 +26,7 @@ ANSWERED = "turn.answered"
 async def chat(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Chat]:
-    monkeypatch.setattr("grounding.memory.refresh.is_due", lambda *_: False)
+    monkeypatch.setattr("grounding.memory.context_document.summarise.is_due", lambda *_: False)
     settings = model_settings(access_policy="open", default_workspace="acme")
     async with (
         DiscordEmulator() as discord,

@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Role
-from grounding.layers import karma
-from runtime.api.app import create_app
+from grounding.prompt import layers
+from runtime.http.app import create_app
 from tests.contract.telegram_harness import PUBLIC_URL, telegram_connector, telegram_connector_by_webhook
 from tests.emulators import telegram as emulated
 from tests.emulators.bot import Bot, running_bot
@@ -21,7 +21,7 @@ LENA = Person(id=501, name="Lena")
 BO = Person(id=502, name="Bo")
 TEAM = Room(id=-100200)
 TOPICS = Room(id=-100300, topics=(7, 8))
-GOOD_ANSWERS = karma.HEAD.splitlines()[1]
+GOOD_ANSWERS = layers.KARMA_HEAD.splitlines()[1]
 
 
 @dataclass
@@ -112,8 +112,8 @@ async def test_a_busy_group_is_answered_within_what_telegram_lets_a_bot_say_ther
 ) -> None:
     """Signs, previews and replies of all its topics together are never refused for being too many. In the test a
     "minute" has one and a half seconds and takes four messages."""
-    monkeypatch.setattr("runtime.rate_limiter.MINUTE_SECONDS", 1.6)
-    monkeypatch.setattr("connectors.telegram.calls.GROUP_MESSAGES_A_MINUTE", 4)
+    monkeypatch.setattr("runtime.delivery.rate_limiter.MINUTE_SECONDS", 1.6)
+    monkeypatch.setattr("connectors.telegram.payloads.GROUP_MESSAGES_A_MINUTE", 4)
     chat.telegram.group_limit = (4, 1.5)
     busy = Room(id=-100400, topics=tuple(range(1, 7)))
 

@@ -13,10 +13,10 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
-from grounding import assemble
-from grounding.run_context import SigilInput
-from runtime.api.doctor import examine
-from runtime.budget_terms import Cost, Term
+from grounding.prompt import assemble
+from grounding.prompt_input.run_context import SigilInput
+from runtime.billing.budgets import Cost, Term
+from runtime.http.doctor import examine
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, offered, told

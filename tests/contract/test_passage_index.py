@@ -24,8 +24,9 @@ from qdrant_client.http import exceptions
 from structlog.testing import capture_logs
 
 from connectors.message import Scope
-from grounding.documents import qdrant_edge, server_errors
-from grounding.documents.index import (
+from grounding.retrieval import qdrant_edge, qdrant_server
+from grounding.retrieval.bm25 import SparseVector, encode_document, encode_query
+from grounding.retrieval.index import (
     Arm,
     Entry,
     Fusion,
@@ -37,10 +38,9 @@ from grounding.documents.index import (
     Source,
     cosine,
 )
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.qdrant_server import ServerIndex
-from grounding.documents.sparse import SparseVector, encode_document, encode_query
-from grounding.documents.stored import collection_name
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.qdrant_server import ServerIndex
+from grounding.retrieval.stored import collection_name
 from runtime.embedded.index_client import RemoteIndex, index_process
 from tests.emulators.embedder import HashedWords
 from tests.emulators.qdrant import SharedQdrant
@@ -702,19 +702,19 @@ SERVER_ERRORS: list[type[Exception]] = [
 
 @pytest.mark.parametrize("kind", SERVER_ERRORS, ids=lambda kind: kind.__name__)
 def test_every_error_class_of_the_client_is_in_the_table(kind: type[Exception]) -> None:
-    assert any(issubclass(kind, known) for known, _, _ in server_errors.ERRORS)
+    assert any(issubclass(kind, known) for known, _, _ in qdrant_server.ERRORS)
     error = kind.__new__(kind)
     if isinstance(error, exceptions.UnexpectedResponse):
         error.status_code = None
     if isinstance(error, exceptions.ResponseHandlingException):
         error.source = ValueError("no JSON")
-    assert isinstance(server_errors.unavailable(error, "here"), IndexUnavailable)
+    assert isinstance(qdrant_server.unavailable(error, "here"), IndexUnavailable)
 
 
 @pytest.mark.parametrize("status", range(400, 600))
 def test_every_http_status_is_final_or_passing_as_it_should_be(status: int) -> None:
     error = exceptions.UnexpectedResponse(status, "reason", b"", httpx.Headers())
-    mapped = server_errors.unavailable(error, "here")
+    mapped = qdrant_server.unavailable(error, "here")
     assert mapped.retryable == (status >= 500 or status in (404, 408, 409, 425, 429))
     assert str(status) in str(mapped)
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient
 
 from connectors.message import Scope
-from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.qdrant_server import ServerIndex
-from grounding.documents.sparse import encode_document, encode_query
+from grounding.retrieval.bm25 import encode_document, encode_query
+from grounding.retrieval.embedding import Vector
+from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex, Source
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.qdrant_server import ServerIndex
 from tests.emulators.embedder import HashedWords
 
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")

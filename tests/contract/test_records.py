@@ -12,13 +12,22 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import Scope
-from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.port import KeepsRecords, NewRecord
-from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Origin, Provenance, RecordRefused, State, Type
+from grounding.memory.records.model import (
+    KeepsRecords,
+    NeverDeleted,
+    NewRecord,
+    NoSuchRecord,
+    Origin,
+    Provenance,
+    RecordRefused,
+    State,
+    Type,
+)
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore, place
-from grounding.tokens import load_tokens
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.embedder import HashedWords
 from tests.emulators.records import RememberedRecords
 

@@ -13,9 +13,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from connectors.message import ConversationKey, Role
-from connectors.web.backend import Backend, Conversation, File, Person, Said
+from connectors.web.backend import COOKIE, Backend, Conversation, File, PastMessage, Person, Session
 from connectors.web.connector import WebConnector
-from connectors.web.sessions import COOKIE, Session
 from tests.contract.connector_suite import Place
 from tests.emulators.web_page import shown
 
@@ -60,7 +59,7 @@ class NothingBefore:
     async def has_workspace(self, workspace_id: str) -> bool:
         return True
 
-    async def recent(self, key: ConversationKey, person: Person, limit: int) -> Sequence[Said]:
+    async def recent(self, key: ConversationKey, person: Person, limit: int) -> Sequence[PastMessage]:
         return ()
 
     async def add_message(

@@ -16,12 +16,12 @@ from starlette.applications import Starlette
 from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import Scope
-from runtime import events
-from runtime.bootstrap import ALL_PARTS, Part, Runtime, open_runtime
 from runtime.embedded.child import beside
-from runtime.event_stream import EventStream
 from runtime.llm import load_litellm
-from runtime.redaction import Redaction
+from runtime.observability import events
+from runtime.observability.redaction import Redaction
+from runtime.observability.stream import EventStream
+from runtime.process.bootstrap import ALL_PARTS, Part, Runtime, open_runtime
 from tests.emulators.openai import FakeOpenAI, in_background
 
 DOCUMENTS = {

@@ -18,7 +18,7 @@ from typing import Any
 import redis.asyncio as plain
 
 from runtime.embedded.child import die_with_parent
-from runtime.embedded.redis_server import find_binary
+from runtime.embedded.redis import find_binary
 
 SLOTS = 16384
 MASTERS = 3

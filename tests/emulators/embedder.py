@@ -6,8 +6,8 @@ import hashlib
 import math
 from collections.abc import Sequence
 
-from grounding.documents.embedding import EmbedderUnavailable, Vector
-from grounding.documents.sparse import terms
+from grounding.retrieval.bm25 import terms
+from grounding.retrieval.embedding import EmbedderUnavailable, Vector
 
 
 class HashedWords:

@@ -15,13 +15,13 @@ import httpx
 from fastapi import FastAPI
 
 from config.settings import Settings
-from runtime import events
-from runtime.api.app import create_app
-from runtime.api.metrics import Metrics
-from runtime.api.server import listen_tcp, serving
-from runtime.bootstrap import Runtime, open_runtime
-from runtime.event_stream import EventStream
-from runtime.redaction import Redaction
+from runtime.http.app import create_app
+from runtime.http.server import listen_tcp, serving
+from runtime.observability import events
+from runtime.observability.metrics import Metrics
+from runtime.observability.redaction import Redaction
+from runtime.observability.stream import EventStream
+from runtime.process.bootstrap import Runtime, open_runtime
 
 ADMIN = "the-admin-token-of-the-tests"
 

@@ -11,7 +11,7 @@ from typing import Any
 import qdrant_edge as edge
 from redis.asyncio import Redis
 
-from grounding.documents.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
 
 STORES = ("redis", "qdrant")
 """Folders of the data directory that hold a store's own files, which are asked for what they hold instead."""

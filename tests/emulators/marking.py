@@ -5,18 +5,15 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from grounding.documents.embedding import Embedder
-from grounding.memory.karma.likeness import Likeness
-from grounding.memory.karma.reading import Karma
-from grounding.memory.karma.store import MarkStore
-from grounding.tokens import load_tokens
+from grounding.memory.karma.store import Karma, Likeness, MarkStore
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.embedding import Embedder
 from grounding.transcript.log import Transcript
 from promptpolicy.sigils import Sigils
-from runtime.access import Access
-from runtime.hub import Hub
-from runtime.mark_effects import MarkEffects, RemembersChanges
-from runtime.marking import Marking
-from runtime.outbox import Outbox
+from runtime.access.roles import Access
+from runtime.background.karma import MarkEffects, Marking, RemembersChanges
+from runtime.coordination.hub import Hub
+from runtime.delivery.outbox import Outbox
 from runtime.turns.manifest import Manifests
 from tests.emulators.embedder import HashedWords
 from tests.emulators.records import RememberedRecords

@@ -14,8 +14,8 @@ from connectors.message import (
     Receipt,
     StoreUnavailable,
 )
-from runtime.outbox import streams_of
-from runtime.work_streams import WorkStreams
+from runtime.coordination.work_streams import WorkStreams
+from runtime.delivery.outbox import streams_of
 from tests.emulators.bot import Bot
 
 

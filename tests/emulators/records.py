@@ -8,15 +8,26 @@ from datetime import UTC, datetime
 from typing import Any
 
 from connectors.message import EVERYONE, Scope
-from grounding.documents.index import cosine
-from grounding.documents.sparse import term_set
-from grounding.memory.records import lifecycle, making
-from grounding.memory.records.detail import detailed, indexed_text
+from grounding.memory.records import lifecycle, records
 from grounding.memory.records.lifecycle import Rules
-from grounding.memory.records.port import Added, Found, NewRecord
-from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, Record, RecordRefused, State, Type
+from grounding.memory.records.model import (
+    Added,
+    FoundRecord,
+    NeverDeleted,
+    NewRecord,
+    NoSuchRecord,
+    Provenance,
+    Record,
+    RecordRefused,
+    State,
+    Type,
+    indexed_text,
+    with_short_forms,
+)
 from grounding.memory.records.store import Change, place
-from grounding.tokens import load_tokens
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.bm25 import term_set
+from grounding.retrieval.index import cosine
 from tests.emulators.embedder import HashedWords
 
 Owned = tuple[str, str]
@@ -40,7 +51,7 @@ class RememberedRecords:
         self._done: dict[tuple[Owned, str], str] = {}
         self._changes: list[tuple[str, Change]] = []
 
-    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
+    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
         if self.fails is not None:
             raise self.fails
         wanted, asked = term_set(query), await self._embedder.embed_query(query)
@@ -49,7 +60,7 @@ class RememberedRecords:
             text = indexed_text(record)
             shared = len(wanted & term_set(text))
             if shared and not record.is_hidden and (not types or record.type in types):
-                found.append(Found(record, cosine(asked, await self._embedder.embed_query(text)), float(shared)))
+                found.append(FoundRecord(record, cosine(asked, await self._embedder.embed_query(text)), float(shared)))
         return sorted(found, key=lambda one: (-one.similarity, one.record.id))[:top_k]
 
     async def standing(self, scope: Scope) -> Sequence[Record]:
@@ -89,25 +100,25 @@ class RememberedRecords:
         return sorted(found, key=place, reverse=True)[:limit]
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
-        owner, at = _owner(scope), making.stamp(self._clock())
-        record = making.made(new, f"r{next(self._numbers)}", scope.audience or "", by, at)
+        owner, at = _owner(scope), records.stamp(self._clock())
+        record = records.build_record(new, f"r{next(self._numbers)}", scope.audience or "", by, at)
         if key and (owner, key) in self._done:
             return Added(await self.get(scope, self._done[owner, key]), "unchanged")
         kept = self._kept.setdefault(owner, {})
         if new.supersedes and new.supersedes not in kept:
             raise NoSuchRecord(f"there is no record {new.supersedes!r} to be superseded")
-        same = kept.get(self._texts.get((owner, making.digest(record)), ""))
+        same = kept.get(self._texts.get((owner, records.digest(record)), ""))
         if same is not None and by.turn_id and by.turn_id in self._said.get(same.id, ()):
             return Added(same, "unchanged")
-        before = same if same and lifecycle.takes_up(same) and same.id != new.supersedes else None
-        after = making.said_again(before, new, by, self._rules, at) if before else record
+        before = same if same and lifecycle.confirms_on_repeat(same) and same.id != new.supersedes else None
+        after = records.confirm_record(before, new, by, self._rules, at) if before else record
         if new.supersedes:
             self._keep(owner, lifecycle.supersede(kept[new.supersedes], after.id, at))
         added = self._keep(owner, after)
         self._said.setdefault(added.id, set()).update({by.turn_id} - {""})
         if key:
             self._done[owner, key] = added.id
-        return Added(added, making.came_of(before, added))
+        return Added(added, records.outcome_of_add(before, added))
 
     async def change(
         self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
@@ -115,9 +126,9 @@ class RememberedRecords:
         record = await self.get(scope, record_id)
         if key and (_owner(scope), key) in self._done:
             return record
-        at, trusted = making.stamp(self._clock()), by.origin in making.TRUSTED
-        after = making.changed(record, fields, self._rules, at, is_trusted=trusted)
-        after = making.reworded(record, after, by)
+        at, trusted = records.stamp(self._clock()), by.origin in records.TRUSTED
+        after = records.apply_changes(record, fields, self._rules, at, is_trusted=trusted)
+        after = records.with_new_provenance(record, after, by)
         if key:
             self._done[_owner(scope), key] = record_id
         if after != record:
@@ -140,7 +151,7 @@ class RememberedRecords:
             raise RecordRefused(f"{record_id} was superseded by {record.superseded_by}: share that one")
         del self._kept[scope.workspace_id, record.audience][record_id]
         fields = {"audience": "", "shared_by": by.author, "supersedes": "", "version": record.version + 1}
-        at = making.stamp(self._clock())
+        at = records.stamp(self._clock())
         self._changes.insert(0, (record_id, Change(at, by.author, by.turn_id, record.state, record.state, "shared")))
         return self._keep((scope.workspace_id, ""), record.model_copy(update=fields))
 
@@ -162,7 +173,7 @@ class RememberedRecords:
         return len(found)
 
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
-        at = making.stamp(self._clock())
+        at = records.stamp(self._clock())
         for record in [one for one in self._seen(scope) if one.id in set(ids)]:
             self._keep((scope.workspace_id, record.audience), lifecycle.use(record, self._rules, at))
 
@@ -175,11 +186,11 @@ class RememberedRecords:
     def _keep(self, owner: Owned, record: Record) -> Record:
         kept = self._kept.setdefault(owner, {})
         before = kept.get(record.id)
-        kept[record.id] = detailed(record, self._tokens)
+        kept[record.id] = with_short_forms(record, self._tokens)
         if before is not None and before.text != record.text:
-            self._texts.pop((owner, making.digest(before)), None)
+            self._texts.pop((owner, records.digest(before)), None)
         if before is None or before.text != record.text:
-            self._texts[owner, making.digest(record)] = record.id
+            self._texts[owner, records.digest(record)] = record.id
         return kept[record.id]
 
 

@@ -25,11 +25,10 @@ from connectors.message import ConversationKey, StoreUnavailable
 from grounding.transcript.entry import EntryRole
 from grounding.transcript.log import Transcript
 from runtime import stores
-from runtime.outbox import streams_of
-from runtime.parts import PartState, Stage
+from runtime.coordination.work_streams import WorkStreams
+from runtime.delivery.outbox import PartState, Stage, streams_of
 from runtime.turns.batch import Lane
 from runtime.turns.mailbox import Mailbox
-from runtime.work_streams import WorkStreams
 from tests.emulators import discord as discord_emulator
 from tests.emulators import openai
 from tests.emulators import slack as slack_emulator

@@ -10,8 +10,8 @@ import pytest
 from pydantic import Field
 
 from grounding.tools import Arguments, Call, Tool, Toolbox, ToolRefused
-from runtime.wiring import answering
-from runtime.wiring.tools import wire_tools
+from runtime.process import bootstrap
+from runtime.process.bootstrap import wire_tools
 
 
 class Note(Arguments):
@@ -64,5 +64,5 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     def wired(*parts: Any) -> Toolbox:
         return Toolbox(*wire_tools(*parts).values(), *made.toolbox())
 
-    monkeypatch.setattr(answering, "wire_tools", wired)
+    monkeypatch.setattr(bootstrap, "wire_tools", wired)
     return made

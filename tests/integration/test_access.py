@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import CALLER_PREFIX, Author, InboundKind, InboundMessage, Role
-from runtime.access import ASK_HERE, MAX_NOTICES, WAIT_HERE, Access, Decision, Person
-from runtime.pairing import (
+from runtime.access.api_tokens import Tokens, Unauthenticated
+from runtime.access.pairing import (
     ATTEMPT_SECONDS,
     CODE_ALPHABET,
     CODE_LENGTH,
@@ -28,7 +28,7 @@ from runtime.pairing import (
     TooManyAttempts,
     UnknownCode,
 )
-from runtime.tokens import Tokens, Unauthenticated
+from runtime.access.roles import ASK_HERE, MAX_NOTICES, WAIT_HERE, Access, Decision, Person
 
 DIRECT = InboundMessage(
     connector="telegram", external_id="42", message_id="1", author=Author("42", "Ann"), text="hi", direct=True

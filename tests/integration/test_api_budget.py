@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connectors.message import Scope
-from runtime.budget_terms import TERMS, Cost
+from runtime.billing.budgets import TERMS, Cost
 from tests.emulators.face import Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

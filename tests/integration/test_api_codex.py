@@ -11,8 +11,8 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding import assemble
-from grounding.documents.index import Kind
+from grounding.prompt import assemble
+from grounding.retrieval.index import Kind
 from tests.emulators import openai
 from tests.emulators.face import ADMIN, Face, serving_face
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from connectors.web.page import FILES
-from runtime.api import sse
-from runtime.tokens import Caller, Tokens
+from connectors.web.connector import FILES
+from runtime.access.api_tokens import Caller, Tokens
+from runtime.http import sse
 from tests.emulators.face import ADMIN, Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

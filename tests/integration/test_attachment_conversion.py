@@ -14,7 +14,7 @@ from connectors.connector import AttachmentUnavailable
 from runtime.attachments import conversion
 from runtime.attachments.conversion import Conversion
 from runtime.attachments.formats import Text
-from runtime.media import sniff
+from runtime.attachments.media import sniff
 from tests.emulators import documents as made
 
 LONGEST = 20_000

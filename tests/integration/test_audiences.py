@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from connectors.message import Scope, redis_key
-from grounding.memory.global_context_lines import By, Editor
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Type
+from grounding.memory.global_context.lines import By, Editor
+from grounding.memory.records.model import NewRecord, Provenance, Type
 from tests.emulators.face import Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

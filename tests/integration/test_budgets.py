@@ -16,10 +16,9 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope
 from connectors.message import Usage as Tokens
-from runtime.budget_terms import TERMS, UNLIMITED, BudgetExceeded, Cost, Term
-from runtime.budgets import Budgets
-from runtime.stored import NewerFormat
-from runtime.usage import Usage
+from runtime.billing.budgets import TERMS, UNLIMITED, BudgetExceeded, Budgets, Cost, Term
+from runtime.billing.usage import Usage
+from runtime.stores import NewerFormat
 
 ACME = Scope("acme")
 LENA, BO = "telegram:501", "telegram:502"

@@ -18,35 +18,33 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding.documents.catalogue import Catalogue, Identity, Lacks
-from grounding.documents.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
-from grounding.documents.index import IndexUnavailable, Kind
-from grounding.documents.qdrant_server import ServerIndex
-from grounding.documents.sparse import term_set
-from grounding.documents.turns import FORM, Memory
-from grounding.memory.contexts import ContextDocuments
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Type
+from grounding.memory.context_document.store import ContextDocuments
+from grounding.memory.records.model import NewRecord, Provenance, Type
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore
-from grounding.run_context import DegradedBlock
-from grounding.tokens import load_tokens
-from grounding.transcript.copy import MarkdownCopy
+from grounding.prompt_input.run_context import DegradedBlock
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.bm25 import term_set
+from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
+from grounding.retrieval.index import IndexUnavailable, Kind
+from grounding.retrieval.qdrant_server import ServerIndex
+from grounding.retrieval.recall import FORM, Memory
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
+from grounding.transcript.markdown_copy import MarkdownCopy
 from promptpolicy.directives import Directives
-from promptpolicy.files import FilingPublisher
-from promptpolicy.tree import DirectiveTree
-from runtime import collection, formers
-from runtime.changeover import Changeover, Underway, former_collections, underway
-from runtime.collection import FormerEmbedder, identity_of
+from promptpolicy.file_sync import FileSyncPublisher
+from promptpolicy.file_tree import DirectiveTree
+from runtime.background.migration import Changeover, Underway, former_collections, underway
+from runtime.background.rebuild import Rebuilding
+from runtime.coordination.hub import Hub
 from runtime.embedded.child import beside
-from runtime.hub import Hub
-from runtime.knowledge import Knowledge
-from runtime.rebuilding import Rebuilding
-from runtime.told import ToldTurns
+from runtime.process.bootstrap import OpeningIndex
+from runtime.search import collections
+from runtime.search.collections import FormerEmbedder, ToldTurns, identity_of
+from runtime.search.knowledge import Knowledge
 from runtime.turns.material import Materials
-from runtime.wiring.records import OpeningIndex
-from runtime.workspaces import Workspaces
+from runtime.workspaces.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.crew import ADMIN, Crew
 from tests.emulators.embedder import HashedWords
@@ -78,7 +76,7 @@ class House:
         for scope in (ACME, OTHER):
             await workspaces.create(scope.workspace_id)
         directives = Directives(self.redis, settings.redis_timeout_seconds)
-        publisher = FilingPublisher(directives, tokens.count, 3000, DirectiveTree(settings.data_dir))
+        publisher = FileSyncPublisher(directives, tokens.count, 3000, DirectiveTree(settings.data_dir))
         knowledge = Knowledge(settings, self.redis, tokens, workspaces, publisher)
         transcript = Transcript(self.redis)
         copy = MarkdownCopy(transcript, settings.data_dir, alone=settings.redis_url is None)
@@ -140,7 +138,7 @@ class Process:
             return answering.identity.model
 
     async def fill(self) -> None:
-        """What `runtime.following` and `Rebuilding.fill_new_index` do, once."""
+        """What `runtime.search.sync` and `Rebuilding.fill_new_index` do, once."""
         for scope in (ACME, OTHER):
             await self.knowledge.index(scope)
         await self.rebuilding.fill_new_index()
@@ -156,13 +154,13 @@ def house(
 ) -> House:
     """Documents are in Redis, as with several processes; passages in an embedded index, or on a server."""
     models = {OLD: HashedWords(64, OLD), NEW: HashedWords(96, NEW)}
-    monkeypatch.setattr(formers, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(collections, "LOOK_SECONDS", 0.0)
 
     async def opened(made: Settings) -> HashedWords:
         return models[made.embedding_model or ""]
 
-    monkeypatch.setattr("runtime.opening.open_embedder", opened)
-    monkeypatch.setattr(collection, "LiteLLMEmbedder", lambda _, model, __: models[model])
+    monkeypatch.setattr("runtime.search.knowledge.open_embedder", opened)
+    monkeypatch.setattr(collections, "LiteLLMEmbedder", lambda _, model, __: models[model])
     if request.param == "server":
         client = SharedQdrant(":memory:")
 
@@ -171,7 +169,7 @@ def house(
                 "local", identity.model, identity.dimensions, timeout_seconds=made.qdrant_timeout_seconds, client=client
             )
 
-        monkeypatch.setattr(collection, "adapter", on_server)
+        monkeypatch.setattr(collections, "adapter", on_server)
 
     def made(model: str | None) -> Settings:
         return settings(redis_url=f"unix://{redis_socket}", embedding_model=model)
@@ -295,8 +293,8 @@ async def test_the_former_index_answers_while_the_new_model_cannot_even_be_asked
             raise EmbedderUnavailable("no such model", retryable=False)
         return house.models[NEW]
 
-    monkeypatch.setattr("runtime.opening.open_embedder", away)
-    monkeypatch.setattr("runtime.opening._RETRY_SECONDS", (0.02, 0.02))
+    monkeypatch.setattr("runtime.search.knowledge.open_embedder", away)
+    monkeypatch.setattr("runtime.search.knowledge._RETRY_SECONDS", (0.02, 0.02))
     new = await house.process(NEW)
     async with beside(new.knowledge.open(), "open"):
         while not new.knowledge.opening.why:
@@ -326,12 +324,12 @@ async def test_the_former_index_answers_at_once_while_the_new_one_is_still_being
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr("runtime.opening.open_embedder", hangs)
+    monkeypatch.setattr("runtime.search.knowledge.open_embedder", hangs)
     new = await house.process(NEW)
     new.knowledge.will_follow()
     waited: list[None] = []
 
-    async def ready() -> collection.Collection:
+    async def ready() -> collections.Collection:
         waited.append(None)
         raise IndexUnavailable("waited for the new one")
 
@@ -354,7 +352,7 @@ async def test_an_index_whose_own_model_is_away_is_not_opened_twice(
     async def away(_: Settings) -> HashedWords:
         raise EmbedderUnavailable("the provider is away", retryable=True)
 
-    monkeypatch.setattr("runtime.opening.open_embedder", away)
+    monkeypatch.setattr("runtime.search.knowledge.open_embedder", away)
     same = await house.process(OLD)
     async with beside(same.knowledge.open(), "open"):
         while not same.knowledge.opening.why:
@@ -419,7 +417,7 @@ async def test_what_waits_for_the_new_index_alone_makes_the_former_one_no_less_c
 
 async def test_a_former_model_that_is_gone_leaves_the_words(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said that this is less; what is gone is not found, and what changed is known to be out of date."""
-    monkeypatch.setattr(collection, "MUTE_SECONDS", 0.0)
+    monkeypatch.setattr(collections, "MUTE_SECONDS", 0.0)
     await filled(house)
     house.models[OLD].fails = True
     new = await house.process(NEW)
@@ -463,7 +461,7 @@ async def test_a_former_model_that_is_gone_leaves_the_words(house: House, monkey
 async def test_context_documents_are_found_meanwhile_as_they_are_and_forgotten_for_good(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collection, "MUTE_SECONDS", 0.0)
+    monkeypatch.setattr(collections, "MUTE_SECONDS", 0.0)
     await filled(house)
     new = await house.process(NEW)
 
@@ -540,7 +538,7 @@ async def test_records_are_found_meanwhile_as_they_are_and_forgotten_for_good(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of persons too; what the former index could not be given is named with what is recalled."""
-    monkeypatch.setattr(collection, "MUTE_SECONDS", 0.0)
+    monkeypatch.setattr(collections, "MUTE_SECONDS", 0.0)
     ada, by = Scope("acme", None, "slack:U1"), Provenance(author="http:ada")
 
     async def added(process: Process, scope: Scope, text: str) -> str:
@@ -698,7 +696,7 @@ async def test_who_still_asks_an_index_that_another_process_dropped_finds_the_ne
         await new.knowledge.opened()
         await new.fill()
         assert await new.answers() == OLD
-        monkeypatch.setattr(formers, "LOOK_SECONDS", 3600.0)
+        monkeypatch.setattr(collections, "LOOK_SECONDS", 3600.0)
         assert await new.answers() == OLD
         catalogue = Catalogue(house.redis)  # another process
         await catalogue.switch(ACME, name, identity_of(house.models[NEW]).name)
@@ -724,7 +722,7 @@ async def test_what_breaks_in_one_workspace_is_told_there_and_tried_again_and_ke
         await index_contexts(scope)
 
     monkeypatch.setattr(new.rebuilding, "_index_contexts", breaking)
-    monkeypatch.setattr("runtime.rebuilding._RETRY_SECONDS", (0.02, 0.02))
+    monkeypatch.setattr("runtime.background.rebuild._RETRY_SECONDS", (0.02, 0.02))
     async with beside(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         catalogue, name = new.knowledge.catalogue, (await new.knowledge.target()).name
@@ -757,7 +755,7 @@ async def test_looking_for_what_is_to_be_switched_goes_on_after_what_nobody_fore
             raise failures.pop()
         return await all_of_them()
 
-    monkeypatch.setattr("runtime.changeover.BUSY_SECONDS", 0.02)
+    monkeypatch.setattr("runtime.background.migration.BUSY_SECONDS", 0.02)
     async with beside(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         await new.fill()
@@ -789,7 +787,7 @@ async def test_a_workspace_that_is_deleted_leaves_the_former_index_too(house: Ho
 async def test_a_former_index_is_open_only_while_somebody_needs_it(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formers, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(collections, "IDLE_SECONDS", 0.0)
     await filled(house)
     new = await house.process(NEW)
     async with beside(new.knowledge.open(), "open"):
@@ -814,7 +812,7 @@ async def test_what_versions_without_a_catalogue_left_goes_on_answering(
     async def opened(made: Settings) -> Embedder:
         return fake if made.embedding_model else WordLlamaEmbedder()
 
-    monkeypatch.setattr("runtime.opening.open_embedder", opened)
+    monkeypatch.setattr("runtime.search.knowledge.open_embedder", opened)
     house = House(
         redis,
         lambda model: settings(redis_url=f"unix://{redis_socket}", embedding_model=model),

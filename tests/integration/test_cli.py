@@ -25,16 +25,15 @@ from aiohttp import web
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
-from runtime.bootstrap import ALL_PARTS, Runtime
-from runtime.cli import condensing, providers
-from runtime.cli.local import open_local
+from runtime.cli import directives, setup
+from runtime.cli.client import open_local
 from runtime.cli.main import INTERRUPTED, invoke
-from runtime.data_dir import SOCKET_NAME
-from runtime.embedded.redis_server import embedded_redis
-from runtime.embedded.sockets import socket_path
-from runtime.hub import Hub
+from runtime.coordination.hub import Hub
+from runtime.embedded.child import socket_path
+from runtime.embedded.redis import embedded_redis
 from runtime.llm import load_litellm
-from runtime.stores import open_redis
+from runtime.process.bootstrap import ALL_PARTS, Runtime
+from runtime.stores import SOCKET_NAME, open_redis
 from runtime.turns.batch import Batch, Envelope, Lane
 from runtime.turns.dead_letters import DeadLetters
 from runtime.turns.mailbox import Mailbox
@@ -400,7 +399,7 @@ async def test_whoever_is_asked_for_a_yes_can_end_the_command_instead(
         threads.append(threading.get_ident())
         raise click.Abort
 
-    monkeypatch.setattr(condensing, "_wanted", wanted)
+    monkeypatch.setattr(directives, "_wanted", wanted)
     assert await asyncio.to_thread(begin) == INTERRUPTED
     assert threads[0] == threads[1]
     assert (await command("prompt", "show", "--kind", "soul")).out == f"{LONG}\n"
@@ -811,8 +810,8 @@ async def test_model_servers_on_this_machine_are_found_with_their_models() -> No
     app = web.Application()
     app.router.add_get("/api/tags", tags)
     async with serving(app) as here:
-        found = await providers.find_local_servers(here, "http://127.0.0.1:9")
-        wrong = await providers.find_local_servers("http://127.0.0.1:9", here)
+        found = await setup.find_local_servers(here, "http://127.0.0.1:9")
+        wrong = await setup.find_local_servers("http://127.0.0.1:9", here)
     assert [(server.name, server.models) for server in found] == [("ollama", ("qwen3:4b", "llama3.2"))]
     assert found[0].model_id("qwen3:4b") == "ollama_chat/qwen3:4b"
     assert wrong == []

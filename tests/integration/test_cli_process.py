@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from runtime.cli.client import answers
-from runtime.data_dir import SOCKET_NAME
-from runtime.embedded.sockets import socket_path
+from runtime.embedded.child import socket_path
+from runtime.stores import SOCKET_NAME
 from tests.emulators.openai import FakeOpenAI
 
 ROOT = Path(__file__).parents[2]

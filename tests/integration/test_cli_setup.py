@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from config.load import ConfigurationError
-from runtime.cli import providers, setup
+from runtime.cli import setup as cli_setup
 from runtime.cli.main import cli
 from tests.emulators.discord import DiscordEmulator
 from tests.emulators.openai import FakeOpenAI
@@ -28,17 +28,17 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, data_dir: Path, tmp_path: Path
     monkeypatch.setenv("AGENT_RUNTIME_DATA_DIR", str(data_dir))
     monkeypatch.chdir(tmp_path)
 
-    async def nothing() -> list[providers.LocalServer]:
+    async def nothing() -> list[cli_setup.LocalServer]:
         return []
 
-    monkeypatch.setattr(setup, "find_local_servers", nothing)
+    monkeypatch.setattr(cli_setup, "find_local_servers", nothing)
 
 
 async def walk(*answers: str, options: tuple[str, ...] = ()) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, cli, ["setup", *options], input="\n".join(answers) + "\n")
 
 
-COMPATIBLE = str(len(providers.PROVIDERS) + 1)
+COMPATIBLE = str(len(cli_setup.PROVIDERS) + 1)
 NO_PLATFORM = ("n", "n", "n")
 
 
@@ -226,4 +226,4 @@ async def test_without_a_person_the_models_that_there_are_are_named(openai_serve
     ],
 )
 def test_a_model_gets_the_prefix_of_its_provider_once(provider: str, model: str, expected: str) -> None:
-    assert providers.full_model_id(provider, model) == expected
+    assert cli_setup.full_model_id(provider, model) == expected

@@ -10,13 +10,12 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import Scope
-from grounding.codex.index import CodexIndex
-from grounding.codex.material import Size
-from grounding.codex.store import CodexStore
-from grounding.documents.embedding import EmbedderUnavailable, Vector
-from grounding.documents.index import Kind
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.tokens import load_tokens
+from grounding.codex.codex import Size
+from grounding.codex.store import CodexIndex, CodexStore
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.embedding import EmbedderUnavailable, Vector
+from grounding.retrieval.index import Kind
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.embedder import HashedWords
 
 ACME, DEN = Scope("acme"), Scope("acme", "http:den")

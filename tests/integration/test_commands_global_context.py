@@ -5,11 +5,11 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
-from grounding.memory.global_context import GlobalContexts
-from grounding.memory.global_context_lines import Editor
-from grounding.tokens import load_tokens
-from runtime.commands.command import Invocation
-from runtime.commands.global_context import GlobalContext
+from grounding.memory.global_context.lines import Editor
+from grounding.memory.global_context.store import GlobalContexts
+from grounding.prompt_input.tokens import load_tokens
+from runtime.commands.memory import GlobalContext
+from runtime.commands.registry import Invocation
 
 
 def said(rest: str, *, place: str, message_id: str = "5") -> Invocation:

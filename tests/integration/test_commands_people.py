@@ -4,10 +4,10 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role
-from runtime.access import Access
-from runtime.commands.command import CommandRefused, Invocation
+from runtime.access.pairing import Pairing, UnknownCode
+from runtime.access.roles import Access
 from runtime.commands.people import People
-from runtime.pairing import Pairing, UnknownCode
+from runtime.commands.registry import CommandRefused, Invocation
 from tests.conftest import MakeSettings
 
 KEY = ConversationKey("acme", "telegram", "501")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from connectors.message import ConversationKey
-from grounding.memory.contexts import ContextDocument, ContextDocuments
+from grounding.memory.context_document.store import ContextDocument, ContextDocuments
 from grounding.transcript.entry import Reach
 from tests.emulators.face import Face
 

@@ -13,21 +13,20 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from connectors.message import AgentRuntimeError, ConversationKey, Scope
+from connectors.message import AgentRuntimeError, ConversationKey, Scope, new_turn_id
 from connectors.message import Usage as Tokens
-from grounding import assemble
-from grounding.memory.contexts import ContextDocument, ContextDocuments
-from grounding.run_context import Censor, CodexFile, CodexInput, RunContext, SelectedRecord
-from grounding.sessions.prefix import UNKNOWN
-from grounding.tokens import load_tokens
+from grounding.memory.context_document.store import ContextDocument, ContextDocuments
+from grounding.prompt import assemble
+from grounding.prompt.session_prefix import UNKNOWN
+from grounding.prompt_input.run_context import Censor, CodexFile, CodexInput, RunContext, SelectedRecord
+from grounding.prompt_input.tokens import load_tokens
 from grounding.transcript import markdown
-from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry, EntryRole, Reach, UnknownFormat
 from grounding.transcript.log import Transcript
-from runtime.identifiers import new_turn_id
-from runtime.jobs import Job, Jobs
+from grounding.transcript.markdown_copy import MarkdownCopy
+from runtime.billing.usage import Usage
+from runtime.coordination.jobs import Job, Jobs
 from runtime.turns.manifest import Manifests, UnknownTurn, decompressed
-from runtime.usage import Usage
 from tests.unit.test_assemble import context
 
 KEY = ConversationKey("acme", "http", "default")
@@ -187,7 +186,7 @@ async def test_more_than_is_read_at_once_is_copied_with_orders_to_forget_in_thei
 async def test_what_other_processes_append_is_copied_too(
     redis: Redis, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("grounding.transcript.copy._SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr("grounding.transcript.markdown_copy._SWEEP_SECONDS", 0.02)
     transcript = Transcript(redis)
     copy = MarkdownCopy(transcript, data_dir, alone=False)
     await copy.flush()
@@ -556,8 +555,8 @@ async def test_jobs_that_were_left_by_a_crash_are_done_at_the_next_start(redis: 
 async def test_a_job_that_cannot_be_done_now_is_kept_and_holds_up_no_other_kind(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.jobs._SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr("runtime.jobs.MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("runtime.coordination.jobs._SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr("runtime.coordination.jobs.MAX_ATTEMPTS", 1)
     done: list[str] = []
     away = True
 
@@ -590,9 +589,9 @@ async def test_a_job_that_cannot_be_done_now_is_kept_and_holds_up_no_other_kind(
 async def test_a_job_that_fails_longer_than_an_outage_lasts_is_given_up(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.jobs._SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr("runtime.jobs.MAX_ATTEMPTS", 1)
-    monkeypatch.setattr("runtime.jobs.GIVE_UP_SECONDS", 0.1)
+    monkeypatch.setattr("runtime.coordination.jobs._SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr("runtime.coordination.jobs.MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("runtime.coordination.jobs.GIVE_UP_SECONDS", 0.1)
     done: list[str] = []
 
     async def work(job: Job) -> None:
@@ -663,8 +662,8 @@ async def burst(
     redis: Redis, monkeypatch: pytest.MonkeyPatch, settle_seconds: float, most_seconds: float
 ) -> AsyncIterator[tuple[Jobs, asyncio.Queue[list[str]], Ahead]]:
     """Jobs that wait so long for more of them, and what was done together."""
-    monkeypatch.setattr("runtime.jobs.SETTLE_SECONDS", settle_seconds)
-    monkeypatch.setattr("runtime.jobs.MOST_SETTLE_SECONDS", most_seconds)
+    monkeypatch.setattr("runtime.coordination.jobs.SETTLE_SECONDS", settle_seconds)
+    monkeypatch.setattr("runtime.coordination.jobs.MOST_SETTLE_SECONDS", most_seconds)
     together: asyncio.Queue[list[str]] = asyncio.Queue()
 
     async def many(jobs: Sequence[Job]) -> Sequence[Job]:
@@ -780,7 +779,7 @@ async def test_more_jobs_than_are_read_at_once_are_all_done_in_their_order(redis
 
 
 async def test_what_another_process_leaves_to_be_done_is_found(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.jobs._SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr("runtime.coordination.jobs._SWEEP_SECONDS", 0.02)
     done = asyncio.Event()
 
     async def work(job: Job) -> None:
@@ -825,9 +824,9 @@ async def test_a_job_that_was_cut_off_is_done_when_the_same_process_has_the_duty
 async def test_an_orderly_stop_waits_for_what_can_be_done_and_for_nothing_that_failed(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.jobs.SETTLE_SECONDS", 3600.0)
-    monkeypatch.setattr("runtime.jobs._SWEEP_SECONDS", 3600.0)
-    monkeypatch.setattr("runtime.jobs.MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("runtime.coordination.jobs.SETTLE_SECONDS", 3600.0)
+    monkeypatch.setattr("runtime.coordination.jobs._SWEEP_SECONDS", 3600.0)
+    monkeypatch.setattr("runtime.coordination.jobs.MAX_ATTEMPTS", 1)
     done: list[str] = []
 
     async def fine(jobs: Sequence[Job]) -> Sequence[Job]:

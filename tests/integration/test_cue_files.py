@@ -7,13 +7,13 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Role, Scope
-from grounding.cues.file import problem_in
+from grounding.strategy.languages import problem_in
 from promptpolicy import policy
 from promptpolicy.directives import Directives
-from promptpolicy.files import FilingPublisher
+from promptpolicy.file_sync import FileSyncPublisher
+from promptpolicy.file_tree import DirectiveTree
+from promptpolicy.policy import InvalidDirective, Kind, Place, Slot
 from promptpolicy.publishing import Publisher
-from promptpolicy.slot import InvalidDirective, Kind, Place, Slot
-from promptpolicy.tree import DirectiveTree
 
 ACME = Scope("acme")
 CUES = Slot(Place(ACME), Kind.CUES)
@@ -27,8 +27,8 @@ def words(text: str) -> int:
 
 
 @pytest.fixture
-def publisher(redis: Redis, tmp_path: Path) -> FilingPublisher:
-    return FilingPublisher(Directives(redis, timeout_seconds=5), words, 400, DirectiveTree(tmp_path), CHECKS)
+def publisher(redis: Redis, tmp_path: Path) -> FileSyncPublisher:
+    return FileSyncPublisher(Directives(redis, timeout_seconds=5), words, 400, DirectiveTree(tmp_path), CHECKS)
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ async def held(publisher: Publisher) -> list[str]:
     return [one.text for one in await publisher.directives.load(ACME) if one.slot.kind is Kind.CUES]
 
 
-async def test_a_file_of_cues_holds_from_the_next_import_on(publisher: FilingPublisher, file: Path) -> None:
+async def test_a_file_of_cues_holds_from_the_next_import_on(publisher: FileSyncPublisher, file: Path) -> None:
     file.write_text(GOOD)
     await publisher.import_workspace(ACME)
 
     assert await held(publisher) == [GOOD]
 
 
-async def test_a_bad_file_is_named_and_the_last_good_cues_stay(publisher: FilingPublisher, file: Path) -> None:
+async def test_a_bad_file_is_named_and_the_last_good_cues_stay(publisher: FileSyncPublisher, file: Path) -> None:
     file.write_text(GOOD)
     await publisher.import_workspace(ACME)
     file.write_text(BAD)
@@ -62,7 +62,7 @@ async def test_a_bad_file_is_named_and_the_last_good_cues_stay(publisher: Filing
     assert file.read_text() == BAD
 
 
-async def test_what_is_published_over_a_bad_file_leaves_it_beside(publisher: FilingPublisher, file: Path) -> None:
+async def test_what_is_published_over_a_bad_file_leaves_it_beside(publisher: FileSyncPublisher, file: Path) -> None:
     file.write_text(BAD)
     await publisher.publish(CUES, GOOD, author="a:1", origin="api")
 
@@ -70,14 +70,14 @@ async def test_what_is_published_over_a_bad_file_leaves_it_beside(publisher: Fil
     assert file.with_name("CUES.toml.rejected").read_text() == BAD
 
 
-async def test_bad_cues_are_not_published(publisher: FilingPublisher) -> None:
+async def test_bad_cues_are_not_published(publisher: FileSyncPublisher) -> None:
     with pytest.raises(InvalidDirective, match="documentz is no kind of cue"):
         await publisher.publish(CUES, BAD, author="a:1", origin="api")
 
     assert await held(publisher) == []
 
 
-async def test_cues_are_no_part_of_how_the_model_must_behave(publisher: FilingPublisher) -> None:
+async def test_cues_are_no_part_of_how_the_model_must_behave(publisher: FileSyncPublisher) -> None:
     await publisher.publish(CUES, GOOD, author="a:1", origin="api")
     directives = await publisher.directives.load(ACME)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from connectors.message import Author, ConversationKey, Fence, InboundMessage, OutboundMessage, Role, Scope
-from runtime.hub import Hub
-from runtime.identifiers import new_turn_id
-from runtime.outbox import Outbox
-from runtime.stored import NewerFormat, pack
+from connectors.message import Author, ConversationKey, Fence, InboundMessage, OutboundMessage, Role, Scope, new_turn_id
+from runtime.coordination.hub import Hub
+from runtime.delivery.outbox import Outbox
+from runtime.stores import NewerFormat, pack
 from runtime.turns import dead_letters, mailbox
 from runtime.turns.batch import Batch, Envelope, Lane, MailboxFull
 from runtime.turns.dead_letters import DeadLetters, UnknownLetter

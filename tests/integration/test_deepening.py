@@ -11,22 +11,21 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Scope
-from grounding.codex.material import Size
-from grounding.documents.chunking import chunk_document
-from grounding.documents.deeper import NotYet
-from grounding.documents.embedding import EmbedderUnavailable, Vector
-from grounding.documents.index import Kind, Passage
-from grounding.documents.runs import indexed_text_of, passage_of_chunk
-from grounding.run_context import DegradedBlock
-from grounding.tokens import load_tokens
+from grounding.codex.codex import Size
+from grounding.documents.indexer import indexed_text_of, passage_of_chunk
+from grounding.prompt_input.run_context import DegradedBlock
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.chunking import chunk_document
+from grounding.retrieval.embedding import EmbedderUnavailable, Vector
+from grounding.retrieval.index import Kind, NotYet, Passage
 from promptpolicy.directives import Directives
-from promptpolicy.files import FilingPublisher
-from promptpolicy.tree import DirectiveTree
-from runtime import deepening as module
-from runtime.deepening import Deepening
+from promptpolicy.file_sync import FileSyncPublisher
+from promptpolicy.file_tree import DirectiveTree
 from runtime.embedded.child import beside
-from runtime.knowledge import Knowledge
-from runtime.workspaces import Workspaces
+from runtime.search import deepening as module
+from runtime.search.deepening import Deepening
+from runtime.search.knowledge import Knowledge
+from runtime.workspaces.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 
@@ -81,7 +80,7 @@ class House:
         for scope in (ACME, OTHER):
             await workspaces.create(scope.workspace_id)
         directives = Directives(self.redis, self.settings.redis_timeout_seconds)
-        publisher = FilingPublisher(directives, tokens.count, 3000, DirectiveTree(self.settings.data_dir))
+        publisher = FileSyncPublisher(directives, tokens.count, 3000, DirectiveTree(self.settings.data_dir))
         knowledge = Knowledge(self.settings, self.redis, tokens, workspaces, publisher, deep=self.deep)
         deepening = Deepening(
             knowledge,

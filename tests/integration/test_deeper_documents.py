@@ -12,9 +12,10 @@ import pytest
 
 from connectors.connector import State
 from connectors.message import Scope
-from runtime import bootstrap, deepening
 from runtime.embedded.index_client import RemoteIndex
-from runtime.workspaces import SAMPLE
+from runtime.process import bootstrap
+from runtime.search import deepening
+from runtime.workspaces.workspaces import SAMPLE
 from tests.conftest import MakeSettings
 from tests.emulators.face import ADMIN, Face, serving_face
 
@@ -91,7 +92,7 @@ async def test_without_a_deeper_model_everything_is_as_it_was_and_the_doctor_say
     settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str], why: str
 ) -> None:
     if why == "not installed":
-        monkeypatch.setattr("runtime.deeper._has", lambda package: package == "onnxruntime")
+        monkeypatch.setattr("runtime.search.deepening._has", lambda package: package == "onnxruntime")
     async with serving_face(settings(admin_token=ADMIN, llm_model="openai/fake", **chosen)) as face:
         here = await face.workspace("zoo")
         await until_followed(face)

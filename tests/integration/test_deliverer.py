@@ -14,16 +14,15 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
-from runtime import deliverer, stores
-from runtime.deliverer import Deliverer
-from runtime.delivery import Delivery
-from runtime.hub import Hub
-from runtime.outbox import Outbox, streams_of
-from runtime.part_states import stream_of
-from runtime.parts import Stage
-from runtime.rate_limiter import CHAT_BURST, RateLimiters
-from runtime.shows import Shows
-from runtime.work_streams import WorkStreams
+from runtime import stores
+from runtime.coordination.hub import Hub
+from runtime.coordination.work_streams import WorkStreams
+from runtime.delivery import deliverer
+from runtime.delivery.deliverer import Deliverer
+from runtime.delivery.outbox import Outbox, Stage, stream_of, streams_of
+from runtime.delivery.preview import Shows
+from runtime.delivery.rate_limiter import CHAT_BURST, RateLimiters
+from runtime.delivery.sender import Delivery
 from tests.conftest import MakeSettings
 
 KEY = ConversationKey("acme", "paper", "desk")

@@ -13,11 +13,10 @@ from structlog.testing import capture_logs
 
 from connectors.message import Scope, encode_id
 from promptpolicy.directives import Directives
-from promptpolicy.files import FilingPublisher, Step, decide
-from promptpolicy.policy import PolicyTooLarge
+from promptpolicy.file_sync import FileSyncPublisher, Step, decide
+from promptpolicy.file_tree import DirectiveTree
+from promptpolicy.policy import EVERYWHERE, Kind, Place, PolicyTooLarge, Slot
 from promptpolicy.publishing import Publisher, VersionMoved
-from promptpolicy.slot import EVERYWHERE, Kind, Place, Slot
-from promptpolicy.tree import DirectiveTree
 
 ACME = Scope("acme")
 ROOM = Scope("acme", "telegram:-10001/7")
@@ -38,8 +37,8 @@ def context(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def publisher(redis: Redis, tmp_path: Path) -> FilingPublisher:
-    return FilingPublisher(Directives(redis, timeout_seconds=5), words, 400, DirectiveTree(tmp_path))
+def publisher(redis: Redis, tmp_path: Path) -> FileSyncPublisher:
+    return FileSyncPublisher(Directives(redis, timeout_seconds=5), words, 400, DirectiveTree(tmp_path))
 
 
 async def texts(publisher: Publisher, scope: Scope) -> list[str]:
@@ -57,7 +56,7 @@ def rejected(events: list[Any]) -> list[tuple[str, str]]:
 
 
 async def test_files_of_every_place_become_directives(
-    publisher: FilingPublisher, tmp_path: Path, context: Path
+    publisher: FileSyncPublisher, tmp_path: Path, context: Path
 ) -> None:
     put(tmp_path / "global" / "SYSTEM_PROMPT.md", "everywhere\n")
     put(tmp_path / "global" / "skills" / "refunds.md", "global refunds\n")
@@ -75,7 +74,7 @@ async def test_files_of_every_place_become_directives(
     assert (version.author, version.origin) == ("file", "file")
 
 
-async def test_a_second_import_changes_nothing(publisher: FilingPublisher, context: Path) -> None:
+async def test_a_second_import_changes_nothing(publisher: FileSyncPublisher, context: Path) -> None:
     put(context / "SOUL.md", "calm\n")
     await publisher.import_all()
     before = {path: path.stat().st_mtime_ns for path in context.rglob("*")}
@@ -85,7 +84,7 @@ async def test_a_second_import_changes_nothing(publisher: FilingPublisher, conte
     assert {path: path.stat().st_mtime_ns for path in context.rglob("*")} == before
 
 
-async def test_an_edited_file_becomes_the_next_version(publisher: FilingPublisher, context: Path) -> None:
+async def test_an_edited_file_becomes_the_next_version(publisher: FileSyncPublisher, context: Path) -> None:
     path = put(context / "SOUL.md", "calm\n")
     await publisher.import_workspace(ACME)
     path.write_text("lively\n")
@@ -95,7 +94,7 @@ async def test_an_edited_file_becomes_the_next_version(publisher: FilingPublishe
 
 
 async def test_what_is_published_is_written_to_its_file_and_not_imported_again(
-    publisher: FilingPublisher, context: Path
+    publisher: FileSyncPublisher, context: Path
 ) -> None:
     await publisher.publish(SYSTEM, "by command", author=LENA, origin="command")
     await publisher.publish(REFUNDS, "the way", author=LENA, origin="api")
@@ -107,7 +106,7 @@ async def test_what_is_published_is_written_to_its_file_and_not_imported_again(
     assert [one.version for one in await publisher.directives.history(SYSTEM)] == [1]
 
 
-async def test_a_rollback_and_a_clearing_keep_the_file_in_step(publisher: FilingPublisher, context: Path) -> None:
+async def test_a_rollback_and_a_clearing_keep_the_file_in_step(publisher: FileSyncPublisher, context: Path) -> None:
     for text in ("one", "two"):
         await publisher.publish(SYSTEM, text, author=LENA, origin="command")
     await publisher.rollback(SYSTEM, 1, author=LENA, origin="command")
@@ -118,7 +117,7 @@ async def test_a_rollback_and_a_clearing_keep_the_file_in_step(publisher: Filing
     assert [one.text for one in await publisher.directives.history(SYSTEM)] == [None, "one", "two", "one"]
 
 
-async def test_a_deleted_file_is_a_clearing_in_the_history(publisher: FilingPublisher, context: Path) -> None:
+async def test_a_deleted_file_is_a_clearing_in_the_history(publisher: FileSyncPublisher, context: Path) -> None:
     path = put(context / "SYSTEM_PROMPT.md", "rule")
     await publisher.import_all()
     path.unlink()
@@ -132,18 +131,18 @@ async def test_a_deleted_file_is_a_clearing_in_the_history(publisher: FilingPubl
 
 
 async def test_an_empty_disk_clears_nothing_and_is_filled(
-    redis: Redis, publisher: FilingPublisher, tmp_path: Path
+    redis: Redis, publisher: FileSyncPublisher, tmp_path: Path
 ) -> None:
     await publisher.publish(SYSTEM, "rule", author=LENA, origin="command")
     elsewhere = tmp_path / "new disk"
     elsewhere.mkdir()
-    moved = FilingPublisher(publisher.directives, words, 400, DirectiveTree(elsewhere))
+    moved = FileSyncPublisher(publisher.directives, words, 400, DirectiveTree(elsewhere))
     done = await moved.import_all()
     assert (done.cleared, done.copied) == ([], [SYSTEM])
     assert (elsewhere / "workspaces" / "acme" / "context" / "SYSTEM_PROMPT.md").read_text() == "rule\n"
 
 
-async def test_a_lost_store_is_filled_from_the_files(redis: Redis, publisher: FilingPublisher, context: Path) -> None:
+async def test_a_lost_store_is_filled_from_the_files(redis: Redis, publisher: FileSyncPublisher, context: Path) -> None:
     for text in ("one", "two"):
         await publisher.publish(SYSTEM, text, author=LENA, origin="command")
     await redis.flushall()
@@ -154,7 +153,7 @@ async def test_a_lost_store_is_filled_from_the_files(redis: Redis, publisher: Fi
 
 
 async def test_what_another_process_published_is_copied_by_the_next_import(
-    redis: Redis, publisher: FilingPublisher, context: Path
+    redis: Redis, publisher: FileSyncPublisher, context: Path
 ) -> None:
     await publisher.publish(SYSTEM, "mine", author=LENA, origin="command")
     other = Publisher(Directives(redis, timeout_seconds=5), words, 400)
@@ -168,7 +167,7 @@ async def test_what_another_process_published_is_copied_by_the_next_import(
 
 
 async def test_an_edit_that_was_not_imported_yet_is_a_version_before_the_command(
-    publisher: FilingPublisher, context: Path
+    publisher: FileSyncPublisher, context: Path
 ) -> None:
     await publisher.publish(SYSTEM, "one", author=LENA, origin="command")
     (context / "SYSTEM_PROMPT.md").write_text("edited by hand\n")
@@ -211,7 +210,7 @@ BAD_FILES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("spoil", "why"), BAD_FILES)
 async def test_a_bad_file_is_named_once_and_the_last_good_version_stays(
-    publisher: FilingPublisher, context: Path, spoil: Any, why: str
+    publisher: FileSyncPublisher, context: Path, spoil: Any, why: str
 ) -> None:
     path = put(context / "SYSTEM_PROMPT.md", "good")
     put(context / "SOUL.md", "calm")
@@ -228,7 +227,9 @@ async def test_a_bad_file_is_named_once_and_the_last_good_version_stays(
 
 
 @pytest.mark.parametrize(("spoil", "why"), BAD_FILES)
-async def test_a_command_sets_a_bad_file_aside(publisher: FilingPublisher, context: Path, spoil: Any, why: str) -> None:
+async def test_a_command_sets_a_bad_file_aside(
+    publisher: FileSyncPublisher, context: Path, spoil: Any, why: str
+) -> None:
     path = put(context / "SYSTEM_PROMPT.md", "good")
     await publisher.import_all()
     spoil(path)
@@ -244,7 +245,7 @@ async def test_a_command_sets_a_bad_file_aside(publisher: FilingPublisher, conte
 
 
 async def test_beside_a_bad_file_lies_a_note_until_it_is_mended(
-    publisher: FilingPublisher, context: Path, tmp_path: Path
+    publisher: FileSyncPublisher, context: Path, tmp_path: Path
 ) -> None:
     """Whoever looks at the folder learns why the text does not hold and what to do; commands find it, too."""
     bad = [put(context / "SYSTEM_PROMPT.md", b"\xff\xfe"), put(context / "soul.md", "calm")]
@@ -267,7 +268,7 @@ async def test_beside_a_bad_file_lies_a_note_until_it_is_mended(
 
 
 async def test_a_stale_file_does_not_overwrite_what_was_published_since(
-    publisher: FilingPublisher, redis: Redis, context: Path
+    publisher: FileSyncPublisher, redis: Redis, context: Path
 ) -> None:
     """While nobody watched the files, a chat published and a person edited: the newer version stays, and the person's
     text is kept beside it with a note, until they are done with it."""
@@ -296,7 +297,7 @@ async def test_a_stale_file_does_not_overwrite_what_was_published_since(
 
 
 async def test_a_file_that_is_older_than_the_version_does_not_replace_it(
-    publisher: FilingPublisher, context: Path
+    publisher: FileSyncPublisher, context: Path
 ) -> None:
     """A file from a backup or an archive comes with the time at which it was written."""
     for text in ("one", "two"):
@@ -317,7 +318,7 @@ async def test_a_file_that_is_older_than_the_version_does_not_replace_it(
     assert (await publisher.import_all()).published == [SYSTEM]
 
 
-async def test_the_first_file_may_be_of_any_age(publisher: FilingPublisher, context: Path) -> None:
+async def test_the_first_file_may_be_of_any_age(publisher: FileSyncPublisher, context: Path) -> None:
     path = put(context / "SYSTEM_PROMPT.md", "from an archive\n")
     os.utime(path, (1577836800, 1577836800))
     assert (await publisher.import_all()).published == [SYSTEM]
@@ -325,7 +326,7 @@ async def test_the_first_file_may_be_of_any_age(publisher: FilingPublisher, cont
 
 @pytest.mark.parametrize("slot", [SYSTEM, REFUNDS, Slot(EVERYWHERE, Kind.SOUL)], ids=lambda slot: slot.encoded)
 async def test_an_editor_that_still_has_an_earlier_version_does_not_undo_a_later_one(
-    publisher: FilingPublisher, tmp_path: Path, slot: Slot
+    publisher: FileSyncPublisher, tmp_path: Path, slot: Slot
 ) -> None:
     for text in ("one", "two", "three"):
         await publisher.publish(slot, text, author=LENA, origin="command")
@@ -343,7 +344,7 @@ async def test_an_editor_that_still_has_an_earlier_version_does_not_undo_a_later
     assert note.advice.startswith(f"if you want it back, run `./agent-runtime prompt {command}`; then delete ")
 
 
-async def test_what_the_file_said_may_be_taken_back_in_the_file(publisher: FilingPublisher, context: Path) -> None:
+async def test_what_the_file_said_may_be_taken_back_in_the_file(publisher: FileSyncPublisher, context: Path) -> None:
     """Who edits a file and undoes it, or moves it away and back, is understood."""
     path = put(context / "SYSTEM_PROMPT.md", "one\n")
     await publisher.import_all()
@@ -361,7 +362,7 @@ async def test_what_the_file_said_may_be_taken_back_in_the_file(publisher: Filin
     assert await publisher.refused(Place(ACME)) == []
 
 
-async def test_a_second_conflict_keeps_both_texts(publisher: FilingPublisher, redis: Redis, context: Path) -> None:
+async def test_a_second_conflict_keeps_both_texts(publisher: FileSyncPublisher, redis: Redis, context: Path) -> None:
     path = put(context / "SYSTEM_PROMPT.md", "one")
     await publisher.import_all()
     elsewhere = Publisher(Directives(redis, timeout_seconds=5), words, 400)
@@ -373,7 +374,7 @@ async def test_a_second_conflict_keeps_both_texts(publisher: FilingPublisher, re
     assert (context / "SYSTEM_PROMPT.md.rejected.2").read_text() == "mine 2"
 
 
-async def test_a_mended_file_that_spoils_again_is_named_again(publisher: FilingPublisher, context: Path) -> None:
+async def test_a_mended_file_that_spoils_again_is_named_again(publisher: FileSyncPublisher, context: Path) -> None:
     path = put(context / "SOUL.md", "")
     with capture_logs() as events:
         await publisher.import_all()
@@ -384,7 +385,9 @@ async def test_a_mended_file_that_spoils_again_is_named_again(publisher: FilingP
     assert len(rejected(events)) == 2
 
 
-async def test_names_that_fill_no_slot_are_named_and_others_ignored(publisher: FilingPublisher, context: Path) -> None:
+async def test_names_that_fill_no_slot_are_named_and_others_ignored(
+    publisher: FileSyncPublisher, context: Path
+) -> None:
     for name in ("Refunds.md", "a b.md", "notes.txt", ".refunds.md.swp", "..md"):
         put(context / "skills" / name, "text")
     put(context / "README.md", "about this folder")
@@ -402,7 +405,7 @@ async def test_names_that_fill_no_slot_are_named_and_others_ignored(publisher: F
 
 @pytest.mark.parametrize("part", ["skills", "contexts", "contexts/telegram%3A1", "."])
 async def test_folders_that_are_links_are_not_entered(
-    publisher: FilingPublisher, context: Path, tmp_path: Path, part: str
+    publisher: FileSyncPublisher, context: Path, tmp_path: Path, part: str
 ) -> None:
     outside = tmp_path / "outside"
     for path in ("SOUL.md", "skills/s.md", "s.md", "telegram%3A1/SOUL.md"):
@@ -418,7 +421,7 @@ async def test_folders_that_are_links_are_not_entered(
 
 @pytest.mark.parametrize("swap", ["link", "file", "gone"])
 async def test_a_folder_that_can_no_longer_be_read_clears_nothing_and_one_that_is_gone_does(
-    publisher: FilingPublisher, context: Path, tmp_path: Path, swap: str
+    publisher: FileSyncPublisher, context: Path, tmp_path: Path, swap: str
 ) -> None:
     await publisher.publish(REFUNDS, "the way", author=LENA, origin="command")
     skills = context / "contexts" / "telegram%3A-10001%2F7" / "skills"
@@ -433,7 +436,7 @@ async def test_a_folder_that_can_no_longer_be_read_clears_nothing_and_one_that_i
     assert bool(done.rejected) == (swap != "gone")
 
 
-async def test_nothing_is_written_through_a_link(publisher: FilingPublisher, context: Path, tmp_path: Path) -> None:
+async def test_nothing_is_written_through_a_link(publisher: FileSyncPublisher, context: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (context / "skills").symlink_to(outside)
@@ -447,7 +450,7 @@ async def test_nothing_is_written_through_a_link(publisher: FilingPublisher, con
 
 
 async def test_a_context_whose_id_is_too_long_for_a_file_name_keeps_its_directives(
-    publisher: FilingPublisher, context: Path
+    publisher: FileSyncPublisher, context: Path
 ) -> None:
     room = Scope("acme", "http:" + "x" * 300)
     put(context / "SOUL.md", "calm")
@@ -460,7 +463,7 @@ async def test_a_context_whose_id_is_too_long_for_a_file_name_keeps_its_directiv
 
 
 async def test_a_file_name_that_is_not_utf8_is_named_as_well_as_can_be(
-    publisher: FilingPublisher, context: Path
+    publisher: FileSyncPublisher, context: Path
 ) -> None:
     put(context / "skills" / os.fsdecode(b"caf\xe9.md"), "text")
     with capture_logs() as events:
@@ -470,7 +473,7 @@ async def test_a_file_name_that_is_not_utf8_is_named_as_well_as_can_be(
 
 
 async def test_a_copy_that_could_not_be_written_is_made_up_for(
-    publisher: FilingPublisher, context: Path, monkeypatch: pytest.MonkeyPatch
+    publisher: FileSyncPublisher, context: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> str:
         raise OSError(28, "No space left on device")
@@ -486,7 +489,9 @@ async def test_a_copy_that_could_not_be_written_is_made_up_for(
     assert (context / "SYSTEM_PROMPT.md").read_text() == "two\n"
 
 
-async def test_text_may_move_from_one_file_to_another_in_one_import(publisher: FilingPublisher, context: Path) -> None:
+async def test_text_may_move_from_one_file_to_another_in_one_import(
+    publisher: FileSyncPublisher, context: Path
+) -> None:
     system = put(context / "SYSTEM_PROMPT.md", "word " * 150)
     soul = put(context / "SOUL.md", "word " * 50)
     await publisher.import_all()
@@ -498,7 +503,7 @@ async def test_text_may_move_from_one_file_to_another_in_one_import(publisher: F
 
 
 async def test_a_deletion_that_would_burst_the_cap_is_refused_and_named(
-    publisher: FilingPublisher, tmp_path: Path, context: Path
+    publisher: FileSyncPublisher, tmp_path: Path, context: Path
 ) -> None:
     path = put(context / "skills" / "refunds.md", "short")
     await publisher.import_all()
@@ -506,7 +511,7 @@ async def test_a_deletion_that_would_burst_the_cap_is_refused_and_named(
     put(context / "SYSTEM_PROMPT.md", "word " * 100)
     publisher._max_tokens = 300
     await publisher.import_workspace(ACME)
-    other = FilingPublisher(publisher.directives, words, 10_000, DirectiveTree(tmp_path))
+    other = FileSyncPublisher(publisher.directives, words, 10_000, DirectiveTree(tmp_path))
     await other.import_all()
     path.unlink()
     publisher._max_tokens = 270
@@ -517,7 +522,7 @@ async def test_a_deletion_that_would_burst_the_cap_is_refused_and_named(
 
 @pytest.mark.parametrize("record", ["{", "[]", '{"v": 1}', '{"v": 2, "copies": {}}', '{"v": 1, "copies": {"a": 1}}'])
 async def test_a_damaged_or_newer_record_stops_only_the_copying(
-    publisher: FilingPublisher, context: Path, record: str
+    publisher: FileSyncPublisher, context: Path, record: str
 ) -> None:
     put(context / "SYSTEM_PROMPT.md", "rule")
     put(context / ".directives.json", record)
@@ -528,7 +533,7 @@ async def test_a_damaged_or_newer_record_stops_only_the_copying(
     assert (context / ".directives.json").read_text() == record
 
 
-async def test_the_record_holds_digests_and_versions_only(publisher: FilingPublisher, context: Path) -> None:
+async def test_the_record_holds_digests_and_versions_only(publisher: FileSyncPublisher, context: Path) -> None:
     await publisher.publish(SYSTEM, "secret sauce", author=LENA, origin="command")
     record = json.loads((context / ".directives.json").read_text())
     assert record["v"] == 1
@@ -536,7 +541,7 @@ async def test_the_record_holds_digests_and_versions_only(publisher: FilingPubli
     assert "sauce" not in json.dumps(record)
 
 
-async def test_a_refused_command_leaves_the_file_alone(publisher: FilingPublisher, context: Path) -> None:
+async def test_a_refused_command_leaves_the_file_alone(publisher: FileSyncPublisher, context: Path) -> None:
     path = put(context / "SYSTEM_PROMPT.md", "rule\n")
     with pytest.raises(PolicyTooLarge):
         await publisher.publish(SYSTEM, "word " * 400, author=LENA, origin="command")
@@ -544,7 +549,7 @@ async def test_a_refused_command_leaves_the_file_alone(publisher: FilingPublishe
     assert await texts(publisher, ACME) == ["rule"]
 
 
-async def test_folders_that_are_no_workspace_are_left_alone(publisher: FilingPublisher, tmp_path: Path) -> None:
+async def test_folders_that_are_no_workspace_are_left_alone(publisher: FileSyncPublisher, tmp_path: Path) -> None:
     put(tmp_path / "workspaces" / "Not A Workspace" / "context" / "SOUL.md", "text")
     assert (await publisher.import_all()).published == []
 
@@ -553,7 +558,7 @@ def test_nothing_on_either_side_needs_nothing() -> None:
     assert decide(None, None, None) is Step.NOTHING
 
 
-async def test_global_files_hold_in_all_workspaces(publisher: FilingPublisher, tmp_path: Path) -> None:
+async def test_global_files_hold_in_all_workspaces(publisher: FileSyncPublisher, tmp_path: Path) -> None:
     await publisher.publish(Slot(EVERYWHERE, Kind.SOUL), "calm", author=LENA, origin="command")
     assert (tmp_path / "global" / "SOUL.md").read_text() == "calm\n"
     assert await texts(publisher, Scope("any")) == ["calm"]

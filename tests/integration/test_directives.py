@@ -14,11 +14,9 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Role, Scope, StoreUnavailable
-from promptpolicy.directives import Directives
-from promptpolicy.policy import PolicyTooLarge, compose
+from promptpolicy.directives import Directives, Draft, NoSuchVersion, UnknownFormat
+from promptpolicy.policy import EVERYWHERE, InvalidDirective, Kind, Place, PolicyTooLarge, Slot, compose
 from promptpolicy.publishing import Publisher, VersionMoved
-from promptpolicy.slot import EVERYWHERE, InvalidDirective, Kind, Place, Slot
-from promptpolicy.versions import Draft, NoSuchVersion, UnknownFormat
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 ACME = Scope("acme")

@@ -22,7 +22,7 @@ from connectors.connector import (
 )
 from connectors.discord.connector import DiscordConnector
 from connectors.discord.errors import DiscordUnavailable
-from connectors.discord.inbox import Inbox
+from connectors.discord.receive import Inbox
 from connectors.discord.session import Patience
 from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage
 from tests.contract.connector_suite import FakeGateway, eventually, reply_to, running, send_all

@@ -27,24 +27,22 @@ from structlog.testing import capture_logs
 from watchfiles import Change
 
 from connectors.message import Scope, redis_key
-from grounding.documents import indexer, runs
-from grounding.documents.backlog import Backlog
+from grounding.documents import indexer
+from grounding.documents import indexer as documents_indexer
 from grounding.documents.catalogue import AT_ONCE, Catalogue
-from grounding.documents.chunking import Chunk, Sizes, chunk_document
-from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex, Source
-from grounding.documents.indexer import Indexer
-from grounding.documents.library import Library
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.registry import RegistryTooNew
-from grounding.documents.relevance import Floor, TurnFloor
-from grounding.documents.runs import Progress
-from grounding.documents.search import QUERY_MAX_CHARACTERS, Search, shorten
-from grounding.documents.shelf import FileShelf
-from grounding.documents.sparse import encode_document
-from grounding.documents.stored import collection_name
-from grounding.documents.turns import CONTINUED, Memory, Turns, split_turn
+from grounding.documents.indexer import Indexer, Progress
+from grounding.documents.ledger import Backlog, RegistryTooNew
+from grounding.documents.library import FileShelf, Library
 from grounding.documents.watch import Changed, changed_documents, group_changes, watch
+from grounding.retrieval.bm25 import encode_document
+from grounding.retrieval.chunking import Chunk, Sizes, chunk_document
+from grounding.retrieval.embedding import EmbedderUnavailable
+from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex, Source
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.recall import CONTINUED, Memory, Turns, split_turn
+from grounding.retrieval.relevance import Floor, TurnFloor
+from grounding.retrieval.search import QUERY_MAX_CHARACTERS, Search, shorten
+from grounding.retrieval.stored import collection_name
 from tests.emulators.embedder import HashedWords
 
 ACME, OTHER = Scope("acme"), Scope("other")
@@ -174,7 +172,7 @@ async def test_a_run_that_ends_as_its_workspace_is_forgotten_leaves_nothing_behi
 async def test_a_short_document_waits_for_no_long_one_that_is_read_with_it(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "PORTION_BYTES", 1000)
+    monkeypatch.setattr(documents_indexer, "PORTION_BYTES", 1000)
     steps: list[str] = []
     replace, short_ones = house.index.replace, threading.Event()
 

@@ -11,7 +11,8 @@ import pytest
 from config.settings import Settings
 from connectors.message import ConversationKey, StoreUnavailable
 from grounding.transcript.entry import EntryRole
-from runtime import deliverer, stores
+from runtime import stores
+from runtime.delivery import deliverer
 from runtime.turns import worker
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI

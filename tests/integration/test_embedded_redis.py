@@ -21,9 +21,9 @@ from redis.asyncio import Redis
 
 from connectors.connector import State
 from connectors.message import StoreUnavailable
-from runtime.embedded import redis_server
+from runtime.embedded import redis as embedded_redis
 from runtime.embedded.child import ChildFailed
-from runtime.embedded.redis_server import NoRedisServer, StoreInUse
+from runtime.embedded.redis import NoRedisServer, StoreInUse
 from runtime.stores import RedisStore, open_redis
 from tests.conftest import MakeSettings
 
@@ -124,7 +124,7 @@ def test_a_server_ends_with_its_owner_and_the_next_owner_starts_at_once(settings
         assert done.returncode == (0 if turn == "last" else -signal.SIGKILL), done.stderr
     assert [starts for _, starts in printed] == [1, 2]
     for pid, _ in printed:
-        assert not redis_server._lives(pid)
+        assert not embedded_redis._lives(pid)
 
 
 async def test_an_orphan_of_a_dead_owner_is_found_and_stopped(
@@ -135,12 +135,12 @@ async def test_an_orphan_of_a_dead_owner_is_found_and_stopped(
     owner = subprocess.Popen(["true"])
     owner.wait()
     socket = data_dir / "redis" / "redis.sock"
-    lock = await asyncio.to_thread(redis_server._acquire, socket.parent, socket)
-    binary = await asyncio.to_thread(redis_server.find_binary)
+    lock = await asyncio.to_thread(embedded_redis._acquire, socket.parent, socket)
+    binary = await asyncio.to_thread(embedded_redis.find_binary)
     command = [str(binary), "--port", "0", "--unixsocket", str(socket), "--dir", str(socket.parent)]
     orphan = subprocess.Popen([*command, "--appendonly", "yes"], pass_fds=(lock.fileno(),), stdout=subprocess.DEVNULL)
     try:
-        while not await redis_server._answers(socket):
+        while not await embedded_redis._answers(socket):
             await asyncio.sleep(0.01)
         os.pwrite(lock.fileno(), json.dumps({"v": 1, "owner": owner.pid, "server": orphan.pid}).ljust(128).encode(), 0)
         lock.close()
@@ -234,4 +234,4 @@ async def test_a_server_that_ends_on_a_full_disk_is_said_to_need_room(
         os.kill(server_pid(store), signal.SIGKILL)
         while store.embedded.health.state is State.CONNECTED:
             await asyncio.sleep(0.005)
-        assert redis_server.DISK_IS_FULL in store.embedded.health.why
+        assert embedded_redis.DISK_IS_FULL in store.embedded.health.why

@@ -12,8 +12,8 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import StoreUnavailable
-from runtime.event_stream import EventStream, newest, tail
-from runtime.stored import NewerFormat
+from runtime.observability.stream import EventStream, newest, tail
+from runtime.stores import NewerFormat
 
 KEY = "ar:events:{events}:stream"
 
@@ -152,7 +152,7 @@ async def test_following_misses_nothing_that_came_between_a_place_and_the_first_
 
 async def test_the_stream_is_capped(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old events make room for new ones."""
-    monkeypatch.setattr("runtime.event_stream.STREAM_LENGTH", 100)
+    monkeypatch.setattr("runtime.observability.stream.STREAM_LENGTH", 100)
     stream = EventStream()
     for n in range(1000):
         stream.put(json.dumps({"event": str(n)}))

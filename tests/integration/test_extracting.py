@@ -12,18 +12,16 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, Usage
-from grounding import assemble
-from grounding.documents.index import IndexUnavailable
-from grounding.memory.records.port import Added
-from grounding.memory.records.record import Record, RecordBusy, State, Type
-from grounding.run_context import Participant, Passage
-from grounding.tokens import load_tokens
+from grounding.memory.records.model import Added, Record, RecordBusy, State, Type
+from grounding.prompt import assemble
+from grounding.prompt_input.run_context import Participant, Passage
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.index import IndexUnavailable
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime.budget_terms import BudgetExceeded, Term
-from runtime.extracting import JOB, RecordsExtraction
-from runtime.extraction_marks import ExtractionMarks
-from runtime.jobs import Job
+from runtime.background.extraction import JOB, ExtractionMarks, RecordsExtraction
+from runtime.billing.budgets import BudgetExceeded, Term
+from runtime.coordination.jobs import Job
 from runtime.llm import Completion, ModelFailed
 from runtime.turns.manifest import Manifests
 from tests.emulators.records import RememberedRecords

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.connector import AttachmentUnavailable, Location
-from runtime.fetch import fetch
-from runtime.reachable import Fetched, Network, is_public
+from runtime.attachments.fetch import fetch
+from runtime.attachments.media import Fetched, Network, is_public
 from tests.emulators import hostile
 
 TEXT = frozenset({"text/*"})

@@ -20,24 +20,24 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.connector import State
 from connectors.message import Scope
-from grounding.documents.backlog import Backlog, Waiting
-from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.index import IndexUnavailable
+from grounding.documents.ledger import Backlog, Waiting
 from grounding.documents.watch import Changed, watch
-from grounding.run_context import DegradedBlock
-from grounding.tokens import load_tokens
+from grounding.prompt_input.run_context import DegradedBlock
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.embedding import EmbedderUnavailable
+from grounding.retrieval.index import IndexUnavailable
 from promptpolicy.directives import Directives
-from promptpolicy.files import FilingPublisher
-from promptpolicy.tree import DirectiveTree
-from runtime import following as module
-from runtime import watching
-from runtime.changes import Changes
-from runtime.doubts import APART, LEADERLESS_SECONDS, STALE, Doubts
+from promptpolicy.file_sync import FileSyncPublisher
+from promptpolicy.file_tree import DirectiveTree
+from runtime.coordination.leadership import KEY as LEADER
 from runtime.embedded.child import beside
-from runtime.knowledge import Knowledge
-from runtime.leadership import KEY as LEADER
 from runtime.llm import embeddings as runtime_embedder
-from runtime.workspaces import Workspaces
+from runtime.search import sync
+from runtime.search import sync as module
+from runtime.search.collections import APART, LEADERLESS_SECONDS, STALE, Doubts
+from runtime.search.knowledge import Knowledge
+from runtime.search.sync import Changes
+from runtime.workspaces.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 
@@ -89,7 +89,7 @@ async def machine(made: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch)
     workspaces = Workspaces(redis, made)
     await workspaces.create("acme")
     directives = Directives(redis, made.redis_timeout_seconds)
-    publisher = FilingPublisher(directives, tokens.count, 3000, DirectiveTree(made.data_dir))
+    publisher = FileSyncPublisher(directives, tokens.count, 3000, DirectiveTree(made.data_dir))
     return Machine(made, Knowledge(made, redis, tokens, workspaces, publisher), embedder)
 
 
@@ -130,7 +130,7 @@ async def test_what_is_saved_while_the_watch_is_slow_to_begin_is_found(
         async for change in watch(*given, **more):
             yield change
 
-    monkeypatch.setattr(watching, "watch", slow)
+    monkeypatch.setattr(sync, "watch", slow)
     async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
         await make.knowledge.opened()
         await asyncio.sleep(0.3)  # in which a look that did not wait would be over
@@ -152,9 +152,9 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
         async for change in watch(*given, **more):
             yield change
 
-    monkeypatch.setattr(watching, "watch", limited)
-    monkeypatch.setattr(watching, "UNWATCHED_SECONDS", 0.05)
-    monkeypatch.setattr(watching, "WATCH_AGAIN_SECONDS", (0.1, 0.1))
+    monkeypatch.setattr(sync, "watch", limited)
+    monkeypatch.setattr(sync, "UNWATCHED_SECONDS", 0.05)
+    monkeypatch.setattr(sync, "WATCH_AGAIN_SECONDS", (0.1, 0.1))
     async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
         await make.knowledge.opened()
         await make.until_sure()
@@ -162,7 +162,7 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
         assert (health.state, "watch limit" in health.why) == (State.DEGRADED, True)
         await asyncio.to_thread(make.write, "a.md", "Refunds")
         await make.until("refunds", "a.md")
-        monkeypatch.setattr(watching, "UNWATCHED_SECONDS", 3600)
+        monkeypatch.setattr(sync, "UNWATCHED_SECONDS", 3600)
         has_room.set()
         async with asyncio.timeout(60):
             while (await make.knowledge.health()).state is not State.CONNECTED:
@@ -199,7 +199,7 @@ async def test_a_folder_without_a_workspace_is_forgotten_with_the_folder_and_not
 
 async def test_a_file_whose_name_is_no_utf8_ends_no_following(make: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch itself breaks over it."""
-    monkeypatch.setattr(watching, "WATCH_AGAIN_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(sync, "WATCH_AGAIN_SECONDS", (0.05, 0.1))
     await asyncio.to_thread(make.write, "a.md", "Refunds")
     docs = make.settings.data_dir / "workspaces" / "acme" / "docs"
 
@@ -308,8 +308,8 @@ async def test_an_edit_that_is_saved_under_another_name_goes_before_the_import_a
                 await asyncio.sleep(0.01)
         return told[:]
 
-    monkeypatch.setattr(watching.Watching, "changes", changes)
-    monkeypatch.setattr(watching.Watching, "begun", lambda _: asyncio.sleep(0))
+    monkeypatch.setattr(sync.Watching, "changes", changes)
+    monkeypatch.setattr(sync.Watching, "begun", lambda _: asyncio.sleep(0))
     monkeypatch.setattr(module, "Changes", Noted)
     async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
         await make.until("refunds", *names[:2])
@@ -596,7 +596,7 @@ async def test_an_index_that_nobody_fills_because_another_process_has_its_own_is
 async def test_a_process_says_that_its_embedded_index_is_not_the_one_that_is_filled(
     redis: Redis, make: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.doubts.LEADERLESS_SECONDS", -1.0)
+    monkeypatch.setattr("runtime.search.collections.LEADERLESS_SECONDS", -1.0)
     own = make.knowledge
     knowledge = Knowledge(
         make.settings, redis, load_tokens(), own._following._workspaces, own._following._publisher, process="me"

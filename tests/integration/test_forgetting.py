@@ -17,35 +17,32 @@ from connectors.message import (
     Scope,
     StoreUnavailable,
 )
-from grounding import assemble
-from grounding.documents.index import Kind
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.turns import Memory, Turns
-from grounding.memory.contexts import ContextDocument, ContextDocuments
-from grounding.memory.copy import ContextCopy
-from grounding.memory.copy import path as context_path
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Type
-from grounding.memory.records.said import Extracted
-from grounding.run_context import ContextLine
-from grounding.sessions.shown import Shown
-from grounding.sessions.store import Sessions
-from grounding.tokens import load_tokens
+from grounding.memory.context_document.store import ContextCopy, ContextDocument, ContextDocuments
+from grounding.memory.context_document.store import path as context_path
+from grounding.memory.records.extraction import Candidate
+from grounding.memory.records.model import NewRecord, Provenance, Type
+from grounding.prompt import assemble
+from grounding.prompt.session_prefix import Sessions, Shown
+from grounding.prompt_input.run_context import ContextLine
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.index import Kind
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.recall import Memory, Turns
 from grounding.transcript import markdown
-from grounding.transcript.copy import MarkdownCopy
 from grounding.transcript.entry import Entry, EntryRole, Reach
 from grounding.transcript.log import Transcript, Turn
-from runtime.after_turn import RememberTurns
-from runtime.attachments.kept import KeptFiles
-from runtime.conversation_list import ConversationList
-from runtime.extraction_marks import ExtractionMarks, Found, Mark
-from runtime.forgetting import JOB, Forgetting, ForgetTurns
-from runtime.hub import Hub
-from runtime.jobs import Job, Jobs
-from runtime.outbox import Outbox
+from grounding.transcript.markdown_copy import MarkdownCopy
+from runtime.attachments.uploads import KeptFiles
+from runtime.background.after_turn import RememberTurns
+from runtime.background.extraction import ExtractionMarks, Found, Mark
+from runtime.background.forgetting import JOB, Forgetting, ForgetTurns
+from runtime.coordination.hub import Hub
+from runtime.coordination.jobs import Job, Jobs
+from runtime.delivery.outbox import Outbox
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.dead_letters import DeadLetters
 from runtime.turns.manifest import Manifests, UnknownTurn
+from runtime.workspaces.conversations import ConversationList
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import marking_on
 from tests.emulators.records import RememberedRecords
@@ -214,7 +211,7 @@ async def test_the_records_that_came_of_it_go_with_it_decisions_too(house: House
         await house.records.add(lena, new, by)
         await house.records.add(Scope("acme"), new, by)
     rows = [
-        Extracted(NewRecord(Type.FACT, f"said {one}"), Provenance(turn_id=f"t{one}"), f"t{one}/x") for one in (1, 2)
+        Candidate(NewRecord(Type.FACT, f"said {one}"), Provenance(turn_id=f"t{one}"), f"t{one}/x") for one in (1, 2)
     ]
     await house.marks.looked(KEY, Reach(2, 4), [Found("http:u1", row) for row in rows])
 
@@ -380,7 +377,7 @@ async def test_everything_is_gone_and_other_conversations_keep_theirs(house: Hou
 async def test_replies_and_notices_are_gone_however_many_and_whoever_stored_them(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.part_states._FORGOTTEN_AT_ONCE", 4)
+    monkeypatch.setattr("runtime.delivery.outbox._FORGOTTEN_AT_ONCE", 4)
     await house.say(1)
     for number in range(1, 10):  # of most of them the transcript knows nothing
         await house.outbox.put(OutboundMessage(KEY, f"t{number}", f"reply {number}"), ["paper"])

@@ -23,28 +23,27 @@ from connectors.message import (
     Receipt,
     Role,
 )
-from grounding.memory.karma.marks import Exchange, Marked
+from grounding.memory.karma.karma import Exchange, Marked
 from grounding.memory.karma.store import MarkStore
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime.access import Access
-from runtime.commands.command import Command, Invocation
-from runtime.commands.registry import Commands
-from runtime.delivery import Delivery
-from runtime.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
-from runtime.hub import Hub
-from runtime.limits import RateLimit
-from runtime.outbox import Outbox, streams_of
-from runtime.places import Places, Settled
-from runtime.rate_limiter import RateLimiters
-from runtime.shows import Shows
+from runtime.access.limits import RateLimit
+from runtime.access.roles import Access
+from runtime.commands.registry import Command, Commands, Invocation
+from runtime.coordination.hub import Hub
+from runtime.coordination.work_streams import WorkStreams
+from runtime.delivery.outbox import Outbox, streams_of
+from runtime.delivery.preview import Shows
+from runtime.delivery.rate_limiter import RateLimiters
+from runtime.delivery.sender import Delivery
+from runtime.ingress.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
 from runtime.turns import mailbox
 from runtime.turns.batch import Batch, Lane, MailboxFull
 from runtime.turns.dead_letters import DeadLetters
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.worker import WORK
-from runtime.work_streams import WorkStreams
-from runtime.workspaces import Workspaces
+from runtime.workspaces.places import Places, Settled
+from runtime.workspaces.workspaces import Workspaces
 from tests.emulators.marking import marking_on
 
 MESSAGE = InboundMessage(

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from connectors.message import Scope
-from grounding.memory.global_context import WAITING_MAX_EDITS, GlobalContexts
-from grounding.memory.global_context_lines import (
+from grounding.memory.global_context.lines import (
     By,
     Edited,
     Editor,
@@ -26,8 +25,8 @@ from grounding.memory.global_context_lines import (
     TooManyWaiting,
     UnfitLine,
 )
-from grounding.memory.global_context_scripts import MAX_BLANKS
-from grounding.tokens import load_tokens
+from grounding.memory.global_context.store import MAX_BLANKS, WAITING_MAX_EDITS, GlobalContexts
+from grounding.prompt_input.tokens import load_tokens
 from tests.integration.test_isolation import PLACES, WORKSPACES
 
 TOKENS = load_tokens()

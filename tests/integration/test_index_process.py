@@ -19,13 +19,12 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.connector import State
 from connectors.message import Scope
-from grounding.documents.deeper import NotYet
-from grounding.documents.embedding import EmbedderUnavailable, Vector
-from grounding.documents.index import Entry, Hit, IndexUnavailable, Kind, Passage, Source
-from grounding.documents.looking_back import Look, looked_back
-from grounding.documents.minilm import MiniLMEmbedder
-from grounding.documents.relevance import TurnFloor
-from grounding.documents.sparse import encode_document, encode_query
+from grounding.retrieval.bm25 import encode_document, encode_query
+from grounding.retrieval.embedding import EmbedderUnavailable, Vector
+from grounding.retrieval.index import Entry, Hit, IndexUnavailable, Kind, NotYet, Passage, Source
+from grounding.retrieval.minilm import MiniLMEmbedder
+from grounding.retrieval.recall import Look, looked_back
+from grounding.retrieval.relevance import TurnFloor
 from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, begun, has_embedded, index_process
 from tests.emulators.embedder import HashedWords
 
@@ -249,10 +248,10 @@ from types import ModuleType
 from runtime.cli.main import invoke
 
 async def serve(settings, role, log_format, fallen_back, engine):
-    print(engine.pid is not None, {"runtime.bootstrap", "grounding.pipeline", "rich"} & {*sys.modules})
+    print(engine.pid is not None, {"runtime.process.bootstrap", "grounding.pipeline", "rich"} & {*sys.modules})
 
-sys.modules["runtime.serve"] = ModuleType("runtime.serve")
-sys.modules["runtime.serve"].serve = serve
+sys.modules["runtime.process.serve"] = ModuleType("runtime.process.serve")
+sys.modules["runtime.process.serve"].serve = serve
 invoke(["serve"])
 """
     environment = {**os.environ, "AGENT_RUNTIME_DATA_DIR": str(tmp_path / "data")}

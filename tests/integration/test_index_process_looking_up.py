@@ -10,14 +10,12 @@ import pytest
 import pytest_asyncio
 
 from connectors.message import Scope
-from grounding.documents.embedding import Vector
-from grounding.documents.index import Entry, Hit, Kind, Passage
-from grounding.documents.judging import Judging
-from grounding.documents.looking_up import NOTHING, LookUp, looked_up
-from grounding.documents.packing import Run
-from grounding.documents.relevance import Floor
-from grounding.documents.search import Search
-from grounding.documents.sparse import encode_document, encode_query
+from grounding.retrieval.bm25 import encode_document, encode_query
+from grounding.retrieval.embedding import Vector
+from grounding.retrieval.index import Entry, Hit, Kind, Passage
+from grounding.retrieval.packing import Run
+from grounding.retrieval.relevance import Floor, Judging
+from grounding.retrieval.search import NOTHING, LookUp, Search, looked_up
 from runtime.embedded.index_client import IndexProcess, RemoteIndex, index_process
 from tests.emulators.embedder import HashedWords
 

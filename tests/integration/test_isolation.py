@@ -12,18 +12,18 @@ from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from connectors.message import Usage as Tokens
-from grounding import assemble
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.turns import Memory, Turns
-from grounding.memory.contexts import ContextDocument, ContextDocuments
-from grounding.tokens import load_tokens
+from grounding.memory.context_document.store import ContextDocument, ContextDocuments
+from grounding.prompt import assemble
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.recall import Memory, Turns
 from grounding.transcript import markdown
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
+from runtime.billing.usage import Usage
 from runtime.turns.batch import Envelope
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.manifest import Manifests, UnknownTurn
-from runtime.usage import Usage
 from tests.emulators.embedder import HashedWords
 from tests.unit.test_assemble import context
 

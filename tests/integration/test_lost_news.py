@@ -14,10 +14,10 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import ConversationKey
 from grounding.transcript.entry import EntryRole
-from runtime import deliverer
-from runtime.bootstrap import ROLES, open_runtime
-from runtime.event_stream import EventStream
-from runtime.hub import Hub
+from runtime.coordination.hub import Hub
+from runtime.delivery import deliverer
+from runtime.observability.stream import EventStream
+from runtime.process.bootstrap import ROLES, open_runtime
 from runtime.turns import turn, worker
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI

@@ -11,9 +11,9 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Quote, Role, Superseded
+from runtime.coordination.work_streams import GROUP
 from runtime.turns.batch import AmendResult, Batch, Envelope, Lease, MailboxFull
 from runtime.turns.mailbox import MAX_BATCH, MAX_WAITING, Mailbox
-from runtime.work_streams import GROUP
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
 

@@ -10,22 +10,19 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Role, Scope
-from grounding import assemble
 from grounding.memory.karma import store as karma_store
-from grounding.memory.karma.reading import LOOK_SECONDS, Karma, Looked
-from grounding.memory.karma.store import MarkStore
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, State, Type
-from grounding.run_context import Participant, TailEntry
-from grounding.tokens import load_tokens
+from grounding.memory.karma.store import LOOK_SECONDS, Karma, Looked, MarkStore
+from grounding.memory.records.model import NewRecord, Provenance, State, Type
+from grounding.prompt import assemble
+from grounding.prompt_input.run_context import Participant, TailEntry
+from grounding.prompt_input.tokens import load_tokens
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime.commands.command import CommandRefused, Invocation
-from runtime.commands.marks import Marks
-from runtime.hub import Hub
-from runtime.marking import ANSWERED_TOKENS, By, Marking
-from runtime.outbox import Outbox
-from runtime.parts import Stage
+from runtime.background.karma import ANSWERED_TOKENS, By, Marking
+from runtime.commands.registry import CommandRefused, Invocation
+from runtime.commands.turns import Marks
+from runtime.coordination.hub import Hub
+from runtime.delivery.outbox import Outbox, Stage
 from runtime.turns.manifest import Manifests, RecordsOfTurn, UnknownTurn
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import karma_on, marking_on

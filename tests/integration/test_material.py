@@ -12,14 +12,13 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
-from grounding.codex.choosing import Room
-from grounding.codex.material import CodexTooNew, Size
+from grounding.codex.codex import CodexTooNew, Room, Size
 from grounding.codex.store import CodexStore
-from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.index import IndexUnavailable
-from grounding.tokens import load_tokens
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.embedding import EmbedderUnavailable
+from grounding.retrieval.index import IndexUnavailable
+from runtime.coordination.hub import Hub
 from runtime.embedded.child import beside
-from runtime.hub import Hub
 from runtime.turns.material import MaterialFollowing, Materials
 
 ACME, DEN = Scope("acme"), Scope("acme", "http:den")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from structlog.testing import capture_logs
 
 from connectors.message import Accepted, Author, ConversationKey, InboundMessage
-from runtime.missed import Order
+from runtime.process.connectors import Order
 
 KEY = ConversationKey("acme", "slack", "D1")
 OTHER = ConversationKey("acme", "slack", "D2")

@@ -21,12 +21,12 @@ from connectors.message import (
     Superseded,
     Usage,
 )
-from runtime.delivery import Delivery, NoConnector
-from runtime.hub import Hub
-from runtime.outbox import Outbox, streams_of
-from runtime.rate_limiter import RateLimiters
-from runtime.stored import NewerFormat
-from runtime.work_streams import WorkStreams
+from runtime.coordination.hub import Hub
+from runtime.coordination.work_streams import WorkStreams
+from runtime.delivery.outbox import Outbox, streams_of
+from runtime.delivery.rate_limiter import RateLimiters
+from runtime.delivery.sender import Delivery, NoConnector
+from runtime.stores import NewerFormat
 
 KEY = ConversationKey("acme", "paper", "desk")
 REPLY = OutboundMessage(
@@ -162,7 +162,7 @@ async def test_a_send_of_which_nobody_knows_stays_unrepeated_after_a_restart(red
 async def test_a_send_of_which_nobody_knows_is_repeated_where_the_setting_says_so(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.sending._BACKOFF_SECONDS", (0.001, 0.001))
+    monkeypatch.setattr("runtime.delivery.sender._BACKOFF_SECONDS", (0.001, 0.001))
     paper = Paper()
     paper.failures = [SendFailed("lost", retryable=False, ambiguous=True)]
 
@@ -252,7 +252,7 @@ async def test_a_part_that_was_never_handed_over_because_the_store_went_silent_i
 async def test_a_send_that_never_ends_counts_as_one_of_which_nobody_knows(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.sending._SEND_SECONDS", 0.05)
+    monkeypatch.setattr("runtime.delivery.sender._SEND_SECONDS", 0.05)
     paper = Paper()
 
     async def hang(message: OutboundMessage, part: OutboundPart) -> Receipt:

@@ -13,9 +13,9 @@ import pytest
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding.transcript.entry import EntryRole
-from runtime import jobs, store_retry
-from runtime.budget_terms import Term
-from runtime.budgets import Budgets
+from runtime import stores
+from runtime.billing.budgets import Budgets, Term
+from runtime.coordination import jobs
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, in_background
 from tests.emulators.paper import Paper, say, until_over, written
@@ -53,7 +53,7 @@ def broken(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(wire, "breaks", breaks)
     monkeypatch.setattr(Budgets, "_now", lambda _: NOON)  # no day ends while it runs
     monkeypatch.setattr(jobs, "_SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(store_retry, "RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(stores, "RETRY_SECONDS", (0.01, 0.02))
     return told
 
 

@@ -10,18 +10,16 @@ from redis.asyncio import Redis
 
 from config import load
 from connectors.message import ConversationKey, Scope
-from grounding.budgets import Budgets
-from grounding.continuing import Continuing
-from grounding.cues.file import cues_of
-from grounding.memory.contexts import ContextDocuments
-from grounding.memory.global_context import GlobalContexts
-from grounding.memory.global_context_lines import By, Editor
+from grounding.memory.context_document.store import ContextDocuments
+from grounding.memory.global_context.lines import By, Editor
+from grounding.memory.global_context.store import GlobalContexts
 from grounding.pipeline import Pipeline
-from grounding.run_context import DegradedBlock, Passage, RecalledTurn, TailEntry
-from grounding.sessions.freezing import Freezing
-from grounding.sessions.store import Sessions
-from grounding.strategy import Choice, choose
-from grounding.tokens import load_tokens
+from grounding.prompt.session_prefix import Continuing, Freezing, Sessions
+from grounding.prompt_input.budgets import Budgets
+from grounding.prompt_input.run_context import DegradedBlock, Passage, RecalledTurn, TailEntry
+from grounding.prompt_input.tokens import load_tokens
+from grounding.strategy.languages import cues_of
+from grounding.strategy.strategy import Choice, choose
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 

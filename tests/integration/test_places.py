@@ -6,8 +6,8 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Scope, redis_key
-from runtime.places import Places, Settled
-from runtime.stored import NewerFormat
+from runtime.stores import NewerFormat
+from runtime.workspaces.places import Places, Settled
 from tests.emulators.face import Face
 
 THREAD = ConversationKey("acme", "slack", "C1/1712.0001")

@@ -10,10 +10,10 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from config.settings import Settings
-from connectors.discord.examine import invitation
-from connectors.examination import Examined
-from connectors.slack.examine import SCOPES
-from runtime.platforms import examine_platforms
+from connectors.connector import Examined
+from connectors.discord.check import invitation
+from connectors.slack.check import SCOPES
+from runtime.ingress.platforms import examine_platforms
 from tests.emulators.discord import DiscordEmulator
 from tests.emulators.slack import SlackEmulator
 from tests.emulators.slack import refused as slack_refused

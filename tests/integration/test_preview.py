@@ -14,14 +14,11 @@ from structlog.testing import capture_logs
 
 from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
-from runtime.delivery import Delivery
-from runtime.hub import Hub
-from runtime.outbox import Outbox
-from runtime.part_states import stream_of
-from runtime.parts import Stage
-from runtime.progress import Telling, Watched, telling
-from runtime.rate_limiter import Extra, Limits, RateLimiters
-from runtime.shows import Shows
+from runtime.coordination.hub import Hub
+from runtime.delivery.outbox import Outbox, Stage, stream_of
+from runtime.delivery.preview import Shows, Telling, Watched, telling
+from runtime.delivery.rate_limiter import Extra, Limits, RateLimiters
+from runtime.delivery.sender import Delivery
 from tests.emulators.board import Board, FoundAgain, KnowsAgain
 
 KEY = ConversationKey("acme", "board", "hall")
@@ -63,8 +60,8 @@ class LosesAnswers(FoundAgain):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 0.001)
-    monkeypatch.setattr("runtime.preview._TURN_SECONDS", 0.01)
+    monkeypatch.setattr("runtime.delivery.preview.FIRST_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.delivery.preview._TURN_SECONDS", 0.01)
 
 
 class Box:
@@ -342,7 +339,7 @@ async def test_where_the_platforms_own_means_do_not_serve_edits_do(redis: Redis)
 
 async def test_a_reply_that_is_done_at_once_is_shown_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody sees a word alone that becomes a sentence a moment later, and the platform is called once."""
-    monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 30.0)
+    monkeypatch.setattr("runtime.delivery.preview.FIRST_SECONDS", 30.0)
     board = Board()
     outbox = box(redis, board)
     async with outbox.preview(DRAFT) as preview:
@@ -371,12 +368,12 @@ async def test_only_an_answer_that_takes_a_while_is_announced_by_signs(
     """A sign before a reply that is there at once would be a call to the platform, ahead of the reply."""
     board = Signs()
     outbox = box(redis, board)
-    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 30.0)
+    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 30.0)
     async with outbox.preview(DRAFT) as preview:
         await preview.show("o")
     assert board.signs == 0
 
-    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 0.001)
     async with outbox.preview(DRAFT), asyncio.timeout(5):
         while not board.signs:
             await asyncio.sleep(0.002)
@@ -384,7 +381,7 @@ async def test_only_an_answer_that_takes_a_while_is_announced_by_signs(
 
 async def test_a_show_that_is_over_is_freed_at_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """What hangs on it would else hold the event loop up, once much of it is there to be looked through."""
-    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 30.0)
+    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 30.0)
     board = Signs()
     outbox = box(redis, board)
     gc.disable()
@@ -421,8 +418,8 @@ async def test_a_reply_comes_after_the_sign_that_is_being_called_for(
     redis: Redis, monkeypatch: pytest.MonkeyPatch, streams: bool
 ) -> None:
     """Else people would see for a while after it that somebody is still writing."""
-    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 0.001)
-    monkeypatch.setattr("runtime.signs.LAST_SIGN_SECONDS", 30.0)
+    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.delivery.typing.LAST_SIGN_SECONDS", 30.0)
     board = SlowSigns()
     outbox = box(redis, board, streams)
     async with asyncio.timeout(5), outbox.preview(DRAFT) as preview:
@@ -440,8 +437,8 @@ async def test_a_reply_comes_after_the_sign_that_is_being_called_for(
 async def test_a_reply_waits_for_no_sign_that_the_platform_is_slow_with_or_that_is_over(
     redis: Redis, monkeypatch: pytest.MonkeyPatch, longest: float
 ) -> None:
-    monkeypatch.setattr("runtime.signs.FIRST_SIGN_SECONDS", 0.001)
-    monkeypatch.setattr("runtime.signs.LAST_SIGN_SECONDS", longest)
+    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 0.001)
+    monkeypatch.setattr("runtime.delivery.typing.LAST_SIGN_SECONDS", longest)
     board = SlowSigns()
     outbox = box(redis, board)
     async with asyncio.timeout(5), outbox.preview(DRAFT):
@@ -458,7 +455,7 @@ async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has shown none."""
-    monkeypatch.setattr("runtime.preview.FIRST_SECONDS", 30.0)
+    monkeypatch.setattr("runtime.delivery.preview.FIRST_SECONDS", 30.0)
     outbox = box(redis, Board())
 
     async def asked(*_: object) -> None:

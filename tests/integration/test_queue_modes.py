@@ -12,17 +12,16 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
-from runtime.hub import Hub
+from runtime.coordination.hub import Hub
+from runtime.delivery.outbox import PartStates
+from runtime.delivery.preview import Shows, tell_none_comes
+from runtime.delivery.rate_limiter import RateLimiters
 from runtime.llm import Completion
-from runtime.part_states import PartStates
-from runtime.places import QueueMode, Settled
-from runtime.progress import tell_none_comes
-from runtime.rate_limiter import RateLimiters
-from runtime.shows import Shows
 from runtime.turns.batch import Batch, BatchGrown, Envelope, Lease
 from runtime.turns.cancel import Cancellations, notify_interrupted
 from runtime.turns.checkpoint import Checkpoints
 from runtime.turns.mailbox import Mailbox
+from runtime.workspaces.places import QueueMode, Settled
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.documents.index import Entry, Kind, PassageIndex
-from grounding.documents.sparse import encode_document
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Type
-from runtime.api.doctor import examine
-from runtime.rebuilding import Rebuilding, Reindexed, Restored
+from grounding.memory.records.model import NewRecord, Provenance, Type
+from grounding.retrieval.bm25 import encode_document
+from grounding.retrieval.index import Entry, Kind, PassageIndex
+from runtime.background.rebuild import Rebuilding, Reindexed, Restored
+from runtime.http.doctor import examine
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 

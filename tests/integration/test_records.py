@@ -15,17 +15,16 @@ from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.documents.index import IndexUnavailable, Kind
-from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, RecordBusy, State, Type
+from grounding.memory.records.model import NewRecord, Provenance, RecordBusy, State, Type
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore
-from grounding.tokens import load_tokens
-from runtime.record_keeping import RecordKeeping
-from runtime.removal import forget_keys
-from runtime.workspaces import Workspaces
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.index import IndexUnavailable, Kind
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from runtime.background.records import RecordKeeping
+from runtime.ingress.removal import forget_keys
+from runtime.workspaces.workspaces import Workspaces
 from tests.emulators.embedder import HashedWords
 
 ACME, OTHER = Scope("acme"), Scope("other")

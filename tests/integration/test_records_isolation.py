@@ -13,13 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.documents.qdrant_edge import EmbeddedIndex
 from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import HIDDEN, NoSuchRecord, Provenance, Record, RecordRefused, State, Type
+from grounding.memory.records.model import (
+    HIDDEN,
+    NewRecord,
+    NoSuchRecord,
+    Provenance,
+    Record,
+    RecordRefused,
+    State,
+    Type,
+)
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore
-from grounding.tokens import load_tokens
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from runtime import stores
 from tests.emulators.embedder import HashedWords
 

@@ -16,18 +16,16 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
-from grounding.codex.material import Size
+from grounding.codex.codex import Size
 from grounding.codex.store import CodexStore
-from grounding.documents.index import IndexUnavailable
-from grounding.memory.global_context import GlobalContexts
-from grounding.memory.global_context_lines import By, Editor
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Type
+from grounding.memory.global_context.lines import By, Editor
+from grounding.memory.global_context.store import GlobalContexts
+from grounding.memory.records.model import NewRecord, Provenance, Type
 from grounding.memory.records.records import Records
 from grounding.memory.records.store import RecordStore
-from grounding.tokens import load_tokens
-from runtime.budget_terms import BudgetExceeded, Cost, Term
-from runtime.budgets import Budgets
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.index import IndexUnavailable
+from runtime.billing.budgets import BudgetExceeded, Budgets, Cost, Term
 from runtime.stores import connect
 from tests.emulators.cluster import running_cluster
 from tests.integration.test_deliverer import FIRST, Paper, Process, until_none_wait

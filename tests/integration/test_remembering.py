@@ -7,13 +7,13 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 from connectors.message import ConversationKey
-from grounding.documents.index import Kind
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.turns import Turns
+from grounding.retrieval.index import Kind
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.recall import Turns
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime.after_turn import RememberTurns
-from runtime.jobs import Job
+from runtime.background.after_turn import RememberTurns
+from runtime.coordination.jobs import Job
 from tests.emulators.embedder import HashedWords
 
 KEY = ConversationKey("acme", "http", "default")

@@ -13,16 +13,15 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.documents.index import Entry, Kind, Passage
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.rerank import RerankUnavailable
-from grounding.documents.search import Search
-from grounding.documents.sparse import encode_document
-from grounding.run_context import DegradedBlock
-from runtime.budgets import Budgets
+from grounding.prompt_input.run_context import DegradedBlock
+from grounding.retrieval.bm25 import encode_document
+from grounding.retrieval.index import Entry, Kind, Passage
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.ranking import RerankUnavailable
+from grounding.retrieval.search import Search
+from runtime.billing.budgets import Budgets, RerankCosts
+from runtime.billing.usage import Usage
 from runtime.llm import LiteLLMReranker
-from runtime.spending import RerankCosts
-from runtime.usage import Usage
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 from tests.emulators.face import ADMIN, serving_face

@@ -22,10 +22,10 @@ import httpx
 import pytest
 
 from config.settings import Settings
-from runtime.api.server import CannotListen, listen_tcp, listen_unix
-from runtime.data_dir import DataDirInUse
-from runtime.embedded.sockets import socket_path
-from runtime.serve import RoleUnavailable, addresses, check_role
+from runtime.embedded.child import socket_path
+from runtime.http.server import CannotListen, listen_tcp, listen_unix
+from runtime.process.serve import RoleUnavailable, addresses, check_role
+from runtime.stores import DataDirInUse
 from tests.emulators import openai
 from tests.emulators.face import ADMIN, ready
 

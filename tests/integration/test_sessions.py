@@ -3,12 +3,10 @@
 from redis.asyncio import Redis
 
 from connectors.message import ConversationKey
-from grounding.memory.contexts import ContextDocument, ContextDocuments
-from grounding.run_context import ContextLine
-from grounding.sessions.prefix import Stood
-from grounding.sessions.shown import Shown
-from grounding.sessions.store import Sessions
-from grounding.strategy import choose
+from grounding.memory.context_document.store import ContextDocument, ContextDocuments
+from grounding.prompt.session_prefix import BlockFingerprint, Sessions, Shown
+from grounding.prompt_input.run_context import ContextLine
+from grounding.strategy.strategy import choose
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
 from tests.integration.test_pipeline import BUDGETS, KEY, Shelf, pipeline
@@ -23,9 +21,9 @@ SHOWN = Shown(
     begins="t1",
     global_context=(),
     blocks=(
-        Stood(name="global_context", digest="a", characters=9, tokens=300, system=True),
-        Stood(name="summary", digest="a", characters=9, tokens=300),
-        Stood(name="tail", digest="a", characters=9, tokens=90),
+        BlockFingerprint(name="global_context", digest="a", characters=9, tokens=300, system=True),
+        BlockFingerprint(name="summary", digest="a", characters=9, tokens=300),
+        BlockFingerprint(name="tail", digest="a", characters=9, tokens=90),
     ),
 )
 

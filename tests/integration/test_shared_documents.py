@@ -21,18 +21,15 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import Scope, redis_key
-from grounding.documents import lease
-from grounding.documents.backlog import Backlog
-from grounding.documents.chunking import Sizes
-from grounding.documents.disk_base import BASE_NAME
-from grounding.documents.disk_copy import DiskCopy
-from grounding.documents.indexer import Indexer
-from grounding.documents.lease import StoringLease
+from grounding.documents import indexer as documents_indexer
+from grounding.documents.indexer import Indexer, StoringLease
+from grounding.documents.ledger import Backlog
 from grounding.documents.library import DocumentMissing, DocumentRefused, Library
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.relevance import Floor
-from grounding.documents.search import Search
-from grounding.documents.shared_shelf import FEW, CatalogueTooNew, SharedShelf
+from grounding.documents.sync import BASE_NAME, FEW, CatalogueTooNew, DiskCopy, SharedShelf
+from grounding.retrieval.chunking import Sizes
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.relevance import Floor
+from grounding.retrieval.search import Search
 from tests.emulators.embedder import HashedWords
 
 ACME = Scope("acme")
@@ -349,7 +346,7 @@ async def test_a_holder_that_was_killed_is_waited_for_as_long_as_it_would_have_r
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that lives keeps it as long as it stores, though that takes longer, but not for ever."""
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(documents_indexer, "LEASE_SECONDS", 0.3)
     lives, waits = StoringLease(redis), StoringLease(redis)
     happened: list[str] = []
 
@@ -362,7 +359,7 @@ async def test_a_holder_that_was_killed_is_waited_for_as_long_as_it_would_have_r
         await asyncio.sleep(1.0)
         happened.append("one")
     assert happened == ["one", "other"]
-    monkeypatch.setattr(lease, "HOLD_SECONDS", 0.6)
+    monkeypatch.setattr(documents_indexer, "HOLD_SECONDS", 0.6)
     async with lives(ACME):
         await other()
     assert happened == ["one", "other", "other"]

@@ -22,9 +22,9 @@ from connectors.message import (
     OutboundMessage,
     StoreUnavailable,
 )
-from connectors.slack import intake
+from connectors.slack import receive
 from connectors.slack.connector import SlackConnector
-from connectors.slack.responses import MAX_POSTS
+from connectors.slack.send import MAX_POSTS
 from tests.contract.connector_suite import FakeGateway, reply_to, running, send_all
 from tests.contract.slack_harness import slack_connector, slack_connector_over_http
 from tests.emulators.slack import Channel, Person, SlackEmulator
@@ -147,7 +147,7 @@ async def test_a_gateway_that_hangs_or_breaks_keeps_nobody_waiting(
     slack: SlackEmulator, bot: SlackConnector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slack shows an error of its own after three seconds."""
-    monkeypatch.setattr(intake, "COMMAND_SECONDS", 0.05)
+    monkeypatch.setattr(receive, "COMMAND_SECONDS", 0.05)
 
     class OddGateway(FakeGateway):
         async def accept(self, message: InboundMessage) -> Accepted:
@@ -193,7 +193,7 @@ async def test_a_press_that_is_not_stored_in_time_is_shown_as_failed(
     slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not acknowledged, and the buttons stay."""
-    monkeypatch.setattr(intake, "COMMAND_SECONDS", 0.05)
+    monkeypatch.setattr(receive, "COMMAND_SECONDS", 0.05)
     slack.deadline_seconds = 0.3
 
     class OddGateway(FakeGateway):

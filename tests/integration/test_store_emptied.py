@@ -10,7 +10,7 @@ import pytest
 from config.settings import Settings
 from connectors.message import ConversationKey
 from grounding.transcript.entry import EntryRole
-from runtime import deliverer
+from runtime.delivery import deliverer
 from runtime.turns import worker
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest_asyncio
 
 from connectors.message import Scope
-from grounding.documents.embedding import Vector, WordLlamaEmbedder
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.trial import fill
-from grounding.documents.vocabulary import NOTHING, Vocabulary
-from grounding.strategy import MATCH_LOG_ODDS
-from grounding.tokens import load_tokens
+from grounding.evaluation.evaluate import fill
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.embedding import Vector, WordLlamaEmbedder
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.search import VOCABULARY_NOTHING, Vocabulary
+from grounding.strategy.strategy import MATCH_LOG_ODDS
 
 ACME = Scope("acme")
 DOCUMENTS = {
@@ -60,11 +60,11 @@ async def test_what_the_documents_speak_of_is_told_from_what_they_do_not(index: 
 
 
 async def test_another_workspaces_documents_have_no_say(index: EmbeddedIndex) -> None:
-    assert await Vocabulary(index, WordLlamaEmbedder()).best_match(Scope("other"), "kiln") == (NOTHING, 0)
+    assert await Vocabulary(index, WordLlamaEmbedder()).best_match(Scope("other"), "kiln") == (VOCABULARY_NOTHING, 0)
 
 
 async def test_a_message_without_words_speaks_of_nothing(index: EmbeddedIndex) -> None:
-    assert await Vocabulary(index, WordLlamaEmbedder()).best_match(ACME, "?!") == (NOTHING, 3)
+    assert await Vocabulary(index, WordLlamaEmbedder()).best_match(ACME, "?!") == (VOCABULARY_NOTHING, 3)
 
 
 async def test_a_model_whose_cosines_nobody_measured_is_not_asked(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ import httpx
 import pytest
 
 from connectors.message import ConversationKey
+from connectors.web.backend import COOKIE
 from connectors.web.channel import Channels
-from connectors.web.connector import MAX_STREAMS
-from connectors.web.page import FILES
-from connectors.web.sessions import COOKIE
+from connectors.web.connector import FILES, MAX_STREAMS
 from grounding.transcript.entry import Entry, EntryRole
 from runtime.turns.replies import NOTHING_SAID
 from tests.emulators.face import ADMIN, Face, sse

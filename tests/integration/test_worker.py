@@ -28,7 +28,8 @@ from connectors.message import (
 )
 from grounding.transcript.entry import Entry, EntryRole
 from grounding.transcript.log import Transcript
-from runtime.hub import Hub
+from runtime.coordination.hub import Hub
+from runtime.coordination.work_streams import GROUP
 from runtime.stores import connect
 from runtime.turns import worker
 from runtime.turns import worker as module
@@ -36,7 +37,6 @@ from runtime.turns.batch import Batch, Envelope, Lane, Lease, WorkItem
 from runtime.turns.lease import hold_lease
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.worker import Worker, notify_worker
-from runtime.work_streams import GROUP
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.own_redis import OwnRedis

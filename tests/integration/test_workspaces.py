@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import Author, InboundMessage, InvalidWorkspaceId, Scope, redis_key
-from runtime.removal import forget_keys
-from runtime.stored import NewerFormat, pack
-from runtime.workspaces import (
+from runtime.ingress.removal import forget_keys
+from runtime.stores import NewerFormat, pack
+from runtime.workspaces.workspaces import (
     SAMPLE,
     Route,
     UnknownWorkspace,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from config.settings import Settings
-from runtime.admin_token import AdminTokenUnreadable, admin_token
+from runtime.access.api_tokens import AdminTokenUnreadable, admin_token
 
 
 def mode(path: Path) -> int:

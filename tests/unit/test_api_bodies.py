@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
-from runtime.api.bodies import Body, lines, read_body, read_json
-from runtime.api.errors import ApiError
+from runtime.http.errors import ApiError, Body, lines, read_body, read_json
 
 
 class Wanted(Body):

@@ -8,9 +8,9 @@ from collections.abc import Collection
 import pytest
 
 from connectors.message import Scope
-from grounding.documents.index import IndexUnavailable
-from runtime.api.doctor import files_check
-from runtime.api.indexing import Indexing
+from grounding.retrieval.index import IndexUnavailable
+from runtime.http.doctor import files_check
+from runtime.http.routes.documents import Indexing
 
 SCOPE = Scope("acme")
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.api.metrics import SECONDS, Gauge, Metrics
 from runtime.cli.commands.metrics import figures
+from runtime.observability.metrics import SECONDS, Gauge, Metrics
 
 LABELS = r'(\{([a-zA-Z_]\w*="([^"\\\n]|\\["\\n])*",?)*\})?'
 VALUE = r"([+-]?(\d+(\.\d+)?(e[+-]?\d+)?|Inf)|NaN)"

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from runtime.api.sse import Emit, EventResponse
+from runtime.http.sse import Emit, EventResponse
 
 
 async def test_who_has_gone_is_sent_no_more_though_there_is_plenty_to_send() -> None:

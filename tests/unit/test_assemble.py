@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import load
-from grounding import assemble
-from grounding.blocks import PLACES, SEPARATOR, Prompt
-from grounding.budgets import Budgets
-from grounding.evidence import FREE
-from grounding.run_context import (
+from grounding.prompt import assemble
+from grounding.prompt.assemble import FREE
+from grounding.prompt_input.blocks import PLACES, SEPARATOR, Prompt
+from grounding.prompt_input.budgets import MIN_USER_TOKENS, WINDOW_SAFETY, Budgets
+from grounding.prompt_input.run_context import (
     Calibration,
     Censor,
     DegradedBlock,
@@ -27,8 +27,7 @@ from grounding.run_context import (
     TailEntry,
     Trace,
 )
-from grounding.tokens import load_tokens, utf8_length
-from grounding.window import MIN_USER_TOKENS, WINDOW_SAFETY
+from grounding.prompt_input.tokens import load_tokens, utf8_length
 
 TOKENS = load_tokens()
 BUDGETS = Budgets.from_settings(load({}).settings, window_tokens=8192)

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
-from grounding import assemble
-from grounding.codex.choosing import Room, choose
-from grounding.codex.material import Held, Size, size_of
+from grounding.codex.codex import Held, Room, Size, choose, size_of
 from grounding.codex.store import Holding
-from grounding.layers import codex
-from grounding.run_context import Censor, CodexFile, CodexInput, ContextLine, Participant, Passage, Query
-from grounding.window import WINDOW_SAFETY
+from grounding.prompt import assemble, layers
+from grounding.prompt_input.budgets import WINDOW_SAFETY
+from grounding.prompt_input.run_context import Censor, CodexFile, CodexInput, ContextLine, Participant, Passage, Query
 from promptpolicy.sigils import Sigil
 from runtime.turns.material import ChosenMaterial, FoundMaterial, MaterialChooser, MaterialRequest, merged, room_of
 from runtime.turns.tools import NO_TOOLS
@@ -45,7 +43,7 @@ def test_material_that_is_given_whole_leaves_room_for_every_message(
     budgets = BUDGETS.model_copy(update=changed)
     told = "Be kind. " * identity
     files = (CodexFile(path="a.md", text=word * times),)
-    size = size_of(codex.text(files), TOKENS)
+    size = size_of(layers.codex_text(files), TOKENS)
     offer = replace(NO_TOOLS, tokens=tools)
     turn = MaterialRequest(
         cast("Any", None), None, budgets, told, TOKENS.count(told), offer, (), small_talk=False, keep=False
@@ -71,7 +69,7 @@ def test_material_that_is_given_whole_leaves_room_for_every_message(
 
     block = prompt.block("codex")
     assert block is not None
-    assert block.text == codex.text(files)
+    assert block.text == layers.codex_text(files)
     assert len(prompt.system) + len(prompt.user) <= characters
     beside = sum(one.tokens for one in prompt.blocks if one.place.message == "system" and one.name != "codex")
     needed = size.weight + WINDOW_SAFETY * (beside + prompt.tokens_total + tools)

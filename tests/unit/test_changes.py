@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.changes import NEWEST, OLDEST, RUNS, RUNS_OF_EACH, Changes
+from runtime.search.sync import NEWEST, OLDEST, RUNS, RUNS_OF_EACH, Changes
 
 
 class Slow:

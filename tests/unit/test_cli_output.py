@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from connectors.console.convert import neutralise
 from connectors.message import ConversationKey, Degraded, Source, Usage
-from grounding.strategy import Reason, Strategy, choose
+from grounding.strategy.strategy import Reason, Strategy, choose
+from runtime.cli.chat import EXAMPLES, Greeting, answer, greeting
 from runtime.cli.commands.search import excerpt
-from runtime.cli.greeting import EXAMPLES, Greeting, greeting
 from runtime.cli.output import count, dollars, json_text, milliseconds, plain_table
-from runtime.cli.remote import answer
-from runtime.events import readable
-from runtime.explaining import REASONS, STRATEGIES
+from runtime.observability.events import readable
+from runtime.turns.manifest import REASONS, STRATEGIES
 
 
 def test_a_plain_table_cuts_nothing_and_aligns_numbers_to_the_right() -> None:

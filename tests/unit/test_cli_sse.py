@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.cli.sse import EventParser
+from runtime.cli.client import EventParser
 
 DATA = st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=3)
 

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.codex.choosing import RETURN, Room, choose
-from grounding.codex.index import cut
-from grounding.codex.material import Size, check_path, shown_path, size_of
+from grounding.codex.codex import RETURN, Room, Size, check_path, choose, shown_path, size_of
+from grounding.codex.store import cut
 from grounding.documents.library import DocumentRefused
-from grounding.layers import codex
-from grounding.run_context import CodexFile, CodexInput
-from grounding.sections import neutral
-from grounding.tokens import load_tokens
+from grounding.prompt import layers
+from grounding.prompt_input.run_context import CodexFile, CodexInput
+from grounding.prompt_input.sections import neutral
+from grounding.prompt_input.tokens import load_tokens
 from runtime.cli.commands.codex import NothingToAdd, each_once, files_at
 from tests.unit.test_assemble import build
 
@@ -34,7 +33,7 @@ FILES = st.dictionaries(st.sampled_from(("a.md", "b/c.py", "here/d.txt", "e[1].r
 
 def whole(files: dict[str, str]) -> CodexInput:
     made = tuple(CodexFile(path=path, text=text) for path, text in files.items())
-    size = size_of(codex.text(made), TOKENS)
+    size = size_of(layers.codex_text(made), TOKENS)
     return CodexInput(
         mode="whole", why="below_line", tokens=size.tokens, weight=size.weight, limit=9000, count=len(made), files=made
     )
@@ -42,9 +41,9 @@ def whole(files: dict[str, str]) -> CodexInput:
 
 @given(files=FILES)
 def test_what_files_take_by_themselves_adds_up_to_what_all_of_them_take(files: dict[str, str]) -> None:
-    parts = [size_of(codex.file_text(path, text) + "\n", TOKENS) for path, text in files.items()]
-    every = sum(parts, size_of(codex.FRAME, TOKENS))
-    text = codex.text(tuple(CodexFile(path=path, text=text) for path, text in files.items()))
+    parts = [size_of(layers.file_text(path, text) + "\n", TOKENS) for path, text in files.items()]
+    every = sum(parts, size_of(layers.FRAME, TOKENS))
+    text = layers.codex_text(tuple(CodexFile(path=path, text=text) for path, text in files.items()))
 
     assert (every.tokens, every.characters) == (COUNT(text), len(text))
     assert every.weight >= 1.05 * COUNT(text)
@@ -55,8 +54,8 @@ def test_the_same_files_have_the_same_bytes_in_whatever_order_they_come(files: d
     made = [CodexFile(path=path, text=text) for path, text in files.items()]
     shuffled = sorted(made, key=lambda _: order.random())  # type: ignore[attr-defined]
 
-    assert codex.text(tuple(made)) == codex.text(tuple(shuffled))
-    assert codex.text(tuple(made)).count("</codex>") == 1
+    assert layers.codex_text(tuple(made)) == layers.codex_text(tuple(shuffled))
+    assert layers.codex_text(tuple(made)).count("</codex>") == 1
 
 
 @given(files=FILES, data=st.data())
@@ -65,7 +64,7 @@ def test_one_changed_character_changes_the_prefix_and_nothing_else(files: dict[s
     text = files[path] + "x"
     place = data.draw(st.integers(0, len(text) - 1))
     changed = text[:place] + ("y" if text[place] != "y" else "z") + text[place + 1 :]
-    if codex.file_text(path, neutral(text)) == codex.file_text(path, neutral(changed)):
+    if layers.file_text(path, neutral(text)) == layers.file_text(path, neutral(changed)):
         return  # a character that is never shown
     one, other = build(codex=whole({**files, path: text})), build(codex=whole({**files, path: changed}))
 
@@ -223,4 +222,4 @@ def test_files_that_would_take_each_others_place_are_refused(tmp_path: Path) -> 
 
 @given(st.lists(st.sampled_from(("a", "=== b", "", "c d")), min_size=1), st.sampled_from(("\r", "\r\n")))
 def test_lines_are_the_same_whichever_character_ends_them(lines: list[str], end: str) -> None:
-    assert codex.file_text("a.txt", end.join(lines)) == codex.file_text("a.txt", "\n".join(lines))
+    assert layers.file_text("a.txt", end.join(lines)) == layers.file_text("a.txt", "\n".join(lines))

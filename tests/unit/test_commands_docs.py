@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.documents.library import check_path
-from runtime.commands.docs import document_path
+from runtime.commands.documents import document_path
 
 
 @pytest.mark.parametrize(

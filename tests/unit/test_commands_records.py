@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import NeverDeleted, NoSuchRecord, Provenance, Record, State, Type
-from runtime.commands.command import CommandRefused, Invocation
-from runtime.commands.records import FORGOT_MINE, RecordWords
+from grounding.memory.records.model import NeverDeleted, NewRecord, NoSuchRecord, Provenance, Record, State, Type
+from runtime.commands.memory import FORGOT_MINE, RecordWords
+from runtime.commands.registry import CommandRefused, Invocation
 from tests.emulators.records import RememberedRecords
 
 LENA, BO = Scope("acme", None, "http:u1"), Scope("acme", None, "http:u2")

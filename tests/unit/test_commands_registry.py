@@ -9,10 +9,8 @@ import structlog
 
 from connectors.connector import CommandHint
 from connectors.message import AgentRuntimeError, Author, ConversationKey, InboundMessage, Role, StoreUnavailable
-from runtime.commands.command import Command, CommandRefused, Invocation
-from runtime.commands.help import Help
-from runtime.commands.registry import Commands
-from runtime.commands.spoken import Spoken
+from runtime.commands.registry import Command, CommandRefused, Commands, Invocation, Spoken
+from runtime.commands.session import Help
 
 KEY = ConversationKey("acme", "telegram", "501")
 MESSAGE = InboundMessage("telegram", "501", "m1", Author("501", "Lena"), "/x")

@@ -5,14 +5,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.text import plain as plain_text
-from connectors.text.form import Code, parse
-from grounding.blocks import Prompt
-from grounding.run_context import DegradedBlock
+from connectors.text import render as plain_text
+from connectors.text.parse import Code, parse
+from grounding.prompt_input.blocks import Prompt
+from grounding.prompt_input.run_context import DegradedBlock
+from runtime.billing.usage import ModelUsage
+from runtime.commands.registry import code, fenced, items, plain
 from runtime.commands.turns import explanation, totals
-from runtime.commands.wording import code, fenced, items, plain
 from runtime.turns.manifest import Manifest
-from runtime.usage import ModelUsage
 from tests.unit.test_assemble import build, context
 
 printable = st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126), min_size=1)
@@ -20,7 +20,7 @@ printable = st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint
 
 @given(printable.filter(lambda text: text.strip()))
 def test_a_span_shows_exactly_what_it_holds(text: str) -> None:
-    assert plain_text.render(parse(code(text))) == " ".join(text.split())
+    assert plain_text.plain_render(parse(code(text))) == " ".join(text.split())
 
 
 @given(st.text(st.sampled_from("`~a \n>#-"), max_size=60))
@@ -33,7 +33,7 @@ def test_no_line_of_a_text_closes_its_block(text: str) -> None:
 
 @given(printable.filter(lambda text: text.strip()))
 def test_a_name_cannot_set_anything(name: str) -> None:
-    assert plain_text.render(parse(f"by {plain(name)}.")) == f"by {' '.join(name.split())}."
+    assert plain_text.plain_render(parse(f"by {plain(name)}.")) == f"by {' '.join(name.split())}."
 
 
 def test_a_list_is_a_line_for_each() -> None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.tokens import load_tokens
-from promptpolicy import rules
-from promptpolicy.condensing import again, check_kind, difference, judge, plan, verbatim
-from promptpolicy.slot import EVERYWHERE, InvalidDirective, Kind, Slot
+from grounding.prompt_input.tokens import load_tokens
+from promptpolicy import condense
+from promptpolicy.condense import check_kind, condense_messages, difference, judge, retry_messages, verbatim
+from promptpolicy.policy import EVERYWHERE, InvalidDirective, Kind, Slot
 
 COUNT = load_tokens().count
 OLD = """\
@@ -177,8 +177,8 @@ def test_a_rule_that_may_be_gone_or_turned_is_told_in_its_own_words(part: str, o
     ],
 )
 def test_rules_of_other_languages_are_told_too(old: str, kept: str, lost: str, said: str) -> None:
-    assert list(rules.lost(old, kept)) == []
-    assert said in next(rules.lost(old, lost))
+    assert list(condense.lost(old, kept)) == []
+    assert said in next(condense.lost(old, lost))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_where_no_rule_can_be_looked_for_that_is_told(old: str, new: str) -> Non
 
 @given(st.text(max_size=300))
 def test_a_text_has_lost_no_rule_of_its_own(text: str) -> None:
-    assert list(rules.lost(text, text)) == []
+    assert list(condense.lost(text, text)) == []
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_no_text_that_is_accepted_lacks_a_part_that_has_to_stay(old: str, new: s
 
 
 def test_a_model_that_is_asked_again_is_told_what_was_wrong() -> None:
-    asked = again(plan(OLD), "nothing", ("it lost the number '14'",))
+    asked = retry_messages(condense_messages(OLD), "nothing", ("it lost the number '14'",))
     assert [one["role"] for one in asked] == ["system", "user", "assistant", "user"]
     assert asked[1]["content"] == OLD
     assert "it lost the number '14'" in asked[3]["content"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.console.markdown import render, split_finished
+from connectors.console.convert import render, split_finished
 
 MARKDOWN = st.lists(
     st.sampled_from(["a", "bc ", "\n", "\n\n", "- ", "1. ", "# ", "```\n", "> ", "|a|b|\n|-|-|\n", "  ", "**", "`"])

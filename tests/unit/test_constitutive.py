@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from grounding.assemble import ContextTooLarge
-from grounding.blocks import PLACES
-from grounding.codex.material import size_of
-from grounding.layers import codex
-from grounding.run_context import (
-    CodexFile,
-    CodexInput,
-    Device,
-    EnvironmentInput,
-    Link,
-    SigilInput,
-    Trace,
-)
+from grounding.codex.codex import size_of
+from grounding.prompt import layers
+from grounding.prompt.assemble import ContextTooLarge
+from grounding.prompt_input.blocks import PLACES
+from grounding.prompt_input.run_context import CodexFile, CodexInput, Device, EnvironmentInput, Link, SigilInput, Trace
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
 
 TRACE = Trace(turn_id="t-7", asked="how do I log in?", answered="With the key.", marked_on="2026-01-02", good=2)
@@ -24,7 +16,7 @@ TRACE = Trace(turn_id="t-7", asked="how do I log in?", answered="With the key.",
 
 def whole(*files: tuple[str, str]) -> CodexInput:
     made = tuple(CodexFile(path=path, text=text) for path, text in files)
-    size = size_of(codex.text(made), TOKENS)
+    size = size_of(layers.codex_text(made), TOKENS)
     return CodexInput(
         mode="whole",
         why="below_line",

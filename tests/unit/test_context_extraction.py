@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from grounding.memory import extract
-from grounding.memory.document import Line, bodies, lines, surviving
-from grounding.memory.facts import Facts
-from grounding.memory.sentences import paragraphs, sentences
+from grounding.memory.context_document import summarise
+from grounding.memory.context_document.document import Line, bodies, lines, surviving
+from grounding.memory.context_document.summarise import Facts, paragraphs, sentences
 from grounding.transcript.entry import Entry, EntryRole
 
 
@@ -24,7 +23,7 @@ def talk(*lines: str, first: int = 1) -> list[Entry]:
 
 
 def noted(*lines: str, previous: str = "", kept: tuple[Line, ...] = ()) -> dict[str, str]:
-    return bodies(extract.document(previous, talk(*lines), 7, kept))
+    return bodies(summarise.document(previous, talk(*lines), 7, kept))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_numbers_units_dates_and_names_of_several_languages_stay_whole(said: lis
 
 
 def test_a_correction_of_a_correction_is_what_holds() -> None:
-    first = extract.document(
+    first = summarise.document(
         "",
         talk(
             "Lena> The launch date is 12 March.",
@@ -62,7 +61,7 @@ def test_a_correction_of_a_correction_is_what_holds() -> None:
         7,
     )
     assert bodies(first)["Facts"] == "- launch date: 15 March"
-    second = extract.document(first, talk("Lena> No, back to 12 March.", first=4), 7)
+    second = summarise.document(first, talk("Lena> No, back to 12 March.", first=4), 7)
     assert bodies(second)["Facts"] == "- launch date: 12 March"
 
 
@@ -111,8 +110,8 @@ def test_in_a_group_everybody_has_facts_of_their_own() -> None:
 
 
 def test_a_group_is_remembered_as_one_when_a_single_person_goes_on() -> None:
-    first = extract.document("", talk("Lena> hm, the desk?", "Omar> no idea, the door?"), 7)
-    second = bodies(extract.document(first, talk("Omar> my desk is 7A", first=3), 7))
+    first = summarise.document("", talk("Lena> hm, the desk?", "Omar> no idea, the door?"), 7)
+    second = bodies(summarise.document(first, talk("Omar> my desk is 7A", first=3), 7))
     assert second["Description"] == "People: Lena, Omar"
     assert second["Facts"] == "- Omar's desk: 7A"
 
@@ -140,7 +139,7 @@ def test_what_was_done_and_comes_next_is_progress_and_politeness_is_not() -> Non
 def test_what_was_done_before_stays_while_there_is_room() -> None:
     made = ""
     for number in range(1, 10):
-        made = extract.document(made, talk(f"Sam> do step {number}", f"BOT> I have finished step {number}."), 4)
+        made = summarise.document(made, talk(f"Sam> do step {number}", f"BOT> I have finished step {number}."), 4)
     assert bodies(made)["Progress"].splitlines() == [f"- Done: I have finished step {n}." for n in (6, 7, 8, 9)]
 
 
@@ -181,8 +180,8 @@ def test_lists_as_people_write_them_are_neither_doubled_nor_lost() -> None:
     )
     kept = tuple(lines(put))
     talked = [f"Lena> I have sent letter {number}." for number in range(9)] + ["BOT> Done: filed it."]
-    once = extract.document(put, talk(*talked, "Lena> the office is Bergen"), 7, kept)
-    made = bodies(extract.document(once, talk("Lena> I have sent all."), 7, surviving(once, kept)))
+    once = summarise.document(put, talk(*talked, "Lena> the office is Bergen"), 7, kept)
+    made = bodies(summarise.document(once, talk("Lena> I have sent all."), 7, surviving(once, kept)))
     assert made["Facts"].splitlines() == [
         "- Boss: Ada",
         "- Meeting: Monday in room 4",

@@ -8,10 +8,8 @@ from typing import Any, cast
 import pytest
 
 from connectors.message import ConversationKey, StoreUnavailable
-from grounding.continuing import Continuing, Documents
-from grounding.memory.contexts import ContextDocument
-from grounding.sessions.freezing import Freezing
-from grounding.sessions.shown import Shown
+from grounding.memory.context_document.store import ContextDocument
+from grounding.prompt.session_prefix import Continuing, Documents, Freezing, Shown
 
 KEY = ConversationKey("sample", "http", "one")
 

@@ -2,12 +2,18 @@
 
 import pytest
 
-from grounding.cues.english import ENGLISH
-from grounding.cues.file import MAX_PHRASES, InvalidCues, cues_of, parse, problem_in
-from grounding.cues.kinds import KINDS
-from grounding.cues.languages import LANGUAGES, spoken
-from grounding.cues.words import words_of
-from grounding.strategy import choose
+from grounding.strategy.cues import KINDS, words_of
+from grounding.strategy.languages import (
+    ENGLISH,
+    LANGUAGES,
+    MAX_PHRASES,
+    InvalidCues,
+    cues_of,
+    parse,
+    problem_in,
+    spoken,
+)
+from grounding.strategy.strategy import choose
 
 FILE = """
 languages = ["german"]

@@ -8,12 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectors.message import ConversationKey, Scope
-from grounding.cues.english import ENGLISH
-from grounding.deciding import Deciding
-from grounding.documents.index import IndexUnavailable
-from grounding.documents.relevance import MEASURED_CHUNKS
-from grounding.documents.vocabulary import Match
-from grounding.run_context import TailEntry
+from grounding.pipeline import Deciding
+from grounding.prompt_input.run_context import TailEntry
+from grounding.retrieval.index import IndexUnavailable
+from grounding.retrieval.relevance import MEASURED_CHUNKS
+from grounding.retrieval.search import Match
+from grounding.strategy.languages import ENGLISH
 from grounding.transcript.entry import Entry, EntryRole
 
 KEY = ConversationKey("acme", "http", "default")

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from promptpolicy.files import Step, decide, undone_by
-from promptpolicy.slot import Kind, Place, Slot, digest
-from promptpolicy.tree import Copied, Found
-from promptpolicy.versions import Version
+from promptpolicy.directives import Version
+from promptpolicy.file_sync import Step, decide, find_reverted_version
+from promptpolicy.file_tree import SlotFile, SyncedCopy
+from promptpolicy.policy import Kind, Place, Slot, digest
 
 SLOT = Slot(Place(Scope("acme")), Kind.SYSTEM)
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def file(text: str, ending: str = "\n", seconds: float = 0) -> Found:
+def file(text: str, ending: str = "\n", seconds: float = 0) -> SlotFile:
     """A file that was changed *seconds* after `NOW`, when versions are published here."""
     sha256 = hashlib.sha256(f"{text}{ending}".encode()).hexdigest()
-    return Found(SLOT, "SYSTEM_PROMPT.md", sha256, text, changed_at=NOW + timedelta(seconds=seconds))
+    return SlotFile(SLOT, "SYSTEM_PROMPT.md", sha256, text, changed_at=NOW + timedelta(seconds=seconds))
 
 
 def stored(number: int, text: str | None, origin: str = "command") -> Version:
@@ -30,8 +30,8 @@ def stored(number: int, text: str | None, origin: str = "command") -> Version:
     return Version(SLOT, number, text, "telegram:7", NOW, origin, sha256, len(text or ""))
 
 
-def copied(text: str, version: int) -> Copied:
-    return Copied(file(text).sha256, version)
+def copied(text: str, version: int) -> SyncedCopy:
+    return SyncedCopy(file(text).sha256, version)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def copied(text: str, version: int) -> Copied:
         (file("a"), copied("a", 5), stored(1, "b"), Step.CONFLICT),
         (file("a"), copied("a", 2), stored(2, "b"), Step.CONFLICT),
         (file("a"), None, stored(2, None), Step.IMPORT),
-        (Found(SLOT, "SYSTEM_PROMPT.md", "", None, "not UTF-8"), copied("a", 1), stored(1, "a"), Step.REJECT),
+        (SlotFile(SLOT, "SYSTEM_PROMPT.md", "", None, "not UTF-8"), copied("a", 1), stored(1, "a"), Step.REJECT),
     ],
 )
 def test_each_difference_has_its_step(
-    found: Found | None, last: Copied | None, newest: Version | None, step: Step
+    found: SlotFile | None, last: SyncedCopy | None, newest: Version | None, step: Step
 ) -> None:
     assert decide(found, last, newest) is step
 
@@ -82,9 +82,9 @@ def test_each_difference_has_its_step(
 )
 def test_a_file_does_not_undo_what_was_published_elsewhere(origins: list[str], undone: int | None) -> None:
     history = [stored(number, f"text {number}", origin) for number, origin in enumerate(origins, 1)][::-1]
-    found = undone_by("text 1", history)
+    found = find_reverted_version("text 1", history)
     assert (found.version if found else None) == undone
-    assert undone_by("something else", history) is None
+    assert find_reverted_version("something else", history) is None
 
 
 texts = st.sampled_from(["a", "b", "c"])
@@ -95,14 +95,14 @@ versions = st.none() | st.builds(stored, st.integers(1, 4), st.none() | texts, s
 
 @given(files, records, versions)
 def test_one_step_is_enough_and_no_published_text_is_lost(
-    found: Found | None, last: Copied | None, newest: Version | None
+    found: SlotFile | None, last: SyncedCopy | None, newest: Version | None
 ) -> None:
     step = decide(found, last, newest)
     number = newest.version if newest else 0
     if step is Step.IMPORT:
         assert found is not None
         newest = stored(number + 1, found.text)
-        last = Copied(found.sha256, number + 1)
+        last = SyncedCopy(found.sha256, number + 1)
     elif step is Step.CLEAR:
         newest, last = stored(number + 1, None), None
     elif step in (Step.COPY, Step.CONFLICT):
@@ -110,7 +110,7 @@ def test_one_step_is_enough_and_no_published_text_is_lost(
         found = None if newest.text is None else file(newest.text)
         last = None if newest.text is None else copied(newest.text, newest.version)
     elif step is Step.NOTE:
-        last = None if found is None else Copied(found.sha256, number)
+        last = None if found is None else SyncedCopy(found.sha256, number)
     assert decide(found, last, newest) is Step.NOTHING
     assert (found.text if found else None) == (newest.text if newest else None)
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.connector import AttachmentUnavailable, CommandHint, Location
-from connectors.discord.attachments import CDN_HOSTS, handle_of, location, read_handle, url_in
-from connectors.discord.commands import MAX_COMMANDS, are_registered, to_commands
+from connectors.discord.events import CDN_HOSTS, handle_of, location, read_handle, url_in
+from connectors.discord.interactions import MAX_COMMANDS, are_registered, to_commands
 
 HINTS = st.builds(CommandHint, st.text(max_size=40), st.text(max_size=200), st.text(max_size=200))
 DISCORD = "https://discord.com/api/v10"

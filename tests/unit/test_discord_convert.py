@@ -12,11 +12,11 @@ from discord.user import ClientUser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.discord import REPLY_HINT, convert
-from connectors.discord.client import GatewayClient
-from connectors.discord.commands import from_interaction
-from connectors.discord.events import heard, place_of
+from connectors.discord import REPLY_HINT, events
+from connectors.discord.interactions import from_interaction
+from connectors.discord.login import GatewayClient
 from connectors.discord.payloads import NONCE_CHARACTERS, nonce_of, to_edit, to_parts, to_send
+from connectors.discord.receive import heard, place_of
 from connectors.message import (
     Attachment,
     Author,
@@ -342,7 +342,7 @@ def test_no_two_places_share_a_workspace(number: int) -> None:
     state: Any = None
     server = discord.PartialMessageable(state=state, id=1, guild_id=number)
     direct = discord.PartialMessageable(state=state, id=1)
-    names = {convert.default_workspace(place, number) for place in (server, direct)}
+    names = {events.default_workspace(place, number) for place in (server, direct)}
     assert len(names) == 2
     assert all(check_workspace_id(name) for name in names)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.discord.hearing import MAX_CHANNELS, Hearing
+from connectors.discord.session import MAX_CHANNELS, Hearing
 
 LEAST, MOST = 60.0, 300.0
 

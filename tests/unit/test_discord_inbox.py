@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.discord.inbox import MAX_CHANNELS, SLACK_MILLISECONDS, Gap, Inbox
+from connectors.discord.receive import MAX_CHANNELS, SLACK_MILLISECONDS, Gap, Inbox
 from connectors.message import Author, InboundMessage
 
 MESSAGE = InboundMessage("discord", "1", "0", Author("501"), "hello")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.discord.mentions import Identity, Names, with_names, without_own_mentions
+from connectors.discord.events import Identity, Names, with_names, without_own_mentions
 
 ME = Identity(user=123, role=321)
 NAMES = Names(users={5: "Lena"}, roles={6: "crew"}, channels={7: "general"})

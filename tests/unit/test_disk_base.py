@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents import disk_base
-from grounding.documents.disk_base import BASE_NAME, CHANGES_NAME, Base, DiskBase, Same
+from grounding.documents import sync
+from grounding.documents.sync import BASE_NAME, CHANGES_NAME, Base, DiskBase, Same
 
 MANY: Base = {f"{number}.md": Same("0" * 64, number, number) for number in range(50)}
 
@@ -33,7 +33,7 @@ def test_one_change_among_many_documents_is_one_line(tmp_path: Path) -> None:
 
 
 def test_many_changes_are_taken_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_base, "MOST_CHANGES", 60)
+    monkeypatch.setattr(sync, "MOST_CHANGES", 60)
     disk = DiskBase()
     save(disk, tmp_path, MANY)
     save(disk, tmp_path, {path: Same("1" * 64, 1, 1) for path in MANY})
@@ -49,7 +49,7 @@ def test_what_was_saved_last_is_loaded(
     folder = tmp_path_factory.mktemp("acme")
     disk = DiskBase()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk_base, "MOST_CHANGES", 6)
+        patch.setattr(sync, "MOST_CHANGES", 6)
         for one in saved:
             base = {path: Same(str(number), number, number) for path, number in one.items()}
             save(disk, folder, base)
@@ -105,8 +105,8 @@ def test_nothing_is_written_down_in_a_folder_that_got_the_inode_of_the_one_befor
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else documents of the former would be taken for deleted in the latter, and with that everywhere."""
-    look = disk_base._look
-    monkeypatch.setattr(disk_base, "_look", lambda file: (1, 2, 3) if file.is_dir() else look(file))
+    look = sync._look
+    monkeypatch.setattr(sync, "_look", lambda file: (1, 2, 3) if file.is_dir() else look(file))
     disk, folder = DiskBase(), tmp_path / "acme"
     folder.mkdir()
     assert disk.load(folder) == {}

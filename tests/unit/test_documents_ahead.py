@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from grounding.documents.ahead import made_ahead
+from grounding.documents.indexer import made_ahead
 
 
 async def numbers(told: list[str], count: int, fails: bool = False) -> AsyncGenerator[int, None]:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.documents.arms import hits_of
-from grounding.documents.index import Arm, Hit, Kind, Passage
-from grounding.documents.stored import payload
+from grounding.retrieval.index import Arm, Hit, Kind, Passage
+from grounding.retrieval.ranking import hits_of
+from grounding.retrieval.stored import payload
 
 
 @dataclass

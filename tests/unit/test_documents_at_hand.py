@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.at_hand import AtHand
+from grounding.documents.library import AtHand
 
 
 async def passes() -> None:

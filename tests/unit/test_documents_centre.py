@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.centre import (
+from grounding.retrieval.ranking import (
     CENTRES,
     MAX_AGE_SECONDS,
     SIZE_MAX_AGE_SECONDS,

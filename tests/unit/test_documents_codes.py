@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from grounding.documents.codes import codes
-from grounding.documents.index import Arm, Hit, Kind, Passage
-from grounding.documents.relevance import NAMED_LOG_ODDS, floor_for
+from grounding.retrieval.bm25 import codes
+from grounding.retrieval.index import Arm, Hit, Kind, Passage
+from grounding.retrieval.relevance import NAMED_LOG_ODDS, floor_for
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from connectors.message import Scope
-from grounding.documents.evaluate import ALONE, BM25, DENSE, FUSED, RERANKED, RRF, evaluate, reciprocal_rank_fusion
-from grounding.documents.index import Hit, Kind, Passage
-from grounding.documents.metrics import score
-from grounding.documents.qdrant_edge import EmbeddedIndex
-from grounding.documents.question_set import BadQuestionSet, QuestionSet, load
-from grounding.documents.rerank import RerankUnavailable
+from grounding.evaluation.datasets import BadQuestionSet, QuestionSet, load
+from grounding.evaluation.evaluate import ALONE, BM25, DENSE, FUSED, RERANKED, RRF, evaluate, reciprocal_rank_fusion
+from grounding.evaluation.metrics import score
+from grounding.retrieval.index import Hit, Kind, Passage
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.ranking import RerankUnavailable
 from tests.emulators.embedder import HashedWords
 
 

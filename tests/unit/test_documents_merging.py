@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.merging import Step, step
+from grounding.documents.sync import Step, step
 
 texts = st.none() | st.sampled_from(["one", "two", "three"])
 

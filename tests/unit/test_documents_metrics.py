@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.metrics import (
+from grounding.evaluation.metrics import (
     Ranking,
     figures,
     ndcg_at,

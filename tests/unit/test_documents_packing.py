@@ -12,13 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.chunking import Sizes, chunk_document
-from grounding.documents.duplicates import drop_near_duplicates
-from grounding.documents.excerpts import beginning, clip, without_bare_headings
-from grounding.documents.index import Arm, Hit, Kind, Passage
-from grounding.documents.packing import Retrieved, Room, choose, join, neighbours_wanted, pack
-from grounding.documents.relevance import MEASURED_CHUNKS, NAMED_LOG_ODDS, Floor, features, floor_for
-from grounding.tokens import load_tokens
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.chunking import Sizes, chunk_document
+from grounding.retrieval.index import Arm, Hit, Kind, Passage
+from grounding.retrieval.packing import (
+    Retrieved,
+    Room,
+    beginning,
+    choose,
+    clip,
+    drop_near_duplicates,
+    join,
+    neighbours_wanted,
+    pack,
+    without_bare_headings,
+)
+from grounding.retrieval.relevance import MEASURED_CHUNKS, NAMED_LOG_ODDS, Floor, features, floor_for
 
 TOKENS = load_tokens()
 

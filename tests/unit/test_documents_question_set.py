@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import runtime
-from grounding.documents.question_set import BadQuestionSet, load
+from grounding.evaluation.datasets import BadQuestionSet, load
 
 SAMPLE = Path(runtime.__file__).parent / "sample"
 

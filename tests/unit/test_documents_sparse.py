@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents import sparse
-from grounding.documents.sparse import (
+from grounding.retrieval import bm25
+from grounding.retrieval.bm25 import (
     PAIR_WEIGHT,
     _pairs,
     _stem,
@@ -113,16 +113,16 @@ def test_threads_that_stem_at_once_get_no_stems_of_one_another() -> None:
     st.integers(0, 30),
 )
 def test_a_vector_of_many_terms_is_what_it_would_be_of_few(indices: list[int], head: int) -> None:
-    by_numbers = sparse._saturated(indices, 60.0, indices[:head])
-    with patch.object(sparse, "_MANY_TERMS", len(indices) + 1):
-        assert sparse._saturated(indices, 60.0, indices[:head]) == by_numbers
+    by_numbers = bm25._saturated(indices, 60.0, indices[:head])
+    with patch.object(bm25, "_MANY_TERMS", len(indices) + 1):
+        assert bm25._saturated(indices, 60.0, indices[:head]) == by_numbers
 
 
 def test_a_word_that_is_far_too_long_is_not_remembered_as_it_is() -> None:
-    before, word = len(sparse._terms), "blob" * 30_000
+    before, word = len(bm25._terms), "blob" * 30_000
     assert terms(f"{word} {word}s") == [word[:64]] * 2
-    assert len(sparse._terms) <= before + 1
-    assert word not in sparse._terms
+    assert len(bm25._terms) <= before + 1
+    assert word not in bm25._terms
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=30))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grounding.documents.english import is_english
-from grounding.documents.minilm import load_tokenizer
+from grounding.retrieval.bm25 import is_english
+from grounding.retrieval.minilm import load_tokenizer
 
 TOKENIZER = load_tokenizer()
 

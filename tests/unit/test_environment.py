@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.connector import Health, State
-from grounding.environment import BACK_ABOVE, frozen
-from grounding.run_context import Device, EnvironmentInput, Link, ModelMemory
-from runtime.api.doctor import machine_check
-from runtime.api.health import machine_gauges
-from runtime.api.metrics import Metrics
-from runtime.environment.gpus import DRIVER_BROKEN, MIB, NO_GPU, Cards, Gpus
-from runtime.environment.machine import Seen, Supply, free_memory_mib, supply
-from runtime.environment.model_memory import ModelMemories
-from runtime.environment.sampling import SILENT, ReadsCards, Surroundings
+from grounding.prompt.memory_budget import BACK_ABOVE, frozen
+from grounding.prompt_input.run_context import Device, EnvironmentInput, Link, ModelMemory
+from runtime.http.doctor import machine_check
+from runtime.http.routes.admin import machine_gauges
+from runtime.machine.hardware import DRIVER_BROKEN, MIB, NO_GPU, Cards, Gpus, Seen, Supply, free_memory_mib, supply
+from runtime.machine.model_memory import ModelMemories
+from runtime.machine.sampling import SILENT, ReadsCards, Surroundings
+from runtime.observability.metrics import Metrics
 from tests.conftest import MakeSettings
 
 BUFFER = 512

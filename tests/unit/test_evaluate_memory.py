@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from grounding.documents.conversation_set import Asked, Conversation, load_conversations
-from grounding.documents.question_set import BadQuestionSet
-from grounding.evaluate_memory import Recalled, score_memory, stands_in
+from grounding.evaluation.datasets import Asked, BadQuestionSet, Conversation, load_conversations
+from grounding.evaluation.evaluate import Recalled, score_memory, stands_in
 
 
 def message(name: str, text: str, session: int = 1, date: str = "", speaker: str = "Ann") -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import structlog
 
-from runtime import events
-from runtime.redaction import Redaction
+from runtime.observability import events
+from runtime.observability.redaction import Redaction
 
 
 @pytest.fixture(autouse=True)

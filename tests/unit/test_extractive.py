@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from grounding.documents.embedding import WordLlamaEmbedder
-from grounding.extractive import reply
-from grounding.layers import codex, global_context, recall, records, retrieval, summary, tail
-from grounding.quotable import read_prompt
+from grounding.extractive.answer import reply
+from grounding.extractive.quotable import read_prompt
+from grounding.prompt import layers
+from grounding.retrieval.embedding import WordLlamaEmbedder
 
-PASSAGES = f"""{retrieval.HEAD}
+PASSAGES = f"""{layers.RETRIEVAL_HEAD}
 [pricing.md › Pricing › Plans]
 # Pricing
 
@@ -30,7 +30,7 @@ Remove old bundles:
 ```sh
 tw bundles prune
 ```
-{retrieval.FOOT}"""
+{layers.RETRIEVAL_FOOT}"""
 NOW = "<now>\nToday is Monday, 2026-11-23.\n</now>"
 SYSTEM = "You are a chat assistant."
 
@@ -120,7 +120,7 @@ async def test_a_heading_that_is_asked_for_brings_what_stands_below_it() -> None
     ],
 )
 async def test_where_nothing_answers_it_says_so_in_the_questions_language(question: str, line: str) -> None:
-    for sources in (PASSAGES, retrieval.NOTHING_FOUND, ""):
+    for sources in (PASSAGES, layers.NOTHING_FOUND, ""):
         assert (await answer("\n\n".join(filter(None, (sources, NOW, question))))).startswith(line)
 
 
@@ -137,12 +137,15 @@ Der Steinofen wird um 01:45 angeheizt. Er braucht 40 Minuten bis 250 °C.
 - Fehler E12: Der Schwadenschieber klemmt. Ofen ausschalten, zehn Minuten warten, neu starten.
 - Fehler E31: Brenner zündet nicht. Gashahn prüfen, dann Firma Heiss anrufen (0800 4711).
 - Niemals die Tür bei über 200 °C mit nassen Handschuhen öffnen."""
-    said = await answer(f"{block(retrieval.HEAD, faults, retrieval.FOOT)}\n\n{NOW}\n\nWie heiß wird der Ofen?")
+    said = await answer(
+        f"{block(layers.RETRIEVAL_HEAD, faults, layers.RETRIEVAL_FOOT)}\n\n{NOW}\n\nWie heiß wird der Ofen?"
+    )
     assert "Fehler" not in said
 
 
 async def test_a_number_or_name_that_no_source_has_is_not_answered_by_another() -> None:
-    codes = f"{retrieval.HEAD}\n[api.md › Codes]\n| Code | Meaning |\n|---|---|\n| TW1 | no key |\n{retrieval.FOOT}"
+    table = "[api.md › Codes]\n| Code | Meaning |\n|---|---|\n| TW1 | no key |"
+    codes = f"{layers.RETRIEVAL_HEAD}\n{table}\n{layers.RETRIEVAL_FOOT}"
     assert "no key" in await answer(f"{codes}\n\nWhat does code TW1 mean?")
     assert "no key" not in await answer(f"{codes}\n\nWhat does code TW7 mean?")
 
@@ -150,10 +153,10 @@ async def test_a_number_or_name_that_no_source_has_is_not_answered_by_another() 
 @pytest.mark.parametrize(
     "source",
     [
-        block(records.HEAD, "- decision (2026-01-02): The boat is called Petrel.", records.FOOT),
-        block(summary.HEAD, "## Decisions\n- The boat is called Petrel.", summary.FOOT),
-        block(tail.HEAD, "Lena: The boat is called Petrel.", tail.FOOT),
-        block(recall.HEAD, "[2026-01-02]\nLena: The boat is called Petrel.", recall.FOOT),
+        block(layers.RECORDS_HEAD, "- decision (2026-01-02): The boat is called Petrel.", layers.RECORDS_FOOT),
+        block(layers.SUMMARY_HEAD, "## Decisions\n- The boat is called Petrel.", layers.SUMMARY_FOOT),
+        block(layers.HEAD, "Lena: The boat is called Petrel.", layers.FOOT),
+        block(layers.RECALL_HEAD, "[2026-01-02]\nLena: The boat is called Petrel.", layers.RECALL_FOOT),
     ],
 )
 async def test_what_is_remembered_answers_too(source: str) -> None:
@@ -161,8 +164,8 @@ async def test_what_is_remembered_answers_too(source: str) -> None:
 
 
 async def test_material_and_global_context_of_the_system_message_answer_too() -> None:
-    material = block(codex.HEAD, "=== ship/manual.md\nThe engine needs 12 litres of oil.", codex.FOOT)
-    known = block(global_context.HEAD, "1-The crew meets on Fridays.", global_context.FOOT)
+    material = block(layers.CODEX_HEAD, "=== ship/manual.md\nThe engine needs 12 litres of oil.", layers.CODEX_FOOT)
+    known = block(layers.GLOBAL_CONTEXT_HEAD, "1-The crew meets on Fridays.", layers.GLOBAL_CONTEXT_FOOT)
     system = "\n\n".join((SYSTEM, known, material))
     assert "12 litres of oil. [ship/manual.md]" in await answer("How many litres of oil does the engine need?", system)
     assert "The crew meets on Fridays." in await answer("On which days does the crew meet?", system)
@@ -170,15 +173,15 @@ async def test_material_and_global_context_of_the_system_message_answer_too() ->
 
 async def test_an_earlier_question_and_an_earlier_quotation_are_no_sources() -> None:
     said = "Lena: What is the boat called?\nassistant: The boat may be called Falcon.\n  The boat is called Falcon."
-    assert "Falcon" not in await answer(f"{block(tail.HEAD, said, tail.FOOT)}\n\nWhat is the boat called?")
+    assert "Falcon" not in await answer(f"{block(layers.HEAD, said, layers.FOOT)}\n\nWhat is the boat called?")
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        block(summary.HEAD, "## Active Context\n- How much is the Harbour plan?", summary.FOOT),
-        block(tail.HEAD, "Lena: How much is the Harbour plan?", tail.FOOT),
-        block(records.HEAD, "- episode (2026-01-02): How much is the Harbour plan", records.FOOT),
+        block(layers.SUMMARY_HEAD, "## Active Context\n- How much is the Harbour plan?", layers.SUMMARY_FOOT),
+        block(layers.HEAD, "Lena: How much is the Harbour plan?", layers.FOOT),
+        block(layers.RECORDS_HEAD, "- episode (2026-01-02): How much is the Harbour plan", layers.RECORDS_FOOT),
     ],
 )
 async def test_a_question_that_was_asked_before_answers_nothing(source: str) -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.asked import asked_before
-from grounding.documents.followup import (
+from grounding.prompt_input.run_context import TailEntry
+from grounding.retrieval.bm25 import SparseVector, encode_query, term_index, term_set
+from grounding.retrieval.search import (
     EARLIER_MAX_CHARACTERS,
     EARLIER_TURNS,
     LARGEST_WEIGHT,
@@ -16,8 +17,7 @@ from grounding.documents.followup import (
     recent,
     weights,
 )
-from grounding.documents.sparse import SparseVector, encode_query, term_index, term_set
-from grounding.run_context import TailEntry
+from grounding.strategy.strategy import asked_before
 
 texts = st.lists(st.sampled_from(["refund", "window", "parcel", "office", "invoice", "the", "of"]), max_size=8).map(
     " ".join

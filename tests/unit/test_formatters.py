@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from config.settings import Settings
-from grounding import assemble
-from grounding.blocks import PLACES, Volatility
-from grounding.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
-from grounding.run_context import Injected, RunContext
+from grounding.prompt import assemble
+from grounding.prompt.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
+from grounding.prompt_input.blocks import PLACES, Volatility
+from grounding.prompt_input.run_context import Injected, RunContext
 from runtime import formatters as formatting
 from runtime.formatters import MAX_RUNNING, Formatters, FormattersRefused, Installed, Made, installed
 from runtime.turns.events import log_grounding
@@ -348,13 +348,15 @@ async def test_the_example_of_the_page_works_as_it_stands_there_and_has_fewer_th
 
 def test_the_source_tree_ships_as_an_entry_point() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["entry-points"]["agent_runtime.formatters"] == {"source_tree": "grounding.source_tree:formatter"}
+    assert project["entry-points"]["agent_runtime.formatters"] == {
+        "source_tree": "grounding.prompt.source_tree:formatter"
+    }
 
 
 def test_all_that_is_wrong_with_what_is_installed_is_said_at_once_with_its_distribution(
     distribution: Callable[..., None],
 ) -> None:
-    head = "from grounding.formatters import *\nfrom grounding.blocks import Volatility\n"
+    head = "from grounding.prompt.formatters import *\nfrom grounding.prompt_input.blocks import Volatility\n"
     made = "ArtifactInjector('{}', '{}', Volatility.{}, 9, lambda asked: '')"
     distribution(
         "bad-places",

@@ -4,12 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.frames.choosing import choose
-from grounding.memory.frames.complexity import LARGEST, SMALLEST, complexity, scale
-from grounding.memory.frames.file import InvalidFrames, frames_of, problem_in
-from grounding.memory.frames.frame import LOADED
-from grounding.memory.frames.shipped import SHIPPED
-from grounding.memory.records.record import Type
+from grounding.memory.frames import (
+    LARGEST,
+    LOADED,
+    SHIPPED,
+    SMALLEST,
+    InvalidFrames,
+    choose,
+    complexity,
+    frames_of,
+    problem_in,
+    scale,
+)
+from grounding.memory.records.model import Type
 
 CHOSEN = [
     ("I had a nice weekend with my kids", "conversation"),

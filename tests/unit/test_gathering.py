@@ -6,9 +6,8 @@ from typing import Any, cast
 import pytest
 
 from connectors.message import ConversationKey, StoreUnavailable
-from grounding.gathering import Gathering, Layer, Sources
-from grounding.pipeline import Pipeline
-from grounding.strategy import Choice, Strategy
+from grounding.pipeline import Gathering, Layer, Pipeline, Sources
+from grounding.strategy.strategy import Choice, Strategy
 
 _NONE: Any = None
 NOWHERE = Sources(_NONE, _NONE, _NONE, _NONE, _NONE, timeout_seconds=0.05)

@@ -10,12 +10,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from config.load import load
-from grounding.assemble import ContextTooLarge
-from grounding.blocks import Prompt
-from grounding.budgets import Budgets
-from grounding.history import last_turns, pairs
-from grounding.layers.records import line
-from grounding.run_context import (
+from grounding.prompt.assemble import ContextTooLarge
+from grounding.prompt.layers import line
+from grounding.prompt.session_prefix import last_turns, pairs
+from grounding.prompt_input.blocks import Prompt
+from grounding.prompt_input.budgets import WINDOW_SAFETY, Budgets
+from grounding.prompt_input.run_context import (
     AttachedText,
     Censor,
     CodexFile,
@@ -30,8 +30,7 @@ from grounding.run_context import (
     TailEntry,
     Trace,
 )
-from grounding.sections import Section
-from grounding.window import WINDOW_SAFETY
+from grounding.prompt_input.sections import Section
 from tests.unit.test_assemble import ANY_TEXT, BUDGETS, TOKENS, build, record
 
 HUGE = st.sampled_from(["規" * 300_000, "👩‍👩‍👧‍👦" * 40_000, "x" * 1_000_000, " " * 900_000 + "x", "a b " * 200_000])

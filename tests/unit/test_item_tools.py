@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from connectors.message import ConversationKey, Role, Scope
-from grounding.documents.index import IndexUnavailable
-from grounding.memory.records.item_tools import create_item, delete_item, expand, query_items, update_item
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Record, State, Type
-from grounding.run_context import Participant, Passage
+from grounding.memory.records.model import NewRecord, Provenance, Record, State, Type
+from grounding.memory.records.tools import create_item, delete_item, expand, query_items, update_item
+from grounding.prompt_input.run_context import Participant, Passage
+from grounding.retrieval.index import IndexUnavailable
 from grounding.tools import Call, Evidence, ToolRefused
 from tests.emulators.records import RememberedRecords
 from tests.unit.test_assemble import context

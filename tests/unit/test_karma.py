@@ -8,20 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
-from grounding import assemble
-from grounding.memory.karma import marks
-from grounding.memory.karma.choosing import (
+from grounding.memory.karma import karma
+from grounding.memory.karma.karma import (
     CHOSEN_AT_MOST,
     STANDING_AT_MOST,
+    Exchange,
+    Marked,
+    Opinion,
+    Sign,
     bearing,
     good_ones,
     preferred,
     standing,
     trace_of,
 )
-from grounding.memory.karma.marks import Exchange, Marked, Opinion, Sign
-from grounding.run_context import DegradedBlock, RecalledTurn, SessionInput
-from grounding.sessions.shown import after
+from grounding.prompt import assemble
+from grounding.prompt.session_prefix import after
+from grounding.prompt_input.run_context import DegradedBlock, RecalledTurn, SessionInput
 from tests.unit.test_assemble import TOKENS, context
 
 HERE = ConversationKey("acme", "telegram", "-1")
@@ -59,30 +62,30 @@ def marked(turn_id: str = "t1", asked: str = "how do I moor?", audience: str = "
     ],
 )
 def test_two_emoji_say_what_people_think_of_a_reply_whatever_their_skin_tone(emoji: str, sign: Sign | None) -> None:
-    assert marks.sign_of(emoji) == sign
+    assert karma.sign_of(emoji) == sign
 
 
 def test_who_puts_two_emoji_is_taken_at_the_newest_and_at_the_other_when_that_goes() -> None:
-    both = marks.said(marks.said(Opinion(user=LENA), "good"), "bad")
+    both = karma.said(karma.said(Opinion(user=LENA), "good"), "bad")
     assert both.mark == "bad"
-    assert marks.took_back(both, "good").mark == "bad"
-    assert marks.took_back(both, "bad").mark == "good"
-    assert marks.took_back(both).mark is None
+    assert karma.remove_sign(both, "good").mark == "bad"
+    assert karma.remove_sign(both, "bad").mark == "good"
+    assert karma.remove_sign(both).mark is None
 
 
 def test_what_comes_again_after_it_was_taken_back_stays_taken_back() -> None:
-    put = marks.said(Opinion(user=LENA), "good", moment=100.0)
-    gone = marks.took_back(put, "good", moment=101.0)
-    assert marks.said(gone, "good", moment=100.0) == gone
-    assert marks.said(gone, "good", moment=102.0).mark == "good"
+    put = karma.said(Opinion(user=LENA), "good", moment=100.0)
+    gone = karma.remove_sign(put, "good", moment=101.0)
+    assert karma.said(gone, "good", moment=100.0) == gone
+    assert karma.said(gone, "good", moment=102.0).mark == "good"
 
 
 def test_the_same_command_again_says_the_same_and_the_same_delivery_again_does_nothing() -> None:
-    once = marks.commanded(Opinion(user=LENA), "good", "c1")
-    assert marks.commanded(once, "good", "c1") == once
-    assert marks.commanded(once, "good", "c2").mark == "good"
-    assert marks.commanded(once, "bad", "c3").mark == "bad"
-    assert marks.commanded(once, None, "c4").mark is None
+    once = karma.commanded(Opinion(user=LENA), "good", "c1")
+    assert karma.commanded(once, "good", "c1") == once
+    assert karma.commanded(once, "good", "c2").mark == "good"
+    assert karma.commanded(once, "bad", "c3").mark == "bad"
+    assert karma.commanded(once, None, "c4").mark is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["said", "took"]), st.sampled_from(["good", "bad"]), st.floats(0, 9))))
@@ -92,7 +95,7 @@ def test_a_change_is_counted_where_the_mark_became_another_and_nowhere_else(
     opinion, changes = Opinion(user=LENA), 0
     for what, sign, moment in steps:
         before = opinion
-        do = marks.said if what == "said" else marks.took_back
+        do = karma.said if what == "said" else karma.remove_sign
         opinion = do(opinion, sign, moment=moment)
         changes += opinion.mark != before.mark
         assert len(set(opinion.signs)) == len(opinion.signs)
@@ -110,9 +113,9 @@ def test_an_exchange_is_an_example_where_more_say_good_than_bad() -> None:
 
 def test_when_the_last_mark_is_taken_back_the_words_go() -> None:
     one = marked(good=(LENA,))
-    gone = one.with_opinion(marks.took_back(one.opinion_of(LENA)))
+    gone = one.with_opinion(karma.remove_sign(one.opinion_of(LENA)))
     assert gone.exchange is None
-    assert marked(good=(LENA, BO)).with_opinion(marks.took_back(one.opinion_of(LENA))).exchange is not None
+    assert marked(good=(LENA, BO)).with_opinion(karma.remove_sign(one.opinion_of(LENA))).exchange is not None
 
 
 def test_what_was_said_in_a_place_or_to_a_person_is_seen_there_alone_and_what_was_said_in_public_by_all() -> None:
@@ -131,7 +134,7 @@ def test_a_mark_of_an_earlier_version_belongs_to_its_person_or_its_place() -> No
     def kept(conversation: ConversationKey, **exchange: str) -> str:
         old = {"asked": "how?", "answered": "So.", "foreign": "", "asked_in": [], **exchange}
         row = {"v": 1, "turn_id": "t1", "conversation": conversation.encoded, "exchange": old}
-        found = marks.read(json.dumps(row)).exchange
+        found = karma.read(json.dumps(row)).exchange
         assert found is not None
         return found.audience
 

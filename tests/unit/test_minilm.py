@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from config.settings import Settings
-from grounding.documents import minilm
-from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.minilm import MAX_TOKENS, MiniLMEmbedder, find_weights, load_tokenizer
+from grounding.retrieval import minilm
+from grounding.retrieval.embedding import EmbedderUnavailable
+from grounding.retrieval.minilm import MAX_TOKENS, MiniLMEmbedder, find_weights, load_tokenizer
 from runtime.llm import open_embedder
 
 CLS, UNK, SEP = 101, 100, 102

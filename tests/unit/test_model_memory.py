@@ -11,14 +11,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grounding import assemble
-from grounding.cache_size import BYTES_PER_ELEMENT, CacheShape, shape_of
-from grounding.condensing import Condensed, cache_mib, condensed, fits
-from grounding.layers.records import line
-from grounding.run_context import CONDENSED, Injected, ModelMemory, Passage, Query, RunContext, SummaryInput, Trace
-from grounding.window import ContextTooLarge
-from runtime.embedded.model_server import installed_weights
-from runtime.environment.gguf import NotGguf, read_header
+from grounding.prompt import assemble
+from grounding.prompt.layers import line
+from grounding.prompt.memory_budget import (
+    BYTES_PER_ELEMENT,
+    CacheShape,
+    Condensed,
+    cache_mib,
+    condensed,
+    fits,
+    shape_of,
+)
+from grounding.prompt_input.budgets import ContextTooLarge
+from grounding.prompt_input.run_context import (
+    CONDENSED,
+    Injected,
+    ModelMemory,
+    Passage,
+    Query,
+    RunContext,
+    SummaryInput,
+    Trace,
+)
+from runtime.embedded.llama import installed_weights
+from runtime.machine.model_memory import NotGguf, read_header
 from tests.unit.test_assemble import TOKENS, context, record
 from tests.unit.test_hard_limits import SELECTION, TEXT, everything, exchange
 

@@ -9,19 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Role, Scope
-from grounding.tokens import load_tokens
-from promptpolicy import limits
-from promptpolicy.actions import ACTION_POLICY
-from promptpolicy.policy import REMEMBERED_IDENTITIES, Composer, CountTokens, Policy, PolicyTooLarge, baseline, compose
-from promptpolicy.slot import (
+from grounding.prompt_input.tokens import load_tokens
+from promptpolicy import publishing
+from promptpolicy.policy import (
+    ACTION_POLICY,
     EVERYWHERE,
+    REMEMBERED_IDENTITIES,
+    Composer,
+    CountTokens,
     Directive,
     InvalidDirective,
     Kind,
     Level,
     Place,
+    Policy,
+    PolicyTooLarge,
     Slot,
+    baseline,
     canonical,
+    compose,
     decode_id,
     place_in,
     slot_in,
@@ -263,7 +269,7 @@ def test_what_may_be_published_never_composes_over_the_cap(
     if not fits(current):
         return
     try:
-        limits.check_fits(slot, text, current, words, max_tokens)
+        publishing.check_fits(slot, text, current, words, max_tokens)
     except PolicyTooLarge:
         assert not fits(after)
     else:
@@ -273,14 +279,14 @@ def test_what_may_be_published_never_composes_over_the_cap(
 def test_a_directive_of_everywhere_is_checked_against_every_context() -> None:
     full = directive(ROOM, Kind.SYSTEM, "word " * 100)
     with pytest.raises(PolicyTooLarge, match=r"in the context telegram:-10001/7 of the workspace acme"):
-        limits.check_fits(Slot(EVERYWHERE, Kind.SOUL), "word " * 100, [full], words, 320)
+        publishing.check_fits(Slot(EVERYWHERE, Kind.SOUL), "word " * 100, [full], words, 320)
 
 
 def test_an_identity_that_is_too_large_already_may_get_smaller() -> None:
     large = directive(ACME, Kind.SYSTEM, "word " * 500)
-    limits.check_fits(large.slot, "word " * 400, [large], words, 200)
+    publishing.check_fits(large.slot, "word " * 400, [large], words, 200)
     with pytest.raises(PolicyTooLarge):
-        limits.check_fits(large.slot, "word " * 501, [large], words, 200)
+        publishing.check_fits(large.slot, "word " * 501, [large], words, 200)
 
 
 def test_clearing_a_skill_that_hides_a_larger_one_is_checked() -> None:
@@ -288,7 +294,7 @@ def test_clearing_a_skill_that_hides_a_larger_one_is_checked() -> None:
     hiding = directive(ACME, Kind.SKILL, "short", "refunds")
     rest = directive(ACME, Kind.SYSTEM, "word " * 100)
     with pytest.raises(PolicyTooLarge):
-        limits.check_fits(hiding.slot, None, [hidden, hiding, rest], words, 300)
+        publishing.check_fits(hiding.slot, None, [hidden, hiding, rest], words, 300)
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "a\x00b", "a\x1b[31m", "a\x7f", "a\ud800", "x" * 300_000])

@@ -11,15 +11,15 @@ from bench.caches import OPENAI, VLLM, simulated
 from bench.chats import Chat, made_up
 from bench.prompts import SIZES
 from config import load
-from grounding import assemble, tokens
-from grounding.blocks import Layout, Prompt
-from grounding.budgets import Budgets
-from grounding.memory.document import SECTIONS
-from grounding.memory.versions import ContextDocument
-from grounding.run_context import ContextLine, Passage, Query, TailEntry
-from grounding.sessions.freezing import Freezing, Now
-from grounding.sessions.shown import Shown, after, session
-from grounding.tokens import LineByLine, load_tokens
+from grounding.memory.context_document.document import SECTIONS
+from grounding.memory.context_document.store import ContextDocument
+from grounding.prompt import assemble
+from grounding.prompt.session_prefix import Freezing, Now, Shown, after, session
+from grounding.prompt_input import tokens
+from grounding.prompt_input.blocks import Layout, Prompt
+from grounding.prompt_input.budgets import Budgets
+from grounding.prompt_input.run_context import ContextLine, Passage, Query, TailEntry
+from grounding.prompt_input.tokens import LineByLine, load_tokens
 from tests.unit.test_assemble import context
 
 CHATS, TURNS = 6, 15

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.layers import query
-from grounding.run_context import AttachedImage, AttachedText, Query, QuotedMessage
-from grounding.tokens import load_tokens
+from grounding.prompt import layers
+from grounding.prompt_input.run_context import AttachedImage, AttachedText, Query, QuotedMessage
+from grounding.prompt_input.tokens import load_tokens
 
 TOKENS = load_tokens()
 
 
 def shown(said: Query, max_tokens: int = 650) -> str:
-    return query.section(said, TOKENS, max_tokens).fit(TOKENS, max_tokens, 100_000)
+    return layers.query_section(said, TOKENS, max_tokens).fit(TOKENS, max_tokens, 100_000)
 
 
 def test_a_files_text_stands_behind_the_words_and_each_line_is_quoted() -> None:
@@ -80,7 +80,7 @@ def test_a_question_without_files_reads_as_it_always_did() -> None:
 
 @given(st.lists(st.integers(0, 10_000), max_size=12), st.integers(0, 20_000))
 def test_shares_use_the_room_and_give_nobody_more_than_it_wants(wanted: list[int], room: int) -> None:
-    given_ = query.shares(wanted, room)
+    given_ = layers.shares(wanted, room)
     assert all(0 <= part <= want for part, want in zip(given_, wanted, strict=True))
     assert sum(given_) <= room
     assert sum(given_) == sum(wanted) if sum(wanted) <= room else room - sum(given_) < len(wanted)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from connectors.connector import Capabilities, SendFailed
 from connectors.message import ConversationKey
-from runtime.rate_limiter import (
+from runtime.delivery.rate_limiter import (
     CALM_SECONDS,
     CHAT_BURST,
     MINUTE_SECONDS,

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.documents.index import Arm, Hit, Kind, Passage
-from grounding.documents.recollection import recollect
-from grounding.documents.relevance import TurnFloor
-from grounding.documents.turns import CONTINUED, PART_MAX_CHARACTERS, Turns, split_turn
+from grounding.retrieval.index import Arm, Hit, Kind, Passage
+from grounding.retrieval.recall import CONTINUED, PART_MAX_CHARACTERS, Turns, split_turn
+from grounding.retrieval.relevance import TurnFloor, recollect
 
 
 def said(number: int, text: str, day: str = "2026-11-01") -> Passage:

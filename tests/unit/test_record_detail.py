@@ -8,11 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.records import making
-from grounding.memory.records.detail import MICRO_TOKENS, SUMMARY_TOKENS, detailed, in_words, indexed_text
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import STATES, Provenance, Record, RecordRefused, Type
-from grounding.tokens import load_tokens
+from grounding.memory.records import records
+from grounding.memory.records.model import (
+    MICRO_TOKENS,
+    STATES,
+    SUMMARY_TOKENS,
+    NewRecord,
+    Provenance,
+    Record,
+    RecordRefused,
+    Type,
+    in_words,
+    indexed_text,
+    with_short_forms,
+)
+from grounding.prompt_input.tokens import load_tokens
 
 TOKENS = load_tokens()
 AT = "2026-11-22T12:00:00.000Z"
@@ -23,7 +33,7 @@ LONG = (
 
 
 def record(type_: Type, text: str, **fields: Any) -> Record:
-    return detailed(making.made(NewRecord(type_, text, **fields), "r1", "", Provenance(), AT), TOKENS)
+    return with_short_forms(records.build_record(NewRecord(type_, text, **fields), "r1", "", Provenance(), AT), TOKENS)
 
 
 @given(
@@ -44,7 +54,7 @@ def test_micro_and_summary_fit(
         made = record(type_, text, outcome=outcome, confidence=confidence, reason=reason, due=due)
     except RecordRefused:
         return  # control characters alone
-    made = detailed(made.model_copy(update={"state": data.draw(st.sampled_from(STATES[type_]))}), TOKENS)
+    made = with_short_forms(made.model_copy(update={"state": data.draw(st.sampled_from(STATES[type_]))}), TOKENS)
 
     assert TOKENS.count(made.micro) <= MICRO_TOKENS
     assert TOKENS.count(made.summary) <= SUMMARY_TOKENS
@@ -93,5 +103,5 @@ def test_a_censors_summary_says_why() -> None:
     ],
 )
 def test_days_are_searched_for_as_people_say_them(due: str, words: str) -> None:
-    assert in_words(making.due_day(due)) == words
+    assert in_words(records.due_day(due)) == words
     assert words in indexed_text(record(Type.ITEM, "Send it", due=due))

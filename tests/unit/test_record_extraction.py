@@ -10,12 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.records.confidential import looks_secret
-from grounding.memory.records.extraction import Rejected, accept, plan
-from grounding.memory.records.patterns import found_in
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import Provenance, Record, State, Type
-from grounding.memory.records.said import MOST_RULES_BYTES, Extracted, Window, same_as
+from grounding.memory.records.extraction import (
+    MOST_RULES_BYTES,
+    Candidate,
+    Rejected,
+    Window,
+    accept,
+    found_in,
+    plan,
+    same_as,
+)
+from grounding.memory.records.model import NewRecord, Provenance, Record, State, Type, looks_secret
 from tests.unit.test_context_extraction import talk
 
 LENA = "http:u1"
@@ -49,7 +54,7 @@ def answered(*records: dict[str, Any]) -> str:
     return json.dumps({"records": [{**usual, **one} for one in records]})
 
 
-def kept(answer: str, of: Window, known: tuple[Record, ...] = ()) -> list[Extracted]:
+def kept(answer: str, of: Window, known: tuple[Record, ...] = ()) -> list[Candidate]:
     found = accept(answer, of, known)
     assert not isinstance(found, Rejected), found.why
     return found

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.records import lifecycle, making
+from grounding.memory.records import lifecycle, records
 from grounding.memory.records.lifecycle import Rules
-from grounding.memory.records.port import NewRecord
-from grounding.memory.records.record import (
+from grounding.memory.records.model import (
     HIDDEN,
     STATES,
     NeverDeleted,
+    NewRecord,
     Provenance,
     Record,
     RecordRefused,
@@ -31,19 +31,19 @@ Event = Callable[[Record, str], Record]
 
 
 def born(type_: Type, **fields: Any) -> Record:
-    return making.made(NewRecord(type_, "It is so. And more.", **fields), "r1", "", PERSON, BORN)
+    return records.build_record(NewRecord(type_, "It is so. And more.", **fields), "r1", "", PERSON, BORN)
 
 
 def later(days: float) -> str:
-    return making.stamp(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=days))
+    return records.stamp(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=days))
 
 
 def _said(state: State) -> Event:
-    return lambda one, at: making.changed(one, {"state": state}, RULES, at)
+    return lambda one, at: records.apply_changes(one, {"state": state}, RULES, at)
 
 
 def _taken_back(what: str) -> Event:
-    return lambda one, at: making.changed(one, {"take_back": what}, RULES, at)
+    return lambda one, at: records.apply_changes(one, {"take_back": what}, RULES, at)
 
 
 EVENTS: dict[str, Event] = {
@@ -57,8 +57,8 @@ EVENTS: dict[str, Event] = {
     "false positive": lambda one, at: lifecycle.report_false_positive(one, RULES, at),
     **{f"take back {what}": _taken_back(what) for what in ("confirm", "success", "failure", "false_positive")},
     "retire": lifecycle.retire,
-    "warn": lambda one, at: making.changed(one, {"severity": "warn"}, RULES, at),
-    "block": lambda one, at: making.changed(one, {"severity": "block"}, RULES, at),
+    "warn": lambda one, at: records.apply_changes(one, {"severity": "warn"}, RULES, at),
+    "block": lambda one, at: records.apply_changes(one, {"severity": "block"}, RULES, at),
     "verbatim": lambda one, at: lifecycle.mark_verbatim(one, True, at),
     "sweep": lambda one, at: lifecycle.sweep(one, RULES, at),
     **{f"is {state}": _said(state) for state in State},
@@ -108,10 +108,10 @@ def test_what_was_only_read_somewhere_makes_no_fact_core_until_somebody_says_it(
 
 def test_what_people_say_takes_the_place_of_what_was_read() -> None:
     new = NewRecord(Type.FACT, "It is so.")
-    read = making.made(new, "r1", "", READ, BORN)
+    read = records.build_record(new, "r1", "", READ, BORN)
 
-    assert making.said_again(read, new, PERSON, RULES, later(1)).provenance == PERSON
-    assert making.said_again(born(Type.FACT), new, READ, RULES, later(1)).provenance == PERSON
+    assert records.confirm_record(read, new, PERSON, RULES, later(1)).provenance == PERSON
+    assert records.confirm_record(born(Type.FACT), new, READ, RULES, later(1)).provenance == PERSON
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_censor_that_came_to_block_and_is_to_warn_counts_anew() -> None:
         censor = EVENTS["use"](censor, later(1))
     assert censor.severity == "block"
 
-    censor = making.changed(censor, {"severity": "warn"}, RULES, later(2))
+    censor = records.apply_changes(censor, {"severity": "warn"}, RULES, later(2))
     assert (censor.state, censor.severity, censor.activations) == (State.ACTIVE, "warn", 0)
     assert EVENTS["use"](censor, later(3)).severity == "warn"
 
@@ -211,7 +211,7 @@ def test_the_sweep_has_nothing_to_do_before_a_record_is_due(type_: Type, days: i
 @given(st.text(min_size=1).filter(str.strip), st.sampled_from(["", " ", ".", "!", "\n"]))
 def test_a_text_says_the_same_in_another_case_with_other_spaces_and_punctuation(text: str, more: str) -> None:
     def of(said: str) -> str:
-        return making.digest(making.made(NewRecord(Type.FACT, said), "r1", "", PERSON, BORN))
+        return records.digest(records.build_record(NewRecord(Type.FACT, said), "r1", "", PERSON, BORN))
 
     text = "so it is " + text.replace("\x00", "")
     assert of(text) == of(f"{more}{text}{more}")
@@ -231,6 +231,7 @@ def test_a_text_says_the_same_in_another_case_with_other_spaces_and_punctuation(
 )
 def test_signs_of_numbers_and_comparison_are_no_punctuation(text: str, other: str, is_same: bool) -> None:
     one, another = (
-        making.digest(making.made(NewRecord(Type.FACT, said), "r1", "", PERSON, BORN)) for said in (text, other)
+        records.digest(records.build_record(NewRecord(Type.FACT, said), "r1", "", PERSON, BORN))
+        for said in (text, other)
     )
     assert (one == another) is is_same

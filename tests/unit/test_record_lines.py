@@ -1,7 +1,7 @@
 """How a prompt tells a record."""
 
-from grounding.layers.records import line
-from grounding.run_context import SelectedRecord
+from grounding.prompt.layers import line
+from grounding.prompt_input.run_context import SelectedRecord
 
 
 def told(text: str, *, verbatim: bool) -> str:

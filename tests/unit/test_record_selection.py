@@ -11,25 +11,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, Scope
-from grounding import assemble
-from grounding.documents.sparse import term_set
-from grounding.layers.records import line
-from grounding.memory.frames.choosing import choose
-from grounding.memory.frames.frame import LOADED
-from grounding.memory.frames.shipped import SHIPPED
-from grounding.memory.global_context_origin import shown_in
-from grounding.memory.records.port import Found
-from grounding.memory.records.record import Provenance, Record, State, Type
+from grounding.memory.frames import LOADED, SHIPPED, choose
+from grounding.memory.global_context.lines import shown_in
+from grounding.memory.records.model import FoundRecord, Provenance, Record, State, Type
 from grounding.memory.selection.calibration import calibrated
-from grounding.memory.selection.censoring import in_force, set_off
-from grounding.memory.selection.filling import Level, fill, shared_out
-from grounding.memory.selection.kept import Kept
-from grounding.memory.selection.relevance import Floor, fitting, floor_for
-from grounding.memory.selection.repeating import without_repeated
-from grounding.memory.selection.reuse import CARRIED
-from grounding.memory.selection.scoring import Scored, Weights, ranked, recency
-from grounding.memory.selection.selecting import Selected, Selecting, as_shown
-from grounding.tokens import load_tokens
+from grounding.memory.selection.censors import in_force, triggered_censors
+from grounding.memory.selection.selection import (
+    CARRIED,
+    Floor,
+    LastSelection,
+    Level,
+    RecordSelector,
+    Scored,
+    Selected,
+    Weights,
+    as_shown,
+    fill,
+    fitting,
+    floor_for,
+    message_budgets,
+    ranked,
+    recency,
+    without_repeated,
+)
+from grounding.prompt import assemble
+from grounding.prompt.layers import line
+from grounding.prompt_input.tokens import load_tokens
+from grounding.retrieval.bm25 import term_set
 from runtime.llm import Completion, ToolCall
 from runtime.turns.censors import acted, of_call
 from runtime.turns.rounds import Round
@@ -84,7 +92,7 @@ RECORDS = st.builds(
     st.floats(0, 1),
 )
 FOUND = st.lists(
-    st.tuples(st.builds(Found, RECORDS, st.floats(-1, 1), st.floats(0, 20)), st.floats(-5, 5)),
+    st.tuples(st.builds(FoundRecord, RECORDS, st.floats(-1, 1), st.floats(0, 20)), st.floats(-5, 5)),
     max_size=12,
     unique_by=lambda pair: pair[0].record.id,
 )
@@ -92,7 +100,9 @@ FRAMES = st.sampled_from(list(SHIPPED.by_name.values()))
 
 
 @given(FOUND, FRAMES, st.floats(-5, 5))
-def test_no_boost_lifts_a_record_over_the_floor(found: list[tuple[Found, float]], frame: Any, minimum: float) -> None:
+def test_no_boost_lifts_a_record_over_the_floor(
+    found: list[tuple[FoundRecord, float]], frame: Any, minimum: float
+) -> None:
     kept = ranked(found, frame, Weights(), minimum, TODAY)
 
     assert {one.record.id for one in kept} == {one.record.id for one, bears in found if bears >= minimum}
@@ -101,7 +111,7 @@ def test_no_boost_lifts_a_record_over_the_floor(found: list[tuple[Found, float]]
 
 @given(FOUND, FRAMES)
 def test_a_superseded_record_stands_below_the_one_that_took_its_place(
-    found: list[tuple[Found, float]], frame: Any
+    found: list[tuple[FoundRecord, float]], frame: Any
 ) -> None:
     order = [one.record.id for one in ranked(found, frame, Weights(), -9.0, TODAY)]
     by_id = {one.record.id: one.record for one, _ in found}
@@ -117,9 +127,9 @@ def test_a_superseded_record_stands_below_the_one_that_took_its_place(
 @given(FOUND, FRAMES, st.floats(0.5, 1.5), st.lists(st.integers(0, 300), min_size=5, max_size=5))
 @settings(deadline=None)
 def test_no_budget_is_exceeded_and_nothing_is_shown_in_full(
-    found: list[tuple[Found, float]], frame: Any, scale: float, base: list[int]
+    found: list[tuple[FoundRecord, float]], frame: Any, scale: float, base: list[int]
 ) -> None:
-    budgets = shared_out(dict(zip(LOADED, base, strict=True)), frame, scale)
+    budgets = message_budgets(dict(zip(LOADED, base, strict=True)), frame, scale)
     order = ranked(found, frame, Weights(), -9.0, TODAY)
     filled = fill(order, budgets, costs)
 
@@ -150,9 +160,9 @@ def test_half_of_the_recency_is_gone_after_thirty_days() -> None:
 
 def test_the_frame_and_the_outcome_order_what_is_as_similar() -> None:
     found = [
-        (Found(record("fact", "a"), 0.5, 1.0), 1.0),
-        (Found(record("failed", "b", Type.DECISION, outcome="failure"), 0.5, 1.0), 1.0),
-        (Found(record("went well", "c", Type.DECISION, outcome="success"), 0.5, 1.0), 1.0),
+        (FoundRecord(record("fact", "a"), 0.5, 1.0), 1.0),
+        (FoundRecord(record("failed", "b", Type.DECISION, outcome="failure"), 0.5, 1.0), 1.0),
+        (FoundRecord(record("went well", "c", Type.DECISION, outcome="success"), 0.5, 1.0), 1.0),
     ]
 
     def order(frame: str) -> list[str]:
@@ -185,8 +195,8 @@ def test_of_near_duplicates_the_better_one_stays() -> None:
 def test_a_likely_record_is_above_the_floor_and_an_unrelated_one_below() -> None:
     floor = floor_for("wordllama-l2-supercat")
     asked = "Should we use Redis for caching?"
-    near = Found(record("near", "Chose Redis over Memcached for caching sessions"), 0.6, 8.0)
-    far = Found(record("far", "Lena's birthday is in May"), 0.05, 0.0)
+    near = FoundRecord(record("near", "Chose Redis over Memcached for caching sessions"), 0.6, 8.0)
+    far = FoundRecord(record("far", "Lena's birthday is in May"), 0.05, 0.0)
 
     assert floor.relevance(asked, near, 100) > floor.minimum > floor.relevance(asked, far, 100)
 
@@ -194,11 +204,11 @@ def test_a_likely_record_is_above_the_floor_and_an_unrelated_one_below() -> None
 def test_what_was_found_by_words_alone_is_judged_by_its_words() -> None:
     """A former index whose model is gone gives no cosines, and nothing would reach a floor that wants them."""
     measured, asked = floor_for("wordllama-l2-supercat"), "How long do we keep Redis sessions?"
-    by_words = Found(record("near", "Redis sessions expire after a week"), 0.0, 3.0)
+    by_words = FoundRecord(record("near", "Redis sessions expire after a week"), 0.0, 3.0)
     floor = fitting(measured, [by_words])
 
     assert floor.relevance(asked, by_words, 100) > floor.minimum > measured.relevance(asked, by_words, 100)
-    assert fitting(measured, [Found(by_words.record, 0.1, 3.0)]) is measured
+    assert fitting(measured, [FoundRecord(by_words.record, 0.1, 3.0)]) is measured
 
 
 CENSORS = (
@@ -223,7 +233,7 @@ CENSORS = (
     ],
 )
 def test_censors_are_set_off_by_whole_words_and_phrases(text: str, ids: list[str]) -> None:
-    assert [one.id for one in set_off(in_force(CENSORS), text)] == ids
+    assert [one.id for one in triggered_censors(in_force(CENSORS), text)] == ids
 
 
 @pytest.mark.parametrize(
@@ -249,7 +259,7 @@ def test_censors_are_set_off_by_whole_words_and_phrases(text: str, ids: list[str
 def test_what_joins_or_invisibly_parts_words_hides_none_from_a_censor(trigger: str, text: str) -> None:
     censor = record("c", "Say nothing of it", Type.CENSOR, trigger=trigger)
 
-    assert set_off(in_force([censor]), text)
+    assert triggered_censors(in_force([censor]), text)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +268,7 @@ def test_what_joins_or_invisibly_parts_words_hides_none_from_a_censor(trigger: s
 def test_parts_of_words_set_no_censor_off(trigger: str, text: str) -> None:
     censor = record("c", "Say nothing of it", Type.CENSOR, trigger=trigger)
 
-    assert not set_off(in_force([censor]), text)
+    assert not triggered_censors(in_force([censor]), text)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +286,7 @@ def test_a_trigger_between_blanks_is_always_found(before: str, trigger: str, aft
     censor = record("c", "Say nothing of it", Type.CENSOR, trigger=trigger)
     has_words = any(map(str.isalnum, trigger))
 
-    assert bool(set_off(in_force([censor]), f"{before} {trigger} {after}")) >= has_words
+    assert bool(triggered_censors(in_force([censor]), f"{before} {trigger} {after}")) >= has_words
 
 
 def test_a_warning_that_what_was_said_beside_a_tool_call_set_off_counts_once_it_was_put_to_the_model() -> None:
@@ -326,11 +336,11 @@ class Held:
         self.records = list(records)
         self.asked: list[str] = []
 
-    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
+    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
         self.asked.append("search")
         wanted = term_set(query)
         shared = [(len(wanted & term_set(one.text)) / max(len(wanted), 1), one) for one in self.records]
-        return [Found(one, share, share) for share, one in shared if share and one.type in types][:top_k]
+        return [FoundRecord(one, share, share) for share, one in shared if share and one.type in types][:top_k]
 
     async def standing(self, scope: Scope) -> Sequence[Record]:
         return [one for one in self.records if one.type is Type.CENSOR or one.verbatim]
@@ -357,12 +367,12 @@ class Noted:
     """The selections that were kept."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, LastSelection] = {}
 
-    async def get(self, key: ConversationKey) -> Kept | None:
+    async def get(self, key: ConversationKey) -> LastSelection | None:
         return self.kept.get(key.encoded)
 
-    async def keep(self, key: ConversationKey, kept: Kept) -> None:
+    async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
         self.kept[key.encoded] = kept
 
 
@@ -371,7 +381,7 @@ class Conversation:
 
     def __init__(self, *records: Record, items: int = BUDGETS[Type.ITEM]) -> None:
         self.held, self.noted = Held(*records), Noted()
-        self.selecting = Selecting(
+        self.selecting = RecordSelector(
             self.held,
             self.noted,  # type: ignore[arg-type]
             weights=Weights(),
@@ -403,7 +413,7 @@ class Watched(Floor):
 
     threads: ClassVar[set[int]] = set()
 
-    def relevance(self, query: str, found: Found, count: int) -> float:
+    def relevance(self, query: str, found: FoundRecord, count: int) -> float:
         self.threads.add(threading.get_ident())
         return 1.0
 

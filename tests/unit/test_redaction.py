@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from config.settings import SECRETS, Settings
 from connectors.message import Degraded, Role
-from runtime.events import json_line, ordered
-from runtime.redaction import MASK, Redaction
+from runtime.observability.events import json_line, ordered
+from runtime.observability.redaction import MASK, Redaction
 
 CANARY = "c4n4ry/+secret"
 

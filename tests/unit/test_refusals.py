@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from connectors.message import Author, InboundMessage
-from runtime.gateway import BEGINNING_CHARACTERS, beginning
+from runtime.ingress.gateway import BEGINNING_CHARACTERS, beginning
 
 MESSAGE = InboundMessage("telegram", "-100", "m1", Author("7", "Ann"), "what does it cost?")
 

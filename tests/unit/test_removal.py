@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.removal import remove_folder
+from runtime.ingress.removal import remove_folder
 
 
 def test_a_file_that_is_written_while_the_folder_goes_goes_too(tmp_path: Path) -> None:

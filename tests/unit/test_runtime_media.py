@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime import media
+from runtime.attachments import media
 
 
 def _zip(*names: str) -> bytes:

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.fusing import both
-from grounding.documents.index import Fusion
-from grounding.documents.second_look import BESIDE, ENOUGH, FEEDBACK, among_neighbours, looked_again, towards
-from grounding.documents.stored import Place
+from grounding.retrieval.index import Fusion
+from grounding.retrieval.ranking import BESIDE, ENOUGH, FEEDBACK, among_neighbours, both, looked_again, towards
+from grounding.retrieval.stored import Place
 
 SCORES = st.dictionaries(st.integers(0, 29), st.floats(0, 3), max_size=30)
 COSINES = st.dictionaries(st.integers(0, 29), st.floats(-1, 1))

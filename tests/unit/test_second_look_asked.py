@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from connectors.message import Scope
-from grounding.documents.embedding import Vector
-from grounding.documents.index import AskDeep, Hit, PassageIndex
-from grounding.documents.search import Search
+from grounding.retrieval.embedding import Vector
+from grounding.retrieval.index import AskDeep, Hit, PassageIndex
+from grounding.retrieval.search import Search
 from tests.emulators.embedder import HashedWords
 
 SCOPE = Scope("acme")

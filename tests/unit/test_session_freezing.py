@@ -8,16 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import load
-from grounding.blocks import Layout
-from grounding.budgets import Budgets
-from grounding.layers import now
-from grounding.memory.document import Line
-from grounding.memory.versions import ContextDocument
-from grounding.run_context import ContextLine, TailEntry
-from grounding.sessions.freezing import Freezing, Now, Settled
-from grounding.sessions.prefix import Stood
-from grounding.sessions.shown import Shown
-from grounding.tokens import LineByLine, load_tokens
+from grounding.memory.context_document.document import Line
+from grounding.memory.context_document.store import ContextDocument
+from grounding.prompt import layers
+from grounding.prompt.session_prefix import BlockFingerprint, Freezing, Now, Shown, ShownState
+from grounding.prompt_input.blocks import Layout
+from grounding.prompt_input.budgets import Budgets
+from grounding.prompt_input.run_context import ContextLine, TailEntry
+from grounding.prompt_input.tokens import LineByLine, load_tokens
 from grounding.transcript.entry import Reach
 
 TOKENS = LineByLine(load_tokens())
@@ -26,7 +24,7 @@ TODAY = "2026-11-22"
 TEXT = "## Facts\n- boat: blue\n\n## Decisions\n- buy the boat\n"
 LINES = (ContextLine(number=0, content="prefers tea"), ContextLine(number=1, content="lives in Kiel"))
 BLOCKS = tuple(
-    Stood(name=name, digest="d", characters=9, tokens=tokens, stays=name != "query")
+    BlockFingerprint(name=name, digest="d", characters=9, tokens=tokens, stays=name != "query")
     for name, tokens in (("identity", 700), ("global_context", 300), ("summary", 400), ("tail", 200), ("query", 20))
 )
 
@@ -55,26 +53,28 @@ BEFORE = Shown(
 
 def settled(
     before: Shown | None = BEFORE, layout: Layout = "prefix_stable", audience: str | None = None, **there: Any
-) -> Settled:
+) -> ShownState:
     fields: dict[str, Any] = {"lines": LINES, "latest": SHOWN, "shown": SHOWN, "entries": said(2, 3, 4)}
     return Freezing(TOKENS, layout).settle(before, Now(**(fields | there)), audience, BUDGETS, TODAY)
 
 
 def test_where_nothing_changed_everything_stays_and_nothing_is_told() -> None:
-    assert settled() == Settled(LINES, SHOWN, said(3, 4))
+    assert settled() == ShownState(LINES, SHOWN, said(3, 4))
 
 
 def test_a_newer_document_waits_for_as_long_as_the_tail_covers_what_is_new_in_it() -> None:
     newer = document(2, TEXT + "\n## Timeline\n- met\n", turn_ids=("t4",))
 
-    assert settled(latest=newer) == Settled(LINES, SHOWN, said(3, 4))
+    assert settled(latest=newer) == ShownState(LINES, SHOWN, said(3, 4))
 
 
 def test_a_fact_that_was_corrected_is_told_at_once() -> None:
     """The summary that stays would contradict what was just said."""
     newer = document(2, TEXT.replace("blue", "red").replace("buy", "sell"), turn_ids=("t4",))
 
-    assert settled(latest=newer) == Settled(LINES, SHOWN, said(3, 4), ("Corrected in the summary, Facts: boat: red",))
+    assert settled(latest=newer) == ShownState(
+        LINES, SHOWN, said(3, 4), ("Corrected in the summary, Facts: boat: red",)
+    )
 
 
 def test_of_several_facts_about_one_subject_none_corrects_another() -> None:
@@ -128,7 +128,7 @@ def test_what_the_tail_shows_only_a_part_of_is_told_by_the_newer_document() -> N
 def test_what_a_person_added_to_the_document_is_told_at_once() -> None:
     edited = document(2, TEXT + "- and a trailer\n", made_by="person", put=Reach(4, 8))
 
-    assert settled(latest=edited) == Settled(LINES, SHOWN, said(3, 4), ("In the summary, Decisions: and a trailer",))
+    assert settled(latest=edited) == ShownState(LINES, SHOWN, said(3, 4), ("In the summary, Decisions: and a trailer",))
 
 
 def test_what_a_person_added_is_told_though_the_document_was_made_anew_since() -> None:
@@ -141,13 +141,13 @@ def test_what_a_person_added_is_told_though_the_document_was_made_anew_since() -
 def test_what_a_person_took_out_of_the_document_is_not_shown_any_more() -> None:
     edited = document(2, "## Facts\n- boat: blue\n", made_by="person", put=Reach(4, 8))
 
-    assert settled(latest=edited) == Settled(LINES, edited, said(3, 4))
+    assert settled(latest=edited) == ShownState(LINES, edited, said(3, 4))
 
 
 def test_a_document_that_is_not_kept_any_more_gives_way_to_the_newest() -> None:
     newest = document(2)
 
-    assert settled(latest=newest, shown=None) == Settled(LINES, newest, said(3, 4))
+    assert settled(latest=newest, shown=None) == ShownState(LINES, newest, said(3, 4))
     assert settled(latest=None, shown=None).document is None
 
 
@@ -170,7 +170,7 @@ def test_a_first_document_does_not_come_with_an_edit_of_something_else() -> None
 
     shown = settled(before, shown=None, lines=lines)
 
-    assert shown == Settled(LINES, None, said(2, 3, 4), ("In the global context: 2-- has a boat",))
+    assert shown == ShownState(LINES, None, said(2, 3, 4), ("In the global context: 2-- has a boat",))
 
 
 def test_behind_the_message_nothing_is_read_from_before_so_the_newest_document_is_shown() -> None:
@@ -182,7 +182,7 @@ def test_behind_the_message_nothing_is_read_from_before_so_the_newest_document_i
 def test_a_line_that_has_another_text_is_shown_in_its_place_and_not_beside_what_it_was() -> None:
     lines = (LINES[0], ContextLine(number=1, content="lives in Bremen", marked=True))
 
-    assert settled(lines=lines) == Settled(lines, SHOWN, said(3, 4))
+    assert settled(lines=lines) == ShownState(lines, SHOWN, said(3, 4))
 
 
 def test_a_line_that_is_no_more_or_not_yet_approved_is_told_by_its_number_behind_the_boundary() -> None:
@@ -196,7 +196,7 @@ def test_a_new_line_is_told_and_a_deleted_one_is_not_shown_any_more() -> None:
     blank = ContextLine(number=1, content="")
 
     assert settled(lines=(*LINES, new)).deltas == ("In the global context: 2-- has a boat",)
-    assert settled(lines=(LINES[0], blank)) == Settled((LINES[0], blank), SHOWN, said(3, 4))
+    assert settled(lines=(LINES[0], blank)) == ShownState((LINES[0], blank), SHOWN, said(3, 4))
     assert settled(lines=(LINES[0],)).global_context == (LINES[0],)
 
 
@@ -207,7 +207,7 @@ def test_what_is_cheaper_to_show_than_to_tell_is_shown() -> None:
 
     shown = settled(BEFORE.model_copy(update={"blocks": small}), lines=lines)
 
-    assert shown == Settled(lines, SHOWN, said(3, 4))
+    assert shown == ShownState(lines, SHOWN, said(3, 4))
 
 
 def test_changes_that_do_not_fit_are_shown_in_their_place() -> None:
@@ -235,13 +235,13 @@ def test_a_change_of_the_document_yields_to_one_of_the_global_context() -> None:
 def test_one_persons_lines_are_never_shown_to_another() -> None:
     lines = (ContextLine(number=0, content="nothing of Lena's"),)
 
-    assert settled(BEFORE.model_copy(update={"audience": "slack:U1"}), audience="slack:U2", lines=lines) == Settled(
+    assert settled(BEFORE.model_copy(update={"audience": "slack:U1"}), audience="slack:U2", lines=lines) == ShownState(
         lines, SHOWN, said(3, 4)
     )
 
 
 def test_the_first_turn_of_a_session_shows_what_there_is() -> None:
-    assert settled(None) == Settled(LINES, SHOWN, said(2, 3, 4))
+    assert settled(None) == ShownState(LINES, SHOWN, said(2, 3, 4))
 
 
 def test_small_talk_has_no_place_to_tell_what_changed_and_shows_it() -> None:
@@ -271,7 +271,7 @@ def test_no_change_of_the_global_context_is_ever_lost(contents: list[str], layou
         number: content.split() for number, content in enumerate(contents) if content
     }
     if shown.deltas:
-        assert TOKENS.fits(now.section(TODAY, shown.deltas).whole, BUDGETS.now_tokens)
+        assert TOKENS.fits(layers.now_section(TODAY, shown.deltas).whole, BUDGETS.now_tokens)
 
 
 @pytest.mark.parametrize("layout", ["prefix_stable", "user_first"])
@@ -280,4 +280,4 @@ def test_without_deltas_the_same_is_shown_as_it_is_now(layout: Layout) -> None:
     there = Now(lines, SHOWN, SHOWN, said(3, 4))
     shown = Freezing(TOKENS, layout).settle(BEFORE, there, None, BUDGETS, TODAY)
 
-    assert shown.afresh(there) == Settled(lines, SHOWN, said(3, 4))
+    assert shown.afresh(there) == ShownState(lines, SHOWN, said(3, 4))

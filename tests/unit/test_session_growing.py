@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.history import pairs
-from grounding.layers.tail import FOOT, GAP, Limits, section, shortened
-from grounding.run_context import TailEntry
-from grounding.sessions.growing import AFTER_COMPACTION, History, grown, newest
-from grounding.tokens import LineByLine, load_tokens, utf8_length
+from grounding.prompt.layers import FOOT, GAP, Limits, section, shortened
+from grounding.prompt.session_prefix import AFTER_COMPACTION, History, newest, pairs, visible_history
+from grounding.prompt_input.run_context import TailEntry
+from grounding.prompt_input.tokens import LineByLine, load_tokens, utf8_length
 
 TOKENS = LineByLine(load_tokens())
 LIMITS = Limits(tokens=300, lines=24, bytes=1800, turns=20)
@@ -35,7 +34,7 @@ def prompts(said: list[tuple[str, str]], limits: Limits = LIMITS, told: str = "t
     for number, (asked, answered) in enumerate(said, start=1):
         entries += turn(number, asked, answered)
         begins = shown[-1].begins if shown else ""
-        shown.append(grown(entries[-limits.lines - 1 :], begins, told, limits, TOKENS))
+        shown.append(visible_history(entries[-limits.lines - 1 :], begins, told, limits, TOKENS))
     return shown
 
 
@@ -77,7 +76,7 @@ def test_turns_that_no_document_tells_of_are_kept_a_little_longer() -> None:
     said = [(f"question number {n}?", f"The answer to that is {n} and a few words more.") for n in range(12)]
     entries = [entry for number, one in enumerate(said) for entry in turn(number, *one)]
 
-    told, untold = (grown(entries, "", at, LIMITS, TOKENS) for at in ("t0011", ""))
+    told, untold = (visible_history(entries, "", at, LIMITS, TOKENS) for at in ("t0011", ""))
 
     assert len(untold.entries) > len(told.entries)
     assert untold.before == pairs(entries)[-len(untold.entries) // 2 - 1][0].turn_id
@@ -90,8 +89,8 @@ def test_which_turns_are_told_goes_by_their_order_and_not_by_the_clocks_of_who_a
     moved = [one.model_copy(update={"turn_id": skewed[one.turn_id]}) for one in entries]
 
     for told in skewed:
-        as_it_was = grown(entries, "", told, LIMITS, TOKENS)
-        shown = grown(moved, "", skewed[told], LIMITS, TOKENS)
+        as_it_was = visible_history(entries, "", told, LIMITS, TOKENS)
+        shown = visible_history(moved, "", skewed[told], LIMITS, TOKENS)
         assert [one.text for one in shown.entries] == [one.text for one in as_it_was.entries]
 
 
@@ -117,7 +116,7 @@ def test_of_a_long_message_its_beginning_and_its_end_stay() -> None:
 @pytest.mark.parametrize("line", ["ሰላም እንዴት ነህ ", "9f8a7c6e-1b2d-4e3f ", "👩‍👩‍👧‍👦", "გამარჯობა როგორ ხარ "])
 def test_a_line_of_many_tokens_takes_no_more_than_half_so_that_its_reply_is_shown_with_it(line: str) -> None:
     entries = turn(1, line * 40, line * 40)
-    shown = text(grown(entries, "", "", LIMITS, TOKENS))
+    shown = text(visible_history(entries, "", "", LIMITS, TOKENS))
 
     assert [said.partition(":")[0] for said in shown.splitlines()[1:-1]] == ["Lena", "assistant"]
     assert all(said.partition(": ")[2].startswith(line.strip()) for said in shown.splitlines()[1:-1])
@@ -126,7 +125,7 @@ def test_a_line_of_many_tokens_takes_no_more_than_half_so_that_its_reply_is_show
 @pytest.mark.parametrize("letter", ["a", "漢", "🙂", "a b", "\n\n- x"])
 def test_a_megabyte_in_one_message_keeps_the_ceilings(letter: str) -> None:
     entries = turn(1, letter * (1_000_000 // len(letter)), "ok")
-    shown = grown(entries, "", "", LIMITS, TOKENS)
+    shown = visible_history(entries, "", "", LIMITS, TOKENS)
     fitted = section(shown.entries, LIMITS.lines, LIMITS.bytes).fit(TOKENS, LIMITS.tokens, LIMITS.bytes)
 
     assert TOKENS.count(fitted) <= LIMITS.tokens
@@ -137,7 +136,7 @@ def test_a_megabyte_in_one_message_keeps_the_ceilings(letter: str) -> None:
 def test_a_turn_that_was_forgotten_lets_the_tail_begin_anew() -> None:
     entries = [entry for number in range(1, 4) for entry in turn(number, "and now?", "That.")]
 
-    shown = grown(entries, "t0000", "", LIMITS, TOKENS)
+    shown = visible_history(entries, "t0000", "", LIMITS, TOKENS)
 
     assert shown.compacted
     assert shown.begins == "t0001"

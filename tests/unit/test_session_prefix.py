@@ -7,10 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import load
-from grounding.blocks import PLACES, Prompt, Volatility
-from grounding.budgets import Budgets
-from grounding.layers.tail import FOOT, Limits
-from grounding.run_context import (
+from grounding.prompt.layers import FOOT, Limits
+from grounding.prompt.session_prefix import (
+    UNKNOWN,
+    Prefix,
+    Shown,
+    after,
+    compared,
+    session,
+    stood,
+    tokens_between,
+    visible_history,
+)
+from grounding.prompt_input.blocks import PLACES, Prompt, Volatility
+from grounding.prompt_input.budgets import WINDOW_SAFETY, Budgets
+from grounding.prompt_input.run_context import (
     Censor,
     CodexFile,
     CodexInput,
@@ -22,10 +33,6 @@ from grounding.run_context import (
     TailEntry,
     Trace,
 )
-from grounding.sessions.growing import grown
-from grounding.sessions.prefix import UNKNOWN, Prefix, compared, stood, tokens_between
-from grounding.sessions.shown import Shown, after, session
-from grounding.window import WINDOW_SAFETY
 from tests.unit.test_assemble import ANY_TEXT, TOKENS, build, context, record
 
 STABLE: dict[str, Any] = {"layout": "prefix_stable", "today": "2026-11-22"}
@@ -199,7 +206,7 @@ def test_between_compactions_a_prompt_starts_with_the_one_before_up_to_the_end_o
     limits, said = Limits.of(context().budgets), list[TailEntry]()
     before, begins = "", ""
     for number, (text, query, found) in enumerate(turns):
-        shown = grown(said, begins, "t9999", limits, TOKENS)
+        shown = visible_history(said, begins, "t9999", limits, TOKENS)
         prompt = build(
             **STABLE,
             tail=shown.entries,

@@ -7,15 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import load
-from grounding.blocks import Layout, Prompt
-from grounding.budgets import Budgets
-from grounding.layers.tail import FOOT, Limits
-from grounding.memory.versions import ContextDocument
-from grounding.run_context import ContextLine, Query, RunContext, TailEntry
-from grounding.sessions.freezing import Freezing, Now, Settled
-from grounding.sessions.prefix import compared
-from grounding.sessions.shown import Shown, after, session
-from grounding.tokens import LineByLine, load_tokens
+from grounding.memory.context_document.store import ContextDocument
+from grounding.prompt.layers import FOOT, Limits
+from grounding.prompt.session_prefix import Freezing, Now, Shown, ShownState, after, compared, session
+from grounding.prompt_input.blocks import Layout, Prompt
+from grounding.prompt_input.budgets import Budgets
+from grounding.prompt_input.run_context import ContextLine, Query, RunContext, TailEntry
+from grounding.prompt_input.tokens import LineByLine, load_tokens
 from tests.unit.test_assemble import build, context
 
 TOKENS = LineByLine(load_tokens())
@@ -69,7 +67,7 @@ class Conversation:
         self.before = after(made, prompt, self.before, None)
         self.said += [TailEntry(speaker=by, text=text, turn_id=name) for by in ("Lena", "assistant")]
 
-    def asked(self, text: str, name: str, *, small_talk: bool) -> tuple[Settled, RunContext, Prompt]:
+    def asked(self, text: str, name: str, *, small_talk: bool) -> tuple[ShownState, RunContext, Prompt]:
         latest = self.documents[-1] if self.documents else None
         shown = next((one for one in self.documents if self.before and one.id == self.before.document), None)
         budgets = Budgets.from_settings(load({}).settings, window_tokens=self.window)
@@ -96,7 +94,7 @@ class Conversation:
         return settled, context(**fields), build(**fields)
 
 
-def check_known(conversation: Conversation, settled: Settled) -> None:
+def check_known(conversation: Conversation, settled: ShownState) -> None:
     """With what it is told of changes the model knows every line as it is, and none that was deleted."""
     known = {line.number: line.content for line in settled.global_context or ()}
     for delta in settled.deltas:
@@ -107,7 +105,7 @@ def check_known(conversation: Conversation, settled: Settled) -> None:
     }
 
 
-def check_documents(conversation: Conversation, settled: Settled) -> None:
+def check_documents(conversation: Conversation, settled: ShownState) -> None:
     """Of every turn that a document tells of, the tail, the document that is shown, or what is told beside it does."""
     if not conversation.documents:
         return
@@ -120,7 +118,7 @@ def check_documents(conversation: Conversation, settled: Settled) -> None:
         assert all(line[2:] in told for line in latest.text.splitlines() if line not in (shown.text if shown else ""))
 
 
-def check_prefix(conversation: Conversation, settled: Settled, prompt: Prompt) -> None:
+def check_prefix(conversation: Conversation, settled: ShownState, prompt: Prompt) -> None:
     """Unless something in front of it changed, a prompt begins with the one before up to the end of its tail."""
     before, last = conversation.before, conversation.prompt
     if before is None or last is None or conversation.layout == "user_first":

@@ -129,8 +129,8 @@ def test_lists_are_comma_separated() -> None:
 
 
 def test_every_setting_is_described_and_the_page_is_as_declared() -> None:
-    assert [name for name, text in reference.descriptions().items() if not text] == []
-    assert set(reference.descriptions()) == set(Settings.model_fields)
+    assert [name for name, text in reference.setting_descriptions().items() if not text] == []
+    assert set(reference.setting_descriptions()) == set(Settings.model_fields)
     assert DOCS.read_text(encoding="utf-8") == reference.markdown()
 
 

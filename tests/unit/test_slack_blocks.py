@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.slack.blocks import text_of, to_mrkdwn
-from connectors.slack.mrkdwn import to_markdown
+from connectors.slack.events import text_of, to_markdown, to_mrkdwn
 
 
 def rich(*elements: dict[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, InboundKind, InboundMessage, OutboundMessage, check_workspace_id
-from connectors.slack import convert, outgoing
-from connectors.slack.convert import Identity, Known
-from connectors.slack.emoji import emoji_name
-from connectors.slack.mrkdwn import unescape
+from connectors.slack import events, payloads
+from connectors.slack.events import Identity, Known, emoji_name, unescape
 from tests.emulators.slack import seen
 
 ME = Identity(user_id="U0BOT", bot_id="B0BOT", team_id="T0TEAM", name="helper")
@@ -26,7 +24,7 @@ def said(text: str = "hello", channel: str = "C200", **more: Any) -> dict[str, A
 
 
 def read(event: dict[str, Any], known: Known | None = None) -> InboundMessage:
-    message = convert.to_inbound(event, ME, known)
+    message = events.to_inbound(event, ME, known)
     assert message is not None
     return message
 
@@ -83,7 +81,7 @@ def test_threads_of_direct_messages_are_conversations_of_their_own() -> None:
 
 def test_who_takes_part_is_asked_only_where_it_matters() -> None:
     """Not for direct messages, mentions, first messages, bots and deletions."""
-    assert convert.thread_in_question(said(thread_ts=ROOT), ME) == ("C200", ROOT)
+    assert events.thread_in_question(said(thread_ts=ROOT), ME) == ("C200", ROOT)
     for event in (
         said(),
         said(thread_ts=TS),
@@ -95,13 +93,13 @@ def test_who_takes_part_is_asked_only_where_it_matters() -> None:
         said(subtype="channel_topic", thread_ts=ROOT),
         {"type": "reaction_added", "user": "U501", "item": {}},
     ):
-        assert convert.thread_in_question(event, ME) is None
+        assert events.thread_in_question(event, ME) is None
 
 
 @pytest.mark.parametrize("more", [{"user": "U0BOT"}, {"bot_id": "B0BOT"}, {"user": "U0BOT", "subtype": "bot_message"}])
 def test_what_the_bot_says_itself_is_nothing(more: dict[str, Any]) -> None:
     """Else it would talk to itself."""
-    assert convert.to_inbound(said() | more, ME) is None
+    assert events.to_inbound(said() | more, ME) is None
 
 
 @pytest.mark.parametrize("more", [{"bot_id": "B9"}, {"subtype": "bot_message", "user": None}, {"user": "USLACKBOT"}])
@@ -115,7 +113,7 @@ def test_other_bots_are_known_as_bots(more: dict[str, Any]) -> None:
 @pytest.mark.parametrize("subtype", ["channel_join", "channel_topic", "pinned_item", "assistant_app_thread", "new"])
 def test_service_notes_are_nothing(subtype: str) -> None:
     """Also those that are yet to be invented."""
-    assert convert.to_inbound(said(subtype=subtype), ME) is None
+    assert events.to_inbound(said(subtype=subtype), ME) is None
 
 
 @pytest.mark.parametrize("subtype", ["file_share", "thread_broadcast", "me_message"])
@@ -136,7 +134,7 @@ def test_an_edit_is_the_same_message_with_another_text() -> None:
     assert (message.kind, message.message_id, message.text) == (InboundKind.EDIT, TS, "bye")
     assert message.external_id == f"C200/{TS}"
     grown = before | {"thread_ts": TS, "reply_count": 1, "attachments": [{"title": "preview"}]}
-    assert convert.to_inbound(changed("message_changed", message=grown, previous_message=before), ME) is None
+    assert events.to_inbound(changed("message_changed", message=grown, previous_message=before), ME) is None
 
 
 def test_a_deletion_names_the_message_and_its_place() -> None:
@@ -164,8 +162,8 @@ def test_reactions_come_as_emoji_where_they_are_known() -> None:
     removed = read(event | {"type": "reaction_removed"})
     assert (removed.reaction, removed.unreacted, message.unreacted) == ("", ("👀",), ())
     assert read(event).external_id == "C200"
-    assert convert.to_inbound(event | {"user": "U0BOT"}, ME) is None
-    assert convert.to_inbound(event | {"item": {"type": "file"}}, ME) is None
+    assert events.to_inbound(event | {"user": "U0BOT"}, ME) is None
+    assert events.to_inbound(event | {"item": {"type": "file"}}, ME) is None
 
 
 def test_the_bot_comes_and_goes() -> None:
@@ -174,8 +172,8 @@ def test_the_bot_comes_and_goes() -> None:
     message = read(joined)
     assert (message.kind, message.external_id, message.author.id) == (InboundKind.JOINED, "C200", "U501")
     assert read({"type": "channel_left", "channel": "C200", "actor_id": "U501"}).kind is InboundKind.LEFT
-    assert convert.to_inbound(joined | {"user": "U501"}, ME) is None
-    assert convert.to_inbound({"type": "team_join", "user": {"id": "U9"}}, ME) is None
+    assert events.to_inbound(joined | {"user": "U501"}, ME) is None
+    assert events.to_inbound({"type": "team_join", "user": {"id": "U9"}}, ME) is None
 
 
 def test_files_are_listed_with_a_handle() -> None:
@@ -220,12 +218,12 @@ def test_several_forwarded_messages_are_one_quote() -> None:
     quote = read(event, Known({"U502": "Omar"})).quote
     assert quote is not None
     assert (quote.author, quote.text) == ("", "**Omar:** ship it\n\n**Bo:** no, wait")
-    assert convert.people_of(event) == {"U501", "U502"}
+    assert events.people_of(event) == {"U501", "U502"}
 
 
 def test_a_message_without_anything_is_nothing() -> None:
     """One of blocks only says what they say, and can call the bot."""
-    assert convert.to_inbound(said("", "D501"), ME) is None
+    assert events.to_inbound(said("", "D501"), ME) is None
     call = {
         "type": "rich_text_section",
         "elements": [{"type": "user", "user_id": "U0BOT"}, {"type": "text", "text": " hi"}],
@@ -247,7 +245,7 @@ def test_a_file_whose_thumbnails_are_ready_is_no_edit() -> None:
     before = {"user": "U501", "text": "see", "ts": TS, "files": [{"id": "F1", "name": "a.png"}]}
     ready = before | {"files": [{"id": "F1", "name": "a.png", "thumb_64": "https://x"}]}
     other = before | {"files": [{"id": "F2", "name": "b.png"}]}
-    assert convert.to_inbound(changed("message_changed", message=ready, previous_message=before), ME) is None
+    assert events.to_inbound(changed("message_changed", message=ready, previous_message=before), ME) is None
     assert read(changed("message_changed", message=other, previous_message=before)).kind is InboundKind.EDIT
 
 
@@ -255,8 +253,8 @@ def test_what_the_bot_edits_or_deletes_itself_is_nothing() -> None:
     """As a reply grows."""
     mine = {"user": "U0BOT", "bot_id": "B0BOT", "text": "a", "ts": TS}
     grown = changed("message_changed", message=mine | {"text": "ab"}, previous_message=mine)
-    assert convert.to_inbound(grown, ME) is None
-    assert convert.to_inbound(changed("message_deleted", deleted_ts=TS, previous_message=mine), ME) is None
+    assert events.to_inbound(grown, ME) is None
+    assert events.to_inbound(changed("message_deleted", deleted_ts=TS, previous_message=mine), ME) is None
 
 
 def test_a_guest_from_another_organisation_has_a_name_and_a_team() -> None:
@@ -264,15 +262,15 @@ def test_a_guest_from_another_organisation_has_a_name_and_a_team() -> None:
     event = said("hi", team="T0TEAM", user_team="T9", user_profile={"display_name": "", "real_name": "Ana Lima"})
     assert read(event).author.name == "Ana Lima"
     assert read(event, Known({"U501": "Ana"})).author.name == "Ana"
-    assert convert.asker_of(event, ME) == ("U501", "T9")
-    assert convert.asker_of(said(), ME) == ("U501", "T0TEAM")
+    assert events.asker_of(event, ME) == ("U501", "T9")
+    assert events.asker_of(said(), ME) == ("U501", "T0TEAM")
 
 
 def test_an_assistants_thread_is_a_conversation_and_its_opening_nothing() -> None:
     """The pane in which people open one says so by events that need no answer."""
     opened = {"type": "assistant_thread_started", "assistant_thread": {"channel_id": "D501", "thread_ts": ROOT}}
-    assert convert.to_inbound(opened, ME) is None
-    assert convert.to_inbound(opened | {"type": "assistant_thread_context_changed"}, ME) is None
+    assert events.to_inbound(opened, ME) is None
+    assert events.to_inbound(opened | {"type": "assistant_thread_context_changed"}, ME) is None
     message = read(said("hi", "D501", channel_type="im", thread_ts=ROOT, parent_user_id="U0BOT"))
     assert (message.external_id, message.direct, message.addressed) == (f"D501/{ROOT}", True, True)
 
@@ -282,8 +280,8 @@ def test_the_two_events_of_one_mention_have_one_identity() -> None:
     payload = {"event_id": "Ev1", "event": said("<@U0BOT> hi")}
     other = {"event_id": "Ev2", "event": said("<@U0BOT> hi", type="app_mention")}
     edited = {"event_id": "Ev3", "event": changed("message_changed")}
-    assert convert.identity_of(payload) == convert.identity_of(other) == f"C200/{TS}"
-    assert convert.identity_of(edited) == "Ev3"
+    assert events.identity_of(payload) == events.identity_of(other) == f"C200/{TS}"
+    assert events.identity_of(edited) == "Ev3"
 
 
 JUNK = st.recursive(
@@ -302,7 +300,7 @@ FIELDS = ["type", "subtype", "ts", "channel", "user", "text", "message", "item",
 def test_an_event_of_any_shape_raises_only_what_is_said(event: dict[str, Any], kind: str, subtype: str | None) -> None:
     """The documented errors, which the connector takes for "unreadable"."""
     try:
-        convert.to_inbound({**event, "type": kind, "subtype": subtype}, ME)
+        events.to_inbound({**event, "type": kind, "subtype": subtype}, ME)
     except (KeyError, TypeError, ValueError, AttributeError):
         assert event.keys() <= set(FIELDS)
 
@@ -310,14 +308,14 @@ def test_an_event_of_any_shape_raises_only_what_is_said(event: dict[str, Any], k
 @given(st.lists(st.text(max_size=70), min_size=2, max_size=2, unique=True))
 def test_two_teams_never_share_a_workspace(teams: list[str]) -> None:
     """The default workspace is a valid id, and another for every team."""
-    one, other = (convert.default_workspace(team) for team in teams)
+    one, other = (events.default_workspace(team) for team in teams)
     assert check_workspace_id(one) != check_workspace_id(other)
 
 
 @pytest.mark.parametrize(("one", "other"), [("T1", "t1"), ("T_1", "T1"), ("TÄ", "TA"), ("T" * 58, "T" * 59)])
 def test_near_teams_have_workspaces_of_their_own(one: str, other: str) -> None:
     """Case, signs and length."""
-    assert convert.default_workspace(one) != convert.default_workspace(other)
+    assert events.default_workspace(one) != events.default_workspace(other)
 
 
 def reply(text: str, place: str = "C200/" + ROOT) -> OutboundMessage:
@@ -327,8 +325,8 @@ def reply(text: str, place: str = "C200/" + ROOT) -> OutboundMessage:
 def test_a_part_is_sent_into_its_thread_without_previews_and_with_its_token() -> None:
     """Into the channel where there is no thread."""
     message = reply("**hello** <!here>")
-    (part,) = outgoing.to_parts(message)
-    assert outgoing.to_send(message, part) == {
+    (part,) = payloads.to_parts(message)
+    assert payloads.to_send(message, part) == {
         "channel": "C200",
         "thread_ts": ROOT,
         "text": "*hello* &lt;!here&gt;",
@@ -341,7 +339,7 @@ def test_a_part_is_sent_into_its_thread_without_previews_and_with_its_token() ->
             "event_payload": {"turn_id": "turn-1", "token": "turn-1.reply.0"},
         },
     }
-    assert "thread_ts" not in outgoing.to_send(reply("hi", "D501"), part)
+    assert "thread_ts" not in payloads.to_send(reply("hi", "D501"), part)
 
 
 @given(st.text("ab<>&\n 😀`*[](~_#-|", max_size=20))
@@ -349,17 +347,17 @@ def test_a_part_is_sent_into_its_thread_without_previews_and_with_its_token() ->
 def test_any_text_is_sent_within_the_limit_for_edits(unit: str) -> None:
     """As sent, with everything escaped, and as it takes the place of another part."""
     message = reply(unit * 300)
-    for part in outgoing.to_parts(message):
-        text = outgoing.to_send(message, part)["text"]
-        assert 0 < len(text) <= outgoing.MAX_TEXT_CHARACTERS
-        assert outgoing.to_edit(message, part, TS)["text"] == text
+    for part in payloads.to_parts(message):
+        text = payloads.to_send(message, part)["text"]
+        assert 0 < len(text) <= payloads.MAX_TEXT_CHARACTERS
+        assert payloads.to_edit(message, part, TS)["text"] == text
 
 
 @pytest.mark.parametrize("trick", ["<!here>", "<!channel|x>", "<@U1>", "<#C1>"])
 @pytest.mark.parametrize("around", ["{}", "**{}**", "# {}", "[{}](x)", "> {}", "- {}", "`{}`", "```\n{}\n```"])
 def test_a_reply_mentions_nobody(trick: str, around: str) -> None:
     """Slack's own marks are shown as characters, also where Markdown could carry them in."""
-    (part,) = outgoing.to_parts(reply(around.format(trick)))
+    (part,) = payloads.to_parts(reply(around.format(trick)))
     assert trick not in part.text
     assert trick in unescape(part.text)
 
@@ -367,7 +365,7 @@ def test_a_reply_mentions_nobody(trick: str, around: str) -> None:
 @pytest.mark.parametrize("around", ["{}", "**{}**", "# {}", "[{}](x)", "`{}`", "```\n{}\n```"])
 def test_slacks_own_links_disguise_no_address(around: str) -> None:
     """Where one works at all, its words are its whole address."""
-    (part,) = outgoing.to_parts(reply(around.format("<https://evil.org|bank.org>")))
+    (part,) = payloads.to_parts(reply(around.format("<https://evil.org|bank.org>")))
     assert "<https://evil.org|" not in part.text
     assert "|bank.org>" not in part.text
     assert "https://evil.org" in seen(part.text)
@@ -376,24 +374,24 @@ def test_slacks_own_links_disguise_no_address(around: str) -> None:
 @pytest.mark.parametrize("text", ["", " \n ", "\u200b"])
 def test_a_text_in_which_nothing_can_be_seen_has_no_parts(text: str) -> None:
     """Slack would refuse it as "no_text"."""
-    assert outgoing.to_parts(reply(text)) == ()
+    assert payloads.to_parts(reply(text)) == ()
 
 
 @pytest.mark.parametrize("place", ["", "7/8", "c200", "C200/", "C200/abc", "C200/1/2", "../C1"])
 def test_ids_that_are_none_of_slacks_are_refused(place: str) -> None:
     """Before anything is sent."""
     with pytest.raises(ValueError, match="no channel"):
-        outgoing.to_place(place)
+        payloads.to_place(place)
 
 
 def test_a_part_is_found_by_its_token_among_the_bots_own_messages() -> None:
     """Nobody else's metadata counts."""
-    (part,) = outgoing.to_parts(reply("hi"))
-    metadata = outgoing.to_send(reply("hi"), part)["metadata"]
+    (part,) = payloads.to_parts(reply("hi"))
+    metadata = payloads.to_send(reply("hi"), part)["metadata"]
     others = {"ts": "1.1", "user": "U501", "metadata": metadata}
     mine = {"ts": "2.2", "bot_id": "B0BOT", "metadata": metadata}
-    assert outgoing.found_in([{"ts": "0.0", "user": "U0BOT"}, others, mine], part, ME) == "2.2"
-    assert outgoing.found_in([others], part, ME) is None
+    assert payloads.found_in([{"ts": "0.0", "user": "U0BOT"}, others, mine], part, ME) == "2.2"
+    assert payloads.found_in([others], part, ME) is None
 
 
 @pytest.mark.parametrize(

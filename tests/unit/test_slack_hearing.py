@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.slack.hearing import GRACE_SECONDS, Hearing, is_unheard
+from connectors.slack.receive import GRACE_SECONDS, Hearing, is_unheard
 
 
 def event(ts: str, channel: str = "C200", **more: Any) -> dict[str, Any]:

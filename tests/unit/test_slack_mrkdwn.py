@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.slack.mrkdwn import names_person, people_in, to_markdown, unescape
-from connectors.text.mrkdwn import escaped
+from connectors.slack.events import names_person, people_in, to_markdown, unescape
+from connectors.text.render import escape
 
 NAMES = {"U1": "Lena", "U0BOT": "helper"}
 
@@ -69,7 +69,7 @@ def test_only_a_name_outside_of_code_calls() -> None:
 @given(st.text(max_size=200))
 def test_unescaping_undoes_what_is_escaped_in_replies(text: str) -> None:
     """The bot reads its own words as it wrote them."""
-    assert unescape(escaped(text)) == text
+    assert unescape(escape(text)) == text
 
 
 @given(st.text(st.sampled_from(list("ab <>&|@#!*~`\n\x00\x01")), max_size=80))

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Attachment, ConversationKey, OutboundMessage
-from connectors.slack import outgoing
-from connectors.slack.attachments import Handle, attachments_of
-from connectors.slack.convert import Identity
+from connectors.slack import payloads
+from connectors.slack.events import Handle, Identity, attachments_of
 
 ME = Identity(user_id="U0BOT", bot_id="B0BOT", team_id="T0TEAM", name="helper")
 LONG = OutboundMessage(ConversationKey("acme", "slack", "D501"), "turn-1", "word " * 10_000)
@@ -21,7 +20,7 @@ CALLS = re.compile(r"<[!@#]|@(here|channel|everyone)\b", re.IGNORECASE)
 @given(st.lists(st.text("<>!@#hercanlvyo| \ud800", max_size=12) | st.sampled_from(["<!here>", "@channel"]), max_size=6))
 def test_no_pieces_of_a_stream_call_anybody_together(texts: list[str]) -> None:
     """However a mention is spread over them; no character is lost."""
-    shown = "".join(piece for text in texts for piece in outgoing.stream_pieces(text))
+    shown = "".join(piece for text in texts for piece in payloads.stream_pieces(text))
     assert not CALLS.search(shown)
     said = "".join(texts).replace("\ud800", "\ufffd")
     assert shown.replace("\u200b", "") == said
@@ -30,33 +29,33 @@ def test_no_pieces_of_a_stream_call_anybody_together(texts: list[str]) -> None:
 @given(st.text(max_size=100), st.integers(1, 400))
 def test_no_piece_of_a_stream_is_over_the_limit(text: str, times: int) -> None:
     """And none is empty, which Slack would refuse."""
-    assert all(0 < len(piece) <= outgoing.MAX_STREAM_CHARACTERS for piece in outgoing.stream_pieces(text * times))
+    assert all(0 < len(piece) <= payloads.MAX_STREAM_CHARACTERS for piece in payloads.stream_pieces(text * times))
 
 
 def test_a_reply_of_too_many_parts_is_its_beginning_and_a_file() -> None:
     """How many is for the operator to say."""
-    beginning, file = outgoing.to_parts(LONG, 3)
-    assert (beginning.payload, file.file_name, file.text) == (outgoing.MRKDWN, "whole-reply.md", LONG.text)
-    assert len(outgoing.to_parts(LONG, 100)) == 13
-    assert not any(part.file_name for part in outgoing.to_parts(LONG, 100))
+    beginning, file = payloads.to_parts(LONG, 3)
+    assert (beginning.payload, file.file_name, file.text) == (payloads.MRKDWN, "whole-reply.md", LONG.text)
+    assert len(payloads.to_parts(LONG, 100)) == 13
+    assert not any(part.file_name for part in payloads.to_parts(LONG, 100))
 
 
 def test_a_file_is_found_by_a_name_that_is_its_own() -> None:
     """Files have no metadata on Slack; nobody else's file counts."""
-    _, file = outgoing.to_parts(LONG, 1)
-    _, other = outgoing.to_parts(replace(LONG, turn_id="turn-2"), 1)
-    name = outgoing.upload_name(file)
+    _, file = payloads.to_parts(LONG, 1)
+    _, other = payloads.to_parts(replace(LONG, turn_id="turn-2"), 1)
+    name = payloads.upload_name(file)
     assert re.fullmatch(r"whole-reply-[0-9a-f]{10}\.md", name)
-    assert outgoing.upload_name(other) != name
+    assert payloads.upload_name(other) != name
     mine = {"ts": "2.2", "bot_id": "B0BOT", "files": [{"id": "F1", "name": name}]}
-    assert outgoing.found_in([{"ts": "1.1", "user": "U501", "files": mine["files"]}, mine], file, ME) == "2.2"
-    assert outgoing.found_in([mine], other, ME) is None
+    assert payloads.found_in([{"ts": "1.1", "user": "U501", "files": mine["files"]}, mine], file, ME) == "2.2"
+    assert payloads.found_in([mine], other, ME) is None
 
 
 def test_a_reply_to_a_command_is_for_one_person() -> None:
     """Without previews, and beside what was there before."""
-    (part,) = outgoing.to_parts(replace(LONG, text="**hi**"))
-    said = outgoing.to_respond(part)
+    (part,) = payloads.to_parts(replace(LONG, text="**hi**"))
+    said = payloads.to_respond(part)
     assert (said["response_type"], said["text"], said["replace_original"]) == ("ephemeral", "*hi*", False)
     assert (said["unfurl_links"], said["unfurl_media"]) == (False, False)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slack_sdk.signature import SignatureVerifier
 
-from connectors.slack.signature import MAX_AGE_SECONDS, Answered, is_genuine, sign
+from connectors.slack.http_events import MAX_AGE_SECONDS, Answered, is_genuine, sign
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 NOW = 1_531_420_618.0

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.settings import Settings
-from grounding.blocks import Volatility
-from grounding.formatters import Request, problem_of
-from grounding.source_tree import HEAD, File, formatter, rendered, tree, walk
+from grounding.prompt.formatters import Request, problem_of
+from grounding.prompt.source_tree import HEAD, File, formatter, rendered, tree, walk
+from grounding.prompt_input.blocks import Volatility
 
 NAMES = st.text(alphabet="abcdef", min_size=1, max_size=6)
 FILES = st.lists(st.builds(File, st.lists(NAMES, max_size=4).map(tuple), NAMES, st.integers(0, 10**9)), max_size=40)
@@ -65,7 +65,7 @@ def test_a_tree_never_has_more_characters_than_it_may(files: list[File], most: i
 
 
 def test_a_folder_of_too_many_files_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grounding.source_tree.MAX_FILES", 2)
+    monkeypatch.setattr("grounding.prompt.source_tree.MAX_FILES", 2)
     write(tmp_path, "1", "2", "3")
     assert tree({"acme": tmp_path}, "acme", 10_000).endswith("\n1 1\n2 1\n… and more files")
 

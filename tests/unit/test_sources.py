@@ -10,8 +10,8 @@ import pytest
 
 from connectors.discord import payloads
 from connectors.message import ConversationKey, OutboundMessage, Source
-from connectors.slack import outgoing
-from connectors.telegram import calls
+from connectors.slack import payloads as slack_payloads
+from connectors.telegram import payloads as telegram_payloads
 from connectors.text.sources import MAX_HEADING_CHARACTERS, MAX_PATH_CHARACTERS, sources_line, without_sources
 from tests.emulators.slack_nouns import in_blocks, seen
 from tests.emulators.telegram_html import parse_html
@@ -56,7 +56,7 @@ def test_who_quotes_a_reply_does_not_quote_its_sources(shown: str) -> None:
 
 def test_on_telegram_the_name_of_a_document_does_nothing() -> None:
     """No mention, and no link to ``pricing.md``, which Telegram takes for a host."""
-    (part,) = calls.to_parts(reply("yes", Source("pricing.md", ""), EVIL), 5)
+    (part,) = telegram_payloads.to_parts(reply("yes", Source("pricing.md", ""), EVIL), 5)
     text, entities = parse_html(part.text)
     quote = next(one for one in entities if one.kind == "expandable_blockquote")
     assert quote.of(text) == sources_line(reply("yes", Source("pricing.md", ""), EVIL))
@@ -77,23 +77,23 @@ def test_on_discord_the_name_of_a_document_does_nothing() -> None:
 def test_on_slack_the_name_of_a_document_does_nothing() -> None:
     """It is plain text, of which Slack makes nothing; the reply's own text stays for notifications."""
     message = reply("**yes**", EVIL)
-    (part,) = outgoing.to_parts(message)
-    arguments = outgoing.to_send(message, part)
+    (part,) = slack_payloads.to_parts(message)
+    arguments = slack_payloads.to_send(message, part)
     assert arguments["text"] == part.text == "*yes*"
     assert arguments["blocks"][1]["elements"] == [{"type": "plain_text", "text": part.sources, "emoji": False}]
-    for asked in (arguments, outgoing.to_edit(message, part, "1.2"), outgoing.to_respond(part)):
+    for asked in (arguments, slack_payloads.to_edit(message, part, "1.2"), slack_payloads.to_respond(part)):
         assert in_blocks(asked) == ("*yes*", sources_line(message))
 
 
 def test_without_sources_slack_gets_no_blocks() -> None:
-    (part,) = outgoing.to_parts(reply("yes"))
-    assert "blocks" not in outgoing.to_send(reply("yes"), part)
+    (part,) = slack_payloads.to_parts(reply("yes"))
+    assert "blocks" not in slack_payloads.to_send(reply("yes"), part)
 
 
 TO_PARTS: dict[str, Callable[[OutboundMessage, int], Any]] = {
-    "telegram": calls.to_parts,
+    "telegram": telegram_payloads.to_parts,
     "discord": payloads.to_parts,
-    "slack": outgoing.to_parts,
+    "slack": slack_payloads.to_parts,
 }
 
 
@@ -122,7 +122,7 @@ def test_a_reply_that_goes_as_a_file_has_its_sources_in_the_chat(
 
 def test_a_section_of_slack_is_never_too_long() -> None:
     text = "x" * 3900
-    parts = outgoing.to_parts(reply(text, Source("a.md", "")))
+    parts = slack_payloads.to_parts(reply(text, Source("a.md", "")))
     assert [has_line(part) for part in parts] == [False, True]
     assert "".join(seen(part.text) for part in parts) == text
     assert len(parts[-1].text) <= 3000

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.cues.english import ENGLISH
-from grounding.cues.languages import LANGUAGES, spoken
-from grounding.documents.relevance import MEASURED_CHUNKS
-from grounding.evaluate_strategy import Message, load_messages
-from grounding.strategy import (
+from grounding.evaluation.evaluate import Message, load_messages
+from grounding.retrieval.relevance import MEASURED_CHUNKS
+from grounding.strategy.languages import ENGLISH, LANGUAGES, spoken
+from grounding.strategy.strategy import (
     ASSISTANT_LOG_ODDS,
     MATCH_LOG_ODDS,
     Strategy,

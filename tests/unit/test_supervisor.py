@@ -8,9 +8,9 @@ import structlog
 
 from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, State
 from connectors.message import Accepted, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
-from runtime import supervisor
 from runtime.embedded.child import beside
-from runtime.supervisor import Supervisor
+from runtime.process import connectors
+from runtime.process.connectors import Supervisor
 
 
 class Radio:
@@ -48,8 +48,8 @@ async def refuse(message: InboundMessage) -> Accepted:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_RESTART_SECONDS", (0.02, 0.05))
-    monkeypatch.setattr(supervisor, "_WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(connectors, "_RESTART_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr(connectors, "_WATCH_SECONDS", 0.01)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -98,8 +98,8 @@ async def test_one_that_has_nothing_more_to_receive_is_left_alone() -> None:
 
 
 async def test_the_pause_before_another_start_grows_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_RESTART_SECONDS", (0.02, 0.1))
-    monkeypatch.setattr(supervisor.random, "uniform", lambda low, high: high)  # type: ignore[attr-defined]
+    monkeypatch.setattr(connectors, "_RESTART_SECONDS", (0.02, 0.1))
+    monkeypatch.setattr(connectors.random, "uniform", lambda low, high: high)  # type: ignore[attr-defined]
     radio = Radio("radio", *(ValueError("static") for _ in range(5)))
     async with beside(Supervisor([radio]).run(refuse), "connectors"):
         await until(lambda: len(radio.started) == 6)

@@ -24,9 +24,8 @@ from connectors.message import (
     Receipt,
     check_workspace_id,
 )
-from connectors.telegram import REPLY_HINT, calls, convert
-from connectors.telegram.convert import to_inbound
-from connectors.telegram.mentions import Identity
+from connectors.telegram import REPLY_HINT, payloads, updates
+from connectors.telegram.updates import Identity, to_inbound
 from tests.emulators.telegram import entities_of
 
 ME = Identity(id=42, username="Helper_Bot")
@@ -379,7 +378,7 @@ def test_a_group_that_becomes_a_supergroup_says_so(more: dict[str, int], ids: tu
     """Old and new id, from either side; nobody said anything."""
     content = message(None if more else "hi", **more)
     update = Update.model_validate({"update_id": 77, "message": content})
-    assert convert.moved(update) == ids
+    assert updates.moved(update) == ids
     assert (to_inbound(update, ME) is None) == bool(more)
 
 
@@ -395,7 +394,7 @@ def test_a_group_that_becomes_a_supergroup_says_so(more: dict[str, int], ids: tu
 )
 def test_the_chat_of_an_update_is_found_whatever_its_shape(raw: dict[str, Any], chat: int | None) -> None:
     """Also where Telegram sends what nobody knows yet."""
-    assert convert.chat_of(raw) == chat
+    assert updates.chat_of(raw) == chat
 
 
 @pytest.mark.parametrize(
@@ -508,7 +507,7 @@ def outbound(text: str, external_id: str = "-10001/7", reply_to: str | None = No
 def test_a_reply_goes_to_its_topic_formatted_and_without_previews() -> None:
     """HTML, no link preview, and the first part alone hangs at the question."""
     said = outbound("word " * 1000, reply_to="9")
-    sends = [calls.to_send(said, part) for part in calls.to_parts(said, 5)]
+    sends = [payloads.to_send(said, part) for part in payloads.to_parts(said, 5)]
     assert [(c.chat_id, c.message_thread_id, c.parse_mode) for c in sends] == [(-10001, 7, "HTML")] * 2
     previews = [c.model_dump()["link_preview_options"] for c in sends]
     assert [preview["is_disabled"] for preview in previews] == [True, True]
@@ -517,7 +516,7 @@ def test_a_reply_goes_to_its_topic_formatted_and_without_previews() -> None:
 
 def test_parts_keep_their_token_however_often_they_are_rendered() -> None:
     """Tokens tell parts, turns and kinds apart."""
-    tokens = [part.token for part in calls.to_parts(outbound("x" * 9000), 5)]
+    tokens = [part.token for part in payloads.to_parts(outbound("x" * 9000), 5)]
     assert tokens == ["t1.reply.0", "t1.reply.1", "t1.reply.2"]
 
 
@@ -533,41 +532,41 @@ def test_parts_keep_their_token_however_often_they_are_rendered() -> None:
 )
 def test_what_telegram_would_refuse_is_not_sent(text: str, texts: list[str]) -> None:
     """Texts without anything visible have no parts; lone surrogates become U+FFFD."""
-    assert [part.text for part in calls.to_parts(outbound(text), 5)] == texts
+    assert [part.text for part in payloads.to_parts(outbound(text), 5)] == texts
 
 
 def test_a_reply_is_formatted_and_can_go_out_plain() -> None:
     """Marks become tags and what looks like a tag is escaped; plain, links are followed by their addresses."""
-    (part,) = calls.to_parts(outbound("**1 < 2** & [docs](https://x.example/?a=1&b=2) [refunds.md › Windows]"), 5)
+    (part,) = payloads.to_parts(outbound("**1 < 2** & [docs](https://x.example/?a=1&b=2) [refunds.md › Windows]"), 5)
     assert part.text == (
         '<b>1 &lt; 2</b> &amp; <a href="https://x.example/?a=1&amp;b=2">docs</a> [refunds.md › Windows]'
     )
-    plain = calls.without_formatting(part)
+    plain = payloads.without_formatting(part)
     assert plain.text == "1 < 2 & docs (https://x.example/?a=1&b=2) [refunds.md › Windows]"
-    assert calls.to_send(outbound(""), plain).parse_mode is None
+    assert payloads.to_send(outbound(""), plain).parse_mode is None
     assert (plain.index, plain.token) == (part.index, part.token)
-    assert calls.without_formatting(plain) is plain
+    assert payloads.without_formatting(plain) is plain
 
 
 def test_a_plain_part_is_within_the_limit_too() -> None:
     """Addresses that would make it too long are left out."""
-    parts = calls.to_parts(outbound(f"[docs](https://x.example/{'a' * 200}) " * 30), 5)
-    plain = [calls.without_formatting(part).text for part in parts]
+    parts = payloads.to_parts(outbound(f"[docs](https://x.example/{'a' * 200}) " * 30), 5)
+    plain = [payloads.without_formatting(part).text for part in parts]
     assert plain == [("docs " * 30).rstrip()]
 
 
 def test_edits_typing_and_reactions_name_their_place() -> None:
     """The other calls."""
     said = outbound("better")
-    (part,) = calls.to_parts(said, 5)
-    edit = calls.to_edit(said, part, Receipt("12"))
+    (part,) = payloads.to_parts(said, 5)
+    edit = payloads.to_edit(said, part, Receipt("12"))
     assert isinstance(edit, EditMessageText)
     assert (edit.chat_id, edit.message_id, edit.text) == (-10001, 12, "better")
-    typing = calls.to_typing("-10001/7")
+    typing = payloads.to_typing("-10001/7")
     assert (typing.chat_id, typing.message_thread_id, typing.action) == (-10001, 7, "typing")
-    shown = [calls.to_reaction("501", "9", emoji).reaction for emoji in ("👀", "❤️", "")]
+    shown = [payloads.to_reaction("501", "9", emoji).reaction for emoji in ("👀", "❤️", "")]
     assert [[r.model_dump()["emoji"] for r in reaction or []] for reaction in shown] == [["👀"], ["❤"], []]
-    assert (calls.to_delete(said, Receipt("12")).chat_id, calls.to_delete(said, Receipt("12")).message_id) == (
+    assert (payloads.to_delete(said, Receipt("12")).chat_id, payloads.to_delete(said, Receipt("12")).message_id) == (
         -10001,
         12,
     )
@@ -578,14 +577,14 @@ def test_places_survive_the_way_out_and_back(chat: int, topic: int | None) -> No
     """The external id of a message leads back to its chat and topic."""
     more: dict[str, Any] = {} if topic is None else {"message_thread_id": topic, "is_topic_message": True}
     found = must(message(chat={"id": chat, "type": "supergroup", "title": "x"}, **more))
-    assert calls.to_place(found.external_id) == (chat, topic)
+    assert payloads.to_place(found.external_id) == (chat, topic)
 
 
 def test_a_reply_of_too_many_parts_goes_as_its_beginning_and_a_file() -> None:
     """The file holds the whole reply as Markdown and goes where the reply goes."""
     said = outbound("# Title\n\n" + "word " * 3000, reply_to="9")
-    first, file = calls.to_parts(said, 2)
-    document = calls.to_send(said, file)
+    first, file = payloads.to_parts(said, 2)
+    document = payloads.to_send(said, file)
     assert isinstance(document, SendDocument)
     assert isinstance(document.document, BufferedInputFile)
     assert (document.chat_id, document.message_thread_id, document.reply_parameters) == (-10001, 7, None)
@@ -596,13 +595,13 @@ def test_a_reply_of_too_many_parts_goes_as_its_beginning_and_a_file() -> None:
 @pytest.mark.parametrize(("emoji", "allowed"), [("👀", True), ("❤️", True), ("✅", False), ("⏳", False), ("", True)])
 def test_only_reactions_that_telegram_allows_are_tried(emoji: str, allowed: bool) -> None:
     """👀 is one, ✅ and ⏳ are none; taking a reaction away is always allowed."""
-    assert calls.may_react(emoji) == allowed
+    assert payloads.may_react(emoji) == allowed
 
 
 def test_a_group_that_moved_is_spoken_to_where_it_is() -> None:
     """The topic stays; places of others and of no platform of ours are left alone."""
     now = {-5: -1005}
-    there = [calls.moved(outbound("x", at), lambda chat: now.get(chat, chat)) for at in ("-5", "-5/7", "-6", "C1/2")]
+    there = [payloads.moved(outbound("x", at), lambda chat: now.get(chat, chat)) for at in ("-5", "-5/7", "-6", "C1/2")]
     assert [message.key.external_id for message in there] == ["-1005", "-1005/7", "-6", "C1/2"]
 
 
@@ -619,7 +618,7 @@ def test_a_group_that_moved_is_spoken_to_where_it_is() -> None:
 )
 def test_whatever_the_commands_telegram_would_take_what_is_registered(hints: list[CommandHint]) -> None:
     """At most 100, names of its form, descriptions of 1 to 256 characters; what is left out is named."""
-    shown, unfit = calls.to_commands(hints)
+    shown, unfit = payloads.to_commands(hints)
     assert len(shown) <= 100
     assert all(re.fullmatch(r"[a-z0-9_]{1,32}", one.command) for one in shown)
     assert all(1 <= len(one.description) <= 256 for one in shown)

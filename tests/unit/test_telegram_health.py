@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from connectors.connector import State
 from connectors.telegram.api import Api
-from connectors.telegram.vitals import Vitals
+from connectors.telegram.receive import Vitals
 from connectors.telegram.webhook import RECENT_ERROR_SECONDS, check_secret, delivery_trouble, is_same_address
 
 NOW = 1_700_000_000.0

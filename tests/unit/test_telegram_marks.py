@@ -9,7 +9,7 @@ from aiogram.types import MessageEntity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.telegram.marks import to_markdown
+from connectors.telegram.updates import to_markdown
 
 KINDS = ["bold", "italic", "strikethrough", "code", "pre", "text_link", "blockquote", "spoiler", "mention"]
 

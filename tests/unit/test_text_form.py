@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.text import discord_markdown, html, mrkdwn, plain
-from connectors.text.form import MAX_CHARACTERS, Code, Form, Paragraph, Span, Style, parse
+from connectors.text import render as text_render
+from connectors.text.parse import MAX_CHARACTERS, Code, Paragraph, ParsedMarkdown, Span, Style, parse
 from connectors.text.parts import SMALLEST_LIMIT, Render, parts
 from connectors.text.split import Size, characters, utf16_units
 from tests.emulators.telegram_html import parse_html
@@ -26,10 +26,10 @@ HOSTILE = st.lists(WORDS | SYNTAX | st.just(" "), max_size=60).map("".join)
 ANY = st.one_of(HOSTILE, st.text(max_size=300), st.lists(st.text(max_size=8) | SYNTAX, max_size=40).map("".join))
 
 RENDERERS: dict[str, tuple[Render, Size, Callable[[str], str]]] = {
-    "plain": (plain.render, characters, str),
-    "html": (html.render, html.size, lambda text: parse_html(text)[0]),
-    "mrkdwn": (mrkdwn.render, characters, str),
-    "discord": (discord_markdown.render, characters, str),
+    "plain": (text_render.plain_render, characters, str),
+    "html": (text_render.render, text_render.size, lambda text: parse_html(text)[0]),
+    "mrkdwn": (text_render.mrkdwn_render, characters, str),
+    "discord": (text_render.discord_markdown_render, characters, str),
 }
 EACH = pytest.mark.parametrize(("render", "size", "seen"), RENDERERS.values(), ids=RENDERERS)
 
@@ -43,7 +43,7 @@ def words(text: str) -> list[str]:
 @settings(max_examples=300, deadline=None)
 def test_the_form_keeps_every_word_in_order(text: str) -> None:
     """Whatever stands around them, the words of the text are the words of its plain rendering."""
-    assert words(plain.render(parse(text))) == words(text)
+    assert words(text_render.plain_render(parse(text))) == words(text)
 
 
 @EACH
@@ -73,7 +73,7 @@ def test_any_text_has_parts_of_any_size(
     """Also with lone surrogates, controls and every script; Telegram's parser takes each part."""
     for part in parts(parse(text), limit, size, render):
         assert size(part) <= limit
-        assert size(part) == utf16_units(seen(part)) or render is not html.render
+        assert size(part) == utf16_units(seen(part)) or render is not text_render.render
         part.encode()
 
 
@@ -199,10 +199,10 @@ a    │ b
 @pytest.mark.parametrize(
     ("render", "expected"),
     [
-        (html.render, AS_HTML),
-        (plain.render, AS_PLAIN),
-        (mrkdwn.render, AS_MRKDWN),
-        (discord_markdown.render, AS_DISCORD),
+        (text_render.render, AS_HTML),
+        (text_render.plain_render, AS_PLAIN),
+        (text_render.mrkdwn_render, AS_MRKDWN),
+        (text_render.discord_markdown_render, AS_DISCORD),
     ],
     ids=["html", "plain", "mrkdwn", "discord"],
 )
@@ -234,7 +234,7 @@ def test_one_note_as_each_platform_writes_it(render: Render, expected: str) -> N
 )
 def test_what_telegram_gets(text: str, expected: str) -> None:
     """Links that Telegram would drop or misread are text; unfinished Markdown is shown as far as it goes."""
-    assert html.render(parse(text)) == expected
+    assert text_render.render(parse(text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -254,26 +254,31 @@ def test_what_telegram_gets(text: str, expected: str) -> None:
 )
 def test_what_slack_and_discord_get(text: str, as_mrkdwn: str, as_discord: str) -> None:
     """What looks like a mark is kept from being one, and marks work where they stand."""
-    assert (mrkdwn.render(parse(text)), discord_markdown.render(parse(text))) == (as_mrkdwn, as_discord)
+    assert (text_render.mrkdwn_render(parse(text)), text_render.discord_markdown_render(parse(text))) == (
+        as_mrkdwn,
+        as_discord,
+    )
 
 
 def test_a_cut_code_block_goes_on_in_its_language() -> None:
     """Each part of it is a block of its own."""
-    found = parts(parse("```py\n" + "x = 1\n" * 40 + "```"), 100, html.size, html.render)
+    found = parts(parse("```py\n" + "x = 1\n" * 40 + "```"), 100, text_render.size, text_render.render)
     assert len(found) == 3
     assert all(part.startswith('<pre><code class="language-py">x = 1\n') for part in found)
 
 
 def test_a_cut_list_counts_on_and_a_cut_item_shows_its_number_once() -> None:
     """Numbers continue over parts."""
-    found = parts(parse("\n".join(f"{n}. item " + "word " * 20 for n in range(1, 9))), 150, html.size, html.render)
+    found = parts(
+        parse("\n".join(f"{n}. item " + "word " * 20 for n in range(1, 9))), 150, text_render.size, text_render.render
+    )
     numbers = re.findall(r"^(\d+)\.", "\n".join(found), re.MULTILINE)
     assert numbers == [str(n) for n in range(1, 9)]
 
 
 def test_bold_over_a_cut_is_closed_and_opened_again() -> None:
     """Each part is bold."""
-    found = parts(parse("**" + "word " * 60 + "end**"), 100, html.size, html.render)
+    found = parts(parse("**" + "word " * 60 + "end**"), 100, text_render.size, text_render.render)
     assert all(part.startswith("<b>") and part.endswith("</b>") for part in found)
     assert len(found) > 2
 
@@ -281,18 +286,20 @@ def test_bold_over_a_cut_is_closed_and_opened_again() -> None:
 def test_a_heading_stays_with_what_follows() -> None:
     """No part ends with a heading that is about the next one."""
     text = "x " * 35 + "\n\n## Next\n\n" + "y " * 35
-    assert [part.startswith("<b>Next</b>") for part in parts(parse(text), 100, html.size, html.render)] == [False, True]
+    assert [
+        part.startswith("<b>Next</b>") for part in parts(parse(text), 100, text_render.size, text_render.render)
+    ] == [False, True]
 
 
 @pytest.mark.parametrize("text", ["> " * 5000 + "end", "".join("  " * n + "- a\n" for n in range(200)) + "end"])
 def test_deep_nesting_keeps_its_text(text: str) -> None:
     """What stands too deep is a paragraph, however deep."""
-    assert plain.render(parse(text)).rstrip().endswith("end")
+    assert text_render.plain_render(parse(text)).rstrip().endswith("end")
 
 
 def test_what_follows_very_much_text_is_not_parsed() -> None:
     """The rest of a text that no chat has is plain."""
-    form: Form = parse("**word**\n" * (MAX_CHARACTERS // 9 + 2))
+    form: ParsedMarkdown = parse("**word**\n" * (MAX_CHARACTERS // 9 + 2))
     assert isinstance(form[-1].content, Paragraph)
     assert form[-1].content.spans[0].marks == frozenset()
     assert form[-1].content.spans[0].text.startswith("**word**")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, OutboundMessage
-from connectors.text.outgoing import FILE_NAME, can_be_seen, outbound_parts
+from connectors.text.parts import FILE_NAME, can_be_seen, outbound_parts
 
 KEY = ConversationKey("acme", "telegram", "1")
 

@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from grounding.layers import tool_results
-from grounding.layers.tool_results import NO_ROOM, rendered
-from grounding.lookups import SectionName, read_section, search_documents
-from grounding.memory.document import SECTIONS
-from grounding.tokens import load_tokens
+from grounding.lookup_tools import SectionName, read_section, search_documents
+from grounding.memory.context_document.document import SECTIONS
+from grounding.prompt import layers
+from grounding.prompt.layers import NO_ROOM, tool_results_rendered
+from grounding.prompt_input.tokens import load_tokens
 from grounding.tools import Arguments, Call, Tool, Toolbox, ToolRefused, schema_text
 
 TOKENS = load_tokens()
@@ -120,7 +120,7 @@ def test_the_real_tools_describe_all_that_may_be_asked() -> None:
 @given(TEXTS, st.integers(0, 300))
 @example("ahoy " * 10, 25)
 def test_an_answer_never_takes_more_than_it_may_and_nothing_in_it_ends_it(text: str, most: int) -> None:
-    shown = rendered(text, TOKENS, most)
+    shown = tool_results_rendered(text, TOKENS, most)
 
     assert TOKENS.count(shown) <= most
     if shown not in ("", NO_ROOM):
@@ -132,10 +132,10 @@ def test_an_answer_never_takes_more_than_it_may_and_nothing_in_it_ends_it(text: 
 
 @given(st.text(alphabet="abc \n", min_size=1, max_size=300), st.integers(60, 600))
 def test_an_answer_that_fits_is_whole_and_one_that_is_cut_says_so(text: str, most: int) -> None:
-    shown = rendered(text, TOKENS, most)
-    whole = f"{tool_results.HEAD}\n{text.strip() or tool_results.EMPTY}\n{tool_results.FOOT}"
+    shown = tool_results_rendered(text, TOKENS, most)
+    whole = f"{layers.TOOL_RESULTS_HEAD}\n{text.strip() or layers.TOOL_RESULTS_EMPTY}\n{layers.TOOL_RESULTS_FOOT}"
 
     if TOKENS.count(whole) <= most:
         assert shown == whole
     else:
-        assert shown.endswith(tool_results.CUT)
+        assert shown.endswith(layers.CUT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.explaining import compare
+from runtime.turns.manifest import compare
 
 
 def block(name: str, text: str, *, used: bool = True) -> dict[str, Any]:

@@ -8,13 +8,12 @@ from structlog.testing import capture_logs
 
 from config.settings import EXTRACTIVE, Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
-from grounding.assemble import ContextTooLarge
-from grounding.deciding import Deciding
-from grounding.pipeline import Grounds
-from grounding.run_context import Censor, Passage
-from grounding.tokens import load_tokens
+from grounding.pipeline import Deciding, Grounds
+from grounding.prompt.assemble import ContextTooLarge
+from grounding.prompt_input.run_context import Censor, Passage
+from grounding.prompt_input.tokens import load_tokens
+from promptpolicy.policy import EVERYWHERE, Directive, Kind, Place, Slot
 from promptpolicy.sigils import Sigil
-from promptpolicy.slot import EVERYWHERE, Directive, Kind, Place, Slot
 from runtime.formatters import Formatters
 from runtime.llm import Completion, ModelUnavailable
 from runtime.turns import replies

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from connectors.text.tree import Node, tree
 from connectors.web import channel as channels
-from connectors.web import stream as streams
-from connectors.web.channel import Channel, Channels, Subscription
-from connectors.web.stream import stream
+from connectors.web import channel as streams
+from connectors.web.channel import Channel, Channels, Subscription, stream
 from tests.emulators.face import sse
 
 

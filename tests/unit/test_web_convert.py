@@ -18,9 +18,8 @@ from connectors.message import (
     StoreUnavailable,
 )
 from connectors.web import convert
-from connectors.web.backend import Said
+from connectors.web.backend import PastMessage, Session
 from connectors.web.convert import RequestError
-from connectors.web.sessions import Session
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SESSION = Session("token:0123456789ab", Role.VIEWER, "acme", "Lena", "a1b2c3")
@@ -145,16 +144,16 @@ def test_a_message_in_transcript_and_memory_is_shown_once_as_it_is_in_memory() -
     """The past and what is remembered become one list by time, without doubles."""
     past = [{"id": "a", "at": "2026-01-01T00:00:01.000Z", "text": "old"}, {"id": "b", "at": "2026-01-01T00:00:02.000Z"}]
     kept = [{"id": "c", "at": "2026-01-01T00:00:01.500Z"}, {"id": "a", "at": "2026-01-01T00:00:01.000Z", "text": "new"}]
-    found = convert.merged(past, kept, 10)
+    found = convert.merge_items(past, kept, 10)
     assert [item["id"] for item in found] == ["a", "c", "b"]
     assert found[0]["text"] == "new"
-    assert [item["id"] for item in convert.merged(past, kept, 2)] == ["c", "b"]
+    assert [item["id"] for item in convert.merge_items(past, kept, 2)] == ["c", "b"]
 
 
 def test_a_reply_of_the_past_has_the_id_under_which_it_was_sent() -> None:
     """So that a page which has it already does not show it twice."""
     reply = OutboundMessage(ConversationKey("acme", "web", "ab/main"), "t1", "Hi", kind="apology")
-    assert convert.past_item(Said("", "Hi", "2026-01-01T00:00:00Z", reply), "main", [])["id"] == "t1.apology.0"
+    assert convert.past_item(PastMessage("", "Hi", "2026-01-01T00:00:00Z", reply), "main", [])["id"] == "t1.apology.0"
 
 
 @given(st.text())

@@ -12,13 +12,12 @@ import math
 from collections.abc import Collection, Sequence
 
 from connectors.message import Scope
-from grounding.documents.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.documents.index import Entry, Kind, Passage, PassageIndex
-from grounding.documents.search import query_terms, query_vectors, shorten
-from grounding.documents.sparse import TURN_AVERAGE_TERMS, SparseVector, encode_document
-from grounding.memory.records.detail import indexed_text
-from grounding.memory.records.record import Record, Type
+from grounding.memory.records.model import Record, Type, indexed_text
 from grounding.memory.records.store import RecordStore
+from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, SparseVector, encode_document
+from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector
+from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex
+from grounding.retrieval.search import query_terms, query_vectors, shorten
 
 EMBEDDED_CHARACTERS = 8000
 """How many characters of a record are embedded: models read some thousand tokens. All its words are indexed."""

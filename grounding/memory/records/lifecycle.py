@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from grounding.memory.records.record import HIDDEN, NeverDeleted, Outcome, Record, RecordRefused, Severity, State, Type
+from grounding.memory.records.model import HIDDEN, NeverDeleted, Outcome, Record, RecordRefused, Severity, State, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def is_standing(record: Record) -> bool:
     return record.type is Type.CENSOR or record.verbatim
 
 
-def takes_up(record: Record) -> bool:
+def confirms_on_repeat(record: Record) -> bool:
     """Say whether the same text, said again, confirms this record instead of making a new one."""
     if record.is_hidden or record.superseded_by:
         return False

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
+import re
 import secrets
+import unicodedata
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Any, Protocol
 
 import structlog
+from pydantic import ValidationError
 
 from connectors.message import EVERYONE, Scope
-from grounding.documents.embedding import EmbedderUnavailable
-from grounding.documents.index import IndexUnavailable
-from grounding.memory.records import lifecycle, making
-from grounding.memory.records.detail import detailed, indexed_text
+from grounding.memory.records import lifecycle
 from grounding.memory.records.lifecycle import Rules
-from grounding.memory.records.port import Added, Found, NewRecord
-from grounding.memory.records.record import (
+from grounding.memory.records.model import (
+    STATES,
+    Added,
+    AddOutcome,
+    FoundRecord,
     NeverDeleted,
+    NewRecord,
     NoSuchRecord,
     Provenance,
     Record,
@@ -29,9 +34,242 @@ from grounding.memory.records.record import (
     RecordRefused,
     State,
     Type,
+    indexed_text,
+    with_short_forms,
 )
-from grounding.memory.records.store import Change, Looked, Put, RecordStore, now
-from grounding.tokens import Tokens
+from grounding.memory.records.store import AddLookup, Change, RecordStore, RecordWrite, now
+from grounding.prompt_input.tokens import Tokens
+from grounding.retrieval.embedding import EmbedderUnavailable
+from grounding.retrieval.index import IndexUnavailable
+
+# ---- making ----
+#
+# Build records from requests to add, and changed records from requests to change. Pure.
+
+
+TEXT_MAX_CHARACTERS = 20_000
+SHORT_MAX_CHARACTERS = 2_000
+"""Applies to a censor's trigger and reason."""
+TRUSTED = frozenset({"person", "tool", "extraction"})
+"""Origins that are people's own words, or the model's wording of these alone."""
+MODELS = frozenset({"tool", "extraction"})
+"""The trusted origins whose wording is the model's."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_NOT_WORDS = re.compile(r"(?:(?!(?<!\w)[-−]\d)[^\w%$€£+#<>=≠≤≥])+")
+"""Everything but letters, digits and the signs that can reverse a text's meaning (signs of numbers, comparisons)."""
+
+
+def build_record(new: NewRecord, record_id: str, audience: str, by: Provenance, at: str) -> Record:
+    """Build the record *record_id* of *audience* (empty: the workspace) from *new*, without micro and summary.
+
+    Raises `RecordRefused`.
+    """
+    _require(new.type is Type.ITEM or (not new.due and new.status == "open"), "a status and a due day are for items")
+    state = State(new.status) if new.type is Type.ITEM else STATES[new.type][0]
+    if new.type is Type.DECISION and new.outcome is not None:
+        state = State.PENDING if new.outcome == "pending" else State.REVIEWED
+    try:
+        return Record(
+            id=record_id,
+            type=new.type,
+            audience=audience,
+            text=cleaned(new.text),
+            micro="",
+            summary="",
+            state=state,
+            created_at=normalise_time(new.created_at) if new.created_at else at,
+            changed_at=at,
+            provenance=by,
+            confidence=float(new.confidence),
+            outcome=new.outcome,
+            verbatim=new.verbatim,
+            supersedes=new.supersedes,
+            trigger=_short(new.trigger),
+            reason=_short(new.reason),
+            severity=new.severity,
+            kind=new.kind,
+            due=due_day(new.due),
+        )
+    except ValidationError as error:
+        raise RecordRefused(_validation_message(error)) from None
+
+
+def digest(record: Record) -> str:
+    """Return a hash that is equal for records that say the same.
+
+    They have the same type and the same words; case, white space and punctuation do not matter. Censors must also have
+    the same trigger, items the same kind and due date.
+    """
+    parts: list[str] = [record.type, _words(record.text)]
+    if record.type is Type.CENSOR:
+        parts.append(_words(record.trigger))
+    if record.type is Type.ITEM:
+        parts += [record.kind, record.due]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def confirm_record(known: Record, new: NewRecord, by: Provenance, rules: Rules, at: str) -> Record:
+    """Return *known*, confirmed by *new*, which says the same. People's own words replace an untrusted provenance."""
+    is_trusted = by.origin in TRUSTED
+    again = lifecycle.confirm(known, rules, at, is_trusted=is_trusted)
+    if is_trusted and known.provenance.origin not in TRUSTED:
+        again = again.model_copy(update={"provenance": by})
+    if new.outcome is not None and new.outcome != known.outcome:
+        again = lifecycle.log_outcome(again, new.outcome, rules, at)
+    if new.verbatim:
+        again = lifecycle.mark_verbatim(again, True, at)
+    if new.supersedes:
+        again = again.model_copy(update={"supersedes": new.supersedes})
+    return again.model_copy(update={"version": known.version + 1})
+
+
+def apply_changes(
+    record: Record, fields: Mapping[str, Any], rules: Rules, at: str, *, is_trusted: bool = True
+) -> Record:
+    """Return *record* with *fields* changed.
+
+    Besides texts and numbers by their names the fields are ``state`` (or an item's ``status``), ``outcome``,
+    ``severity``, ``verbatim``, ``confirm`` and ``false_positive`` (both true), and ``take_back`` (see
+    `lifecycle.take_back`). Raises `RecordRefused`, also for an unknown field.
+    """
+    result = _with_values(record, {name: fields[name] for name in _NORMALISERS if name in fields}, at)
+    steps: dict[str, Callable[[Record, Any], Record]] = {
+        "state": lambda one, value: lifecycle.set_state(one, _state(one, value), at),
+        "status": lambda one, value: lifecycle.set_state(one, _status(one, value), at),
+        "outcome": lambda one, value: lifecycle.log_outcome(one, value, rules, at),
+        "severity": lambda one, value: lifecycle.set_severity(one, value, at),
+        "verbatim": lambda one, value: lifecycle.mark_verbatim(one, bool(value), at),
+        "confirm": lambda one, value: lifecycle.confirm(one, rules, at, is_trusted=is_trusted) if value else one,
+        "take_back": lambda one, value: lifecycle.take_back(one, value, rules, at),
+        "false_positive": lambda one, value: lifecycle.report_false_positive(one, rules, at) if value else one,
+    }
+    unknown = sorted(set(fields) - set(steps) - set(_NORMALISERS))
+    if unknown:
+        raise RecordRefused(f"a record has no field {unknown[0]!r} that can be changed")
+    for name, step in steps.items():
+        if name in fields:
+            result = step(result, fields[name])
+    try:  # `model_copy` does not validate
+        result = Record.model_validate(result.model_dump())
+    except ValidationError as error:
+        raise RecordRefused(_validation_message(error)) from None
+    return result if result == record else result.model_copy(update={"version": record.version + 1})
+
+
+def with_new_provenance(before: Record, after: Record, by: Provenance) -> Record:
+    """Return *after* with the provenance *by* if a conversation changed its text, so that forgetting the conversation
+    forgets the record too.
+
+    If the old text was other people's words, a new wording by the model keeps their origin.
+    """
+    if not by.context_id or after.text == before.text:
+        return after
+    known = before.provenance.origin
+    origin = known if known not in TRUSTED and by.origin in MODELS else by.origin
+    return after.model_copy(update={"provenance": by.model_copy(update={"origin": origin})})
+
+
+def outcome_of_add(before: Record | None, after: Record) -> AddOutcome:
+    """Return what adding did; *before* is the record that existed, if one did."""
+    if before is not None:
+        return "confirmed"
+    return "superseded" if after.supersedes else "new"
+
+
+def cleaned(text: str) -> str:
+    """Return *text* without control characters and surrounding white space. Raises `RecordRefused`."""
+    kept = _CONTROLS.sub("", text.encode("utf-8", "replace").decode()).strip()
+    if not kept:
+        raise RecordRefused("a record needs a text")
+    if len(kept) > TEXT_MAX_CHARACTERS:
+        raise RecordRefused(f"a record holds at most {TEXT_MAX_CHARACTERS} characters; this text has {len(kept)}")
+    return kept
+
+
+def normalise_time(text: str) -> str:
+    """Return a time with its zone in the form of records: UTC with milliseconds. Raises `RecordRefused`."""
+    try:
+        when = datetime.fromisoformat(text)
+        return stamp(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        raise RecordRefused(f"{text!r} is no time: write it like 2026-11-27T16:00:00Z") from None
+
+
+def stamp(when: datetime) -> str:
+    """Return *when* in the form of records. Years have four digits, so that text order is time order."""
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def due_day(text: str) -> str:
+    """Return a day, or a time in UTC; empty for an empty one. Raises `RecordRefused`."""
+    if not text:
+        return ""
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        return normalise_time(text)
+
+
+_NORMALISERS: dict[str, Callable[[Any], Any]] = {
+    "text": lambda value: cleaned(str(value)),
+    "trigger": lambda value: _short(str(value)),
+    "reason": lambda value: _short(str(value)),
+    "kind": str,
+    "due": lambda value: due_day(str(value or "")),
+    "confidence": float,
+}
+"""Fields that hold a value of their own, each with the function that normalises a new value."""
+
+
+def _with_values(record: Record, fields: Mapping[str, Any], at: str) -> Record:
+    _require(record.type is Type.ITEM or "due" not in fields, "a due day is for items")
+    try:
+        stated = {name: _NORMALISERS[name](value) for name, value in fields.items()}
+    except (TypeError, ValueError) as error:
+        raise RecordRefused(f"that is no value of a record: {error}") from None
+    if all(getattr(record, name) == value for name, value in stated.items()):
+        return record
+    return record.model_copy(update={**stated, "changed_at": at})
+
+
+def _state(record: Record, value: Any) -> State:
+    if value in (State.INACTIVE, State.RETIRED):
+        return State(value)  # each type has one of the two, and both mean hidden
+    if value not in STATES[record.type]:
+        raise RecordRefused(f"a {record.type} is never {value!r}: it is one of {', '.join(STATES[record.type])}")
+    return State(value)
+
+
+def _status(record: Record, value: Any) -> State:
+    _require(record.type is Type.ITEM, "a status is for items; other records have a state")
+    return _state(record, value)
+
+
+def _short(text: str) -> str:
+    kept = " ".join(_CONTROLS.sub("", text.encode("utf-8", "replace").decode()).split())
+    if len(kept) > SHORT_MAX_CHARACTERS:
+        raise RecordRefused(f"a trigger and a reason hold at most {SHORT_MAX_CHARACTERS} characters")
+    return kept
+
+
+def _words(text: str) -> str:
+    """Return only letters, digits and meaningful signs: "I prefer Celsius." equals "i prefer  celsius"."""
+    folded = unicodedata.normalize("NFKC", text).casefold().replace("!=", "≠")
+    return _NOT_WORDS.sub(" ", folded).strip() or folded
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise RecordRefused(otherwise)
+
+
+def _validation_message(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+
+
+# ---- records ----
+
 
 _ATTEMPTS = 16
 """Attempts to write a record that others write at the same time."""
@@ -78,9 +316,9 @@ class Records:
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
         """See `WritesRecords.add`. Raises `NoSuchRecord` if *new* supersedes a record of another owner."""
         async for _ in _attempts():
-            at = making.stamp(self._clock())
-            record = detailed(making.made(new, new_id(), scope.audience or "", by, at), self._tokens)
-            seen = await self._store.look(scope, key, making.digest(record), new.supersedes)
+            at = stamp(self._clock())
+            record = with_short_forms(build_record(new, new_id(), scope.audience or "", by, at), self._tokens)
+            seen = await self._store.look(scope, key, digest(record), new.supersedes)
             if seen.was_done:
                 return _repeated(seen)
             if new.supersedes and seen.other is None:
@@ -95,27 +333,27 @@ class Records:
                 return Added(same, "unchanged")
             if wrote == "ok":
                 await self._after_write(scope, puts)
-                return Added(puts[0].after, making.came_of(puts[0].before, puts[0].after))
+                return Added(puts[0].after, outcome_of_add(puts[0].before, puts[0].after))
         raise RecordBusy
 
-    def _confirming(self, seen: Looked, new: NewRecord, by: Provenance, at: str) -> list[Put]:
+    def _confirming(self, seen: AddLookup, new: NewRecord, by: Provenance, at: str) -> list[RecordWrite]:
         """Return the writes that confirm the stored record with the same text; empty if there is none."""
         same = seen.same
-        if same is None or not lifecycle.takes_up(same) or same.id == new.supersedes:
+        if same is None or not lifecycle.confirms_on_repeat(same) or same.id == new.supersedes:
             return []
-        again = self._detailed(making.said_again(same, new, by, self._rules, at))
+        again = self._detailed(confirm_record(same, new, by, self._rules, at))
         return [
             self._put(same, again, by, "confirmed", said_in=by.turn_id),
             *self._superseding(seen.other, again, by, at),
         ]
 
-    def _adding(self, seen: Looked, record: Record, by: Provenance, at: str) -> list[Put]:
+    def _adding(self, seen: AddLookup, record: Record, by: Provenance, at: str) -> list[RecordWrite]:
         due = lifecycle.next_due(record, self._rules)
         change = _change(None, record, by, "added")
-        puts = [Put(record, None, change, making.digest(record), same_id=seen.same_id, said_in=by.turn_id, due=due)]
+        puts = [RecordWrite(record, None, change, digest(record), same_id=seen.same_id, said_in=by.turn_id, due=due)]
         return puts + self._superseding(seen.other, record, by, at)
 
-    def _superseding(self, other: Record | None, record: Record, by: Provenance, at: str) -> list[Put]:
+    def _superseding(self, other: Record | None, record: Record, by: Provenance, at: str) -> list[RecordWrite]:
         if other is None or other.superseded_by == record.id:
             return []
         old = self._detailed(lifecycle.supersede(other, record.id, at))
@@ -125,11 +363,11 @@ class Records:
         self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
     ) -> Record:
         """See `WritesRecords.change`."""
-        trusted = by.origin in making.TRUSTED
+        trusted = by.origin in TRUSTED
 
         def step(record: Record, at: str) -> Record:
-            after = making.changed(record, fields, self._rules, at, is_trusted=trusted)
-            return making.reworded(record, after, by)
+            after = apply_changes(record, fields, self._rules, at, is_trusted=trusted)
+            return with_new_provenance(record, after, by)
 
         return await self._apply(scope, record_id, step, by, _why(fields), key)
 
@@ -143,7 +381,7 @@ class Records:
                 raise RecordRefused(f"{record_id} was superseded by {before.superseded_by}: share that one")
             # The record that it superseded stays private, and its id too.
             fields = {"v": 2, "audience": "", "shared_by": by.author, "supersedes": "", "version": before.version + 1}
-            after = before.model_copy(update={**fields, "changed_at": making.stamp(self._clock())})
+            after = before.model_copy(update={**fields, "changed_at": stamp(self._clock())})
             if await self.move(scope, before, after, _change(before, after, by, "shared")):
                 _log.info("record.shared", workspace_id=scope.workspace_id, record_id=record_id, by=by.author)
                 return after
@@ -151,7 +389,7 @@ class Records:
 
     async def move(self, scope: Scope, before: Record, after: Record, change: Change) -> bool:
         """Move *before* to another audience, as *after*, and log *change*. Returns False if it changed meanwhile."""
-        if not await self._store.move(scope, before, after, making.digest(after), change):
+        if not await self._store.move(scope, before, after, digest(after), change):
             return False
         for record in (before, after):
             await self.follow(_owner(scope, record), [record.id])
@@ -177,7 +415,7 @@ class Records:
                 raise NeverDeleted(
                     "decisions are kept for good: log what came of it instead, or record another decision"
                 )
-            if await self._store.erase(scope, record, making.digest(record)):
+            if await self._store.erase(scope, record, digest(record)):
                 _log_change(scope, record, record.state, "", "erased")
                 await self.follow(_owner(scope, record), [record.id])
                 return
@@ -190,7 +428,7 @@ class Records:
         count, contexts, is_indexed = 0, {""}, True
         while some := await self._store.some(scope):
             for record in some:
-                if await self._store.erase(scope, record, making.digest(record)):
+                if await self._store.erase(scope, record, digest(record)):
                     _log_change(scope, record, record.state, "", "forgotten")
                     contexts.add(record.provenance.context_id)
                     count += 1
@@ -213,7 +451,7 @@ class Records:
 
     async def _erase_any(self, scope: Scope, record: Record) -> bool:
         async for _ in _attempts():
-            if await self._store.erase(scope, record, making.digest(record)):
+            if await self._store.erase(scope, record, digest(record)):
                 _log_change(scope, record, record.state, "", "forgotten")
                 await self.follow(_owner(scope, record), [record.id])
                 return True
@@ -256,17 +494,17 @@ class Records:
         """See `ReadsRecords.standing`. The oldest come first."""
         return await self._store.standing(scope)
 
-    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[Found]:
+    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
         """See `ReadsRecords.search`."""
         if not query.strip() or top_k < 1:
             return []
         hits = await self._hits(scope, query, top_k, types)
         records = {one.id: one for one in await self._store.read(scope, [record_id for _, record_id, _, _ in hits])}
-        found: list[Found] = []
+        found: list[FoundRecord] = []
         for owner, record_id, similarity, matched in hits:
             record = records.get(record_id)  # the index may be behind the store
             if record is not None and record.audience == owner and not record.is_hidden:
-                found.append(Found(record, similarity, matched))
+                found.append(FoundRecord(record, similarity, matched))
         return found
 
     async def _hits(
@@ -305,7 +543,7 @@ class Records:
         return True
 
     async def _sweep_one(self, scope: Scope, record: Record) -> None:
-        after = lifecycle.sweep(record, self._rules, making.stamp(self._clock()))
+        after = lifecycle.sweep(record, self._rules, stamp(self._clock()))
         if after != record:
             put = self._put(record, self._detailed(after), Provenance(), "aged")
             if await self._store.write(scope, [put]) == "ok":
@@ -337,7 +575,7 @@ class Records:
             before = await self.get(scope, record_id)
             if key and await self._store.was_done(scope, key):
                 return before
-            after = step(before, making.stamp(self._clock()))
+            after = step(before, stamp(self._clock()))
             if after == before:
                 return before
             after = self._detailed(after.model_copy(update={"version": before.version + 1}))
@@ -350,23 +588,23 @@ class Records:
         raise RecordBusy
 
     def _detailed(self, record: Record) -> Record:
-        return detailed(record, self._tokens)
+        return with_short_forms(record, self._tokens)
 
-    def _put(self, before: Record, after: Record, by: Provenance, why: str, said_in: str = "") -> Put:
+    def _put(self, before: Record, after: Record, by: Provenance, why: str, said_in: str = "") -> RecordWrite:
         restated = any(getattr(before, name) != getattr(after, name) for name in ("trigger", "kind", "due"))
         restated = restated or (before.text != after.text and after.state is not State.ARCHIVED)
-        return Put(
+        return RecordWrite(
             after,
             before,
             _change(before, after, by, why),
-            digest=making.digest(after) if restated else "",
-            digest_before=making.digest(before) if restated else "",
+            digest=digest(after) if restated else "",
+            digest_before=digest(before) if restated else "",
             said_in=said_in,
             due=lifecycle.next_due(after, self._rules),
             indexed=indexed_text(before) != indexed_text(after) or before.is_hidden is not after.is_hidden,
         )
 
-    async def _after_write(self, scope: Scope, puts: Sequence[Put]) -> None:
+    async def _after_write(self, scope: Scope, puts: Sequence[RecordWrite]) -> None:
         for put in puts:
             if put.before is None or put.before.state is not put.after.state:
                 from_state = put.before.state if put.before else ""
@@ -408,7 +646,7 @@ def _why(fields: Mapping[str, Any]) -> str:
     return next((word for name, word in words.items() if name in fields), "changed")
 
 
-def _repeated(seen: Looked) -> Added:
+def _repeated(seen: AddLookup) -> Added:
     if seen.done is None:
         raise RecordRefused("what this call kept has been erased since")
     return Added(seen.done, "unchanged")

@@ -11,7 +11,7 @@ from runtime.cli.client import Client, connect
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import count, line, print_json, show_diff, status_line, table
 from runtime.cli.turns import find_turn, turn_path
-from runtime.explaining import SAME, compare
+from runtime.turns.manifest import SAME, compare
 
 
 @click.command()

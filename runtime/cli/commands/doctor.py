@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from config.load import ConfigurationError, Loaded
+from config.load import ConfigurationError, LoadedSettings
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from runtime.cli.client import ApiError, Client, connect
-from runtime.cli.indexing import IndexingEnded, ensure_indexed
 from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import StatusLine, count, line, print_json, status_line
+from runtime.cli.output import IndexingEnded, StatusLine, count, ensure_indexed, line, print_json, status_line
 
 Check = dict[str, Any]
 
@@ -53,7 +52,7 @@ def _tell(checks: list[Check], as_json: bool, ended: str = "") -> list[Check]:
     return failed
 
 
-def _checks(loaded: Loaded) -> list[Check]:
+def _checks(loaded: LoadedSettings) -> list[Check]:
     where = f"from {loaded.file} and the environment" if loaded.file else "from the environment and defaults"
     fallen_back = [
         _check(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from runtime.cli.evaluation.memory import memory
-from runtime.cli.evaluation.strategy import strategy
+from runtime.cli.evaluation import memory, strategy
 from runtime.cli.invocation import Invocation, json_option, keep_events_off_the_screen, run
 from runtime.cli.output import print_json, status_line
 
@@ -37,9 +36,9 @@ def retrieval(invocation: Invocation, path: Path, compare: Path | None, as_json:
     PATH is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv), or a folder with questions.jsonl
     ({"question", "expected"}, one a line) and Markdown under docs/.
     """
-    from grounding.documents.question_set import load
-    from runtime.cli.evaluation import result as results
-    from runtime.cli.evaluation.running import run_retrieval
+    from grounding.evaluation.datasets import load
+    from runtime.cli import evaluation as results
+    from runtime.cli.evaluation import run_retrieval
 
     settings = invocation.settings()
     keep_events_off_the_screen(settings)
@@ -58,7 +57,7 @@ def retrieval(invocation: Invocation, path: Path, compare: Path | None, as_json:
     if as_json:
         print_json(result.as_json() | ({"compared": comparison.as_json()} if comparison else {}))
     else:
-        from runtime.cli.evaluation.printing import print_comparison, print_result
+        from runtime.cli.evaluation import print_comparison, print_result
 
         print_result(result)
         if comparison:

@@ -8,7 +8,11 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import connect
-from runtime.cli.explaining import (
+from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.output import line, print_json, status_line
+from runtime.cli.turns import (
+    LAST,
+    find_turn,
     show_blocks,
     show_degraded,
     show_messages,
@@ -17,10 +21,8 @@ from runtime.cli.explaining import (
     show_rounds,
     show_sources,
     show_strategy,
+    turn_path,
 )
-from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import line, print_json, status_line
-from runtime.cli.turns import LAST, find_turn, turn_path
 
 
 @click.command()

@@ -8,10 +8,9 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import connect, segment
-from runtime.cli.explaining import show_blocks, show_degraded, show_messages, show_prefix, show_strategy
-from runtime.cli.indexing import ensure_indexed
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
-from runtime.cli.output import line, print_json, status_line
+from runtime.cli.output import ensure_indexed, line, print_json, status_line
+from runtime.cli.turns import show_blocks, show_degraded, show_messages, show_prefix, show_strategy
 
 
 @click.command()

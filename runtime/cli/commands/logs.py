@@ -6,9 +6,8 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import connect
-from runtime.cli.indexing import rebuild
 from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import count, line, note, print_json, status_line
+from runtime.cli.output import count, line, note, print_json, rebuild, status_line
 
 
 @click.group()

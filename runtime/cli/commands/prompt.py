@@ -12,8 +12,7 @@ from click.core import ParameterSource
 
 from config.settings import Settings
 from runtime.cli.client import ApiError, Client, connect, segment
-from runtime.cli.condensing import condense
-from runtime.cli.directive_slots import Slot, slot_options
+from runtime.cli.directives import Slot, condense, slot_options
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
 from runtime.cli.output import line, note, print_json, show_diff, table
 

@@ -6,10 +6,9 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import connect
-from runtime.cli.explaining import show_messages, show_rounds
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import count, line, print_json, status_line
-from runtime.cli.turns import LAST, find_turn, turn_path
+from runtime.cli.turns import LAST, find_turn, show_messages, show_rounds, turn_path
 
 
 @click.command()

@@ -11,9 +11,8 @@ import click
 
 from config.settings import Settings
 from runtime.cli.client import connect, segment
-from runtime.cli.indexing import ensure_indexed
 from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
-from runtime.cli.output import line, note, print_json, status_line
+from runtime.cli.output import ensure_indexed, line, note, print_json, status_line
 
 EXCERPT_CHARACTERS = 300
 MAX_COLUMNS = 100

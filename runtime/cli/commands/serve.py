@@ -11,7 +11,7 @@ import click
 from runtime.cli.invocation import Invocation
 
 if TYPE_CHECKING:
-    from config.load import Loaded
+    from config.load import LoadedSettings
 
 
 @click.command()
@@ -47,26 +47,27 @@ def command(
 
 
 async def _serve(
-    loaded: Loaded, role: Literal["all", "gateway", "worker"], log_format: Literal["json", "console"]
+    loaded: LoadedSettings, role: Literal["all", "gateway", "worker"], log_format: Literal["json", "console"]
 ) -> None:
     """The process of the search index first: it gets ready while this one imports all that it serves with. Roles apart
     have none: they share a server. Nothing is begun on a folder that another process serves."""
     from contextlib import nullcontext
 
-    from runtime.data_dir import check_unused, prepare_data_dir
     from runtime.embedded.index_client import begun
+    from runtime.stores import check_unused, prepare_data_dir
 
     if role != "worker":
         await prepare_data_dir(loaded.settings.data_dir)
         await check_unused(loaded.settings.data_dir)
     async with begun(loaded.settings) if role == "all" else nullcontext() as engine:
-        from runtime.serve import serve
+        from runtime.process.serve import serve
 
         await serve(loaded.settings, role, log_format, loaded.fallen_back, engine)
 
 
 def _import_structlog() -> None:
-    """Without rich, which it would bring to print tracebacks: that takes 40 ms of processor time, and `runtime.events`
+    """Without rich, which it would bring to print tracebacks: that takes 40 ms of processor time, and
+    `runtime.observability.events`
     tells of errors itself."""
     if "structlog" in sys.modules or "rich" in sys.modules:
         return

@@ -1,0 +1,114 @@
+"""Asks Telegram whether the bot can work: its token, the webhook, and what it hears in groups."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from pydantic import SecretStr
+
+from connectors.connector import Answer, CannotAsk, Examined, Problem, ask, unreachable
+
+PATH = "/telegram/webhook"
+RECENT_ERROR_SECONDS = 900
+"""A delivery that failed longer ago says nothing about now: Telegram tries again after minutes at most."""
+
+_BASE = "AGENT_RUNTIME_TELEGRAM_API_BASE"
+_TOKEN = "AGENT_RUNTIME_TELEGRAM_BOT_TOKEN"  # noqa: S105 - the variable's name
+_PUBLIC_URL = "AGENT_RUNTIME_HTTP_PUBLIC_URL"
+
+
+async def examine(
+    token: SecretStr,
+    api_base: str,
+    seconds: float,
+    *,
+    by_webhook: bool = False,
+    public_url: str | None = None,
+    hears_all: bool = False,
+) -> Examined:
+    """Two calls of *seconds* each: ``getMe`` and ``getWebhookInfo``.
+
+    *hears_all*: the bot is to answer whatever is said in groups, which Telegram shows only to bots that may see it.
+    """
+    try:
+        me = await _call("getMe", token, api_base, seconds)
+        if problem := _refusal(me):
+            return Examined(problems=(problem,))
+        webhook = await _call("getWebhookInfo", token, api_base, seconds)
+    except CannotAsk as error:
+        return unreachable(error, _BASE)
+    bot, info = _result(me), _result(webhook)
+    problems = _webhook_problems(info, f"{public_url.rstrip('/')}{PATH}" if public_url else "", time.time(), by_webhook)
+    if hears_all and not bot.get("can_read_all_group_messages"):
+        problems.append(
+            Problem(
+                "the bot should answer everything in groups, but Telegram only shows it messages that mention it",
+                "turn its privacy mode off (@BotFather, /setprivacy), then add it to its groups again",
+            )
+        )
+    return Examined(f"@{bot.get('username') or bot.get('id')}", tuple(problems))
+
+
+async def _call(method: str, token: SecretStr, api_base: str, seconds: float) -> Answer:
+    url = f"{api_base.rstrip('/')}/bot{quote(token.get_secret_value(), safe=':')}/{method}"
+    return await ask(url, shown_as=api_base, seconds=seconds)
+
+
+def _result(answer: Answer) -> dict[str, Any]:
+    found = answer.body.get("result")
+    return found if isinstance(found, dict) else {}
+
+
+def _refusal(answer: Answer) -> Problem | None:
+    if answer.status in (401, 404):
+        return Problem("Telegram does not know this token", f"set {_TOKEN} to the one that @BotFather shows")
+    if not answer.body.get("ok"):
+        return Problem(f"Telegram answers with HTTP {answer.status}", f"try again later; see {_BASE}, too")
+    return None
+
+
+def _webhook_problems(info: dict[str, Any], ours: str, now: float, by_webhook: bool) -> list[Problem]:
+    shown = str(info.get("url") or "")
+    if not by_webhook:
+        if not shown:
+            return []
+        advice = "`agent-runtime serve` removes it; if another program needs it, use a separate bot for that program"
+        return [Problem(f"a webhook is set ({_host(shown)}), so Telegram sends nothing by long polling", advice)]
+    if not shown:
+        advice = f"`agent-runtime serve` sets it; {_PUBLIC_URL} must be the address at which Telegram reaches it"
+        return [Problem("no webhook is set", advice)]
+    if ours and not _is_same(shown, ours):
+        advice = "`agent-runtime serve` sets it again; if it does not stay, another program uses this bot"
+        return [Problem(f"the webhook leads elsewhere ({_host(shown)})", advice)]
+    failed_at = info.get("last_error_date")
+    waiting = info.get("pending_update_count") or 0
+    if waiting and isinstance(failed_at, int) and now - failed_at <= RECENT_ERROR_SECONDS:
+        why = str(info.get("last_error_message") or "no reason given")
+        advice = f"check that {_PUBLIC_URL} leads here from the internet"
+        return [Problem(f"Telegram could not deliver {waiting} updates ({why})", advice)]
+    return []
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Telegram writes hosts in small letters and ASCII; httpx does, too."""
+    try:
+        return httpx.URL(one) == httpx.URL(other)
+    except httpx.InvalidURL:
+        return one == other
+
+
+def _host(url: str) -> str:
+    try:
+        return httpx.URL(url).host or "an address that cannot be read"
+    except httpx.InvalidURL:
+        return "an address that cannot be read"
+
+
+def place_of(workspace_id: str) -> str | None:
+    """The place, as operators route it, whose own workspace *workspace_id* is; None where it is no such workspace."""
+    found = re.fullmatch(r"telegram-(-?\d+)", workspace_id)
+    return f"telegram:{found[1]}" if found else None

@@ -1,0 +1,424 @@
+"""Question sets: documents, questions about them, and which documents answer which.
+
+Two forms are read. A BEIR folder (Thakur et al., NeurIPS 2021): ``corpus.jsonl`` (``_id``, ``title``, ``text``,
+optional ``metadata.workspace``), ``queries.jsonl`` (``_id``, ``text``, optional ``metadata.workspace`` and
+``metadata.history``) and ``qrels/test.tsv`` (query, document, relevance; more than 0 is relevant). Or a JSON lines file
+of questions (``question``, ``expected``: a path or a list of paths, optional ``history``) with Markdown beside it, in
+a folder ``docs`` or where the file lies. A history is a list of ``{"role": "user"|…, "text": …}``, the oldest first.
+
+Documents are read twice, once to check the set and once to index it, so that a large corpus is never held whole.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from connectors.message import AgentRuntimeError
+from grounding.documents.library import is_document_path
+
+USER = "user"
+LABEL_CHARACTERS = 160
+CHARACTERS_PER_TOKEN = 4
+"""A rule of thumb that needs no tokenizer, so that figures of different machines and models can be compared."""
+
+
+class BadQuestionSet(AgentRuntimeError):
+    """A question set that cannot be read; the text names the file, the line and what was expected."""
+
+
+def rough_tokens(text: str) -> int:
+    """What *text* costs of a budget, in tokens: its characters divided by four, and one."""
+    return len(text) // CHARACTERS_PER_TOKEN + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One document of a set. ``path`` is where it would lie under ``docs/``."""
+
+    id: str
+    path: str
+    text: str
+    workspace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is kept of a document while a set is scored: its cost in tokens, and its title or first words."""
+
+    id: str
+    workspace: str
+    tokens: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, the ids of the documents that answer it, and what was said before it (role, text)."""
+
+    id: str
+    text: str
+    expected: frozenset[str]
+    workspace: str
+    history: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionSet:
+    """Documents and questions. Workspaces are the set's own names; each is searched alone.
+
+    ``known`` is by `Text.path`. ``documents`` reads the texts once more. ``absent`` are expected documents that the
+    set does not have: nothing can find them.
+    """
+
+    known: Mapping[str, Known]
+    questions: tuple[Question, ...]
+    documents: Callable[[], Iterator[Text]]
+    absent: frozenset[str] = frozenset()
+
+
+def load(path: Path) -> QuestionSet:
+    """The set at *path*: a BEIR folder, a questions file, or a folder with ``questions.jsonl``.
+
+    Raises `BadQuestionSet`.
+    """
+    if (path / "corpus.jsonl").is_file():
+        return _load_beir(path)
+    questions = path / "questions.jsonl" if path.is_dir() else path
+    if not questions.is_file():
+        raise BadQuestionSet(
+            f"{path} is neither a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv) nor a folder with "
+            "questions.jsonl and Markdown under docs/"
+        )
+    return _load_markdown(questions)
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    """The lines of *file* that are not blank, each with its place for errors. Nothing but a line feed ends a line."""
+    try:
+        with file.open("rb") as opened:
+            for number, raw in enumerate(opened, start=1):
+                place = f"{file}, line {number}"
+                try:
+                    line = raw.removeprefix(codecs.BOM_UTF8).decode("utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise BadQuestionSet(f"{place}: expected UTF-8 ({error.reason})") from error
+                if line.strip():
+                    yield place, line
+    except OSError as error:
+        raise BadQuestionSet(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def records(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of *file*, one a line, which have *fields*, each with its place for errors."""
+    for place, line in _lines(file):
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise BadQuestionSet(f"{place}: no JSON: {error}") from error
+        if not isinstance(record, dict) or any(field not in record for field in fields):
+            wanted = " and ".join(f'"{field}"' for field in fields)
+            raise BadQuestionSet(f"{place}: expected an object with {wanted}")
+        yield place, record
+
+
+def string_of(place: str, record: Mapping[str, Any], field: str) -> str:
+    """The text in *field*."""
+    value = record[field]
+    if not isinstance(value, str):
+        raise BadQuestionSet(f'{place}: expected "{field}" to be a text, got {type(value).__name__}')
+    # JSON may hold half a character, which no encoder takes.
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def id_of(place: str, record: Mapping[str, Any]) -> str:
+    """The ``_id`` of a record, as a text."""
+    value = record["_id"]
+    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+        raise BadQuestionSet(f'{place}: expected "_id" to be a text or a whole number')
+    return str(value)
+
+
+def metadata_of(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``metadata`` of a record; empty where it has none."""
+    value = record.get("metadata") or {}
+    if not isinstance(value, dict):
+        raise BadQuestionSet(f'{place}: expected "metadata" to be an object')
+    return value
+
+
+def _history(place: str, found: object) -> tuple[tuple[str, str], ...]:
+    turns = found or []
+    expected = f'{place}: expected "history" to be a list of {{"role", "text"}}, the oldest first'
+    if not isinstance(turns, list):
+        raise BadQuestionSet(expected)
+    said = []
+    for turn in turns:
+        if not isinstance(turn, dict) or not all(isinstance(turn.get(field), str) for field in ("role", "text")):
+            raise BadQuestionSet(expected)
+        said.append((turn["role"], turn["text"]))
+    return tuple(said)
+
+
+def _load_beir(folder: Path) -> QuestionSet:
+    corpus = folder / "corpus.jsonl"
+    known: dict[str, Known] = {}
+    places: dict[str, str] = {}
+    for number, (place, record) in enumerate(records(corpus, "_id", "text")):
+        document, text = _beir_text(place, number, record), string_of(place, record, "text")
+        once(places, document.id, place)
+        label = str(record.get("title") or "") or text
+        known[document.path] = Known(document.id, document.workspace, rough_tokens(text), _label(label))
+    gold = judgements(qrels_of(folder))
+    asked: dict[str, str] = {}
+    questions = []
+    for place, record in records(folder / "queries.jsonl", "_id", "text"):
+        name, metadata = id_of(place, record), metadata_of(place, record)
+        once(asked, name, place)
+        text = string_of(place, record, "text")
+        if name in gold:
+            history, workspace = _history(place, metadata.get("history")), str(metadata.get("workspace", ""))
+            questions.append(Question(name, text, frozenset(gold[name]), workspace, history))
+
+    def documents() -> Iterator[Text]:
+        for number, (place, record) in enumerate(records(corpus, "_id", "text")):
+            yield _beir_text(place, number, record)
+
+    absent = frozenset(one for question in questions for one in question.expected if one not in places)
+    return QuestionSet(known, tuple(questions), documents, absent)
+
+
+def _beir_text(place: str, number: int, record: dict[str, Any]) -> Text:
+    text, workspace = string_of(place, record, "text"), str(metadata_of(place, record).get("workspace", ""))
+    title = str(record.get("title") or "")
+    return Text(id_of(place, record), f"{number}.txt", f"{title}\n\n{text}".strip(), workspace)
+
+
+def once(places: dict[str, str], name: str, place: str) -> None:
+    """Note that *name* was given at *place*; a second time is an error."""
+    if name in places:
+        raise BadQuestionSet(f"{place}: the id {name!r} was given before ({places[name]}); ids must differ")
+    places[name] = place
+
+
+def qrels_of(folder: Path) -> Path:
+    """``qrels/test.tsv``, or the only other judgements there are."""
+    wanted = folder / "qrels" / "test.tsv"
+    if wanted.is_file():
+        return wanted
+    others = sorted((folder / "qrels").glob("*.tsv"))
+    if len(others) == 1:
+        return others[0]
+    raise BadQuestionSet(f"{folder} has no qrels/test.tsv (lines of query id, document id and relevance, with tabs)")
+
+
+def judgements(file: Path) -> dict[str, set[str]]:
+    """Which documents answer which question."""
+    gold: dict[str, set[str]] = {}
+    for number, (place, line) in enumerate(_lines(file)):
+        cells = [cell.strip() for cell in line.split("\t")]
+        try:
+            query, document, relevance = cells[0], cells[1], float(cells[2])
+        except (IndexError, ValueError):
+            if number == 0:  # the heading
+                continue
+            raise BadQuestionSet(
+                f"{place}: expected query id, document id and a relevance number, with tabs between"
+            ) from None
+        if len(cells) != 3:
+            raise BadQuestionSet(f"{place}: expected three cells with tabs between, got {len(cells)}")
+        if relevance > 0:
+            gold.setdefault(query, set()).add(document)
+    return gold
+
+
+def _load_markdown(file: Path) -> QuestionSet:
+    root = file.parent / "docs" if (file.parent / "docs").is_dir() else file.parent
+    paths = sorted(
+        path
+        for found in root.rglob("*")
+        if found.is_file() and is_document_path(path := found.relative_to(root).as_posix())
+    )
+
+    def documents() -> Iterator[Text]:
+        for path in paths:
+            try:
+                yield Text(path, path, (root / path).read_text(encoding="utf-8"), "")
+            except (OSError, UnicodeDecodeError) as error:
+                raise BadQuestionSet(f"{root / path} cannot be read as UTF-8 text: {error}") from error
+
+    known = {one.path: Known(one.id, "", rough_tokens(one.text), _label(one.text)) for one in documents()}
+    asked: dict[str, str] = {}
+    questions = []
+    for place, record in records(file, "question", "expected"):
+        text = string_of(place, record, "question")
+        # Its text names it, so that results stay comparable where questions are added or moved.
+        if text in asked:
+            raise BadQuestionSet(f"{place}: the same question was asked before ({asked[text]})")
+        asked[text] = place
+        expected, history = _expected(place, record["expected"], known, root), _history(place, record.get("history"))
+        questions.append(Question(text, text, expected, "", history))
+    return QuestionSet(known, tuple(questions), documents)
+
+
+def _expected(place: str, found: object, known: Mapping[str, Known], root: Path) -> frozenset[str]:
+    paths = found if isinstance(found, list) else [found]
+    if not paths or not all(isinstance(path, str) for path in paths):
+        raise BadQuestionSet(f'{place}: expected "expected" to be a path or a list of paths')
+    if missing := [path for path in paths if path not in known]:
+        raise BadQuestionSet(f"{place}: {missing[0]!r} is expected, but there is no such document in {root}")
+    return frozenset(paths)
+
+
+def _label(text: str) -> str:
+    words = " ".join(text[: 4 * LABEL_CHARACTERS].split())
+    return words if len(words) <= LABEL_CHARACTERS else words[: LABEL_CHARACTERS - 1].rstrip() + "…"
+
+
+# ---- conversation set ----
+#
+# Sets of long conversations, and questions about what was said in them.
+#
+# Read is a BEIR folder (Thakur et al., NeurIPS 2021): ``corpus.jsonl`` has one message a line, in the order in which
+# they
+# were said (``_id``, ``text``, ``metadata`` with ``workspace``, which names the conversation, and where there are any
+# ``session``, ``date`` and ``speaker``), ``queries.jsonl`` the questions (``_id``, ``text``, ``metadata`` with
+# ``workspace`` and ``category``) and ``qrels/test.tsv`` which messages are evidence (query, message, relevance).
+# What the
+# speaker ``assistant`` says is the bot's. A text that begins with its speaker's name and a colon is taken without them.
+
+
+BETWEEN_MESSAGES = timedelta(seconds=30)
+BETWEEN_SESSIONS = timedelta(hours=2)
+"""After the last message, where a session has the date of the one before."""
+UNDATED = datetime(2024, 1, 1, 9, tzinfo=UTC)
+"""When a conversation began that does not say so; each further session without a date is a day later."""
+_DATES = ("%I:%M %p on %d %B, %Y", "%B-%d-%Y", "%d %B %Y", "%B %d, %Y")
+"""Forms of dates beside ISO 8601."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message; ``id`` is the set's."""
+
+    id: str
+    speaker: str
+    text: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question about a conversation, and the ids of the messages that are evidence for its answer."""
+
+    id: str
+    text: str
+    category: str
+    evidence: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages in the order in which they were said, and questions that come after all of them."""
+
+    name: str
+    said: tuple[Said, ...]
+    asked: tuple[Asked, ...]
+
+
+def load_conversations(folder: Path) -> list[Conversation]:
+    """The conversations of the set in *folder*, by name; those without questions too.
+
+    Raises `BadQuestionSet`; also for a set in which nothing is asked.
+    """
+    if not (folder / "corpus.jsonl").is_file():
+        raise BadQuestionSet(f"{folder} has no corpus.jsonl: expected corpus.jsonl, queries.jsonl and qrels/test.tsv")
+    said = _said(folder / "corpus.jsonl")
+    asked = _asked(folder, {one.id for messages in said.values() for one in messages})
+    if unknown := sorted(asked.keys() - said.keys()):
+        raise BadQuestionSet(f"questions are about the conversation {unknown[0]!r}, of which corpus.jsonl has nothing")
+    if not asked:
+        raise BadQuestionSet("the set has no question with evidence in its conversations")
+    return [Conversation(name, tuple(said[name]), tuple(asked.get(name, ()))) for name in sorted(said)]
+
+
+def _said(file: Path) -> dict[str, list[Said]]:
+    places: dict[str, str] = {}
+    clocks: dict[str, _Clock] = {}
+    said: dict[str, list[Said]] = {}
+    for place, record in records(file, "_id", "text"):
+        name, metadata = id_of(place, record), metadata_of(place, record)
+        once(places, name, place)
+        conversation = str(metadata.get("workspace", ""))
+        speaker = " ".join(str(metadata.get("speaker") or "").split())
+        text = string_of(place, record, "text").removeprefix(f"{speaker}: ")
+        at = clocks.setdefault(conversation, _Clock()).at(metadata)
+        if text.strip():  # the log has no entry for what says nothing
+            said.setdefault(conversation, []).append(Said(name, speaker, text, at))
+    return said
+
+
+def _asked(folder: Path, known: set[str]) -> dict[str, list[Asked]]:
+    evidence = judgements(qrels_of(folder))
+    places: dict[str, str] = {}
+    asked: dict[str, list[Asked]] = {}
+    for place, record in records(folder / "queries.jsonl", "_id", "text"):
+        name, metadata = id_of(place, record), metadata_of(place, record)
+        once(places, name, place)
+        if not evidence.get(name, set()) & known:
+            continue
+        one = Asked(
+            name,
+            string_of(place, record, "text"),
+            str(metadata.get("category") or ""),
+            frozenset(evidence[name]),
+        )
+        asked.setdefault(str(metadata.get("workspace", "")), []).append(one)
+    return asked
+
+
+class _Clock:
+    """When the messages of a conversation were said: sessions at their dates, messages one after the other."""
+
+    def __init__(self) -> None:
+        self._session: object = None
+        self._written: object = None
+        self._last: datetime | None = None
+
+    def at(self, metadata: Mapping[str, Any]) -> datetime:
+        session, written = metadata.get("session"), metadata.get("date")
+        if self._last is not None and (session, written) == (self._session, self._written):
+            self._last += BETWEEN_MESSAGES
+            return self._last
+        began = _date(written)
+        if self._last is None:
+            at = began or UNDATED
+        elif began is None:
+            at = self._last + (BETWEEN_MESSAGES if session == self._session else timedelta(days=1))
+        elif began <= self._last:
+            at = self._last + (BETWEEN_MESSAGES if session == self._session else BETWEEN_SESSIONS)
+        else:
+            at = began
+        self._session, self._written, self._last = session, written, at
+        return at
+
+
+def _date(written: object) -> datetime | None:
+    """A date as sets write it, taken as UTC; None where it is none."""
+    text = " ".join(str(written or "").split())
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except ValueError:
+        pass
+    for form in _DATES:
+        try:
+            return datetime.strptime(text, form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+    return None

@@ -1,0 +1,255 @@
+"""What of a prompt can be quoted: its sources, taken apart into sentences, list items and rows of tables. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from grounding.prompt.layers import as_labelled
+
+MOST_UNITS = 4000
+"""So many sentences are looked at; of very long material the rest is not."""
+
+_BLOCK = re.compile(
+    r"^<(?P<tag>conversation_summary|recent_conversation|earlier_turns|workspace_passages|memory_records|approach"
+    r"|codex|environment|good_answers|now|tool_result|global-context|censors)>\n(?P<body>.*?)^</(?P=tag)>$",
+    re.MULTILINE | re.DOTALL,
+)
+"""A block of the prompt; see `grounding.prompt_input.sections`, which keeps any other text from looking like one."""
+_LABEL = re.compile(r"^\[([^\[\]\n]+)\]$")
+_FILE = re.compile(r"^=== (.+)$")
+_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$")
+_ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,3}[.)])\s+")
+_RULE = re.compile(r"^\s*\|?[\s:|-]*-[\s:|-]*\|?\s*$")
+_FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
+_LINE_NUMBER = re.compile(r"^\d+-(?:\*-)?")
+_SENTENCE = re.compile(
+    r"(?<=[.!?…])[*_\"'”»)]*\s+(?=[*_\"'“«(`#]*[^\W\d_a-zà-ÿ])|(?<=[.!?…])\s+(?=[`\d*_])|(?<=[。！？])"
+)
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:e\.g|i\.e|z\.\s?B|d\.\s?h|p\.\s?ex|bzw|etc|ca|approx|no|nr|dr|mr|mrs|ms|st|vs|art|abs|cf|fig|[A-Z])|\b\d{1,2})\.$",
+    re.IGNORECASE,
+)
+_QUESTION = re.compile(r"[^.!?\n]*\?")
+
+Form = Literal["prose", "item", "row", "code"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The smallest thing that is quoted. ``text`` is as it stands in the source; ``said`` is the same without marks.
+    ``heading`` stands above it, ``topic`` names the whole source, ``lead`` is what it hangs on: the header of its
+    table, or the sentence before its list. ``source`` is its source's number, and ``section`` that of its heading."""
+
+    text: str
+    said: str
+    label: str
+    heading: str
+    topic: str
+    lead: str
+    source: int
+    section: int
+    form: Form = "prose"
+    header: str = ""
+    """Of a row the table's first two lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a prompt brings: the question, and the sources by the citation of each."""
+
+    question: str
+    sources: tuple[tuple[str, str], ...]
+
+
+def read_prompt(messages: Sequence[Mapping[str, Any]]) -> Prompt:
+    """The question of *messages*, and what they bring to answer it, the passages of documents first."""
+    system = "\n\n".join(text_of(one) for one in messages if one["role"] == "system")
+    said = [text_of(one) for one in messages if one["role"] == "user"]
+    user = said[-1] if said else ""
+    blocks = [(match["tag"], match["body"]) for match in (*_BLOCK.finditer(user), *_BLOCK.finditer(system))]
+    question, quoted = _question_in(user)
+    order = ("attached", "workspace_passages", "memory_records", "codex", *_CONVERSATION, "global-context")
+    sources = [(rank, source) for tag, body in blocks for rank, source in _sources(tag, body, order)]
+    sources += [(0, ("", quoted))] if quoted else []
+    return Prompt(question, tuple(source for _, source in sorted(sources, key=lambda one: one[0])))
+
+
+_CONVERSATION = ("conversation_summary", "earlier_turns", "recent_conversation")
+
+
+def _sources(tag: str, body: str, order: Sequence[str]) -> Iterator[tuple[int, tuple[str, str]]]:
+    """The sources in the *body* of a block, each with its rank and its citation."""
+    if tag not in order:
+        return
+    rank = order.index(tag)
+    if tag in ("workspace_passages", "codex"):
+        begins = _LABEL if tag == "workspace_passages" else _FILE
+        label, lines = "", list[str]()
+        for line in body.splitlines():
+            if match := begins.match(line):
+                if label:
+                    yield rank, (label, "\n".join(lines))
+                label, lines = f"[{match[1]}]", []
+            else:
+                lines.append(line)
+        if label:
+            yield rank, (label, "\n".join(lines))
+    elif tag == "memory_records":
+        yield rank, ("(memory)", "\n".join(line for line in body.splitlines() if line.startswith("- ")))
+    elif tag == "global-context":
+        known = [_LINE_NUMBER.sub("- ", line) for line in body.splitlines() if _LINE_NUMBER.match(line)]
+        yield rank, ("(memory)", "\n".join(known))
+    else:
+        yield rank, ("(conversation)", "\n\n".join(_said_by_people(body)))
+
+
+def _said_by_people(body: str) -> Iterator[str]:
+    """The lines of a conversation but for the assistant's own, which were quoted from elsewhere."""
+    is_own = False
+    for line in body.splitlines():
+        if not line.startswith("  "):
+            is_own = line.startswith("assistant:")
+        if not is_own and line.strip() and not _LABEL.match(line) and "./agent-runtime setup" not in line:
+            yield line.strip()
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(str(part["text"]) for part in content if part.get("type") == "text")
+
+
+def _question_in(user: str) -> tuple[str, str]:
+    """What is asked in the *user* message, and what is quoted beside it: it stands in front of all blocks or behind
+    them, where the hint of a platform may stand before it."""
+    spans = [match.span() for match in _BLOCK.finditer(user)]
+    first, last = (spans[0][0], spans[-1][1]) if spans else (len(user), 0)
+    text = user[:first].strip() or user[last:].strip()
+    quoted = "\n".join(line[2:] for line in text.splitlines() if line.startswith("> "))
+    parts = [part.strip() for part in text.split("\n\n") if part.strip() and "\n> " not in part]
+    asked = [match[0].strip() for part in parts for match in _QUESTION.finditer(part)]
+    return " ".join(asked[-2:]) if asked else (parts[-1] if parts else text), quoted
+
+
+def units_of(sources: Sequence[tuple[str, str]]) -> list[Unit]:
+    """The sentences, list items and rows of *sources*, in their order."""
+    units: list[Unit] = []
+    for number, (label, text) in enumerate(sources):
+        units += _Reader(label, number).read(text)
+        if len(units) >= MOST_UNITS:
+            break
+    return units
+
+
+class _Reader:
+    """Takes the Markdown of one source apart."""
+
+    def __init__(self, label: str, source: int) -> None:
+        self._label = self._given = label
+        inside = label.strip("[]").split(" › ")
+        self._source = inside[0]
+        self._topic = " ".join(inside[:-1] or inside)
+        self._heading = inside[-1] if len(inside) > 1 else ""
+        self._number = source
+        self._section = 0
+        self._units: list[Unit] = []
+        self._paragraph: list[str] = []
+        self._item = ""
+        self._header: list[str] = []
+        self._lead = ""
+
+    def read(self, text: str) -> list[Unit]:
+        fence = ""
+        code: list[str] = []
+        for line in text.splitlines():
+            opened = _FENCE.match(line)
+            if fence:
+                code.append(line)
+                if opened and opened[1].startswith(fence):
+                    self._add("\n".join(code), " ".join(code[1:-1]), "code")
+                    fence = ""
+            elif opened:
+                self._end()
+                fence, code = opened[1], [line]
+            else:
+                self._take(line)
+        self._end()
+        return self._units
+
+    def _take(self, line: str) -> None:
+        if heading := _HEADING.match(line):
+            self._end()
+            self._heading, self._lead = _plain(heading[1]), ""
+            if self._label.startswith("["):
+                below = as_labelled(self._heading)
+                is_its_own = self._given.endswith(f"› {below}]")
+                self._label = self._given if is_its_own else f"[{self._source} › {below}]"
+            self._section += 1
+        elif "|" in line and line.lstrip().startswith("|"):
+            if not self._header:
+                self._end()
+            self._row(line)
+        elif not line.strip():
+            self._end()
+        elif match := _ITEM.match(line):
+            self._end_item()
+            self._end_paragraph()
+            self._item, self._paragraph = match[0], [line[match.end() :]]
+        else:
+            self._paragraph.append(line.strip())
+
+    def _row(self, line: str) -> None:
+        if len(self._header) < 2:
+            self._header.append(line.strip())
+            if len(self._header) == 2 and not _RULE.match(line):
+                self._header = [self._header[0], re.sub(r"[^|]+", "---", self._header[0])]
+                self._row(line)
+            return
+        cells = [_plain(cell) for cell in line.strip().strip("|").split("|")]
+        names = [_plain(cell) for cell in self._header[0].strip("|").split("|")]
+        self._add(line.strip(), ", ".join(cells), "row", lead=" ".join(names), header="\n".join(self._header))
+
+    def _end(self) -> None:
+        self._end_item()
+        self._end_paragraph()
+        self._header = []
+
+    def _end_item(self) -> None:
+        if self._item:
+            text = " ".join(self._paragraph)
+            self._add(f"{self._item.strip()} {text}", _plain(text), "item")
+            self._item, self._paragraph = "", []
+
+    def _end_paragraph(self) -> None:
+        if self._paragraph:
+            sentences = list(_sentences(" ".join(self._paragraph)))
+            for sentence in sentences:
+                self._add(sentence, _plain(sentence))
+            self._lead = _plain(sentences[-1]) if sentences[-1].endswith(":") else ""
+            self._paragraph = []
+
+    def _add(self, text: str, said: str, form: Form = "prose", lead: str = "", header: str = "") -> None:
+        lead = lead or (self._lead if form == "item" else "")
+        above = (self._label, self._heading, self._topic, lead, self._number, self._section)
+        self._units.append(Unit(text, said, *above, form, header))
+
+
+def _sentences(text: str) -> Iterator[str]:
+    begins = 0
+    for match in _SENTENCE.finditer(text):
+        if _ABBREVIATION.search(text[begins : match.start()].rstrip("*_\"'”») ")):
+            continue
+        yield text[begins : match.end()].strip()
+        begins = match.end()
+    if rest := text[begins:].strip():
+        yield rest
+
+
+def _plain(text: str) -> str:
+    """*text* without the marks of Markdown."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"[*`]|(?<!\w)_|_(?!\w)", "", text).strip()

@@ -1,1 +1,0 @@
-"""The layers of a prompt: each turns data into one section. Pure."""

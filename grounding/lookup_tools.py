@@ -1,0 +1,106 @@
+"""Tools that look things up: the workspace's documents, and a section of the conversation's document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from grounding.memory.context_document.document import SECTIONS, bodies
+from grounding.memory.context_document.store import ContextDocuments
+from grounding.pipeline import FindsPassages
+from grounding.prompt import layers
+from grounding.prompt_input.run_context import DegradedBlock, Passage
+from grounding.prompt_input.tokens import Tokens
+from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
+
+MAX_QUERY_CHARACTERS = 400
+NOTHING_FOUND = "No document of the workspace speaks of this. Other words may find more."
+SectionName = Literal[
+    "Description", "Active Context", "Progress", "Patterns", "Preferences", "Facts", "Timeline", "Decisions"
+]
+assert get_args(SectionName) == SECTIONS
+
+
+def check_query(query: str) -> None:
+    """Raises `ToolRefused` where there is nothing to look for."""
+    if not query.strip():
+        raise ToolRefused("the query is empty: say what to look for")
+
+
+def found_passages(
+    found: Sequence[Passage], tokens: Tokens, excerpt_bytes: int, *, nothing: str, missing: str
+) -> Evidence:
+    """*found* as a prompt shows passages, or that *nothing* was found; before it, where it says so, what is
+    *missing*."""
+    shown = layers.retrieval_section(found, tokens, excerpt_bytes).pieces or (nothing,)
+    return Evidence("\n\n".join((missing, *shown) if missing else shown), tuple(found))
+
+
+class SearchDocuments(Arguments):
+    query: str = Field(
+        min_length=1,
+        max_length=MAX_QUERY_CHARACTERS,
+        description="What to look for, in words that the documents may use.",
+    )
+
+
+def search_documents(
+    documents: FindsPassages, tokens: Tokens, top_k: int, excerpt_bytes: int, max_tokens: int
+) -> Tool[SearchDocuments]:
+    """Finds at most *top_k* passages of *excerpt_bytes* bytes each and *max_tokens* tokens together, as they stand in a
+    prompt."""
+
+    async def run(call: Call, arguments: SearchDocuments) -> Evidence:
+        check_query(arguments.query)
+        lost: list[DegradedBlock] = []
+        found = await documents.passages(
+            call.scope, arguments.query, top_k, excerpt_bytes, layers.room(max_tokens), lost=lost, earlier=()
+        )
+        missing = layers.INCOMPLETE if any(one.block == "retrieved" for one in lost) else ""
+        return found_passages(found, tokens, excerpt_bytes, nothing=NOTHING_FOUND, missing=missing)
+
+    return Tool(
+        "search_documents",
+        "Search the documents of this workspace. Returns passages, the best match first, each under a label in "
+        "brackets by which to cite it, like [refunds.md › Windows]. Use it where what you were given does not answer "
+        "a question about the workspace, its people, rules or things, and again with other words where it found "
+        "nothing that helps.",
+        SearchDocuments,
+        run,
+        scopes=frozenset({"documents:read"}),
+        untrusted=True,
+        together=True,
+        repeatable=True,
+    )
+
+
+class ReadSection(Arguments):
+    name: SectionName = Field(description="The section's heading.")
+
+
+def read_section(contexts: ContextDocuments) -> Tool[ReadSection]:
+    """Reads one section of the document that is kept of the conversation in which it is called, whole."""
+
+    async def run(call: Call, arguments: ReadSection) -> str:
+        document = await contexts.latest(call.key)
+        if document is None:
+            return "Nothing is kept of this conversation yet."
+        held = bodies(document.text)
+        if arguments.name in held:
+            return held[arguments.name]
+        filled = [name for name in SECTIONS if name in held]
+        others = f" These are not: {', '.join(filled)}." if filled else ""
+        return f"The section {arguments.name} is empty.{others}"
+
+    return Tool(
+        "read_section",
+        "Read one section, whole, of the document that is kept of this conversation. Its summary in the prompt is "
+        "shortened: use this where something that was said or decided earlier in this conversation is missing there.",
+        ReadSection,
+        run,
+        scopes=frozenset({"context:read"}),
+        together=True,
+        repeatable=True,
+    )

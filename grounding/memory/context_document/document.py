@@ -1,0 +1,218 @@
+"""The context document: a summary of a conversation in eight Markdown sections. Pure.
+
+Programs may store any text as a document. Text under none of the eight headings belongs to no section; it is kept
+unchanged and shown before the sections.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from grounding.prompt_input.sections import as_data
+from grounding.prompt_input.tokens import Recent
+
+SECTIONS = (
+    "Description",
+    "Active Context",
+    "Progress",
+    "Patterns",
+    "Preferences",
+    "Facts",
+    "Timeline",
+    "Decisions",
+)
+
+_SECTION_OF = {title.casefold(): title for title in SECTIONS}
+_ITEM = re.compile(r"^\s*(?:[-*+•]\s+|\d{1,3}[.)]\s+)")
+_LABELS = frozenset(("done", "next", "open", "blocked", "todo", "to do", "note", "update"))
+"""Labels before a colon that name the kind of a line, not its subject."""
+_NOTHING = frozenset(
+    ("none", "nothing", "n/a", "na", "empty", "nothing yet", "none yet", "-", "–", "—", "tbd", "not specified")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One section: its title (empty for text before the first heading) and its body."""
+
+    title: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a document as a person wrote it. *section* is empty if it stood under no known heading."""
+
+    section: str
+    text: str
+
+
+def parse(text: str) -> Sequence[Part]:
+    """Return the sections of *text* in their order. Only the eight known headings separate sections.
+
+    The results for recent texts are cached, because a turn asks several times for the sections of two documents.
+    """
+    return _parsed.of(text, _parse)
+
+
+def _parse(text: str) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    title, body = "", list[str]()
+    for line in text.removeprefix("\ufeff").splitlines():
+        known = _heading_of(line) if line.startswith("#") else None
+        if known is None:
+            body.append(line)
+            continue
+        parts.append(Part(title, "\n".join(body).strip("\n")))
+        title, body = known, []
+    parts.append(Part(title, "\n".join(body).strip("\n")))
+    return tuple(part for part in parts if part.title or part.body.strip())
+
+
+_parsed: Recent[tuple[Part, ...]] = Recent(64)
+
+
+def render(bodies: Mapping[str, str]) -> str:
+    """Return a document with the eight sections in their order. Empty ones keep their heading."""
+    return "\n\n".join(f"## {title}\n{bodies.get(title, '').strip()}".strip() for title in SECTIONS) + "\n"
+
+
+def bodies(text: str) -> dict[str, str]:
+    """Return the non-empty bodies of *text* by section title. Bodies of the same title are joined."""
+    found: dict[str, str] = {}
+    for part in parse(text):
+        body = part.body.strip()
+        if part.title and body:
+            found[part.title] = f"{found[part.title]}\n{body}" if part.title in found else body
+    return found
+
+
+def section_named(wanted: str) -> str | None:
+    """Return the title that *wanted* equals or abbreviates; None if no title or several match."""
+    folded = " ".join(wanted.casefold().split())
+    found = [title for title in SECTIONS if folded and title.casefold().startswith(folded)]
+    return found[0] if len(found) == 1 else None
+
+
+def says_nothing(body: str) -> bool:
+    """Say whether a section's *body* is empty or only says so ("- None")."""
+    lines = [_ITEM.sub("", line).strip().strip("()[]*_.").casefold() for line in body.splitlines()]
+    return all(not line or line in _NOTHING for line in lines)
+
+
+def lines(text: str) -> list[Line]:
+    """Return the non-blank lines of *text* with their sections, without section headings."""
+    return [Line(part.title, line.rstrip()) for part in parse(text) for line in part.body.splitlines() if line.strip()]
+
+
+def written(text: str, before: str, kept: Iterable[Line] = ()) -> tuple[Line, ...]:
+    """Return the lines of *text* that people wrote: those that are new since *before*, and those of *kept* still in it.
+
+    *kept* are the lines that people had written earlier.
+    """
+    old = {_folded(line.text) for line in lines(before)} - {_folded(line.text) for line in kept}
+    return tuple(line for line in lines(text) if _folded(line.text) not in old)
+
+
+def with_kept(text: str, kept: Iterable[Line]) -> str:
+    """Return *text* in canonical form with all of *kept*, the lines that people wrote, in it.
+
+    A missing line is added at the end of its section (of Description, if it had none). It is not added if it was
+    corrected: it has the form ``subject: value``, and *text* has a new value for that subject in the same section or
+    under Facts. Two lines by people about one subject do not correct each other, and lines of the Timeline stay.
+    """
+    kept = tuple(kept)
+    sections = {title: _with_original_lines(body, kept) for title, body in bodies(text).items()}
+    there = {_folded(line) for body in sections.values() for line in body.splitlines()}
+    own = {_folded(line.text) for line in kept}
+    said = {
+        title: {_subject(line) for line in body.splitlines() if _folded(line) not in own} - {""}
+        for title, body in sections.items()
+    }
+    for line in kept:
+        corrections = () if line.section == "Timeline" else (line.section or "Description", "Facts")
+        is_corrected = any(_subject(line.text) in said.get(title, ()) for title in corrections)
+        if _folded(line.text) in there or is_corrected:
+            continue
+        title = line.section or "Description"
+        body = sections.get(title, "")
+        sections[title] = f"{body}\n{line.text}" if body else line.text
+    return render(sections)
+
+
+def _with_original_lines(body: str, kept: Iterable[Line]) -> str:
+    """Return *body* with the lines of *kept* in their original form.
+
+    A model sees lines without invisible characters and with harmless brackets, and returns them like that.
+    """
+    shown = {_folded(as_data(line.text)): line.text for line in kept if as_data(line.text) != line.text}
+    return "\n".join(shown.get(_folded(line), line) for line in body.splitlines()) if shown else body
+
+
+def surviving(text: str, kept: Iterable[Line]) -> tuple[Line, ...]:
+    """Return the lines of *kept* that *text* still holds, each with its present section."""
+    there = {_folded(line.text): line for line in lines(text)}
+    return tuple(there[folded] for line in kept if (folded := _folded(line.text)) in there)
+
+
+def same(text: str, other: str) -> bool:
+    """Say whether two documents have the same lines, however their headings and blank lines are written."""
+
+    def said(document: str) -> list[tuple[str, str]]:
+        return sorted((line.section, line.text.strip()) for line in lines(document))
+
+    return said(text) == said(other)
+
+
+def corrected(text: str, before: str) -> tuple[Line, ...]:
+    """Return the lines ``subject: value`` of *text* that correct a line of *before*.
+
+    A line corrects another of the same section and subject if the other one is gone. An additional preference of the
+    same person, or a later decision, corrects nothing.
+    """
+    return _corrections.of(f"{len(before)}\n{before}{text}", lambda _: _corrected(text, before))
+
+
+_corrections: Recent[tuple[Line, ...]] = Recent(64)
+"""Cached, because each turn compares the document that its session shows with the newest, as the turns before did."""
+
+
+def _corrected(text: str, before: str) -> tuple[Line, ...]:
+    was = [(title, line) for title, body in bodies(before).items() for line in body.split("\n")]
+    stays = {_folded(line) for body in bodies(text).values() for line in body.split("\n")}
+    said = {_folded(line) for _, line in was}
+    subjects = {(title, _subject(line)) for title, line in was if _folded(line) not in stays}
+    return tuple(
+        Line(title, item(line))
+        for title, body in bodies(text).items()
+        for line in body.split("\n")
+        if _subject(line) and (title, _subject(line)) in subjects and _folded(line) not in said
+    )
+
+
+def item(line: str) -> str:
+    """Return *line* without its list mark: "* Office: Oslo" is "Office: Oslo"."""
+    return _ITEM.sub("", line, count=1).strip()
+
+
+def _folded(line: str) -> str:
+    return " ".join(item(line).casefold().split())
+
+
+def _subject(line: str) -> str:
+    """Return the subject if *line* is ``subject: value``, else empty. Days and labels, which may recur, are no
+    subjects."""
+    subject, separator, value = _folded(line).partition(": ")
+    is_one = separator and value and len(subject) <= 80 and not subject[:1].isdigit() and subject not in _LABELS
+    return subject if is_one else ""
+
+
+def _heading_of(line: str) -> str | None:
+    """Return the section whose heading *line* is, with one to three marks before the title and any number behind."""
+    name = line.lstrip("#")
+    if len(line) - len(name) > 3 or not name[:1].isspace():
+        return None
+    folded = name.strip().rstrip("#").strip().strip("*:").casefold()
+    return _SECTION_OF.get(folded)

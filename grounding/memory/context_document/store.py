@@ -1,0 +1,462 @@
+"""The context documents in Redis: the latest of each conversation and all earlier versions.
+
+Keys (owner ``contexts``, in the conversation's partition): ``latest`` is a hash, ``history`` a stream, ``forgotten`` a
+set of turns that no new document may contain. A version's id is the id of its stream entry, so no id is used twice,
+even after versions were deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import tempfile
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+
+from connectors.message import ConversationKey, file_stem, redis_key
+from grounding.memory.context_document.document import Line
+from grounding.transcript.entry import Reach, UnknownFormat
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+# ---- versions ----
+#
+# One version of a context document, and its form in Redis. Pure.
+
+
+_VERSION = "1"
+
+MadeBy = Literal["model", "extraction", "person"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Identifies a version of a conversation's document: version, id, time, and the reach from which it ages.
+
+    ``indexed`` is the id of the version that the search index holds.
+    """
+
+    FIELDS: ClassVar = ["v", "version", "at", "turns", "entries", "id", "put_turns", "put_entries", "indexed"]
+
+    version: int
+    at: str
+    reach: Reach
+    id: str = ""
+    indexed: str = field(default="", compare=False)
+
+    @property
+    def is_indexed(self) -> bool:
+        return bool(self.id) and self.indexed == self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version without its text. ``size_bytes`` is the size of the text in UTF-8."""
+
+    id: str
+    at: str
+    author: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextDocument:
+    """One version of a conversation's document.
+
+    - ``turns`` and ``entries`` say how much of the conversation it covers.
+    - ``turn_ids`` are the turns it was made from.
+    - ``author`` is the person or program that stored it, or what made it.
+    - ``kept`` are the lines that people wrote themselves.
+    - ``put`` is the length of the conversation when a person stored it, ``after_turn`` the last turn then.
+    - ``id`` comes from the store.
+    """
+
+    text: str
+    version: int
+    turns: int
+    entries: int
+    made_by: MadeBy
+    at: str
+    turn_ids: tuple[str, ...] = ()
+    author: str = ""
+    kept: tuple[Line, ...] = ()
+    put: Reach | None = None
+    after_turn: str = ""
+    id: str = field(default="", compare=False)
+
+    @property
+    def reach(self) -> Reach:
+        """How much of the conversation it covers."""
+        return Reach(self.turns, self.entries)
+
+    @property
+    def due_from(self) -> Reach:
+        """The reach from which it ages. A document that a person has just stored is not replaced at once."""
+        return _later(self.reach, self.put)
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.version, self.at, self.due_from, self.id)
+
+    @property
+    def newest_turn_id(self) -> str:
+        """The last turn before it was made; empty if there was none."""
+        return max(self.turn_ids, default=self.after_turn)
+
+    @property
+    def etag(self) -> str:
+        """A strong entity tag: it differs if the bytes differ."""
+        return '"' + hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()[:32] + '"'
+
+
+def fields_of(document: ContextDocument) -> dict[str, str]:
+    """Return *document* as stored, without its id."""
+    fields = {
+        "v": _VERSION,
+        "text": document.text,
+        "version": str(document.version),
+        "turns": str(document.turns),
+        "entries": str(document.entries),
+        "made_by": document.made_by,
+        "author": document.author,
+        "at": document.at,
+        "turn_ids": json.dumps(document.turn_ids),
+    }
+    if document.kept:
+        fields["kept"] = json.dumps([[line.section, line.text] for line in document.kept])
+    if document.put is not None:
+        fields |= {"put_turns": str(document.put.turns), "put_entries": str(document.put.entries)}
+    if document.after_turn:
+        fields["after_turn"] = document.after_turn
+    return fields
+
+
+def from_fields(fields: Mapping[str, str], version_id: str) -> ContextDocument:
+    """Return the document stored as *fields*. Raises `UnknownFormat`."""
+    _check(fields["v"])
+    return ContextDocument(
+        text=fields["text"],
+        version=int(fields["version"]),
+        turns=int(fields["turns"]),
+        entries=int(fields["entries"]),
+        made_by=cast("MadeBy", fields["made_by"]),
+        at=fields["at"],
+        turn_ids=tuple(json.loads(fields["turn_ids"])),
+        author=fields.get("author", ""),
+        kept=tuple(Line(section, text) for section, text in json.loads(fields.get("kept", "[]"))),
+        put=_put(fields.get("put_turns"), fields.get("put_entries")),
+        after_turn=fields.get("after_turn", ""),
+        id=version_id,
+    )
+
+
+def mark_of(values: Sequence[str | None]) -> Mark | None:
+    """Return the mark in the values of `Mark.FIELDS`; None if there is no document. Raises `UnknownFormat`."""
+    format_, version, at, turns, entries, version_id, put_turns, put_entries, indexed = values
+    if format_ is None:
+        return None
+    _check(format_)
+    reach = _later(Reach(int(turns or 0), int(entries or 0)), _put(put_turns, put_entries))
+    return Mark(int(version or 0), at or "", reach, version_id or "", indexed or "")
+
+
+def _put(turns: str | None, entries: str | None) -> Reach | None:
+    return None if turns is None or entries is None else Reach(int(turns), int(entries))
+
+
+def _later(reach: Reach, put: Reach | None) -> Reach:
+    return reach if put is None else Reach(max(reach.turns, put.turns), max(reach.entries, put.entries))
+
+
+def _check(version: str) -> None:
+    if version != _VERSION:
+        raise UnknownFormat(f"a context document has version {version!r}; this runtime reads {_VERSION}")
+
+
+# ---- contexts ----
+
+
+__all__ = ["ContextDocument", "ContextDocuments", "Mark", "Version"]
+
+_OWNER = "contexts"
+
+_STORE = """
+local current = tonumber(redis.call('HGET', KEYS[1], 'version') or '0')
+if current ~= tonumber(ARGV[1]) then return '' end
+if ARGV[2] ~= '' and redis.call('HGET', KEYS[1], 'id') ~= ARGV[2] then return '' end
+for _, turn in ipairs(cjson.decode(ARGV[3])) do
+  if redis.call('SISMEMBER', KEYS[3], turn) == 1 then return '' end
+end
+local fields = {}
+for at = 4, #ARGV do fields[#fields + 1] = ARGV[at] end
+local id = redis.call('XADD', KEYS[2], '*', unpack(fields))
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'id', id, unpack(fields))
+return id
+"""
+
+# A check found nothing to change in the document: extend the range of turns that it covers.
+_COVER = """
+if redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then return 0 end
+if (redis.call('HGET', KEYS[1], 'id') or '') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], 'turns', ARGV[3], 'entries', ARGV[4])
+return 1
+"""
+
+_INDEXED = """
+if redis.call('HGET', KEYS[1], 'id') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'indexed', ARGV[1])
+return 1
+"""
+
+# Returns sizes instead of texts, which can be megabytes.
+_VERSIONS = """
+local found = {}
+for _, one in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
+  local row = {one[1], '', '', '', '0'}
+  for at = 1, #one[2], 2 do
+    local name, value = one[2][at], one[2][at + 1]
+    if name == 'at' then row[2] = value
+    elseif name == 'author' then row[3] = value
+    elseif name == 'made_by' then row[4] = value
+    elseif name == 'text' then row[5] = tostring(#value) end
+  end
+  found[#found + 1] = row
+end
+return found
+"""
+
+# Each version builds on the one before, so all versions from the first with the turn on contain it. Only the newest are
+# searched, because a turn to forget is one of the last.
+_FORGET_TURN = """
+redis.call('SADD', KEYS[3], ARGV[1])
+redis.call('EXPIRE', KEYS[3], ARGV[2])
+local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', ARGV[3])
+local tainted = 0
+for place, one in ipairs(newest) do
+  for at = 1, #one[2], 2 do
+    if one[2][at] == 'turn_ids' then
+      for _, turn in ipairs(cjson.decode(one[2][at + 1])) do
+        if turn == ARGV[1] then tainted = place end
+      end
+    end
+  end
+end
+if tainted == 0 then return 0 end
+for place = 1, tainted do redis.call('XDEL', KEYS[2], newest[place][1]) end
+redis.call('DEL', KEYS[1])
+local before = newest[tainted + 1]
+if before then redis.call('HSET', KEYS[1], 'id', before[1], unpack(before[2])) end
+return tainted
+"""
+_SEARCHED_VERSIONS = 200
+_FORGOTTEN_SECONDS = 24 * 3600
+"""The longest time that a document in the making may take to arrive."""
+
+
+class ContextDocuments:
+    """All context documents. Every method raises `connectors.message.StoreUnavailable`."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._store = redis.register_script(_STORE)
+        self._cover = redis.register_script(_COVER)
+        self._indexed = redis.register_script(_INDEXED)
+        self._versions = redis.register_script(_VERSIONS)
+        self._forget_turn = redis.register_script(_FORGET_TURN)
+
+    async def latest(self, key: ConversationKey) -> ContextDocument | None:
+        """Return the conversation's latest document, or None. Raises `UnknownFormat`."""
+        fields: Any = await self._redis.hgetall(self._key(key, "latest"))
+        return from_fields(fields, fields.get("id", "")) if fields else None
+
+    async def marks(self, keys: Sequence[ConversationKey]) -> list[Mark | None]:
+        """Return the mark of the latest document of each of *keys*, None if there is no document.
+
+        Raises `UnknownFormat`.
+        """
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.hmget(self._key(key, "latest"), Mark.FIELDS)
+            found: Any = await pipe.execute() if keys else []
+        return [mark_of(values) for values in found]
+
+    async def store(self, key: ConversationKey, document: ContextDocument, base: str = "") -> ContextDocument | None:
+        """Store *document* as the latest version and return it with its id.
+
+        Returns None if its predecessor is no longer the latest (or no longer has the id *base*, if one is given), or if
+        one of its turns is forgotten.
+        """
+        flat = [part for pair in fields_of(document).items() for part in pair]
+        args: list[int | str] = [document.version - 1, base, json.dumps(document.turn_ids), *flat]
+        stored = await self._store(keys=self._keys(key), args=args)
+        return replace(document, id=str(stored)) if stored else None
+
+    async def cover(self, key: ConversationKey, document: ContextDocument, reach: Reach) -> bool:
+        """Extend the range of *document* to *reach* without changing its text.
+
+        Returns False and changes nothing if it is no longer the latest.
+        """
+        args: list[int | str] = [document.version, document.id, reach.turns, reach.entries]
+        return bool(await self._cover(keys=self._keys(key), args=args))
+
+    async def versions(self, key: ConversationKey, limit: int, before: str = "") -> list[Version]:
+        """Return the newest *limit* versions older than the one with id *before*, the newest first, without texts."""
+        newest = f"({before}" if before else "+"
+        rows: Any = await self._versions(keys=[self._key(key, "history")], args=[newest, limit])
+        return [Version(id_, at, author or made_by, int(size)) for id_, at, author, made_by, size in rows]
+
+    async def version(self, key: ConversationKey, version_id: str) -> ContextDocument | None:
+        """Return the version with that id (milliseconds, "-", number), or None. Raises `UnknownFormat`."""
+        found: Any = await self._redis.xrange(self._key(key, "history"), version_id, version_id)
+        return from_fields(found[0][1], found[0][0]) if found else None
+
+    async def was_indexed(self, key: ConversationKey, document: ContextDocument) -> bool:
+        """Note that the search index holds *document*. Returns False if it is no longer the latest."""
+        return bool(await self._indexed(keys=self._keys(key), args=[document.id]))
+
+    async def places(self, workspace_id: str) -> list[ConversationKey]:
+        """Return all conversations with a document in a workspace or another vault. Scans all keys: for background
+        work."""
+        found = set()
+        async for name in self._redis.scan_iter(match=f"ar:{_OWNER}:*:latest:{workspace_id}/*", count=1000):
+            found.add(str(name).rpartition(":")[2])
+        return [ConversationKey.decode(encoded) for encoded in sorted(found)]
+
+    async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
+        """Delete every version that contains the turn, which must be one of the last; return their number.
+
+        The version before them becomes the latest again.
+        """
+        return int(
+            await self._forget_turn(keys=self._keys(key), args=[turn_id, _FORGOTTEN_SECONDS, _SEARCHED_VERSIONS])
+        )
+
+    async def forget(self, key: ConversationKey, turn_ids: Sequence[str] = ()) -> bool:
+        """Delete the document with all its versions; return whether there was one.
+
+        No new document may contain *turn_ids*, the newest turns.
+        """
+        latest, history, forgotten = self._keys(key)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.delete(latest, history)
+            if turn_ids:
+                pipe.sadd(forgotten, *turn_ids)
+                pipe.expire(forgotten, _FORGOTTEN_SECONDS)
+            dropped, *_ = await pipe.execute()
+        return bool(dropped)
+
+    def _keys(self, key: ConversationKey) -> list[str]:
+        return [self._key(key, part) for part in ("latest", "history", "forgotten")]
+
+    @staticmethod
+    def _key(key: ConversationKey, part: str) -> str:
+        return redis_key(_OWNER, key.tag, part, key.encoded)
+
+
+# ---- copy ----
+#
+# A copy of each conversation's context document for people to read: one Markdown file with the latest version.
+
+
+_Stamp = tuple[int, int, int, int]
+"""Device, inode, size in bytes and modification time in nanoseconds. A difference shows that a file was changed,
+without reading it."""
+_REMEMBERED = 10_000
+"""Conversations whose file stamps are cached. The files of others are read once more."""
+
+
+def path(key: ConversationKey) -> PurePosixPath:
+    """Return the path of the copy for *key* under DATA_DIR. Different conversations never share a file."""
+    stem = file_stem(f"{key.connector}:{key.external_id}")
+    return PurePosixPath("workspaces", key.workspace_id, "memory", "contexts", stem + ".md")
+
+
+class ContextCopy:
+    """Writes context documents to ``memory/contexts/*.md`` under *data_dir*.
+
+    Redis is the source of truth; nothing reads these files back.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._written: OrderedDict[ConversationKey, tuple[Mark, _Stamp]] = OrderedDict()
+
+    async def write(self, key: ConversationKey, text: str, mark: Mark | None = None) -> bool:
+        """Write *text* to the file atomically; return False if the file already held it. Raises OSError.
+
+        *mark* identifies the document for `in_step`.
+        """
+        self._written.pop(key, None)
+        file = self._data_dir / path(key)
+        written, look = await asyncio.to_thread(_write, file, text.encode("utf-8", "surrogatepass"))
+        if mark is not None:
+            self._written[key] = mark, look
+            if len(self._written) > _REMEMBERED:
+                self._written.popitem(last=False)
+        return written
+
+    async def in_step(self, marks: Mapping[ConversationKey, Mark]) -> set[ConversationKey]:
+        """Return the conversations whose file still holds the document with that mark.
+
+        Only files are known that this process wrote or read and that nobody changed since.
+        """
+        known = {key: self._written[key][1] for key, mark in marks.items() if self._written.get(key, ("",))[0] == mark}
+        if not known:
+            return set()
+
+        def looks() -> list[_Stamp | None]:
+            return [_stamp(self._data_dir / path(key)) for key in known]
+
+        found = await asyncio.to_thread(looks)
+        return {key for (key, look), now in zip(known.items(), found, strict=True) if now == look}
+
+    async def remove(self, key: ConversationKey) -> None:
+        """Delete the file if it exists. Raises OSError."""
+        self._written.pop(key, None)
+        await asyncio.to_thread((self._data_dir / path(key)).unlink, missing_ok=True)
+
+
+def _write(file: Path, content: bytes) -> tuple[bool, _Stamp]:
+    """Write *file* if its content differs; return whether it was written, and its stamp."""
+    if look := _stamp_if_holds(file, content):
+        return False, look
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".copy-")
+    try:
+        with os.fdopen(descriptor, "wb") as output:
+            output.write(content)
+            output.flush()
+            look = _stamp_of(os.fstat(descriptor))
+        os.replace(temporary, file)  # replaces a symbolic link instead of writing through it
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return True, look
+
+
+def _stamp_if_holds(file: Path, content: bytes) -> _Stamp | None:
+    """Return the stamp of *file* if it holds *content*, else None."""
+    look = _stamp(file)  # taken before reading: a write in between then changes the stamp
+    try:
+        return look if look and not file.is_symlink() and file.read_bytes() == content else None
+    except FileNotFoundError:
+        return None
+
+
+def _stamp(file: Path) -> _Stamp | None:
+    try:
+        return _stamp_of(os.lstat(file))
+    except OSError:  # not readable, so none of our files
+        return None
+
+
+def _stamp_of(found: os.stat_result) -> _Stamp:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

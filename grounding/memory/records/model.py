@@ -1,0 +1,510 @@
+"""The data types of the typed records. Pure: no store, no clock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, Literal, Protocol
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from connectors.message import AgentRuntimeError, Scope
+from grounding.memory.context_document.summarise import sentences
+from grounding.prompt_input.tokens import Tokens, clip
+
+
+class Type(StrEnum):
+    """The type of a record."""
+
+    DECISION = "decision"
+    FACT = "fact"
+    PROCEDURE = "procedure"
+    EPISODE = "episode"
+    CENSOR = "censor"
+    ITEM = "item"
+
+
+class State(StrEnum):
+    """The state of a record in its lifecycle. `STATES` lists the states of each type."""
+
+    NEW = "new"
+    CONFIRMED = "confirmed"
+    CORE = "core"
+    SUPERSEDED = "superseded"
+    INACTIVE = "inactive"
+    ACTIVE = "active"
+    SUMMARIZED = "summarized"
+    ARCHIVED = "archived"
+    EFFECTIVE = "effective"
+    INEFFECTIVE = "ineffective"
+    RETIRED = "retired"
+    CREATED = "created"
+    ESCALATED = "escalated"
+    RECORDED = "recorded"
+    PENDING = "pending"
+    REVIEWED = "reviewed"
+    OPEN = "open"
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+STATES: dict[Type, tuple[State, ...]] = {
+    Type.FACT: (State.NEW, State.CONFIRMED, State.CORE, State.SUPERSEDED, State.INACTIVE),
+    Type.EPISODE: (State.ACTIVE, State.SUMMARIZED, State.ARCHIVED, State.INACTIVE),
+    Type.PROCEDURE: (State.ACTIVE, State.EFFECTIVE, State.INEFFECTIVE, State.RETIRED),
+    Type.CENSOR: (State.CREATED, State.ACTIVE, State.ESCALATED, State.RETIRED),
+    Type.DECISION: (State.RECORDED, State.PENDING, State.REVIEWED),
+    Type.ITEM: (State.OPEN, State.DONE, State.CANCELLED, State.INACTIVE),
+}
+"""The states of each type, in the order of its lifecycle. A new record begins in the first."""
+HIDDEN = frozenset({State.INACTIVE, State.RETIRED})
+"""Lists and searches leave out records in these states, unless a caller asks for the state by name."""
+
+Outcome = Literal["success", "partial", "failure", "pending"]
+Severity = Literal["warn", "block"]
+ItemKind = Literal["task", "event", "note"]
+ItemStatus = Literal["open", "done", "cancelled"]
+Origin = Literal["person", "tool", "extraction", "retrieved", "others"]
+"""Who worded a record:
+
+- ``person``: a person, by command, HTTP or console
+- ``tool``: the model, by a tool call
+- ``extraction``: the model or a pattern, from the messages of a finished turn
+- ``retrieved``: the model, in a turn whose prompt held retrieved text
+- ``others``: the model, in a turn whose prompt held other people's words
+"""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Provenance(_Strict):
+    """The origin of a record.
+
+    ``author`` is ``connector:user_id`` or the name of a token. It is empty if the runtime wrote the record.
+    """
+
+    author: str = ""
+    turn_id: str = ""
+    context_id: str = ""
+    origin: Origin = "person"
+
+
+class Record(_Strict):
+    """One stored record. Times are RFC 3339 in UTC.
+
+    ``audience`` says who may see it, as in `connectors.message.Scope`; empty means the workspace. Format 1 called the
+    field ``user`` and knew no places (see `runtime.ingress.removal`). ``text`` is the full text; ``micro`` (about 20
+    tokens)
+    and ``summary`` (50 to 100) are computed when the record is written. ``confidence`` is between 0 and 1.
+    """
+
+    v: Literal[1, 2] = 2
+    id: str
+    type: Type
+    audience: str = Field(default="", validation_alias=AliasChoices("audience", "user"))
+    shared_by: str = ""
+    """The person who shared it with the workspace; empty if nobody did."""
+    text: str
+    micro: str
+    summary: str
+    state: State
+    created_at: str
+    changed_at: str
+    provenance: Provenance
+    confidence: float = Field(default=1.0, ge=0.0, le=1.0)
+    confirmations: int = Field(default=0, ge=0)
+    """Facts: how often somebody said it again, or said it in another turn."""
+    confirmed_at: str = ""
+    activations: int = Field(default=0, ge=0)
+    """Procedures: how often the bot followed it. Censors: how often it acted."""
+    successes: int = Field(default=0, ge=0)
+    failures: int = Field(default=0, ge=0)
+    """Procedures: how often following it succeeded and failed."""
+    outcome: Outcome | None = None
+    verbatim: bool = False
+    """Pruning never shortens or drops it."""
+    supersedes: str = ""
+    superseded_by: str = ""
+    trigger: str = ""
+    """Censors: the words and phrases that trigger it, separated by ``|``."""
+    reason: str = ""
+    severity: Severity = "warn"
+    false_positives: int = Field(default=0, ge=0)
+    kind: ItemKind = "task"
+    """For items only."""
+    due: str = ""
+    """Items: a day (``2026-11-30``) or an RFC 3339 time; empty if there is no due date."""
+    version: int = Field(default=1, gt=0)
+    """Grows by one with each change."""
+
+    @property
+    def is_hidden(self) -> bool:
+        return self.state in HIDDEN
+
+
+class RecordRefused(AgentRuntimeError):
+    """The record cannot be written like this; nothing was changed.
+
+    People and models read the text, which says what to do.
+    """
+
+    retryable = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.user_text = message[:1].upper() + message[1:]
+
+
+class NoSuchRecord(RecordRefused):
+    """The scope has no record with this id."""
+
+
+class RecordBusy(RecordRefused):
+    """Too many others are writing the record at this moment; try again."""
+
+    retryable = True
+
+    def __init__(self, message: str = "this record is being changed by many at once: try again") -> None:
+        super().__init__(message)
+
+
+class NeverDeleted(RecordRefused):
+    """Decisions cannot be deleted."""
+
+
+# ---- port ----
+#
+# Protocols of the record store, as the parts of the memory use it.
+
+
+AddOutcome = Literal["new", "confirmed", "superseded", "unchanged"]
+"""What adding did: it made a record, confirmed an equal one, or made one that supersedes another.
+
+``unchanged``: the same call, or the same turn, had added the record before.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """A record to add; see `Record` for the fields. The scope of the call decides whose it is."""
+
+    type: Type
+    text: str
+    confidence: float = 1.0
+    outcome: Outcome | None = None
+    created_at: str = ""
+    """RFC 3339; empty means now."""
+    verbatim: bool = False
+    supersedes: str = ""
+    trigger: str = ""
+    reason: str = ""
+    severity: Severity = "warn"
+    kind: ItemKind = "task"
+    status: ItemStatus = "open"
+    due: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The record after adding, and what adding did."""
+
+    record: Record
+    came: AddOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A record that a search found.
+
+    ``similarity`` is the cosine of question and record (-1 to 1), ``matched`` the raw BM25 score (0 if they share no
+    word).
+    """
+
+    record: Record
+    similarity: float
+    matched: float
+
+
+class ReadsRecords(Protocol):
+    """Read access.
+
+    Every method sees the records of the workspace and of the scope's audience, and nobody else's (only
+    `connectors.message.EVERYONE` sees all). Raises `connectors.message.StoreUnavailable`; `search` also raises
+    `IndexUnavailable` and `EmbedderUnavailable`.
+    """
+
+    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
+        """Return at most *top_k* records of *types* (empty: of all types) that are relevant to *query*, the best first.
+
+        Hidden records are left out. Costs one query.
+        """
+
+    async def standing(self, scope: Scope) -> Sequence[Record]:
+        """Return the censors in force and the verbatim records, in a stable order, without a search."""
+
+    async def get(self, scope: Scope, record_id: str) -> Record:
+        """Return one record. Raises `NoSuchRecord`."""
+
+    async def read(self, scope: Scope, ids: Collection[str]) -> Sequence[Record]:
+        """Return the records of *ids* that exist and are not hidden, in the order of *ids*; one round trip."""
+
+    async def count(self, scope: Scope) -> int:
+        """Return the number of records, censors included. It is cheap, so that a workspace without records needs no
+        search."""
+
+    async def list(
+        self,
+        scope: Scope,
+        types: Collection[Type] = (),
+        states: Collection[State] = (),
+        limit: int = 100,
+        *,
+        own: bool = False,
+    ) -> Sequence[Record]:
+        """Return the newest *limit* records, the newest first. Without *states* hidden ones are left out.
+
+        *own*: only those of the scope's user, if the scope names one.
+        """
+
+
+class WritesRecords(Protocol):
+    """Write access. Raises `RecordRefused` and `connectors.message.StoreUnavailable`."""
+
+    async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
+        """Store *new* for the scope's audience. If a record with the same text exists, confirm it instead.
+
+        Calls with the same non-empty *key* take effect once.
+        """
+
+    async def change(
+        self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
+    ) -> Record:
+        """Change fields of a record, and compute micro and summary anew.
+
+        Besides the record's own fields there are ``state`` (for an item also ``status``), ``confirm`` and
+        ``false_positive`` (both true), and ``take_back`` (one of `grounding.memory.records.lifecycle.TakenBack`). Calls
+        with the same non-empty *key* take effect once. Raises `NoSuchRecord` and `NeverDeleted`.
+        """
+
+    async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
+        """Make a record of the scope's audience visible to the whole workspace.
+
+        Raises `NoSuchRecord`, and `RecordRefused` if the record is superseded.
+        """
+
+    async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
+        """Delete the record with its history. Raises `NoSuchRecord`, and `NeverDeleted` for decisions."""
+
+    async def forget(self, scope: Scope) -> int:
+        """Delete all records of the scope's user, decisions too, and return their number.
+
+        Raises ValueError if the scope names nobody.
+        """
+
+    async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
+        """Count one more activation of procedures that were followed, or of censors that acted."""
+
+
+class ForgetsRecords(Protocol):
+    """Deletes records of any type for good, also from the index.
+
+    A person's wish to have something forgotten outranks the rule that decisions stay. Raises
+    `connectors.message.StoreUnavailable`.
+    """
+
+    async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
+        """Delete the records that came from the scope's context, or only from the turns *turn_ids* of it.
+
+        Deletes records of the scope's user if the scope names one, else those of the workspace. Returns their number.
+        Repeating it does no harm. Records of other contexts cost nothing.
+        """
+
+
+class KeepsRecords(ReadsRecords, WritesRecords, ForgetsRecords, Protocol):
+    """All that the memory needs of the record store."""
+
+
+# ---- detail ----
+#
+# Short forms of a record for prompts, computed when it is written. Pure.
+#
+# ``micro`` is one line of at most `MICRO_TOKENS`, ``summary`` has at most `SUMMARY_TOKENS`. Both are the first
+# sentences
+# of the text, cut at natural boundaries, with the record's status in brackets: "Chose Postgres [success, 0.85
+# confidence]".
+
+
+MICRO_TOKENS = 24
+"""About twenty tokens: a sentence and the status."""
+SUMMARY_TOKENS = 100
+_READ_CHARACTERS = 4000
+"""The length of the text that may enter a summary: 100 tokens are seldom more than 600 characters."""
+_LINE_CHARACTERS = 600
+_HEADS = {Type.DECISION: "Decision", Type.PROCEDURE: "Procedure", Type.EPISODE: "Episode"}
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+
+
+def with_short_forms(record: Record, tokens: Tokens) -> Record:
+    """Return *record* with micro and summary of its present text.
+
+    An archived episode whose text is already reduced to the summary stays as it is.
+    """
+    if record.summary and record.text == record.summary and record.state is State.ARCHIVED:
+        return record
+    said = _sentences(record)
+    return record.model_copy(update={"micro": _micro(record, said, tokens), "summary": _summary(record, said, tokens)})
+
+
+def in_words(day: str) -> str:
+    """Return a day or time (as `Record.due`) in words, "Friday 27 November 2026"; empty for an empty one."""
+    if not day:
+        return ""
+    when = date.fromisoformat(day[:10])
+    clock = ""
+    if len(day) > len("2026-11-27"):
+        moment = datetime.fromisoformat(day).astimezone(UTC)
+        when, clock = moment.date(), f" {moment:%H:%M} UTC"
+    return f"{_WEEKDAYS[when.weekday()]} {when.day} {_MONTHS[when.month - 1]} {when.year}{clock}"
+
+
+def indexed_text(record: Record) -> str:
+    """Return the text of *record* that is embedded and indexed: micro, full text, trigger, reason, and the due date in
+    words."""
+    parts = [record.micro, record.text, record.trigger, record.reason]
+    parts += [f"{record.kind} due {in_words(record.due)}"] if record.due else []
+    return "\n".join(dict.fromkeys(part for part in parts if part))
+
+
+def _micro(record: Record, said: list[str], tokens: Tokens) -> str:
+    head = f"{record.severity.upper()}: " if record.type is Type.CENSOR else ""
+    bracket = _bracket(record, short=True)
+    room = MICRO_TOKENS - tokens.count(head) - (tokens.count(bracket) + 1 if bracket else 0)
+    line = _fitting(said, tokens, room)
+    while tokens.count(made := _joined(head + line, bracket)) > MICRO_TOKENS and room > 1:
+        room -= 1  # joined parts may count one token more
+        line = _fitting(said, tokens, room)
+    return made
+
+
+def _summary(record: Record, said: list[str], tokens: Tokens) -> str:
+    head = _HEADS.get(record.type, "")
+    head = f"{head}: " if head else f"{record.severity.upper()}: " if record.type is Type.CENSOR else ""
+    tail = _tail(record, tokens)
+    room = SUMMARY_TOKENS - tokens.count(head) - (tokens.count(tail) + 1 if tail else 0)
+    text = _fitting(said, tokens, room)
+    while tokens.count(made := head + text + tail) > SUMMARY_TOKENS and room > 1:
+        room -= 1
+        text = _fitting(said, tokens, room)
+    return made
+
+
+def _tail(record: Record, tokens: Tokens) -> str:
+    if record.type is Type.CENSOR:
+        return f" — {clip(' '.join(record.reason.split()), tokens, SUMMARY_TOKENS // 3)}" if record.reason else ""
+    if record.type is Type.DECISION:
+        return f"\nOutcome: {record.outcome or 'not known yet'}. Confidence: {_number(record.confidence)}."
+    bracket = _bracket(record, short=False)
+    return f" {bracket}" if bracket else ""
+
+
+def _bracket(record: Record, *, short: bool) -> str:
+    parts: list[str] = []
+    if record.type is Type.DECISION:
+        parts += [record.outcome] if record.outcome else []
+        parts.append(f"{_number(record.confidence)}{'' if short else ' confidence'}")
+    elif record.type is Type.ITEM:
+        parts.append(record.state.value)
+        parts += [f"due {record.due[:10] if short else in_words(record.due)}"] if record.due else []
+    elif record.type is Type.PROCEDURE and record.state in (State.EFFECTIVE, State.INEFFECTIVE):
+        parts.append(record.state.value)
+    elif record.type is Type.EPISODE:
+        parts.append(record.created_at[:10])
+    elif record.type is Type.FACT and record.confidence < 1.0:
+        parts.append(f"{_number(record.confidence)}{'' if short else ' confidence'}")
+    if record.state is State.SUPERSEDED or record.superseded_by:
+        parts.append("superseded")
+    return f"[{', '.join(parts)}]" if parts else ""
+
+
+def _sentences(record: Record) -> list[str]:
+    """Return the sentences of the text, or the text on one line if it has no sentences."""
+    text = record.text[:_READ_CHARACTERS]
+    return sentences(text) or [" ".join(text.split())[:_LINE_CHARACTERS]]
+
+
+def _fitting(said: list[str], tokens: Tokens, room: int) -> str:
+    """Return as many first sentences as fit into *room* tokens. If not even the first fits, cut it."""
+    line = clip(said[0], tokens, max(room, 1))
+    if line != said[0].rstrip():
+        return line
+    for sentence in said[1:]:
+        longer = f"{line} {sentence}"
+        if not tokens.fits(longer, room):
+            break
+        line = longer
+    return line
+
+
+def _joined(line: str, bracket: str) -> str:
+    return f"{line} {bracket}".strip() if bracket else line
+
+
+def _number(share: float) -> str:
+    return f"{share:.2f}"
+
+
+# ---- confidential ----
+#
+# Detect secrets in text, so that the memory does not store them. Pure.
+
+
+_NAMED = re.compile(
+    r"\b(?:pass\s?(?:word|code|phrase|wd)|pwd|passwort|kennwort|contraseña|clave|mot de passe|api[\s_-]?key|"
+    r"(?:access|secret|private|bearer|auth|session|refresh)[\s_-]?(?:key|token|code)|secret|token|credentials?|"
+    r"pin|cvv|cvc|tan|iban|ssn|social security|one[\s-]time code|otp|2fa|recovery (?:code|phrase)|seed phrase)\b",
+    re.IGNORECASE,
+)
+_SHAPED = re.compile(
+    r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{8,}|\bgh[opsur]_\w{8,}|\bgithub_pat_\w+|\bglpat-[\w-]{8,}|\bxox[abposr]-[\w-]{8,}|"
+    r"\bxapp-[\w-]{8,}|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{20,}|\beyJ[\w-]{10,}\.[\w-]+|-----BEGIN|"
+    r"\b[a-z][a-z0-9+.-]*://[^\s/@:]+:[^\s/@]+@|\b[A-Z]{2}\d{2}(?:\s?[A-Z0-9]{4}){3,7}\s?[A-Z0-9]{0,4}\b",
+)
+_RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
+_DIGITS = re.compile(r"(?:\d[ -]?){13,19}(?!\d)")
+
+
+def looks_secret(text: str) -> bool:
+    """Say whether *text* names or contains a secret: passwords, keys, tokens, account and card numbers.
+
+    In doubt the answer is yes: a lost fact costs less than a stored secret.
+    """
+    if _NAMED.search(text) or _SHAPED.search(text):
+        return True
+    if any(_is_random(run) for run in _RUN.findall(text)):
+        return True
+    return any(_is_card(re.sub(r"\D", "", run)) for run in _DIGITS.findall(text))
+
+
+def _is_random(run: str) -> bool:
+    """Say whether letters and digits alternate as they do in no word, path or date."""
+    kinds = ["d" if one.isdigit() else "u" if one.isupper() else "l" for one in run if one.isalnum()]
+    turns = sum(1 for one, other in pairwise(kinds) if one != other)
+    return "d" in kinds and len(set(kinds)) > 1 and turns >= 6
+
+
+def _is_card(digits: str) -> bool:
+    """Apply Luhn's check (ISO/IEC 7812-1, annex B)."""
+    if not 13 <= len(digits) <= 19:
+        return False
+    doubled = [int(one) * (2 if place % 2 else 1) for place, one in enumerate(reversed(digits))]
+    return sum(one - 9 if one > 9 else one for one in doubled) % 10 == 0

@@ -1,0 +1,855 @@
+"""Select the records for a message: first look them up, then choose among them with pure functions."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from connectors.message import ConversationKey, Scope, redis_key
+from grounding.memory.frames import LOADED, Chosen, Frame, scale
+from grounding.memory.global_context.lines import Foreign
+from grounding.memory.records.dates import days_meant
+from grounding.memory.records.extraction import is_heard_preference
+from grounding.memory.records.model import FoundRecord, ReadsRecords, Record, State, Type
+from grounding.memory.selection.calibration import MOST_REVIEWED, calibrated
+from grounding.memory.selection.censors import in_force
+from grounding.prompt_input.run_context import Calibration, Censor, SelectedRecord, Selection, SelectionReason
+from grounding.retrieval.bm25 import coverage, term_set
+from grounding.retrieval.packing import NEAR_DUPLICATE, NEGATIONS
+from grounding.retrieval.relevance import largest_idf
+from grounding.retrieval.search import spell_out
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+# ---- relevance ----
+#
+# Estimate how likely a record is relevant to a message, on a scale that allows a fixed threshold. Pure.
+#
+# The estimate is the log-odds, at even prior odds, that the record is one of those that answer the message. It is a
+# logistic regression on the cosine, the share of the message's terms that the record contains, and its BM25 score in
+# units of the largest possible IDF. The coefficients come from ``python -m bench.record_floor``.
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The coefficients of one embedding model, and ``minimum``: records with lower log-odds are never shown."""
+
+    minimum: float
+    dense: float
+    covered: float
+    sparse: float
+    constant: float
+
+    def relevance(self, query: str, found: FoundRecord, count: int) -> float:
+        """Return the log-odds that *found*, one of *count* records, is relevant to *query*."""
+        text = f"{found.record.text}\n{found.record.reason}" if found.record.reason else found.record.text
+        return (
+            self.constant
+            + self.dense * max(found.similarity, 0.0)
+            + self.covered * coverage(query, text)
+            + self.sparse * max(found.matched, 0.0) / largest_idf(max(count, 1))
+        )
+
+
+def probability(relevance: float) -> float:
+    """Return the probability for the log-odds *relevance*."""
+    return 1.0 / (1.0 + math.exp(-max(min(relevance, 500.0), -500.0)))
+
+
+_FLOORS = {
+    # Measured on single statements of five long chats (locomo-dev) as records, and 1,263 messages that none of them
+    # answers: AUC .91.
+    "wordllama-l2-supercat": Floor(-0.5, dense=8.3, covered=2.55, sparse=1.93, constant=-4.97),
+    # The same data: AUC .92.
+    "all-minilm-l6-v2-8bit": Floor(-0.5, dense=10.19, covered=2.3, sparse=1.94, constant=-5.4),
+}
+_BY_WORDS = Floor(-0.5, dense=0.0, covered=5.0, sparse=1.9, constant=-3.6)
+"""For models whose cosines were not measured, words alone decide."""
+
+
+def floor_for(model: str) -> Floor:
+    """Return the floor for records that were embedded with *model*."""
+    return _FLOORS.get(model, _BY_WORDS)
+
+
+def fitting(floor: Floor, found: Sequence[FoundRecord]) -> Floor:
+    """Return *floor*, or the word-only floor if *found* has no cosines: without them nothing would pass *floor*."""
+    return floor if any(one.similarity for one in found) else replace(_BY_WORDS, minimum=floor.minimum)
+
+
+# ---- scoring ----
+#
+# Score relevant records against each other. Pure.
+#
+# The score is the sum of research note 009 (context management): similarity .50, type .15, recency .15 (a half-life
+# of 30
+# days), outcome .10, usage .05, confidence .05. It only orders records that passed the relevance floor: no boost
+# lifts a
+# record over the floor.
+
+
+HALF_LIFE_DAYS = 30.0
+OUTCOMES = {"success": 1.2, "partial": 1.0, "pending": 0.9, "failure": 0.8}
+"""The figures of the note; 1 for a record without an outcome."""
+LARGEST_USAGE = 1.5
+STANDING: Mapping[State, float] = {
+    State.CORE: 0.2,
+    State.CONFIRMED: 0.1,
+    State.EFFECTIVE: 0.2,
+    State.INEFFECTIVE: -0.3,
+    State.SUPERSEDED: -0.5,
+    State.DONE: -0.3,
+    State.CANCELLED: -0.5,
+    State.ARCHIVED: -0.1,
+}
+"""Added to the priority of the type, by state: core facts and effective procedures come first."""
+_LEAST_STEP = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weight of each part; see the settings ``RECORD_WEIGHT_…``."""
+
+    similarity: float = 0.50
+    type: float = 0.15
+    recency: float = 0.15
+    outcome: float = 0.10
+    usage: float = 0.05
+    confidence: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A record above the floor: its score, and the log-odds that it is relevant to the message."""
+
+    record: Record
+    score: float
+    similarity: float
+    relevance: float
+
+
+def score(found: FoundRecord, frame: Frame, weights: Weights, today: datetime) -> float:
+    """Return the score of one record."""
+    record = found.record
+    priority = frame.priority(record.type) + STANDING.get(record.state, 0.0)
+    return (
+        weights.similarity * min(max(found.similarity, 0.0), 1.0)
+        + weights.type * priority
+        + weights.recency * recency(record.changed_at or record.created_at, today)
+        + weights.outcome * OUTCOMES.get(record.outcome or "", 1.0)
+        + weights.usage * usage(record.activations)
+        + weights.confidence * record.confidence
+    )
+
+
+def recency(at: str, today: datetime) -> float:
+    """Return 1 for today, halved every `HALF_LIFE_DAYS`; 0 if the time cannot be read."""
+    try:
+        made = datetime.fromisoformat(at)
+    except ValueError:
+        return 0.0
+    if made.tzinfo is None:
+        made = made.replace(tzinfo=UTC)
+    days = max((today - made).total_seconds() / 86_400, 0.0)
+    return math.exp(-math.log(2) / HALF_LIFE_DAYS * days)
+
+
+def usage(activations: int) -> float:
+    """Return 1 for at most one activation, growing to `LARGEST_USAGE`."""
+    return min(1.0 + math.log10(activations) * 0.1, LARGEST_USAGE) if activations > 0 else 1.0
+
+
+def ranked(
+    found: Sequence[tuple[FoundRecord, float]], frame: Frame, weights: Weights, minimum: float, today: datetime
+) -> list[Scored]:
+    """Return those of *found* (with their relevance) that reach *minimum*, the best first; ties go by id.
+
+    A superseded record ranks below its successor, if that is among them.
+    """
+    kept = {one.record.id: (one, relevance) for one, relevance in found if relevance >= minimum}
+    own = {name: score(one, frame, weights, today) for name, (one, _) in kept.items()}
+    scored = [
+        Scored(one.record, _below_successors(name, own, kept), one.similarity, relevance)
+        for name, (one, relevance) in kept.items()
+    ]
+    return sorted(scored, key=lambda one: (-one.score, one.record.id))
+
+
+def _below_successors(name: str, own: Mapping[str, float], kept: Mapping[str, tuple[FoundRecord, float]]) -> float:
+    """Return the score of *name*, reduced below the scores of all its successors."""
+    worth, steps, visited = own[name], 0, {name}
+    successor = kept[name][0].record.superseded_by
+    while successor in kept and successor not in visited:
+        visited.add(successor)
+        steps += 1
+        worth = min(worth, own[successor] - steps * _LEAST_STEP)
+        successor = kept[successor][0].record.superseded_by
+    return worth
+
+
+# ---- filling ----
+#
+# Divide the token budget among the records. Pure and deterministic.
+#
+# Each type has a budget, shaped by the frame and scaled by the demands of the message. The best record comes first. A
+# record is shown as its summary, or as its micro if the summary does not fit, never in full. Types share what others
+# leave.
+
+
+Level = Literal["summary", "micro"]
+LEVELS: tuple[Level, ...] = ("summary", "micro")
+TypeBudgets = Mapping[Type, int]
+"""Tokens per type."""
+Costs = Callable[[Record, Level], int]
+"""Returns the tokens that a record takes at a level, including the rest of its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A record to show, with its level and its tokens."""
+
+    scored: Scored
+    level: Level
+    tokens: int
+
+
+def message_budgets(base: TypeBudgets, frame: Frame, scale: float) -> dict[Type, int]:
+    """Return the budgets for a message: *base* shaped by *frame*, times *scale*.
+
+    The total is never more than the total of *base* times *scale*.
+    """
+    shaped = {of: max(base.get(of, 0), 0) * frame.share(of) for of in LOADED}
+    most, asked = sum(max(base.get(of, 0), 0) for of in LOADED), sum(shaped.values())
+    down = min(most / asked, 1.0) if asked else 0.0
+    return {of: int(tokens * down * scale) for of, tokens in shaped.items()}
+
+
+def fill(ranked: Sequence[Scored], budgets: TypeBudgets, costs: Costs) -> list[Filled]:
+    """Return as many of *ranked* (the best first) as fit, in that order."""
+    left = dict(budgets)
+    placed: dict[str, Filled] = {}
+    waiting: list[Scored] = []
+    for one in ranked:
+        of = one.record.type
+        if taken := _fit(one, left.get(of, 0), costs):
+            placed[one.record.id] = taken
+            left[of] -= taken.tokens
+        else:
+            waiting.append(one)
+    spare = sum(left.values())
+    for one in waiting:
+        if taken := _fit(one, spare, costs):
+            placed[one.record.id] = taken
+            spare -= taken.tokens
+    return [placed[one.record.id] for one in ranked if one.record.id in placed]
+
+
+def _fit(one: Scored, room: int, costs: Costs) -> Filled | None:
+    """Return *one* at the most detailed level that fits into *room* tokens."""
+    for level in LEVELS:
+        tokens = costs(one.record, level)
+        if tokens <= room:
+            return Filled(one, level, tokens)
+    return None
+
+
+# ---- repeating ----
+#
+# Drop records that repeat what the prompt already says. Pure.
+
+
+LEAST_WORDS = 3
+"""Shorter records occur in every text; they must match a line as a whole."""
+_WORD = re.compile(r"\w+")
+
+
+class Shown:
+    """The lines of the prompt as sets of words."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._lines = [words for text in texts for line in text.splitlines() if (words := _words(line))]
+
+    def says(self, text: str) -> bool:
+        """Say whether one line says *text*.
+
+        The line contains nearly all its words, all its numbers and negations, and no further negation.
+        """
+        words = _words(text)
+        return bool(words) and any(_is_said(words, line) for line in self._lines)
+
+    def add(self, text: str) -> None:
+        """Add *text* as one line."""
+        self._lines.append(_words(text))
+
+
+def without_repeated(ranked: Sequence[Scored], shown: Iterable[str]) -> list[Scored]:
+    """Return *ranked* without the records that *shown* or a better record repeats."""
+    said, kept = Shown(shown), list[Scored]()
+    better = Shown()
+    for one in ranked:
+        if said.says(one.record.text) or better.says(one.record.text):
+            continue
+        better.add(one.record.text)
+        kept.append(one)
+    return kept
+
+
+def _is_said(words: frozenset[str], line: frozenset[str]) -> bool:
+    if len(line) < NEAR_DUPLICATE * len(words):
+        return False  # cheap check first: a short line cannot say a long record
+    shared = len(words & line)
+    whole = len(words) if len(words) >= LEAST_WORDS else len(words | line)
+    if shared < NEAR_DUPLICATE * whole:
+        return False
+    missing, more = words - line, line - words
+    return not any(word in NEGATIONS or any(map(str.isdigit, word)) for word in missing) and not (more & NEGATIONS)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold().replace("n't", " not").replace("n’t", " not")))
+
+
+# ---- kept ----
+#
+# The last selection of each conversation, so that the next message can reuse it.
+#
+# Key (owner ``selection``, under the conversation's tag): ``kept:<conversation>``, which expires with the session. It
+# holds ids and levels of detail but no text; texts are read from the records.
+
+
+_OWNER = "selection"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KeptRecord(_Strict):
+    """One record that was shown; see `grounding.prompt_input.run_context.SelectedRecord`."""
+
+    id: str
+    level: Literal["summary", "micro"]
+    state: str
+    score: float
+    similarity: float
+
+
+class LastSelection(_Strict):
+    """The last selection: the frame, the records, the best first, and the budget in tokens."""
+
+    v: Literal[1] = 1
+    frame: str
+    records: tuple[KeptRecord, ...] = ()
+    pinned: tuple[str, ...] = ()
+    """Ids of the records that stood in every prompt then, whether they fitted or not."""
+    budget: int
+
+
+class LastSelections:
+    """The last selections of all conversations. Every method raises `connectors.message.StoreUnavailable`."""
+
+    def __init__(self, redis: Redis, idle_seconds: int) -> None:
+        self._redis = redis
+        self._idle_seconds = idle_seconds
+
+    async def get(self, key: ConversationKey) -> LastSelection | None:
+        """Return the last selection; None after a pause, or if another release stored it."""
+        raw = await self._redis.getex(self._key(key), ex=self._idle_seconds)
+        try:
+            return None if raw is None else LastSelection.model_validate_json(raw)
+        except ValidationError:
+            return None
+
+    async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
+        """Store *kept* in place of the last selection."""
+        await self._redis.set(self._key(key), kept.model_dump_json(), ex=self._idle_seconds)
+
+    async def forget(self, key: ConversationKey) -> None:
+        """Delete the last selection, so that the next message selects anew."""
+        await self._redis.delete(self._key(key))
+
+    @staticmethod
+    def _key(key: ConversationKey) -> str:
+        return redis_key(_OWNER, key.tag, "kept", key.encoded)
+
+
+# ---- reuse ----
+#
+# Decide whether the records of the last message also serve the next one. Pure.
+#
+# Every message searches for its own records, which is cheap. The prompt nevertheless repeats the last records, in the
+# same bytes, if they cover the message: the best record found is among them, and so is at least `COVERED_SHARE` of all
+# that was found, weighted by the probability of relevance. A new frame alone changes nothing, because one word can
+# switch
+# the frame for a single message. Records are selected anew for a frame only if its first record is not shown.
+#
+# Selecting anew adds the records found and drops those that were useful longest ago. Up to `CARRIED` records stay in
+# the
+# prompt, so that a return to an earlier subject finds its records there.
+
+
+COVERED_SHARE = 0.25
+"""Measured on 300 questions about five long chats (locomo-dev), each after each other question of its chat, with single
+statements as records. Of the questions that needed records not shown, 1.7 % were given the old ones; of those with an
+answer in common, 48 %. At .5 these are 0.7 and 26 %; at .25 without the rule about the best record 13 and 65 %."""
+CARRIED = 10
+"""How many records stay in the prompt.
+
+Measured by ``python -m bench.refresh`` on chats of people with each other and with an assistant. With 0 carried records
+the selection changed in .50 and .44 of the turns, with up to 10 in .22 and .28, with up to 12 in .20 and .24. Of the
+records shown .74 and .83, .36 and .57, .33 and .52 were relevant to the message at hand.
+"""
+
+
+def covered(ranked: Sequence[Scored], known: Collection[str]) -> float:
+    """Return the share (0 to 1) of the relevance of *ranked* that the ids *known* hold; 1 if nothing is relevant."""
+    weights = {one.record.id: probability(one.relevance) for one in ranked}
+    whole = sum(weights.values())
+    return sum(weight for name, weight in weights.items() if name in known) / whole if whole else 1.0
+
+
+def reason(
+    kept: LastSelection | None,
+    read: Sequence[Record],
+    chosen: Chosen,
+    ranked: Sequence[Scored],
+    said: Collection[str],
+    pinned: Collection[Record] = (),
+    *,
+    thin: bool,
+) -> SelectionReason:
+    """Return why the records must be selected anew.
+
+    ``reused`` means that the old ones serve. ``aside`` means that no records are shown, because none is relevant to a
+    message with a subject of its own.
+
+    *read* are the records of *kept* that still exist. *ranked* are the records found, the best first. *said* are the
+    ids of those that the prompt says anyway. *pinned* are the records of every prompt. *thin* means that the message is
+    too short to have a subject of its own.
+    """
+    if kept is None:
+        return "cold"
+    if chosen.acts:
+        return "acting"
+    if _has_changed(kept, read):
+        return "changed"
+    known, held = {one.id for one in kept.records}, {one.id for one in pinned}
+    if held != set(kept.pinned):
+        return "changed"
+    if not ranked:
+        return "reused" if thin or not known - held else "aside"
+    known |= set(said) | held
+    if chosen.reason != "nothing_asked" and chosen.frame.name != kept.frame and ranked[0].record.id not in known:
+        return "frame"
+    best = max(ranked, key=lambda one: one.relevance)
+    if best.record.id not in known or covered(ranked, known) < COVERED_SHARE:
+        return "topic"
+    return "reused"
+
+
+def carried(
+    kept: LastSelection | None, read: Sequence[Record], brought: Collection[str], room: int
+) -> list[tuple[Record, KeptRecord]]:
+    """Return at most *room* records that were shown and that the message has not *brought* again.
+
+    The most recently useful come first. Superseded records are left out.
+    """
+    by_id = {one.id: one for one in read if one.state is not State.SUPERSEDED}
+    left = [(by_id[one.id], one) for one in (kept.records if kept else ()) if one.id in by_id and one.id not in brought]
+    return left[: max(room, 0)]
+
+
+def _has_changed(kept: LastSelection, read: Sequence[Record]) -> bool:
+    """Say whether a record was deleted or superseded."""
+    before = {one.id: one.state for one in kept.records}
+    if len(read) != len(before):
+        return True
+    return any(one.state is State.SUPERSEDED and before[one.id] != State.SUPERSEDED.value for one in read)
+
+
+# ---- selecting ----
+
+
+FOUND_AT_MOST = 40
+"""Most records of one search: more than any budget shows."""
+RESERVED_TOKENS = 40
+"""Tokens of the block's budget for its first and last line."""
+FEW_TERMS = 1
+"""A message of at most this many terms ("and why?", "pgvector?") is searched together with the question before."""
+LONGEST_QUERY_CHARACTERS = 2000
+"""The part of a message that is searched. A person who pastes a log asks about its beginning, or in the first lines."""
+LONG_TEXT_CHARACTERS = 4000
+"""Longer texts are processed in a thread: texts seen for the first time take long."""
+CALIBRATION_SECONDS = 5.0
+"""How long the calibration of reviewed decisions is cached."""
+_KNOWN_AT_MOST = 1000
+MAX_OPEN_ITEMS = 500
+"""Most open items that are read if a message names a day: the newest."""
+DUE_RELEVANCE = 5.0
+"""The log-odds of an item that is due on the day that the message asks about."""
+Now = Callable[[], datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The records of a scope that hold without a search."""
+
+    censors: tuple[Censor, ...]
+    """The censors in force."""
+    pinned: tuple[Record, ...]
+    """Verbatim records; they stand in every prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeState:
+    """What is known of a scope's records before the search: their number and the conversation's last selection."""
+
+    count: int
+    kept: LastSelection | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLookup:
+    """The records found for a message, with their relevance, and the last selection as it reads now.
+
+    ``thin``: the message is too short to have a subject of its own.
+    """
+
+    found: tuple[tuple[FoundRecord, float], ...] = ()
+    kept: LastSelection | None = None
+    read: tuple[Record, ...] = ()
+    pinned: tuple[Record, ...] = ()
+    """Verbatim records; they stand in every prompt."""
+    due: tuple[Record, ...] = ()
+    """Open items that are due on the days that the message names, the soonest first."""
+    thin: bool = False
+    is_empty: bool = False
+    """Whether the scope has no records at all."""
+    calibration: Calibration | None = None
+    minimum: float = 0.0
+    """The relevance below which a record found is not shown."""
+
+    @property
+    def characters(self) -> int:
+        """The characters of all records in it."""
+        found = (one.record for one, _ in self.found)
+        return sum(len(one.text) for one in (*found, *self.read, *self.pinned, *self.due))
+
+    def similarity(self, record_id: str, otherwise: float) -> float:
+        """Return the similarity of that record and the message; *otherwise* if the search did not find it."""
+        return next((one.similarity for one, _ in self.found if one.record.id == record_id), otherwise)
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The selected records, the best first, and the selection to store; None if the stored one stays."""
+
+    records: tuple[SelectedRecord, ...]
+    selection: Selection
+    keep: LastSelection | None = None
+
+
+class RecordSelector:
+    """Selects records.
+
+    *floor* returns the relevance floor of a scope. It is called after the search, because the embedding model may not
+    be known before. *costs* returns the tokens of a record in a prompt.
+    """
+
+    def __init__(
+        self,
+        records: ReadsRecords,
+        kept: LastSelections,
+        *,
+        weights: Weights,
+        budgets: TypeBudgets,
+        costs: Costs,
+        floor: Callable[[Scope], Floor],
+        now: Now = lambda: datetime.now(UTC),
+    ) -> None:
+        self._records = records
+        self._kept = kept
+        self._weights = weights
+        self._budgets = budgets
+        self._costs = costs
+        self._floor = floor
+        self._now = now
+        self._calibrations: dict[str, tuple[float, Calibration | None]] = {}
+        self._standing: dict[Scope, tuple[Censor, ...]] = {}
+
+    async def standing(self, scope: Scope) -> Standing:
+        """Read the records that hold without a search. Raises `connectors.message.StoreUnavailable`; see
+        `last_standing`."""
+        records = await self._records.standing(scope)
+        censors = in_force(records)
+        if len(self._standing) >= _KNOWN_AT_MOST:
+            self._standing.clear()
+        self._standing[scope] = censors
+        return Standing(censors, tuple(one for one in records if one.type in LOADED))
+
+    def last_standing(self, scope: Scope) -> tuple[Censor, ...] | None:
+        """Return the censors that were in force when this process last read them, for use while the store is down.
+
+        None means that it never read them, not that there are none.
+        """
+        return self._standing.get(scope)
+
+    async def there(self, scope: Scope, key: ConversationKey, *, continues: bool) -> ScopeState:
+        """Read what does not depend on the question. *continues*: the stored conversation goes on."""
+        count, kept = await asyncio.gather(self._records.count(scope), self._last(key if continues else None))
+        return ScopeState(count, kept)
+
+    async def look(
+        self,
+        scope: Scope,
+        text: str,
+        chosen: Chosen,
+        earlier: Sequence[str],
+        there: ScopeState,
+        pinned: Sequence[Record],
+    ) -> RecordLookup:
+        """Search the records for *text*, said after *earlier*. *pinned* are the pinned records of `standing`.
+
+        Raises `connectors.message.StoreUnavailable`, `IndexUnavailable` and `EmbedderUnavailable`.
+        """
+        count, kept = there.count, there.kept
+        if not count:
+            return RecordLookup(is_empty=True)
+        text = text[:LONGEST_QUERY_CHARACTERS]
+        own = len(term_set(text))
+        query = "\n".join([*earlier[-1:], text]) if chosen.acts else spell_out(text, earlier, own, FEW_TERMS)
+        found, read, calibration, due = await asyncio.gather(
+            self._records.search(scope, query, FOUND_AT_MOST, LOADED),
+            self._records.read(scope, [one.id for one in kept.records]) if kept and kept.records else _nothing(),
+            self._calibration(scope),
+            self._due(scope, text),
+        )
+        floor = fitting(self._floor(scope), found)
+        asked = {query, text} if own else {query}  # a short message may ask about only one part of the message before
+        if sum(len(one.record.text) for one in found) > LONG_TEXT_CHARACTERS:
+            relevant = await asyncio.to_thread(_with_relevance, floor, asked, found, count)
+        else:
+            relevant = _with_relevance(floor, asked, found, count)
+        return RecordLookup(
+            relevant,
+            kept,
+            tuple(read),
+            tuple(pinned),
+            tuple(due),
+            own <= FEW_TERMS,
+            calibration=calibration,
+            minimum=floor.minimum,
+        )
+
+    async def selected(self, looked: RecordLookup, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
+        """Run `select`, in a thread if there is much text to process."""
+        if looked.characters + sum(map(len, shown)) > LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(self.select, looked, text, chosen, shown)
+        return self.select(looked, text, chosen, shown)
+
+    def select(self, looked: RecordLookup, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
+        """Select the records for *text* from *looked*; *shown* is the rest of the prompt. Pure except for the date."""
+        if looked.is_empty:
+            return Selected((), Selection(why="nothing_kept", found=0, budget=0))
+        # Midnight, so that scores do not change within a day.
+        today = self._now().replace(hour=0, minute=0, second=0, microsecond=0)
+        budgets = message_budgets(self._budgets, chosen.frame, scale(text))
+        due = self._fitting_due(looked)
+        by_day = {one.record.id for one in due}
+        bearing = ranked(looked.found, chosen.frame, self._weights, looked.minimum, today)
+        bearing = [one for one in bearing if one.record.id not in by_day]
+        above = [*due, *bearing]
+        fresh = [*due, *without_repeated(bearing, shown)]
+        said = {one.record.id for one in above} - {one.record.id for one in fresh}
+        why = reason(looked.kept, looked.read, chosen, above, said, looked.pinned, thin=looked.thin)
+        if why in ("reused", "aside") and by_day - {one.id for one in (looked.kept.records if looked.kept else ())}:
+            why = "topic"
+        if why == "reused":
+            assert looked.kept is not None
+            return self._repeat_selection(looked, looked.kept, len(above), shown)
+        if why == "aside":
+            assert looked.kept is not None
+            return self._repeat_selection(looked, looked.kept.model_copy(update={"records": ()}), 0, shown, why)
+        whole = sum(budgets.values())
+        stands = self._standing_texts(looked, shown)
+        held = {one.id for one in looked.pinned}
+        others = [one for one in fresh if one.record.id not in held]
+        if why != "changed":
+            brought = held | {one.record.id for one in above}
+            if left := _carried_over(looked, brought, CARRIED - len(others)):
+                others = [*due, *without_repeated([*others[len(due) :], *left], shown)]
+        # Verbatim records return to the prompt when the tail no longer says them, so space is reserved for them.
+        taken = RESERVED_TOKENS + sum(self._costs(one, "summary") for one in looked.pinned)
+        filled = fill(others, _reduced(budgets, taken), self._costs)
+        kept = LastSelection(
+            frame=chosen.frame.name, records=tuple(map(_kept, filled)), pinned=tuple(sorted(held)), budget=whole
+        )
+        records = tuple(
+            _selected(one.scored.record, one.level, one.scored.score, one.scored.similarity, one.tokens)
+            for one in (*stands, *filled)
+        )
+        return Selected(records, Selection(why=why, found=len(above), budget=whole), kept)
+
+    def _fitting_due(self, looked: RecordLookup) -> list[Scored]:
+        """Return the items that are due when the message asks, the soonest first, as many as fit into the items'
+        budget."""
+        held = {one.id for one in looked.pinned}
+        due = [
+            Scored(one, 1.0, looked.similarity(one.id, 0.0), DUE_RELEVANCE) for one in looked.due if one.id not in held
+        ]
+        return [one.scored for one in fill(due, {Type.ITEM: self._budgets.get(Type.ITEM, 0)}, self._costs)]
+
+    async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
+        """Store the selection for the next message. Raises `connectors.message.StoreUnavailable`."""
+        await self._kept.keep(key, kept)
+
+    async def _last(self, key: ConversationKey | None) -> LastSelection | None:
+        return None if key is None else await self._kept.get(key)
+
+    def _standing_texts(self, looked: RecordLookup, shown: Sequence[str]) -> list[Filled]:
+        """Return the pinned records in full, without preferences that *shown* says in the same words."""
+        return [
+            Filled(Scored(one, 1.0, looked.similarity(one.id, 0.0), 0.0), "summary", self._costs(one, "summary"))
+            for one in looked.pinned
+            if not (is_heard_preference(one) and _says(shown, one))
+        ]
+
+    def _repeat_selection(
+        self,
+        looked: RecordLookup,
+        kept: LastSelection,
+        found: int,
+        shown: Sequence[str],
+        why: SelectionReason = "reused",
+    ) -> Selected:
+        """Repeat the last selection behind the pinned records.
+
+        Order and levels stay; texts and similarities are current. The stored selection stays as it is.
+        """
+        held = {one.id for one in looked.pinned}
+        by_id = {one.id: one for one in looked.read}
+        before = [
+            Filled(
+                Scored(by_id[one.id], one.score, looked.similarity(one.id, one.similarity), 0.0),
+                one.level,
+                self._costs(by_id[one.id], one.level),
+            )
+            for one in kept.records
+            if one.id not in held
+        ]
+        records = tuple(
+            _selected(one.scored.record, one.level, one.scored.score, one.scored.similarity, one.tokens)
+            for one in (*self._standing_texts(looked, shown), *before)
+        )
+        return Selected(records, Selection(why=why, found=found, budget=kept.budget))
+
+    async def _due(self, scope: Scope, text: str) -> Sequence[Record]:
+        """Return the open items that are due on the days that *text* names or asks about, the soonest first."""
+        days = days_meant(text, self._now())
+        if days is None:
+            return ()
+        first, last = days
+        items = await self._records.list(scope, (Type.ITEM,), (State.OPEN,), MAX_OPEN_ITEMS)
+        due = [one for one in items if one.due and first <= one.due[:10] and (not last or one.due[:10] <= last)]
+        return sorted(due, key=lambda one: (one.due, one.id))
+
+    async def _calibration(self, scope: Scope) -> Calibration | None:
+        """Return the calibration of the workspace, from a short cache."""
+        known = self._calibrations.get(scope.workspace_id)
+        if known is not None and known[0] > time.monotonic():
+            return known[1]
+        decisions = await self._records.list(
+            Scope(scope.workspace_id), (Type.DECISION,), (State.REVIEWED,), MOST_REVIEWED
+        )
+        found = calibrated(decisions)
+        if len(self._calibrations) >= _KNOWN_AT_MOST:
+            self._calibrations.clear()
+        self._calibrations[scope.workspace_id] = (time.monotonic() + CALIBRATION_SECONDS, found)
+        return found
+
+
+def _with_relevance(
+    floor: Floor, asked: Collection[str], found: Sequence[FoundRecord], count: int
+) -> tuple[tuple[FoundRecord, float], ...]:
+    """Return each of *found* with its highest relevance to one of *asked*; *count* is the number of all records."""
+    return tuple((one, max(floor.relevance(each, one, count) for each in asked)) for one in found)
+
+
+def _carried_over(looked: RecordLookup, brought: Collection[str], room: int) -> list[Scored]:
+    """Return records of the last selection that stay beside those that this message *brought*."""
+    left = carried(looked.kept, looked.read, brought, room)
+    return [Scored(record, was.score, looked.similarity(was.id, 0.0), 0.0) for record, was in left]
+
+
+def _says(shown: Sequence[str], record: Record) -> bool:
+    """Say whether *shown* contains the exact words of *record*."""
+    words = " ".join(record.text.casefold().split())
+    return any(words in " ".join(text.casefold().split()) for text in shown)
+
+
+async def _nothing() -> Sequence[Record]:
+    return ()
+
+
+def _reduced(budgets: TypeBudgets, tokens: int) -> dict[Type, int]:
+    """Return *budgets* reduced by *tokens* in all, starting with the largest."""
+    left = dict(budgets)
+    for of in sorted(left, key=lambda one: (-left[one], one.value)):
+        taken = min(left[of], tokens)
+        left[of] -= taken
+        tokens -= taken
+    return left
+
+
+def _kept(filled: Filled) -> KeptRecord:
+    one = filled.scored
+    return KeptRecord(
+        id=one.record.id,
+        level=filled.level,
+        state=one.record.state.value,
+        score=round(one.score, 6),
+        similarity=round(one.similarity, 6),
+    )
+
+
+def _selected(record: Record, level: Level, score: float, similarity: float, tokens: int) -> SelectedRecord:
+    return SelectedRecord(
+        id=record.id,
+        type=record.type.value,
+        level=level,
+        text=_text(record, level),
+        state=record.state.value,
+        made_on=record.created_at[:10],
+        due=record.due,
+        score=round(score, 6),
+        similarity=round(similarity, 6),
+        origin=_foreign(record),
+        verbatim=record.verbatim,
+        tokens=tokens,
+    )
+
+
+def _text(record: Record, level: Level) -> str:
+    if record.verbatim:
+        return record.text
+    return record.micro if level == "micro" else record.summary
+
+
+def _foreign(record: Record) -> Foreign:
+    origin = record.provenance.origin
+    return origin if origin in ("retrieved", "others") else ""
+
+
+def as_shown(record: Record, level: Level) -> SelectedRecord:
+    """Return *record* as a prompt would show it, to measure its size."""
+    return _selected(record, level, 0.0, 0.0, 0)

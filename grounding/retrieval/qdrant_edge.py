@@ -1,0 +1,618 @@
+"""The passage index in this machine's files: one Qdrant Edge shard for each embedding model.
+
+The shard's folder lies in DATA_DIR and has the name of the collection (`stored.collection_name`). The engine blocks and
+holds the interpreter's lock, so each index calls it on one thread of its own, one call after the other. That also makes
+a replacement atomic for readers. ``optimize()`` is never called: it would hold the lock for seconds
+(docs/decisions/10).
+
+A shard that is damaged is set aside: its folder is renamed to ``<collection>.damaged-<letters>``, and an empty shard
+takes its place, which is filled like any empty index when the process starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import qdrant_edge as edge
+import structlog
+
+from connectors.message import Scope
+from grounding.retrieval import stored
+from grounding.retrieval.bm25 import SparseVector
+from grounding.retrieval.embedding import Vector
+from grounding.retrieval.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
+from grounding.retrieval.ranking import (
+    BEST,
+    SAMPLE,
+    TIES,
+    Centre,
+    Centres,
+    among_neighbours,
+    both,
+    by_scores,
+    centre_of,
+    deeper,
+    hits_of,
+    looked_again,
+    merged,
+    off_centre,
+    says_little,
+    towards,
+)
+from grounding.retrieval.stored import DEEP, PLACE_FIELDS, Where, place_of
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+UPSERT_BATCH = 32
+"""Passages that are stored in one call: the engine holds the interpreter's lock for about 2 ms meanwhile."""
+EVERY = 10_000_000
+"""The limit of a request for all that there are."""
+OPENING_SECONDS = 300.0
+"""How long opening may take: 100,000 passages take 1.6 s of processor time."""
+LEAST_FREE_BYTES = 16_000_000
+"""Free disk that every change needs. The engine writes into files with holes, and the system ends the process where the
+disk has no room for a page of them."""
+CONFIGURATION = "edge_config.json"
+"""The file that every shard has."""
+
+FIELDS: dict[str, Any] = {
+    "tenant": edge.KeywordIndexParams(is_tenant=True),
+    **dict.fromkeys(stored.KEYWORD_FIELDS, edge.KeywordIndexParams()),
+    **dict.fromkeys(stored.INTEGER_FIELDS, edge.IntegerIndexParams(lookup=True, range=False)),
+}
+"""What is indexed of a payload, and how."""
+_ANOTHER_SIZE = "was made for vectors of another size: run `agent-runtime index --fresh`"
+PASSING_ERRORS: tuple[tuple[str, bool, str], ...] = (
+    ("WouldBlock", True, "is in use by another process: talk to the running `serve`, or set QDRANT_URL"),
+    ("No space left", True, "has no space left on its disk"),
+    ("Disk quota exceeded", True, "has no space left on its disk"),
+    ("Permission denied", False, "may not be read or written by this user"),
+    ("Too many open files", True, "has no file left to open: let this user open more"),
+    ("Cannot allocate memory", True, "has no memory left"),
+    ("Input/output error", True, "cannot be read or written now"),
+    ("Vector dimension error", False, _ANOTHER_SIZE),
+    ("already exists with different", False, _ANOTHER_SIZE),
+    ("Not existing vector name", False, "was made by another version: run `agent-runtime index --fresh`"),
+)
+"""Part of the engine's message, whether the same call may succeed later, and what to say; the first match counts. The
+engine raises plain ``Exception`` for everything, so only its words tell errors apart. These errors say nothing against
+the files; any other one while a shard is opened means that its files are damaged."""
+OTHER_ERRORS = (("Wrong input", False, "refused a request"), ("Bad request", False, "refused a request"))
+
+BY_CODES = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=2.0))
+"""The dense arm compares short codes (four bits a dimension) first, and the vectors themselves of twice as many points
+as are wanted: 2 ms instead of 14 among 100,000. Of 60 questions to 38,200 real passages all got the same first ten."""
+Ranking = list[tuple[UUID, float]]
+"""Points with their scores, best first."""
+ArmResults = dict[str, Sequence[Any]]
+"""The engine's points by the arm that found them, best first: ``dense``, ``sparse`` and ``deep`` with their raw scores,
+``near`` with the cosines from the centre, which are fused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What `PassageIndex.search` is asked. The passages that meet *wanted* can be found, and how rare a word is, is
+    counted within *corpus*: the documents of others have no say in it."""
+
+    scope: Scope
+    kind: Kind
+    dense: Vector | None
+    sparse: SparseVector | None
+    top_k: int
+    explain: bool
+    scores: bool
+    compared: int
+    looks_again: bool
+    corpus: edge.Filter
+    wanted: edge.Filter
+
+    @property
+    def has_both_arms(self) -> bool:
+        return self.dense is not None and self.sparse is not None
+
+    @property
+    def limit(self) -> int:
+        """How many points are ranked: a few more than wanted, so that the last places do not fall to chance."""
+        return self.top_k + TIES
+
+
+class EmbeddedIndex:
+    """`PassageIndex` over a Qdrant Edge shard in *folder*, for one embedding model (and, only to be dropped, of an
+    earlier *version* of payloads)."""
+
+    def __init__(
+        self,
+        folder: Path,
+        model: str,
+        dimensions: int,
+        *,
+        timeout_seconds: float,
+        fusion: Fusion | None = None,
+        version: int = stored.PAYLOAD_VERSION,
+        deep_dimensions: int | None = None,
+    ) -> None:
+        self._path = folder / stored.collection_name(model, dimensions, version)
+        self._dimensions = dimensions
+        self._deep_dimensions = deep_dimensions
+        self._timeout_seconds = timeout_seconds
+        self._fusion = fusion or Fusion()
+        self.deepens, self.too_old = deep_dimensions is not None, ""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="qdrant-edge")
+        self._shard: Any = None
+        self._closed = False
+        self._centres = Centres()
+
+    async def ensure(self) -> None:
+        await self.check()
+
+    async def check(self) -> None:
+        await self._run(lambda shard: shard.info())
+
+    async def exists(self) -> bool:
+        return self._shard is not None or await asyncio.to_thread((self._path / CONFIGURATION).exists)
+
+    async def drop(self) -> None:
+        await self.close()
+        try:
+            await asyncio.to_thread(self._remove)
+        except OSError as error:
+            raise unavailable(error, self._path) from error
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._on_thread(self._shut, self._timeout_seconds)
+        except IndexUnavailable as error:
+            # Everything is in the engine's log already: the next start reads it again.
+            log.warning("store.degraded", store="qdrant", why=str(error))
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _run(self, call: Callable[[Any], T]) -> T:
+        """Call *call* with the open shard on the engine's thread."""
+        if self._closed:
+            raise IndexUnavailable("the search index is closed")
+        limit = OPENING_SECONDS if self._shard is None else self._timeout_seconds
+        return await self._on_thread(lambda: call(self._get_shard()), limit)
+
+    async def _on_thread(self, work: Callable[[], T], limit: float) -> T:
+        """Do *work* on the engine's thread within *limit* seconds. Every error of the engine is `IndexUnavailable`."""
+
+        def guarded() -> T:
+            try:
+                return work()
+            except BaseException as error:
+                if isinstance(error, IndexUnavailable) or not _is_of_engine(error):
+                    raise
+                raise unavailable(error, self._path) from error
+
+        try:
+            # No wait_for: before Python 3.12 it loses a cancellation that comes when the work ends.
+            async with asyncio.timeout(limit):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, guarded)
+        except TimeoutError as error:
+            raise IndexUnavailable(f"the search index took longer than {limit} s") from error
+
+    def _get_shard(self) -> Any:
+        """Return the shard; open it first if it is not open."""
+        if self._shard is None:
+            ensure_room(self._path)  # the engine stores again what its log has
+            if (self._path / "own").exists():
+                # Earlier versions kept large workspaces in shards of their own below this folder.
+                log.warning("store.degraded", store="qdrant", why=f"{self._path} has an earlier layout: it is emptied")
+                self._remove()
+            try:
+                shard = open_shard(self._path, self._dimensions, self._deep_dimensions)
+            except BaseException as error:
+                if not _is_of_engine(error) or _find(PASSING_ERRORS, error):
+                    raise
+                self._set_aside(error)
+                shard = open_shard(self._path, self._dimensions, self._deep_dimensions)
+            self._shard = shard
+        return self._shard
+
+    def _set_aside(self, why: BaseException) -> None:
+        """Rename the damaged folder, so that an empty shard can take its place."""
+        aside = self._path.with_name(f"{self._path.name}.damaged-{uuid.uuid4().hex[:8]}")
+        self._path.rename(aside)
+        what = f"the search index in {self._path} is damaged ({why})"
+        log.warning("store.degraded", store="qdrant", why=f"{what}: it was set aside as {aside.name} and is made anew")
+
+    def _shut(self) -> None:
+        if self._shard is not None:
+            shard, self._shard = self._shard, None
+            shard.flush()
+            shard.close()
+
+    def _remove(self) -> None:
+        """Remove the folder. It gets a name that nobody opens first, because half of a shard would be a damaged one."""
+        dropped = self._path.with_name(f"{self._path.name}.dropped")
+        if dropped.exists():  # an interrupted removal left it
+            shutil.rmtree(dropped)
+        if self._path.exists():
+            self._path.rename(dropped)
+            shutil.rmtree(dropped)
+        for aside in self._path.parent.glob(f"{self._path.name}.damaged-*"):
+            shutil.rmtree(aside)
+
+    async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
+        for kind in {entry.passage.kind for entry in entries}:
+            stored.where(scope, kind)  # a scope that may not hold these is refused before anything is stored
+        for batch in _batches([(scope, entry) for entry in entries]):
+            await self._run(partial(self._upsert, entries=batch))
+        for kind, count in Counter(entry.passage.kind for entry in entries).items():
+            self._centres.changed(stored.tenant(scope, kind), count)
+
+    async def replace(self, sources: Sequence[Source]) -> None:
+        if not sources:
+            return
+        stored.where_any(sources)  # a scope that may not hold these is refused here
+        # All batches but the last come first. So the last step, which readers cannot see halfway, is short.
+        *batches, last = _batches([(one.scope, entry) for one in sources for entry in one.entries]) or [[]]
+        for batch in batches:
+            await self._run(partial(self._upsert, entries=batch))
+
+        def finish(shard: Any) -> None:
+            if last:
+                self._upsert(shard, last)
+            keep = {UUID(stored.point_id(one.scope, entry.passage)) for one in sources for entry in one.entries}
+            for one in sources:
+                found = scroll(shard, stored.where(one.scope, one.kind, source=one.name))
+                if stale := [record.id for record in found if record.id not in keep]:
+                    self._update(shard, edge.UpdateOperation.delete_points(stale))
+
+        await self._run(finish)
+        for one in sources:
+            self._centres.changed(stored.tenant(one.scope, one.kind), max(len(one.entries), 1))
+
+    async def delete(
+        self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] | None = None
+    ) -> None:
+        tenant = stored.tenant(scope, kind)
+        operation = edge.UpdateOperation.delete_points_by_filter(filter_of(stored.where(scope, kind, source=source)))
+        if ids is not None:
+            operation = edge.UpdateOperation.delete_points([*stored.point_ids(scope, kind, ids)])
+        await self._run(partial(self._update, operation=operation))
+        if ids is None and source is None:
+            self._centres.forget(tenant)
+        else:
+            self._centres.changed(tenant, 1 if ids is None else len(ids))
+
+    async def drop_workspace(self, scope: Scope) -> None:
+        operation = edge.UpdateOperation.delete_points_by_filter(filter_of(stored.whole_workspace(scope)))
+        await self._run(partial(self._update, operation=operation))
+        self._centres.clear()
+
+    async def deepen(self, scope: Scope, kind: Kind, vectors: Mapping[str, Vector]) -> int:
+        tenant = stored.tenant(scope, kind)
+        if not self.deepens:
+            return 0
+        points = zip(map(UUID, stored.point_ids(scope, kind, vectors)), vectors.values(), strict=True)
+
+        def store_vectors(shard: Any, batch: Mapping[UUID, Vector]) -> int:
+            there = shard.retrieve([*batch], with_payload=False, with_vector=False)
+            if there:
+                changes = [edge.PointVectors(one.id, {DEEP: batch[one.id]}) for one in there]
+                self._update(shard, edge.UpdateOperation.update_vectors(changes))
+            return len(there)
+
+        count = sum([await self._run(partial(store_vectors, batch=dict(batch))) for batch in _batches([*points])])
+        self._centres.deepened(tenant, count)
+        return count
+
+    def _upsert(self, shard: Any, entries: Sequence[tuple[Scope, Entry]]) -> None:
+        self._update(shard, edge.UpdateOperation.upsert_points([point_of(*one) for one in entries]))
+
+    def _update(self, shard: Any, operation: edge.UpdateOperation) -> None:
+        ensure_room(self._path)
+        shard.update(operation)
+
+    async def search(
+        self,
+        scope: Scope,
+        kind: Kind,
+        dense: Vector | None,
+        sparse: SparseVector | None,
+        top_k: int,
+        *,
+        explain: bool = False,
+        scores: bool = False,
+        compared: int = 0,
+        only_sources: Sequence[str] = (),
+        deep: AskDeep | None = None,
+    ) -> list[Hit]:
+        corpus, wanted = filter_of(stored.seen(scope, kind)), filter_of(stored.seen(scope, kind, only=only_sources))
+        again = deep is not None and self.deepens and dense is not None and sparse is not None
+        question = Question(scope, kind, dense, sparse, top_k, explain, scores, compared, again, corpus, wanted)
+        if (dense is None and sparse is None) or top_k < 1:
+            return []
+        if deep is None or not again:
+            return await self._run(lambda shard: self._hits(shard, question, self._ask_arms(shard, question)))
+        found = await self._run(lambda shard: self._ask_arms(shard, question))
+        vector = await deep()
+        return await self._run(lambda shard: self._hits(shard, question, found, vector))
+
+    def _ask_arms(self, shard: Any, question: Question) -> ArmResults:
+        """Ask each arm for its candidates."""
+        dense, sparse, centring = question.dense, question.sparse, self._fusion.centring
+        rarity = edge.SearchParams(idf=edge.IdfParams(corpus=question.corpus))
+        asked: dict[str, tuple[Any, Any]] = {}
+        if sparse is not None:
+            words = edge.SparseVector(list(sparse.indices), list(sparse.values))
+            asked["sparse"] = edge.Query.Nearest(words, using="sparse"), rarity
+        if dense is not None and question.has_both_arms:
+            near = off_centre(dense, self._centre(shard, question, "dense"), centring) if centring else dense
+            asked["near"] = edge.Query.Nearest(near, using="dense"), BY_CODES
+        if dense is not None and (question.explain or not question.has_both_arms):
+            asked["dense"] = edge.Query.Nearest(dense, using="dense"), BY_CODES
+        limit = max(question.limit, self._fusion.candidates) if question.has_both_arms else question.limit
+        requests = [
+            edge.QueryRequest(
+                limit=limit, query=query, filter=question.wanted, params=params, with_payload=False, with_vector=False
+            )
+            for query, params in asked.values()
+        ]
+        return dict(zip(asked, shard.query_batch(edge.QueryBatchRequest(requests)), strict=True))
+
+    def _rank(self, shard: Any, question: Question, found: ArmResults, vector: Vector | None) -> Ranking:
+        """Make one ranking of what the arms found, whose best are compared with the deeper *vector* if there is one."""
+        if not question.has_both_arms:
+            (only,) = found.values()
+            return [*scores_of(only).items()]
+        near, worded = scores_of(found["near"]), scores_of(found["sparse"])
+        if question.looks_again:
+            most = self._fusion.looked_again
+            best = both(near, worded, self._fusion, max(question.limit, most + TIES))
+            if vector is None:
+                return best
+            cosines = self._compare_deep(shard, question, found, [point for point, _ in best[:most]], vector)
+            return looked_again(best, near, worded, cosines, most)
+        if self._fusion.method == "rrf":
+            return both(near, worded, self._fusion, question.limit)
+        is_little = says_little(self._fusion, question.kind, len(worded))
+        return by_scores(near, worded, question.limit, counts_absent=is_little)
+
+    def _compare_deep(
+        self, shard: Any, question: Question, found: ArmResults, points: list[UUID], vector: Vector
+    ) -> dict[UUID, float]:
+        """Compare *points* by their deeper vectors with that of the question. See `second_look`."""
+        leading = _vectors_of(shard.retrieve(points[:BEST], with_payload=False, with_vector=[DEEP]), DEEP)
+        asked = off_centre(towards(vector, leading), self._centre(shard, question, DEEP), self._fusion.centring)
+        compared = compare(shard, DEEP, asked, points, with_payload=[*PLACE_FIELDS])
+        if question.explain:
+            found[DEEP] = compare(shard, DEEP, vector, points)
+        return among_neighbours(scores_of(compared), {one.id: place_of(one.payload) for one in compared})
+
+    def _hits(self, shard: Any, question: Question, found: ArmResults, vector: Vector | None = None) -> list[Hit]:
+        """Read the passages of the best, and say of them what was asked for."""
+        best = self._rank(shard, question, found, vector)[: question.limit]
+        points = [point for point, _ in best]
+        cosines: dict[UUID, float] | None = None
+        if question.dense is not None and (question.scores or question.compared) and not question.explain:
+            cosines = scores_of(compare(shard, "dense", question.dense, points))
+        shown = ("dense", "sparse", DEEP) if question.explain else ("sparse",) if question.scores else ()
+        return hits_of(
+            merged(best, shard.retrieve(points, with_payload=True, with_vector=False)),
+            {arm: found[arm] for arm in shown if arm in found},
+            question.top_k,
+            explain=question.explain,
+            cosine_of=None if cosines is None else lambda point: cosines.get(point.id, 0.0),
+            compared=None if question.scores else question.compared,
+        )
+
+    def _centre(self, shard: Any, question: Question, name: str) -> Centre:
+        """Find the centre of the vectors *name* that a search may find, which is remembered for a while."""
+        tenant = stored.tenant(question.scope, question.kind)
+        key = deeper(tenant) if name == DEEP else tenant
+        known = self._centres.of(key)
+        if known is None:
+            sample = edge.ScrollRequest(limit=SAMPLE, filter=question.corpus, with_payload=False, with_vector=[name])
+            known = centre_of(_vectors_of(shard.scroll(sample)[0], name))
+            # What has a deeper vector may be few, so the centre of these stands for its sample alone.
+            request = edge.CountRequest(exact=False, filter=question.corpus)
+            self._centres.put(key, known, 0 if name == DEEP else shard.count(request))
+        return known
+
+    async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
+        conditions = {
+            source: stored.where(scope, kind, source=source, ordinals=ordinals)
+            for source, ordinals in wanted.items()
+            if ordinals
+        }
+        records = await self._read([*conditions.values()], True)
+        found = dict(zip(conditions, records, strict=True))
+        return {source: stored.in_reading_order(found.get(source, ())) for source in wanted}
+
+    async def beside(
+        self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
+    ) -> list[Passage]:
+        records = await self._read(stored.where_beside(scope, kind, sources, followed), True)
+        return [stored.passage_of(one.payload) for some in records for one in some]
+
+    async def _read(self, conditions: Sequence[Where], fields: bool | list[str]) -> list[list[Any]]:
+        """Read these payload *fields* of all points that meet each of *conditions*."""
+        if not conditions:
+            return []
+        return await self._run(lambda shard: [scroll(shard, one, fields) for one in conditions])
+
+    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
+        if not ids or (deep and not self.deepens):
+            return {}
+        name = DEEP if deep else "dense"
+        points = dict(zip(map(UUID, stored.point_ids(scope, kind, ids)), ids, strict=True))
+
+        records = await self._run(lambda shard: shard.retrieve([*points], with_payload=False, with_vector=[name]))
+        return {points[one.id]: vector[name] for one in records if name in (vector := one.vector or {})}
+
+    async def shallow(self, scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
+        condition = stored.shallow(scope, kind, source)
+        if not self.deepens or limit < 1:
+            return []
+        found = await self._run(lambda shard: scroll(shard, condition, True, limit))
+        return [stored.passage_of(record.payload) for record in found]
+
+    async def count_shallow(self, scope: Scope, kind: Kind) -> int:
+        return await self._count(stored.shallow(scope, kind), exact=True) if self.deepens else 0
+
+    async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
+        (found,) = await self._read([stored.where(scope, kind, source=source)], ["id"])
+        return sorted(record.payload["id"] for record in found)
+
+    async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
+        wanted = filter_of(stored.where(scope, kind))
+        request = edge.FacetRequest("source", limit=EVERY, exact=True, filter=wanted)
+        return await self._run(lambda shard: {str(hit.value): hit.count for hit in shard.facet(request).hits})
+
+    async def count(self, scope: Scope, kind: Kind) -> int:
+        return await self._count(stored.where(scope, kind), exact=True)
+
+    async def estimate(self, scope: Scope, kind: Kind) -> int:
+        condition = stored.where(scope, kind)
+        if kind is Kind.RECORD:  # whoever asks wants to know whether they are still there
+            return await self._count(condition, exact=False)
+        return await self._centres.size_of(stored.tenant(scope, kind), lambda: self._count(condition, exact=False))
+
+    async def _count(self, condition: Where, *, exact: bool) -> int:
+        request = edge.CountRequest(exact=exact, filter=filter_of(condition))
+        return await self._run(lambda shard: int(shard.count(request)))
+
+
+def open_shard(path: Path, dimensions: int, deep_dimensions: int | None) -> edge.EdgeShard:
+    """Open the shard at *path*, or make an empty one, and read some of it.
+
+    Passages get room for deeper vectors if *deep_dimensions* is given and they have none yet. Raises what the engine
+    does, `OSError`, and `ValueError` for passages that are not whole.
+    """
+    if not (path / CONFIGURATION).exists():
+        if path.exists():  # without its configuration: a crash left it before anything was stored
+            shutil.rmtree(path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        edge.EdgeShard.create(str(path), configuration(dimensions, deep_dimensions)).close()
+    shard = edge.EdgeShard.load(str(path))
+    with ExitStack() as on_error:
+        on_error.callback(shard.close)
+        if deep_dimensions is not None:  # does nothing where there is room already
+            shard.update(edge.UpdateOperation.create_dense_vector(DEEP, deep_dimensions, edge.Distance.Cosine))
+        for name in FIELDS.keys() - shard.info().payload_schema.keys():
+            shard.update(edge.UpdateOperation.create_field_index(name, FIELDS[name]))
+        # The engine opens some damaged files without an error.
+        records, _ = shard.scroll(edge.ScrollRequest(limit=32, with_payload=True, with_vector=["dense"]))
+        if not all(record.payload and "dense" in (record.vector or ()) for record in records):
+            raise ValueError("passages in it have no text or no vector")
+        on_error.pop_all()
+    return shard
+
+
+def configuration(dimensions: int, deep_dimensions: int | None) -> edge.EdgeConfig:
+    """Say how a new shard keeps its vectors: in files, of which the system holds in memory what is read often."""
+    codes = edge.TurboQuantQuantizationConfig(memory=edge.Memory.Pinned)
+    dense = edge.EdgeVectorParams(dimensions, edge.Distance.Cosine, memory=edge.Memory.Cold, quantization_config=codes)
+    vectors = {"dense": dense}
+    if deep_dimensions is not None:  # a search compares only a few of them: no codes
+        vectors[DEEP] = edge.EdgeVectorParams(deep_dimensions, edge.Distance.Cosine, memory=edge.Memory.Cold)
+    return edge.EdgeConfig(
+        vectors=vectors,
+        sparse_vectors={"sparse": edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)},
+        max_search_threads=1,  # all passages are in one segment, which one thread looks through
+    )
+
+
+def ensure_room(path: Path) -> None:
+    """Raise `OSError` where the disk of *path* has too little room (`LEAST_FREE_BYTES`)."""
+    while not path.exists():
+        path = path.parent
+    if shutil.disk_usage(path).free < LEAST_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def unavailable(error: BaseException, path: Path) -> IndexUnavailable:
+    """Translate an *error* of the engine."""
+    retryable, what = _find(PASSING_ERRORS, error) or _find(OTHER_ERRORS, error) or (True, "failed")
+    return IndexUnavailable(f"the search index in {path} {what} ({error})", retryable=retryable)
+
+
+def _find(table: Sequence[tuple[str, bool, str]], error: BaseException) -> tuple[bool, str] | None:
+    return next(((retryable, what) for part, retryable, what in table if part in str(error)), None)
+
+
+def _is_of_engine(error: BaseException) -> bool:
+    """Whether *error* is an ordinary one or a panic of the engine, which is no ``Exception``."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def point_of(scope: Scope, entry: Entry) -> edge.Point:
+    """The point of a passage."""
+    words = entry.sparse
+    vectors: dict[str, Any] = {
+        "dense": entry.dense,
+        "sparse": edge.SparseVector(list(words.indices), list(words.values)),
+    }
+    if entry.deep is not None:
+        vectors[DEEP] = entry.deep
+    return edge.Point(stored.point_id(scope, entry.passage), vectors, stored.payload(scope, entry.passage))
+
+
+def filter_of(condition: Where) -> edge.Filter:
+    """The engine's form of *condition*. It checks a single value faster than a set."""
+
+    def match(values: Sequence[Any]) -> Any:
+        return edge.MatchValue(values[0]) if len(values) == 1 else edge.MatchAny(list(values))
+
+    must: list[Any] = [edge.FieldCondition(one.key, match=match(one.values)) for one in condition.must]
+    lacks: list[Any] = [edge.HasVectorCondition(DEEP)] if condition.is_shallow else []
+    return edge.Filter(must=must, must_not=lacks)
+
+
+def compare(
+    shard: Any, name: str, vector: Vector, points: Sequence[UUID], *, with_payload: bool | list[str] = False
+) -> list[Any]:
+    """The *points* that have a vector *name* that is not zeros, each with its cosine to *vector*, best first."""
+    if not points:
+        return []
+    request = edge.QueryRequest(
+        limit=len(points),
+        query=edge.Query.Nearest(vector, using=name),
+        filter=edge.Filter(must=[edge.HasIdCondition(set(points))]),
+        params=BY_CODES,
+        with_payload=with_payload,
+        with_vector=False,
+    )
+    return [one for one in shard.query(request) if one.score]
+
+
+def scroll(shard: Any, condition: Where, fields: bool | list[str] = False, limit: int = EVERY) -> list[Any]:
+    """Read the first *limit* points that meet *condition*, by their ids, with these payload *fields*."""
+    wanted = filter_of(condition)
+    request = edge.ScrollRequest(limit=limit, filter=wanted, with_payload=fields, with_vector=False)
+    return list(shard.scroll(request)[0])
+
+
+def scores_of(points: Iterable[Any]) -> dict[UUID, float]:
+    """The scores of the engine's *points*, in their order."""
+    return {one.id: one.score for one in points}
+
+
+def _vectors_of(records: Iterable[Any], name: str) -> list[Vector]:
+    """The vectors *name* of *records*; of deeper ones those that are not zeros, which stand for none."""
+    vectors = ((record.vector or {}).get(name) for record in records)
+    return [vector for vector in vectors if vector is not None and (name != DEEP or any(vector))]
+
+
+def _batches(items: list[T]) -> list[list[T]]:
+    return [items[start : start + UPSERT_BATCH] for start in range(0, len(items), UPSERT_BATCH)]

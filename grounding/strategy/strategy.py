@@ -1,0 +1,341 @@
+"""Decides what a message needs to be answered: nothing, this conversation, or the workspace's documents.
+
+Needing the conversation and needing documents are two separate questions. The strategy is named after
+what the message asks for; a message that needs both gets both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby, islice
+from typing import Literal
+
+from grounding.prompt_input.run_context import TailEntry
+from grounding.retrieval.relevance import MEASURED_CHUNKS, asked_terms
+from grounding.retrieval.search import EARLIER_MAX_CHARACTERS, EARLIER_TURNS
+from grounding.strategy.cues import WORD, Cues, fold, matches, phrase_set, word_set, words_of
+from grounding.strategy.languages import ENGLISH
+
+SHORT_WORDS = 4
+"""Up to this many words "what changed?" is about this conversation."""
+
+MIN_QUESTION_WORDS = 5
+"""A shorter question is too thin to search for on the strength of an anchor alone."""
+
+MATCH_LOG_ODDS = 1.7
+"""How relevant the best passage must be to a message without cues. Figures: docs/decisions/08."""
+
+SMALL_LOG_ODDS = 0.65
+"""How much less that must be, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages find
+something by chance, and a question whose document is missed has no other one."""
+SMALLEST_CHUNKS = 24
+"""Smaller workspaces count as if they had so many passages: smaller ones find more by chance."""
+FOLLOW_UP_TERMS = 2
+"""Up to so many terms a message that begins like a follow-up ("and for students?") is one; without such a beginning a
+question is one of half as many ("how do I get it?")."""
+
+ASSISTANT_LOG_ODDS = 1.5
+"""How much surer it must be where the message speaks of the assistant itself ("what is your favourite book?")."""
+
+_URL = re.compile(r"\bhttps?://\S", re.IGNORECASE)
+_DOTTED = re.compile(r"(?<![\w@.\-])((?:[\w\-]+\.)+)([a-z]{2,10})(?![\w@(])(?=(/?))", re.IGNORECASE)
+"""The labels before the ending, the ending, and a slash where a path follows; ``r.json()`` is a call, no file."""
+ENDINGS_THAT_ARE_WORDS = frozenset({"at", "be", "in", "it", "me", "no", "so", "to", "us"})
+"""Domains that are also English words: a site only behind two labels, or with a path ("t.me/acme")."""
+_GREETS_NAME = re.compile(
+    r"\s*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks|thank you|bye),? ([^\W\d_]+)\s*[!.,]*\s*",
+    re.IGNORECASE,
+)
+_ASKS_POLITELY = re.compile(
+    r"(?:(?:please|pls|kindly|bitte|por favor"
+    r"|(?:(?:can|could|would|will) (?:you|someone|anyone|anybody) )?(?:(?:please|kindly) )?"
+    r"(?:(?:tell|show) (?:me|us)|explain to (?:me|us)|let me know)"
+    r"|do you (?:happen to )?know|i(?:['’]d| would) (?:like|love) to know|i (?:want|need|have) to know|i wonder"
+    r"|(?:kannst du|könntest du|können sie|könnten sie) (?:mir|uns) (?:bitte )?sagen|sag(?:en sie)? mir(?: bitte)?"
+    r"|weißt du|wissen sie|ich (?:möchte|würde gerne?) wissen"
+    r"|(?:peux-tu|pouvez-vous|pourrais-tu|pourriez-vous) me dire|dis-moi|dites-moi|je (?:veux|voudrais) savoir"
+    r"|(?:me )?(?:puedes|puede|podrías|podría) decir(?:me)?|dime|quisiera saber|me gustaría saber)\b[\s,:]*)+",
+    re.IGNORECASE,
+)
+"""What stands before a question that is asked politely."""
+_LONGEST_CONSIDERED_CHARACTERS = 20_000
+
+
+class Strategy(StrEnum):
+    """What retrieval a message asks for."""
+
+    NONE = "none"
+    TAIL = "tail"
+    QMD = "qmd"
+
+
+Reason = Literal[
+    "empty",
+    "small_talk",
+    "chat_memory_cue",
+    "workspace_retrieval_cue",
+    "implicit_workspace_question",
+    "workspace_match",
+    "no_retrieval_cue",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was decided, and why."""
+
+    strategy: Strategy
+    reason: Reason
+    wants_history: bool = False
+    """Whether earlier turns of this conversation beyond the tail should be looked for."""
+    wants_documents: bool = False
+    """Whether the workspace's documents should be searched."""
+    open: bool = False
+    """Whether the documents are searched to decide: the message names none, and does not ask about the conversation,
+    though it may lean on it."""
+
+    @property
+    def small_talk(self) -> bool:
+        return self.reason == "small_talk"
+
+
+def choose(text: str, cues: Cues = ENGLISH) -> Choice:
+    """The strategy for *text*, the user's own words. Pure."""
+    text = unicodedata.normalize("NFKC", text[:_LONGEST_CONSIDERED_CHARACTERS])
+    if not text.strip():
+        return Choice(Strategy.NONE, "empty")
+    words = words_of(text)
+    documents = _names_documents(text, words, cues)
+    refers = _has(words, cues.refers_to_history, cues)
+    asks = _has(words, cues.asks_history, cues, but=cues.refers_to_history)
+    weakly_asks = _has(words, cues.weakly_asks_history, cues) and (len(words) <= SHORT_WORDS or "since" in words)
+    implied = _implies_documents(text, words, cues)
+    history = asks or refers or (weakly_asks and not documents) or _only_continues(words, cues)
+    if not (documents or history or implied) and _is_small_talk(text, words, cues):
+        return Choice(Strategy.NONE, "small_talk")
+    if asks or (history and not documents):
+        leans = refers and not (asks or documents)
+        return Choice(Strategy.TAIL, "chat_memory_cue", wants_history=True, wants_documents=documents, open=leans)
+    if documents:
+        return Choice(Strategy.QMD, "workspace_retrieval_cue", wants_history=refers, wants_documents=True)
+    if implied:
+        return Choice(Strategy.QMD, "implicit_workspace_question", wants_documents=True)
+    return Choice(Strategy.NONE, "no_retrieval_cue", open=True)
+
+
+def is_small_talk(text: str, cues: Cues = ENGLISH) -> bool:
+    """Whether `choose` calls *text* small talk; of what is none that is mostly seen for a quarter of its cost. Pure."""
+    plain = unicodedata.normalize("NFKC", text[:_LONGEST_CONSIDERED_CHARACTERS])
+    return _is_small_talk(plain, words_of(plain), cues) and choose(text, cues).small_talk
+
+
+def considered(
+    choice: Choice,
+    alone: float,
+    with_history: float | None,
+    *,
+    passages: int,
+    addresses_assistant: bool = False,
+    is_follow_up: bool = False,
+) -> Choice:
+    """*choice*, which is open, in the light of what a search among *passages* passages found.
+
+    *alone* is the relevance (log-odds, see `grounding.retrieval.relevance`) of the best passage for the message by
+    itself, *with_history* for it together with what was said before. That decides for a follow-up; for what may be
+    small talk behind a question about documents the mean of both has to be enough, in workspaces of any size. Pure.
+    """
+    in_large = MATCH_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
+    size = min(max(passages, SMALLEST_CHUNKS), MEASURED_CHUNKS)
+    needed = in_large - SMALL_LOG_ODDS * math.log(MEASURED_CHUNKS / size)
+    if alone >= needed:
+        return Choice(Strategy.QMD, "workspace_match", wants_history=choice.wants_history, wants_documents=True)
+    if with_history is not None and (
+        (is_follow_up and with_history >= needed) or (alone + with_history) / 2 >= in_large
+    ):
+        return Choice(Strategy.QMD, "workspace_match", wants_history=True, wants_documents=True)
+    return choice
+
+
+def is_follow_up(text: str, cues: Cues = ENGLISH) -> bool:
+    """Whether *text* asks for something that only what was said before can name: "and for students?", "why?"; not about
+    the assistant itself, as "who made you?" does. Pure."""
+    words, said = words_of(text), len(asked_terms(text))
+    if addresses_assistant(text, cues):
+        return False
+    if any(start == 0 for start, _ in matches(words, cues.follow_ups)):
+        return said <= FOLLOW_UP_TERMS
+    return said <= FOLLOW_UP_TERMS // 2 and _is_question(text, words, cues)
+
+
+def search_text(text: str, cues: Cues = ENGLISH) -> str:
+    """*text* without the words that say where to look or how to answer, for searching: "which file explains
+    pricing?" is about pricing. Behind "about" they say what is asked: "the docs about the files field". *text* itself
+    where nothing else would be left. Pure."""
+    text = without_courtesy(text, cues)
+    spans = [match.span() for match in WORD.finditer(text)]
+    words = tuple(fold(text[start:end]) for start, end in spans)
+    dropped: set[int] = set()
+    subject = words.index("about") if "about" in words else len(words)
+    for start, length in matches(words[:subject], cues.containers):
+        dropped.update(range(start, start + length))
+    idle = word_set(cues.question_words) | word_set(cues.filler)
+    if all(index in dropped or word in idle for index, word in enumerate(words)):
+        return text
+    pieces: list[str] = []
+    at = 0
+    for index in sorted(dropped):
+        pieces.append(text[at : spans[index][0]])
+        at = spans[index][1]
+    return " ".join("".join([*pieces, text[at:]]).split())
+
+
+def without_courtesy(text: str, cues: Cues = ENGLISH) -> str:
+    """*text* without the greetings, thanks and polite requests before what it asks: "good morning, could you tell me
+    how long probation is?" asks "how long probation is?". A greeting ends with a sign, or where a question or a request
+    begins: "Good Friday" is none. *text* itself where nothing else is said. Pure."""
+    text = text[:_LONGEST_CONSIDERED_CHARACTERS]
+    spans = [match.span() for match in WORD.finditer(text)]
+    words = tuple(fold(text[start:end]) for start, end in spans)
+    at = 0
+    while at < len(words):
+        if asked := _ASKS_POLITELY.match(text, spans[at][0]):
+            after = sum(start < asked.end() for start, _ in spans)
+            if after < len(words) and words[after] not in word_set(cues.question_words):
+                return text[spans[at][0] :]  # "tell me a joke" is no question
+        elif at and (words[at],) in phrase_set(cues.follow_ups):
+            after = at + 1
+        else:
+            after = _end_of_greeting(text, spans, words, at, cues)
+        if after == at:
+            return text[spans[at][0] :]
+        at = after
+    return text
+
+
+def _end_of_greeting(text: str, spans: Sequence[tuple[int, int]], words: tuple[str, ...], at: int, cues: Cues) -> int:
+    """The word behind the greeting that begins with the word *at*; *at* itself where none does."""
+    end = at + max((length for start, length in matches(words[at:], cues.small_talk) if start == 0), default=0)
+    if end == at:
+        return at
+    starts = word_set(cues.question_words) | word_set(cues.follow_ups)
+    for after in range(end, len(words)):
+        sign = text[spans[after - 1][1] : spans[after][0]].strip()
+        if sign or words[after] in starts or _ASKS_POLITELY.match(text, spans[after][0]):
+            return after
+        if words[after] not in word_set(cues.filler):
+            return at
+    return len(words)
+
+
+def addresses_assistant(text: str, cues: Cues = ENGLISH) -> bool:
+    """Whether *text* speaks of the assistant itself, politeness and what it said aside: "what is your name?", not "can
+    you tell me …" and "you said …". Pure."""
+    words = words_of(text[:_LONGEST_CONSIDERED_CHARACTERS])
+    masks = (*matches(words, cues.polite_requests), *matches(words, cues.refers_to_history))
+    polite = {index for start, length in masks for index in range(start, start + length)}
+    return any(start not in polite for start, _ in matches(words, cues.assistant))
+
+
+def _names_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
+    if _URL.search(text):
+        return True
+    if any(_is_address(match, cues) for match in _DOTTED.finditer(text)):
+        return True
+    return _has(words, cues.documents, cues) or (
+        _has(words, cues.search, cues) and (_has(words, cues.anchors, cues) or _has(words, cues.parts, cues))
+    )
+
+
+def _is_address(match: re.Match[str], cues: Cues) -> bool:
+    """Whether a *match* of `_DOTTED` is a file or a site: "pricing.md"; not "node.js", an idiom, and not "I'm
+    done.so what", where only the space is missing."""
+    labels, ending = match[1], match[2].lower()
+    if words_of(match[0]) in phrase_set(cues.idioms):
+        return False
+    if ending in word_set(cues.file_endings):
+        return True
+    if ending not in word_set(cues.domains):
+        return False
+    return ending not in ENDINGS_THAT_ARE_WORDS or labels.count(".") > 1 or bool(match[3])
+
+
+def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
+    if len(words) < MIN_QUESTION_WORDS:
+        return False
+    return _is_question(text, words, cues) and _has(words, cues.anchors, cues)
+
+
+def is_question(text: str, cues: Cues = ENGLISH) -> bool:
+    """Whether *text* has a question mark or begins as a question does. Pure."""
+    return _is_question(text, words_of(text), cues)
+
+
+def _is_question(text: str, words: tuple[str, ...], cues: Cues) -> bool:
+    return "?" in text or any(start == 0 for start, _ in matches(words, cues.question_words))
+
+
+def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:
+    """Whether the message, politeness aside, says nothing but to go on."""
+    covered = [False] * len(words)
+    for start, length in matches(words, cues.small_talk):
+        covered[start : start + length] = [True] * length
+    rest = tuple(
+        word for done, word in zip(covered, words, strict=True) if not done and word not in word_set(cues.filler)
+    )
+    return rest in phrase_set(cues.continues)
+
+
+def _is_small_talk(text: str, words: tuple[str, ...], cues: Cues) -> bool:
+    """Whether nothing but small talk (and filler beside it) is said; signs and emoji alone are."""
+    if not words:
+        return True
+    covered = [False] * len(words)
+    for start, length in matches(words, cues.small_talk):
+        covered[start : start + length] = [True] * length
+    if not any(covered):
+        return False
+    filler = word_set(cues.filler)
+    if all(done or word in filler for done, word in zip(covered, words, strict=True)):
+        return True
+    name = _GREETS_NAME.fullmatch(text)
+    return name is not None and name[1].istitle() and words[-1] not in word_set(cues.question_words)
+
+
+def _has(words: tuple[str, ...], phrases: tuple[str, ...], cues: Cues, but: tuple[str, ...] = ()) -> bool:
+    """Whether one of *phrases* stands in *words*, and not inside a longer idiom or a longer one of *but*."""
+    found = list(matches(words, phrases))
+    if not found:
+        return False
+    masks = [*matches(words, cues.idioms), *matches(words, but)]
+    return any(
+        not any(mask <= start and start + length <= mask + longer and longer > length for mask, longer in masks)
+        for start, length in found
+    )
+
+
+# ---- asked ----
+#
+# What people asked earlier in a conversation, as a search uses it. Pure.
+
+
+ASSISTANT = "assistant"
+
+
+def asked_before(tail: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[str, ...]:
+    """What people said in the last turns of *tail*, the oldest first, without what *cues* call small talk and the
+    words that only say where to look. Messages that were answered together are one turn."""
+    found = islice(_newest_first(tail, cues), EARLIER_TURNS)
+    return tuple(search_text(turn, cues) for turn in found)[::-1]
+
+
+def _newest_first(tail: Sequence[TailEntry], cues: Cues) -> Iterator[str]:
+    spoken = [entry for entry in reversed(tail) if entry.speaker != ASSISTANT]
+    for _, turn in groupby(enumerate(spoken), key=lambda item: item[1].turn_id or item[0]):
+        text = "\n".join(entry.text for _, entry in reversed(list(turn)))[:EARLIER_MAX_CHARACTERS]
+        if text.strip() and not is_small_talk(text, cues):
+            yield text

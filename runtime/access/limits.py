@@ -1,0 +1,137 @@
+"""How many messages one person may send into one conversation: a sliding window.
+
+Keys (owner ``limits``, tag of the conversation): ``counted``, a sorted set of the messages that were let
+through within the window by their times, each once however often it comes, and ``told``, whether the person was
+told in this window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from config.settings import Settings
+from connectors.message import ConversationKey, InboundMessage, Role, encode_id, redis_key
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+
+# Times in whole milliseconds. The server's clock is the one that all processes share.
+_ADMIT = """
+local now = tonumber(ARGV[3])
+if now == nil then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - window))
+if redis.call('ZSCORE', KEYS[1], ARGV[4]) then return {1, 0, 0} end
+if redis.call('ZCARD', KEYS[1]) < limit then
+  redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[4])
+  redis.call('PEXPIRE', KEYS[1], window)
+  return {2, 0, 0}
+end
+local wait = tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]) + window - now
+local first = redis.call('SET', KEYS[2], '1', 'NX', 'PX', window)
+return {0, wait, first and 1 or 0}
+"""
+_COUNTED = 2
+MOMENT_SECONDS = 20
+"""Up to here it is a moment."""
+_MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
+_LONGEST = 31 * _DAY
+"""No quota lasts for longer than a month: what does is no wait, but the seconds of a date, or milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a message is within the limit.
+
+    ``retry_after_seconds`` is whole and at least 1 where it is not; ``first_refusal`` is true at most
+    once in a window: then the person is told.
+    """
+
+    allowed: bool
+    retry_after_seconds: int = 0
+    first_refusal: bool = False
+    counted: bool = field(default=False, compare=False)
+
+
+class RateLimit:
+    """``RATE_LIMIT_MESSAGES`` per ``RATE_LIMIT_WINDOW_SECONDS``, for each person in each conversation.
+
+    *clock* (seconds) stands in for the server's own clock.
+    """
+
+    def __init__(self, redis: Redis, settings: Settings, *, clock: Callable[[], float] | None = None) -> None:
+        self._redis = redis
+        self._admit = redis.register_script(_ADMIT)
+        self._messages = settings.rate_limit_messages
+        self._window_milliseconds = settings.rate_limit_window_seconds * 1000
+        self._clock = clock
+
+    async def admit(self, key: ConversationKey, message: InboundMessage, role: Role, *, apart: str = "") -> Admission:
+        """Count *message* if it is within the limit, once however often that is asked. Raises `StoreUnavailable`.
+
+        What is counted *apart* (a word for what) has a limit of its own, of the same size.
+
+        Not counted: people whose *role* is admin, and callers whose token is an admin's, whatever
+        author they name. Refused messages do not lengthen the wait.
+        """
+        if Role.ADMIN in (role, message.caller_role):
+            return Admission(True)
+        allowed, wait, first = await self._admit(
+            keys=self._keys(key, message, apart),
+            args=[
+                self._messages,
+                self._window_milliseconds,
+                "" if self._clock is None else math.floor(self._clock() * 1000),
+                encode_id(message.message_id),
+            ],
+        )
+        if allowed:
+            return Admission(True, counted=allowed == _COUNTED)
+        return Admission(False, max(1, math.ceil(wait / 1000)), bool(first))
+
+    async def take_back(
+        self, admission: Admission, key: ConversationKey, message: InboundMessage, *, apart: str = ""
+    ) -> None:
+        """Let *admission* not have happened: *message* had been said before. Raises `StoreUnavailable`."""
+        counted, told = self._keys(key, message, apart)
+        if admission.counted:
+            await self._redis.zrem(counted, encode_id(message.message_id))
+        elif admission.first_refusal:
+            await self._redis.delete(told)
+
+    @staticmethod
+    def _keys(key: ConversationKey, message: InboundMessage, apart: str) -> list[str]:
+        who = [encode_id(message.author.id), *([apart] if apart else [])]
+        return [redis_key("limits", key.tag, part, key.encoded, *who) for part in ("counted", "told")]
+
+
+def in_words(seconds: float) -> str:
+    """``in a moment``, ``in about 15 minutes``: rounded up, so that nobody comes back too soon, to what people say;
+    ``later`` for what nobody can mean."""
+    if seconds <= MOMENT_SECONDS:
+        return "in a moment"
+    if seconds <= _MINUTE - 10:
+        return f"in about {_up(seconds, 10)} seconds"
+    if seconds <= _HOUR - 5 * _MINUTE:
+        minutes = _up(seconds / _MINUTE, 1)
+        return _about(minutes if minutes <= 10 else _up(minutes, 5), "minute")
+    if seconds <= _DAY:
+        return _about(_up(seconds / _HOUR, 1), "hour")
+    return _about(_up(seconds / _DAY, 1), "day") if seconds <= _LONGEST else "later"
+
+
+def _up(amount: float, step: int) -> int:
+    return math.ceil(amount / step) * step
+
+
+def _about(count: int, what: str) -> str:
+    if count == 1:
+        return f"in about {'an' if what == 'hour' else 'a'} {what}"
+    return f"in about {count} {what}s"

@@ -1,0 +1,225 @@
+"""The one guarded outgoing fetcher: gets a file that a platform holds, and nothing else.
+
+What it is told comes half from strangers, so: only https (http where the operator named the host), only the
+hosts of the `Location`, redirects judged by the same rules, a name resolved once and the connection made to
+the very address that was judged, no private address, and caps on size and time that hold while it streams.
+No proxy, cookie or credential of the environment is used, and no message contains an address or a header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import zlib
+from collections.abc import AsyncIterator, Sequence
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+from connectors.connector import AttachmentUnavailable, Location
+from runtime.attachments.media import (
+    UNDECLARED,
+    Fetched,
+    Network,
+    as_words,
+    check_type,
+    in_words,
+    is_among,
+    plain_type,
+    too_large,
+)
+
+MAX_REDIRECTS = 3
+PIECE_BYTES = 65_536
+MAX_URL_CHARACTERS = 4096
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_DEFAULT_PORTS = {"https": 443, "http": 80}
+
+
+async def fetch(
+    location: Location,
+    max_bytes: int,
+    allowed_types: frozenset[str],
+    timeout: float,
+    network: Network | None = None,
+) -> Fetched:
+    """The file at *location*.
+
+    *max_bytes* caps the file, also what it expands to; *allowed_types* are media types, ``family/*`` for a
+    family; *timeout* is in seconds, for everything together. Raises `AttachmentUnavailable`, whose text is
+    for the person who sent the file and holds neither address nor secret.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            return await _follow(location, max_bytes, allowed_types, network or Network())
+    except TimeoutError as error:
+        raise AttachmentUnavailable(f"fetching it took longer than {timeout:g} seconds") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        # "from None": its text may quote the address, which may hold a token.
+        raise AttachmentUnavailable(f"it could not be fetched ({type(error).__name__})") from None
+
+
+async def _follow(location: Location, max_bytes: int, allowed: frozenset[str], network: Network) -> Fetched:
+    url = first = _parsed(location.url)
+    for _ in range(MAX_REDIRECTS + 1):
+        _judge(url, first, location, network.port)
+        addresses = await _addresses(url, location, network)
+        connector = aiohttp.TCPConnector(
+            resolver=_Pinned(url.raw_host or "", addresses),
+            use_dns_cache=False,
+            force_close=True,
+            ssl=network.tls if network.tls is not None else True,
+        )
+        async with (
+            aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                timeout=aiohttp.ClientTimeout(total=None),  # the caller's holds for everything
+            ) as session,
+            session.get(
+                url,
+                headers={"User-Agent": "agent-runtime", **location.headers, "Accept-Encoding": "identity"},
+                allow_redirects=False,
+            ) as response,
+        ):
+            if response.status not in _REDIRECTS:
+                return await _receive(response, max_bytes, allowed)
+            url = _target(url, response.headers.get("Location", ""))
+    raise AttachmentUnavailable("it was redirected too often")
+
+
+def _parsed(text: str) -> URL:
+    """*text* as a URL, byte for byte: a signature in it must not be quoted anew."""
+    if len(text) > MAX_URL_CHARACTERS or not all("!" <= character <= "~" for character in text):
+        raise AttachmentUnavailable("its address is not a valid one")
+    return URL(text, encoded=True)
+
+
+def _target(url: URL, to: str) -> URL:
+    if not to:
+        raise AttachmentUnavailable("it was redirected to nowhere")
+    return url.join(_parsed(to))
+
+
+def _judge(url: URL, first: URL, location: Location, public_port: int) -> None:
+    """Whether *url* may be asked at all. Raises `AttachmentUnavailable`."""
+    trusted = location.trusts_private
+    if url.scheme != "https" and not (trusted and url.scheme == "http"):
+        raise AttachmentUnavailable("it is not offered over an encrypted connection")
+    if first.scheme == "https" and url.scheme != "https":  # the secrets were given for the encrypted one
+        raise AttachmentUnavailable("it was redirected to an unencrypted connection")
+    if url.raw_user is not None or url.raw_password is not None or "@" in url.raw_authority:
+        raise AttachmentUnavailable("its address contains a user name")
+    if not _is_listed(url.raw_host or "", location.hosts):
+        raise AttachmentUnavailable("it does not lie on the platform's own servers")
+    ports = {_DEFAULT_PORTS[url.scheme], first.port} if trusted else {public_port}
+    if url.port not in ports:
+        raise AttachmentUnavailable("it lies at an unusual port")
+
+
+def _is_listed(host: str, hosts: Sequence[str]) -> bool:
+    host = host.lower().rstrip(".")
+    return any(
+        (host.endswith(entry) and len(host) > len(entry)) if entry.startswith(".") else host == entry
+        for entry in (listed.lower().strip("[]").rstrip(".") for listed in hosts)
+        if entry.strip(".")
+    )
+
+
+async def _addresses(url: URL, location: Location, network: Network) -> list[str]:
+    """The addresses to which a connection for *url* may go. Raises `AttachmentUnavailable`, `OSError`."""
+    host, port = url.raw_host or "", url.port or 0
+    try:
+        ipaddress.ip_address(host)
+        found: Sequence[str] = [host]
+    except ValueError:
+        found = await network.resolve(host, port)
+    judged = [text for text in found if location.trusts_private or _permitted(text, network)]
+    if not judged:
+        raise AttachmentUnavailable("it does not lie at a public address")
+    return judged
+
+
+def _permitted(text: str, network: Network) -> bool:
+    try:
+        return network.permits(ipaddress.ip_address(text.partition("%")[0]))
+    except ValueError:
+        return False
+
+
+class _Pinned(AbstractResolver):
+    """Answers with the addresses that were judged, whatever the name says by now."""
+
+    def __init__(self, host: str, addresses: Sequence[str]) -> None:
+        self._host = host
+        self._addresses = addresses
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        if host != self._host:
+            raise OSError("another host was asked for than the one that was judged")
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in self._addresses
+        ]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def _receive(response: aiohttp.ClientResponse, max_bytes: int, allowed: frozenset[str]) -> Fetched:
+    if response.status != 200:
+        raise AttachmentUnavailable(_refusal(response.status))
+    declared = plain_type(response.headers.get("Content-Type", ""))
+    if declared not in UNDECLARED and not is_among(declared, allowed):
+        raise AttachmentUnavailable(f"it is {as_words(declared)}, which I cannot read")
+    if (response.content_length or 0) > max_bytes:
+        raise too_large(response.content_length or 0, max_bytes)
+    received = bytearray()
+    async for piece in _pieces(response, max_bytes):
+        received += piece
+        if len(received) > max_bytes:
+            raise AttachmentUnavailable(f"too large (the limit is {in_words(max_bytes)})")
+    data = bytes(received)
+    return Fetched(data, check_type(data, declared, allowed))
+
+
+def _refusal(status: int) -> str:
+    if status in (401, 403):
+        return "the platform does not let me have it"
+    if status in (404, 410):
+        return "the platform does not have it any more"
+    return f"the platform did not hand it out (HTTP {status})"
+
+
+async def _pieces(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIterator[bytes]:
+    """The body, expanded where it came compressed though it was not asked for: never by more than the cap."""
+    coding = response.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
+    if coding == "identity":
+        async for piece in response.content.iter_chunked(PIECE_BYTES):
+            yield piece
+        return
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        raise AttachmentUnavailable("it was sent in an encoding that I cannot read")
+    expand = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        async for piece in response.content.iter_chunked(PIECE_BYTES):
+            yield expand.decompress(piece, max_bytes + 1)
+            if expand.unconsumed_tail:  # more than the cap: whoever counts has seen enough
+                return
+    except zlib.error:
+        raise AttachmentUnavailable("it arrived damaged") from None
+    if not expand.eof:
+        raise AttachmentUnavailable("it arrived cut off")

@@ -1,0 +1,218 @@
+"""What kind of data some bytes are, by their own beginning: names and declared types are claims. Pure."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import ipaddress
+import re
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from connectors.connector import AttachmentUnavailable
+
+PDF = "application/pdf"
+DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+PPTX = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
+ODT = "application/vnd.oasis.opendocument.text"
+HTML = "text/html"
+TEXT = "text/plain"
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+UNDECLARED = frozenset(
+    (
+        "",
+        "application/octet-stream",
+        "binary/octet-stream",
+        "application/binary",
+        "application/download",
+        "application/x-download",
+        "application/force-download",
+        "application/zip",
+        "application/x-zip-compressed",
+    )
+)
+"""Types that say nothing about the data: servers send them where they do not know better."""
+
+_LOOKED_AT_BYTES = 4096
+_BEGINNINGS: tuple[tuple[bytes, str], ...] = (
+    (b"%PDF-", PDF),
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"OggS", "audio/ogg"),
+    (b"ID3", "audio/mpeg"),
+    (b"\xff\xfb", "audio/mpeg"),
+    (b"\xff\xf3", "audio/mpeg"),
+    (b"\xff\xf2", "audio/mpeg"),
+    (b"\xff\xf1", "audio/aac"),
+    (b"\xff\xf9", "audio/aac"),
+    (b"fLaC", "audio/flac"),
+    (b"#!AMR", "audio/amr"),
+    (b"\x1aE\xdf\xa3", "audio/webm"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "application/x-ole-storage"),
+    (b"{\\rtf", "application/rtf"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"7z\xbc\xaf'\x1c", "application/x-7z-compressed"),
+    (b"Rar!\x1a\x07", "application/vnd.rar"),
+    (b"\x7fELF", "application/x-executable"),
+    (b"MZ", "application/x-msdownload"),
+    (b"BM", "image/bmp"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+)
+_ZIP = b"PK\x03\x04"
+_IN_ZIP = ((b"word/document.xml", DOCX), (b"xl/workbook.", XLSX), (b"ppt/presentation.xml", PPTX))
+_LIKE_HTML = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+_NOT_IN_TEXT = frozenset(range(32)) - frozenset(b"\t\n\r\f\v\b\x1b")
+
+
+def sniff(data: bytes) -> str:
+    """The media type of *data* by what it contains; empty where it is none that is known here.
+
+    Text is ``text/plain`` whatever it is written in, but for HTML.
+    """
+    if data.startswith(_ZIP):
+        return _zipped(data)
+    if data[:4] == b"RIFF":
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12], "")
+    if data[4:8] == b"ftyp":
+        return "audio/mp4" if data[8:11] in (b"M4A", b"M4B") else "video/mp4"
+    head = data[:_LOOKED_AT_BYTES]
+    if _is_text(head):
+        return HTML if _LIKE_HTML.match(head.removeprefix(b"\xef\xbb\xbf")) else TEXT
+    return next((kind for beginning, kind in _BEGINNINGS if data.startswith(beginning)), "")
+
+
+def _zipped(data: bytes) -> str:
+    if data[30:38] == b"mimetype" and data[38 : 38 + len(ODT)] == ODT.encode():
+        return ODT
+    return next((kind for name, kind in _IN_ZIP if name in data), "application/zip")
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether *head* begins a text: UTF-16 with its mark, or an ASCII-like encoding without controls."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return len(head) > 2
+    if head.startswith((b"%PDF-", b"{\\rtf", b"GIF8")):
+        return False
+    return bool(head) and not _NOT_IN_TEXT.intersection(head) and _mostly_ascii_or_utf8(head)
+
+
+def _mostly_ascii_or_utf8(head: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the cut may have gone through a character
+    except UnicodeDecodeError:
+        # An old 8-bit encoding: letters with accents among many plain ones.
+        return sum(byte < 128 for byte in head) >= len(head) * 0.7
+    return True
+
+
+def plain_type(declared: str) -> str:
+    """A ``Content-Type`` without its parameters, in lower case."""
+    return declared.partition(";")[0].strip().lower()
+
+
+def is_among(kind: str, allowed: frozenset[str]) -> bool:
+    """Whether *kind* is in *allowed*, where ``text/*`` stands for all of a family."""
+    return kind in allowed or f"{kind.partition('/')[0]}/*" in allowed
+
+
+def as_words(kind: str) -> str:
+    """*kind* for people, e.g. ``a PDF`` or ``a program``."""
+    known = {
+        PDF: "a PDF",
+        DOCX: "a Word document",
+        XLSX: "an Excel workbook",
+        PPTX: "a PowerPoint presentation",
+        ODT: "an OpenDocument text",
+        HTML: "a web page",
+        TEXT: "text",
+        "application/x-ole-storage": "an old or encrypted Office file",
+        "application/x-executable": "a program",
+        "application/x-msdownload": "a program",
+        "application/rtf": "an RTF file",
+    }
+    if kind in known:
+        return known[kind]
+    if kind in ("application/zip", "application/gzip", "application/x-7z-compressed", "application/vnd.rar"):
+        return "an archive"
+    family = kind.partition("/")[0]
+    return {"image": "an image", "audio": "a sound", "video": "a video"}.get(family, "not a kind that I know")
+
+
+def in_words(size_bytes: float) -> str:
+    """A size for people: ``12 MB``, ``900 kB``, ``37 bytes``."""
+    if size_bytes >= 999_500:
+        megabytes = size_bytes / 1_000_000
+        return f"{megabytes:.0f} MB" if megabytes >= 9.95 else f"{megabytes:.1f}".removesuffix(".0") + " MB"
+    return f"{size_bytes / 1000:.0f} kB" if size_bytes >= 1000 else f"{size_bytes:.0f} bytes"
+
+
+# ---- reachable ----
+#
+# What may be fetched and from where, before anything is: apart from the fetcher, whose library every start would
+# have to import.
+
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+_TUNNELS = tuple(map(ipaddress.ip_network, ("2001::/23", "2002::/16", "3fff::/20")))
+"""Teredo and other special ranges, 6to4, documentation: they may stand for any IPv4 address, or for none."""
+_RELAYS = ipaddress.ip_network("192.88.99.0/24")
+
+
+def is_public(address: Address) -> bool:
+    """Whether *address* is one of the public internet, and cannot stand for one that is not.
+
+    IPv6 is taken only from the global unicast range without its tunnels, so that IPv4-mapped, IPv4-compatible,
+    NAT64, 6to4, Teredo, link-local, unique local and multicast addresses all fall out (IANA's special-purpose
+    registries, RFC 6890 and its updates).
+    """
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global and not address.is_multicast and address not in _RELAYS
+    return address.is_global and address in _GLOBAL_UNICAST and not any(address in tunnel for tunnel in _TUNNELS)
+
+
+async def system_resolve(host: str, port: int) -> Sequence[str]:
+    """The addresses of *host*, by the system. Raises `OSError`."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How names are resolved, which addresses and port may be reached, and how TLS is checked (None: by the
+    system's authorities)."""
+
+    resolve: Resolve = system_resolve
+    permits: Callable[[Address], bool] = is_public
+    port: int = 443
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A file's bytes and its media type: the sniffed one, or the declared one where nothing was recognised."""
+
+    data: bytes
+    media_type: str
+
+
+def check_type(data: bytes, declared: str, allowed: frozenset[str]) -> str:
+    """The media type of *data*, by its bytes, or as it was *declared* where they say nothing. Raises
+    `AttachmentUnavailable` where it is none of those *allowed*."""
+    kind = sniff(data)
+    if kind and not is_among(kind, allowed):
+        raise AttachmentUnavailable(f"it is {as_words(kind)}, which I cannot read")
+    return kind or declared
+
+
+def too_large(size_bytes: int, max_bytes: int) -> AttachmentUnavailable:
+    """What is said of a file of a known size beyond the limit."""
+    return AttachmentUnavailable(f"too large ({in_words(size_bytes)}; the limit is {in_words(max_bytes)})")

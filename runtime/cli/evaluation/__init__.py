@@ -1,1 +1,0 @@
-"""What `eval` does: the runs and their results."""

@@ -1,0 +1,214 @@
+"""``docs``: the documents of the workspace, seen and changed from a chat. An admin adds one by sending it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Protocol
+
+import structlog
+
+from connectors.connector import AttachmentUnavailable
+from connectors.message import AgentRuntimeError, Attachment, Role, Scope
+from grounding.documents.indexer import Synced
+from grounding.documents.library import SUFFIXES, DocumentMissing, DocumentRefused, Shelf, Skipped, check_path
+from grounding.retrieval.index import IndexUnavailable
+from runtime.attachments.media import in_words
+from runtime.attachments.reading import Files
+from runtime.commands.registry import (
+    Command,
+    CommandRefused,
+    Invocation,
+    code,
+    counted,
+    items,
+    plain,
+    refused,
+    thousands,
+)
+
+_LATER = "The search index cannot be reached now. It will be updated by itself."
+LONGEST_STEM_BYTES = 200
+"""Of a name that a document gets from the file that was sent."""
+SHOWN = 10
+"""Documents that are listed."""
+_USAGE = (
+    "`/docs` lists the documents. To add one, send a file with the caption `/docs add` or `/docs add folder/name.md`. "
+    "`/docs remove PATH` removes one."
+)
+_ENDING = re.compile(r"\.[A-Za-z0-9]{1,8}$")
+_NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f/\\:]+")
+_log = structlog.get_logger()
+
+
+class Syncs(Protocol):
+    """What brings the index in step; see `runtime.search.knowledge.Knowledge.index`."""
+
+    async def index(self, scope: Scope, paths: Collection[str] | None = None) -> Synced: ...
+
+    async def skipped(self, scope: Scope) -> Sequence[Skipped]: ...
+
+
+def docs_command(shelf: Shelf, index: Syncs, files: Files, document_max_bytes: int) -> Command:
+    """The command ``docs``. *document_max_bytes* bounds the text of one document."""
+    return Command(
+        "docs",
+        "list, add, replace or remove documents",
+        _Docs(shelf, index, files, document_max_bytes).run,
+        "[add|replace [path]|remove PATH]",
+        role=Role.ADMIN,
+        details="Send a file with the caption `/docs add` to add it: Markdown and text as they are; PDF, Word, Excel, "
+        "PowerPoint, OpenDocument and web pages as their text. `/docs replace` replaces a document.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What became of one file: where it was kept and what of it was left out, or why it was not."""
+
+    name: str
+    path: str = ""
+    size_bytes: int = 0
+    left_out: str = ""
+    unchanged: bool = False
+    why_not: str = ""
+
+
+class _Docs:
+    def __init__(self, shelf: Shelf, index: Syncs, files: Files, document_max_bytes: int) -> None:
+        self._shelf = shelf
+        self._index = index
+        self._files = files
+        self._most = document_max_bytes
+
+    async def run(self, invocation: Invocation) -> str:
+        verb, _, rest = invocation.rest.partition(" ")
+        scope, path = Scope(invocation.key.workspace_id), rest.strip()
+        match verb.lower():
+            case "" | "list":
+                return await self._listed(scope)
+            case "add" | "replace":
+                return await self._add(scope, invocation, path, replace=verb.lower() == "replace")
+            case "remove" if path:
+                return await self._remove(scope, path)
+            case _:
+                raise CommandRefused(_USAGE)
+
+    async def _listed(self, scope: Scope) -> str:
+        found = (await self._shelf.look_through(scope))[0]
+        try:
+            skipped = {one.path: one.why for one in await self._index.skipped(scope)}
+        except IndexUnavailable:  # what is there is known all the same
+            skipped = {}
+        found = [one for one in found if one.path not in skipped]
+        unread = _unread(skipped)
+        if not found:
+            return f"There are no documents yet. {_USAGE}{unread}"
+        newest = sorted(found, key=lambda one: (-one.modified_ns, one.path))[:SHOWN]
+        lines = [f"{code(one.path)}, {in_words(one.size_bytes)}, {_day(one.modified_ns)}" for one in newest]
+        count = counted(len(found), "document")
+        return f"{count}{'; the newest' if len(found) > SHOWN else ''}:\n{items(lines)}{unread}"
+
+    async def _add(self, scope: Scope, invocation: Invocation, path: str, *, replace: bool) -> str:
+        attachments = invocation.message.attachments
+        if not attachments:
+            raise CommandRefused("Send the file with the command as its caption.")
+        if path and len(attachments) > 1 and not path.endswith("/"):
+            raise CommandRefused("Several files need a folder, such as `/docs add handbook/`.")
+        kept = [
+            await self._keep(scope, invocation.message.connector, attachment, path, replace)
+            for attachment in attachments
+        ]
+        stored = [one.path for one in kept if one.path and not one.unchanged]
+        reply = items(map(_told, kept)) if len(kept) > 1 else _told(kept[0])
+        if stored:
+            done = await self._indexed(scope, stored)
+            reply += f"\n\nI can look it up now ({counted(done.chunks, 'chunk')})." if done else f"\n\n{_LATER}"
+        if not any(one.path for one in kept):
+            raise CommandRefused(reply)
+        return reply
+
+    async def _keep(self, scope: Scope, connector: str, attachment: Attachment, wanted: str, replace: bool) -> _Kept:
+        name = attachment.name
+        try:
+            path = check_path(document_path(wanted, name))
+            found = await self._files.text(connector, attachment, self._most)
+            text = found.text + "\n"
+            there = await self._text_at(scope, path)
+            if there == text:
+                return _Kept(name, path, unchanged=True)
+            if there is not None and not replace:
+                return _Kept(
+                    name,
+                    why_not=f"{code(path)} exists already; the caption {code('/docs replace')} replaces it",
+                )
+            stored = await self._shelf.put(scope, path, text)
+        except AttachmentUnavailable as error:
+            return _Kept(name, why_not=error.user_text.rstrip("."))
+        except DocumentRefused as error:
+            return _Kept(name, why_not=str(error))
+        except OSError as error:
+            _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
+            return _Kept(name, why_not="it could not be written to the disk")
+        return _Kept(name, path, stored.size_bytes, found.note)
+
+    async def _text_at(self, scope: Scope, path: str) -> str | None:
+        try:
+            return (await self._shelf.get(scope, path)).text
+        except DocumentMissing:
+            return None
+
+    async def _remove(self, scope: Scope, path: str) -> str:
+        try:
+            await self._shelf.delete(scope, path)
+        except (DocumentMissing, DocumentRefused) as error:
+            raise refused(error) from error
+        done = await self._indexed(scope, [path])
+        return f"{code(path)} is removed." if done else f"{code(path)} is removed. {_LATER}"
+
+    async def _indexed(self, scope: Scope, paths: Collection[str]) -> Synced | None:
+        """Bring the index in step with *paths*; None where it cannot be. The files are as they are in any case."""
+        try:
+            return await self._index.index(scope, paths)
+        except (AgentRuntimeError, OSError) as error:
+            _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
+            return None
+
+
+def _unread(skipped: Mapping[str, str]) -> str:
+    """What of the files is no document, and why: what was put there may be looked for in vain."""
+    if not skipped:
+        return ""
+    lines = [f"{code(path)}: {why}" for path, why in sorted(skipped.items())[:SHOWN]]
+    more = f"\n… and {thousands(len(skipped) - SHOWN)} more" if len(skipped) > SHOWN else ""
+    return f"\n\nI cannot read these files:\n{items(lines)}{more}"
+
+
+def _day(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns / 1e9, UTC).strftime("%Y-%m-%d")
+
+
+def document_path(wanted: str, name: str) -> str:
+    """Where a file called *name* is kept if its sender asked for *wanted*: a path, a folder (ending in ``/``), or
+    nothing. What is no Markdown or text is kept as its text, in a file that ends in ``.md``."""
+    own = _NOT_IN_NAMES.sub("-", name).strip().lstrip(".") or "document"
+    ending = PurePosixPath(own).suffix if PurePosixPath(own).suffix.lower() in SUFFIXES else ".md"
+    stem = _ENDING.sub("", own).encode()[:LONGEST_STEM_BYTES].decode("utf-8", "ignore")
+    own = (stem or "document") + ending
+    if not wanted:
+        return own
+    if wanted.endswith("/"):
+        return wanted + own
+    return wanted if PurePosixPath(wanted).suffix.lower() in SUFFIXES else wanted + ".md"
+
+
+def _told(one: _Kept) -> str:
+    if one.why_not:
+        return f"{plain(one.name)} was not stored: {one.why_not}."
+    if one.unchanged:
+        return f"{code(one.path)} is already stored with the same text."
+    left_out = f" What was read: {one.left_out}." if one.left_out else ""
+    return f"{plain(one.name)} is stored as {code(one.path)}, {in_words(one.size_bytes)} of text.{left_out}"

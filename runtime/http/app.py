@@ -1,0 +1,136 @@
+"""The HTTP face as one FastAPI application: on TCP, on the unix socket, and inside a command that runs alone.
+
+Every path needs a token, but for those that are named as public here: whether the process is ready, the OpenAPI
+document, and what connectors mount outside of ``/v1``, whose callers they authenticate themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from connectors.connector import MountsRoutes
+from runtime.http.auth import Guard, Routes
+from runtime.http.doctor import DoctorRoutes
+from runtime.http.errors import error_response, reply
+from runtime.http.routes.access import AccessRoutes
+from runtime.http.routes.admin import EventRoutes, HealthRoutes, RebuildingRoutes
+from runtime.http.routes.documents import CodexRoutes, DocumentRoutes
+from runtime.http.routes.memory import ContextRoutes, GlobalContextRoutes, MarkRoutes, RecordRoutes
+from runtime.http.routes.prompts import CueRoutes, FrameRoutes, PromptRoutes
+from runtime.http.routes.turns import DeadLetterRoutes, GroundRoutes, TurnRoutes
+from runtime.http.routes.workspaces import BudgetRoutes, PlaceRoutes, UsageRoutes, WorkspaceRoutes
+from runtime.observability.metrics import Metrics
+
+if TYPE_CHECKING:
+    from runtime.process.bootstrap import Runtime
+
+
+def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
+    """Build the application around *runtime*. *metrics* is what `/metrics` shows; it is fed by whoever sets events up.
+
+    ``app.state.stopping`` is an `asyncio.Event`: set it when the process stops, so that streams end.
+    """
+    stopping = asyncio.Event()
+    groups: list[Routes] = [
+        WorkspaceRoutes(runtime),
+        DocumentRoutes(runtime, stopping),
+        CodexRoutes(runtime),
+        GroundRoutes(runtime),
+        ContextRoutes(runtime),
+        TurnRoutes(runtime),
+        MarkRoutes(runtime),
+        DeadLetterRoutes(runtime),
+        PromptRoutes(runtime),
+        GlobalContextRoutes(runtime),
+        RecordRoutes(runtime),
+        CueRoutes(runtime),
+        FrameRoutes(runtime),
+        PlaceRoutes(runtime),
+        AccessRoutes(runtime),
+        EventRoutes(runtime, stopping),
+        UsageRoutes(runtime),
+        BudgetRoutes(runtime),
+        DoctorRoutes(runtime),
+        RebuildingRoutes(runtime, stopping),
+    ]
+    mounted = [
+        route
+        for connector in runtime.connectors.values()
+        if isinstance(connector, MountsRoutes)
+        for route in connector.routes()
+    ]
+
+    async def openapi(_request: Request) -> Response:
+        return reply(await asyncio.to_thread(document))
+
+    shown = Route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
+    public = [shown, *(route for route in mounted if isinstance(route, Route) and not route.path.startswith("/v1/"))]
+    app = _app(runtime, metrics or Metrics(), public, stopping)
+    app.router.routes += [shown, *mounted]
+    for group in groups:
+        app.include_router(group.router)
+    # It takes 0.1 s, for which a start need not wait.
+    document = functools.cache(lambda: _openapi(app, groups, runtime.http.openapi))
+    return app
+
+
+def create_health_app(runtime: Runtime, metrics: Metrics) -> FastAPI:
+    """Build the application of a process that only works: whether it is alive and ready, and its numbers."""
+    return _app(runtime, metrics, [], asyncio.Event())
+
+
+def _app(runtime: Runtime, metrics: Metrics, public: Sequence[BaseRoute], stopping: asyncio.Event) -> FastAPI:
+    """An application with the paths of health alone; they and those of *public* need no token."""
+    app = FastAPI(
+        title="Agent Runtime",
+        version=_version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    for path, endpoint, answers in HealthRoutes(runtime, metrics).endpoints():
+        responses: dict[int | str, dict[str, Any]] = {200: {"description": answers}}
+        app.add_api_route(
+            path, endpoint, methods=["GET"], response_class=Response, responses=responses, tags=["health"]
+        )
+    app.add_middleware(Guard, security=runtime.security, public=(*app.routes, *public))
+    for kind in (HTTPException, RequestValidationError):  # FastAPI's own answers have another form
+        app.add_exception_handler(kind, _answer)
+    app.state.stopping = stopping
+    return app
+
+
+async def _answer(_request: Request, error: Exception) -> Response:
+    return error_response(error)
+
+
+def _openapi(app: FastAPI, groups: Sequence[Routes], mounted: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI document: our routes, the http connector's, and what bodies refer to."""
+    document = app.openapi()
+    for path, operations in mounted["paths"].items():
+        document["paths"].setdefault(path, {}).update(operations)
+    components = document.setdefault("components", {})
+    for kind, entries in mounted["components"].items():
+        components.setdefault(kind, {}).update(entries)
+    for group in groups:
+        components.setdefault("schemas", {}).update(group.schemas)
+    return document
+
+
+def _version() -> str:
+    try:
+        return metadata.version("agent-runtime")
+    except metadata.PackageNotFoundError:  # run from a checkout
+        return "0"

@@ -1,0 +1,431 @@
+"""A workspace's Markdown: put, read, deleted, indexed on arrival, and searched."""
+
+from __future__ import annotations
+
+import asyncio
+import unicodedata
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import structlog
+from fastapi import Query
+from pydantic import ValidationError
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
+from grounding.codex.codex import CodexEntry, shown_path
+from grounding.codex.codex import check_path as material_check_path
+from grounding.documents.indexer import Progress
+from grounding.documents.library import PATH_MAX_BYTES, DocumentMissing, DocumentRefused, check_path
+from grounding.prompt.assemble import ContextTooLarge
+from grounding.prompt_input.run_context import DegradedBlock, Participant
+from grounding.prompt_input.run_context import Query as Asked
+from grounding.retrieval.index import Hit, IndexUnavailable
+from runtime.background.migration import underway
+from runtime.http.auth import Routes, caller_of, require_role
+from runtime.http.errors import ApiError, Body, as_api_error, describe, lines, read_body, read_json, reply
+from runtime.http.routes.memory import require_reader
+from runtime.http.routes.workspaces import enter
+from runtime.http.sse import Emit, EventResponse
+from runtime.turns import Question
+
+if TYPE_CHECKING:
+    from runtime.process.bootstrap import Runtime
+
+
+# ---- indexing ----
+#
+# Indexes documents on arrival: those that arrive while the index is busy are indexed together.
+
+
+class Syncs(Protocol):
+    """What brings the index in step; see `runtime.search.knowledge.Knowledge.index`."""
+
+    async def index(self, scope: Scope, paths: Collection[str] | None = None) -> Any: ...
+
+
+@dataclass
+class _Batch:
+    paths: set[str] = field(default_factory=set)
+    done: bool = False
+    error: AgentRuntimeError | None = None
+
+
+class Indexing:
+    """Groups the documents of many requests, so that a hundred of them are a few runs and not a hundred."""
+
+    def __init__(self, knowledge: Syncs) -> None:
+        self._knowledge = knowledge
+        self._next: dict[str, _Batch] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def index(self, scope: Scope, paths: Collection[str]) -> None:
+        """Return when the index is in step with *paths* as they lay on disk when this was called.
+
+        Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable`.
+        """
+        workspace_id = scope.workspace_id
+        batch = self._next.setdefault(workspace_id, _Batch())
+        batch.paths |= set(paths)
+        async with self._locks.setdefault(workspace_id, asyncio.Lock()):
+            if not batch.done:
+                await self._run(scope, batch)
+        if batch.error is not None:
+            raise batch.error
+
+    async def _run(self, scope: Scope, batch: _Batch) -> None:
+        """Index *batch* for all who wait for it. Where this is cancelled the next of them begins again."""
+        if self._next.get(scope.workspace_id) is batch:
+            del self._next[scope.workspace_id]
+        try:
+            await self._knowledge.index(scope, batch.paths)
+        except AgentRuntimeError as error:
+            batch.error = error
+        batch.done = True
+
+
+# ---- documents ----
+
+
+MAX_TOP_K = 100
+DEFAULT_TOP_K = 8
+MAX_REPORTED = 100
+"""Refused lines of a bulk upload that are named; the others are counted."""
+_log = structlog.get_logger()
+
+
+class NewDocument(Body):
+    """One line of a bulk upload."""
+
+    path: str
+    text: str
+
+
+class IndexRun(Body):
+    paths: list[str] | None = None
+    fresh: bool = False
+
+
+class DocumentRoutes(Routes):
+    def __init__(self, runtime: Runtime, stopping: asyncio.Event) -> None:
+        super().__init__("documents")
+        self._runtime = runtime
+        self._stopping = stopping
+        self._shelf = runtime.knowledge.shelf
+        self._limit = runtime.settings.document_max_bytes
+        self._indexing = Indexing(runtime.knowledge)
+        here = "/workspaces/{workspace_id}"
+        one = f"{here}/documents/{{path:path}}"
+        self.add("GET", f"{here}/documents", self.listing, Role.VIEWER, answers="All documents")
+        self.add("POST", f"{here}/documents", self.put_many, Role.ADMIN, answers="What was kept and what refused")
+        self.add("GET", one, self.get, Role.VIEWER, answers="The text")
+        self.add("PUT", one, self.put, Role.ADMIN, answers="It can be found")
+        self.add("DELETE", one, self.delete, Role.ADMIN, answers="It can no longer be found")
+        self.add("GET", f"{here}/index", self.status, Role.VIEWER, answers="What the index holds")
+        self.add(
+            "POST", f"{here}/index", self.index, Role.ADMIN, body=IndexRun, answers="Events: progress, done, error"
+        )
+        self.add("GET", f"{here}/search", self.search, Role.VIEWER, answers="Passages, the best first")
+
+    async def listing(self, workspace_id: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        found, _ = await self._shelf.look_through(scope)
+        try:
+            skipped = {one.path: one.why for one in await self._runtime.knowledge.skipped(scope)}
+        except IndexUnavailable:  # what is there is known all the same
+            skipped = {}
+        rows = [
+            {"path": one.path, "bytes": one.size_bytes, "modified_at": _rfc3339(one.modified_ns)}
+            for one in found
+            if one.path not in skipped
+        ]
+        return reply({"documents": rows, "skipped": [{"path": path, "why": why} for path, why in skipped.items()]})
+
+    async def get(self, workspace_id: str, path: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        document = await self._shelf.get(scope, path)
+        headers = {"X-Content-Type-Options": "nosniff"}
+        return Response(document.text.encode(), 200, headers, media_type="text/markdown; charset=utf-8")
+
+    async def put(self, request: Request, workspace_id: str, path: str, wait: bool = False) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        check_path(path)
+        text = await read_body(request, self._limit, "DOCUMENT_MAX_BYTES")
+        await self._check_twin(scope, path)
+        kept = await self._shelf.put(scope, path, text)
+        return await self._indexed(scope, [path], wait, {"path": path, "bytes": kept.size_bytes})
+
+    async def _check_twin(self, scope: Scope, path: str) -> None:
+        """Raises `DocumentRefused` where another document has the same path in Unicode's form C: what is kept beside
+        that one would not be a document."""
+        composed = unicodedata.normalize("NFC", path)
+        if composed == path:
+            return
+        with suppress(DocumentMissing):
+            await self._shelf.get(scope, composed)
+            found, _ = await self._shelf.look_through(scope)  # some disks know one file by both paths
+            if any(one.path == composed for one in found):
+                why = f"{path!r} is, in Unicode's form C, the path of another document; put that one"
+                raise DocumentRefused(why, why="path")
+
+    async def delete(self, workspace_id: str, path: str, wait: bool = False) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        await self._shelf.delete(scope, path)
+        return await self._indexed(scope, [path], wait, {"path": path, "deleted": True})
+
+    async def put_many(self, request: Request, workspace_id: str, wait: bool = False) -> Response:
+        """Each line stands for itself: a bad one is named in the answer and stops no other."""
+        scope = await enter(self._runtime, workspace_id)
+        kept: list[str] = []
+        refused: list[dict[str, Any]] = []
+        number = failed = 0
+        try:
+            # JSON may write one byte of text as six.
+            async for line in lines(request, 6 * self._limit + 10_000):
+                number += 1
+                problem = await self._put_line(scope, line, kept)
+                failed += problem is not None
+                if problem is not None and failed <= MAX_REPORTED:
+                    refused.append({"line": number, **problem})
+        except (ApiError, OSError):
+            await self._index_quietly(scope, kept)  # what came before the break is kept
+            raise
+        if not number:
+            raise ApiError(400, "empty", 'the body is empty; send one {"path", "text"} a line')
+        if not kept:
+            raise ApiError(400, "bad_request", f"no document was kept; line 1: {refused[0]['message']}")
+        answer = {"documents": len(kept), "refused": failed, "refusals": refused}
+        return await self._indexed(scope, kept, wait, answer)
+
+    async def _put_line(self, scope: Scope, line: bytes, kept: list[str]) -> dict[str, Any] | None:
+        """Keep one line's document; what is wrong with it, if something is."""
+        try:
+            document = NewDocument.model_validate_json(line)
+        except ValidationError as error:
+            return {"code": "bad_request", "message": describe(error)}
+        try:
+            await self._check_twin(scope, document.path)
+            await self._shelf.put(scope, document.path, document.text)
+        except DocumentRefused as error:
+            known = as_api_error(error)
+            return {"path": document.path[:PATH_MAX_BYTES], "code": known.code, "message": known.message}
+        kept.append(document.path)
+        return None
+
+    async def _indexed(self, scope: Scope, paths: Collection[str], wait: bool, answer: dict[str, Any]) -> Response:
+        """200 once the index has *paths*, or without *wait* 202 at once."""
+        if wait:
+            await self._indexing.index(scope, paths)
+            return reply({**answer, "indexed": True})
+        response = reply({**answer, "indexed": False}, 202)
+        response.background = BackgroundTask(self._index_quietly, scope, paths)
+        return response
+
+    async def _index_quietly(self, scope: Scope, paths: Collection[str]) -> None:
+        try:
+            await self._indexing.index(scope, paths)
+        except (AgentRuntimeError, OSError) as error:
+            # The files are kept: the next change, or the next start, indexes them.
+            _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
+
+    async def status(self, workspace_id: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        status = await self._runtime.knowledge.status(scope)
+        changing = await underway(self._runtime.knowledge, scope)
+        return reply(asdict(status) | ({"change_over": asdict(changing)} if changing else {}))
+
+    async def index(self, request: Request, workspace_id: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        run = await read_json(request, IndexRun, self._runtime.settings.http_max_body_bytes)
+
+        async def produce(emit: Emit) -> None:
+            news: asyncio.Queue[Progress | None] = asyncio.Queue()
+
+            async def tell() -> None:
+                while (progress := await news.get()) is not None:
+                    await emit("progress", asdict(progress))
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(tell())
+                try:
+                    synced = await self._runtime.knowledge.sync(scope, run.paths, news.put_nowait, fresh=run.fresh)
+                except (AgentRuntimeError, OSError) as error:
+                    failure: AgentRuntimeError | OSError | None = error
+                else:
+                    failure = None
+                news.put_nowait(None)
+            if failure is not None:
+                raise failure
+            await emit("done", asdict(synced))
+
+        return EventResponse(produce, self._stopping)
+
+    async def search(
+        self,
+        request: Request,
+        workspace_id: str,
+        q: str,
+        top_k: Annotated[int, Query(ge=1, le=MAX_TOP_K)] = DEFAULT_TOP_K,
+        explain: bool = False,
+        context: str = "",
+        connector: str = "",
+        external_id: str = "",
+    ) -> Response:
+        if not q.strip():
+            raise ApiError(400, "empty", "q is empty; there is nothing to search for")
+        if bool(connector) != bool(external_id):
+            raise ApiError(400, "bad_request", "connector and external_id belong together")
+        if context and connector:
+            raise ApiError(400, "bad_request", "give context, or connector with external_id, not both")
+        context_id = context or (f"{connector}:{external_id}" if connector else None)
+        if context_id is not None and not all(context_id.partition(":")):
+            raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
+        scope = await enter(self._runtime, workspace_id, context_id)
+        if context_id is not None:
+            named, _, place = context_id.partition(":")
+            require_reader(caller_of(request), ConversationKey(workspace_id, named, place))
+        lost: list[DegradedBlock] = []
+        hits = await self._runtime.knowledge.finding.search(scope, q, top_k, explain=explain, lost=lost)
+        degraded = [{"block": part.block, "why": part.why} for part in lost]
+        looks_again = any(hit.deep for hit in hits)
+        return reply({"results": [_row(hit, explain, looks_again) for hit in hits], "degraded": degraded})
+
+
+def _row(hit: Hit, explain: bool, looks_again: bool) -> dict[str, Any]:
+    passage = hit.passage
+    row: dict[str, Any] = {
+        "source": passage.source,
+        "heading": passage.heading,
+        "score": hit.score,
+        "text": passage.text,
+        "chunk_id": passage.id,
+    }
+    if explain:
+        row["dense"] = hit.dense._asdict() if hit.dense else None
+        row["sparse"] = hit.sparse._asdict() if hit.sparse else None
+        if looks_again:
+            row["deep"] = hit.deep._asdict() if hit.deep else None
+        if hit.fused is not None:
+            row["fused"] = hit.fused._asdict()
+            row["rerank"] = hit.rerank._asdict() if hit.rerank else None
+    return row
+
+
+def _rfc3339(nanoseconds: int) -> str:
+    moment = datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# ---- codex ----
+#
+# The codex over HTTP: material that the model is given whole, or searches where it is too much.
+
+
+Context = Annotated[
+    str, Query(max_length=600, description="A conversation, as connector:external_id: its own material.")
+]
+_NOBODY = ConversationKey("any", "http", "codex")
+_QUESTION = "What does the material say?"
+"""Any question. Small talk would not do: it is offered no tools, so that there is more room for material."""
+
+
+class CodexRoutes(Routes):
+    """Material is attached to a workspace, or with ``context=`` to one conversation in it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("codex")
+        self._runtime = runtime
+        self._materials = runtime.materials
+        self._limit = runtime.settings.codex_file_max_bytes
+        here = "/workspaces/{workspace_id}/codex"
+        one = f"{here}/{{path:path}}"
+        self.add("GET", here, self.listing, Role.VIEWER, answers="The files, and how they are given")
+        self.add("GET", one, self.get, Role.VIEWER, answers="The text")
+        self.add("PUT", one, self.put, Role.ADMIN, answers="It is given from the next turn on")
+        self.add("DELETE", one, self.delete, Role.ADMIN, answers="It is given no more")
+
+    async def listing(self, request: Request, workspace_id: str, context: Context = "") -> Response:
+        """The workspace's files, with a context its own besides; mode and reason are those of a turn there now."""
+        scope = await self._entered(request, workspace_id, context)
+        owners = [Scope(workspace_id), *([scope] if context else [])]
+        rows = [
+            _codex_row(owner, path, entry)
+            for owner in owners
+            for path, entry in (await self._materials.store.entries(owner)).items()
+        ]
+        return reply({"files": rows, **await self._given(scope), "indexed": await self._is_indexed(scope)})
+
+    async def _given(self, scope: Scope) -> dict[str, Any]:
+        """How a turn would be given the material, found out by building its prompt."""
+        connector, _, external_id = (scope.context_id or _NOBODY.context_id).partition(":")
+        key = ConversationKey(scope.workspace_id, connector, external_id)
+        admin = Participant(user="http:codex", name="", role="admin")
+        question = Question(
+            key, _QUESTION, Asked(text=_QUESTION), (admin,), Role.ADMIN, direct=False, audience=None, hint=""
+        )
+        holding = await self._materials.store.held(scope)
+        size = self._materials.size(holding)
+        facts = {
+            "bytes": holding.every.size_bytes + holding.own.size_bytes,
+            "tokens": size.tokens if holding.files else 0,
+        }
+        try:
+            built = await self._runtime.prompting.build(question, "")
+        except ContextTooLarge as error:
+            return {**facts, "mode": "none", "why": str(error), "limit": 0, "window": error.window}
+        material, window = built.context.codex, built.context.budgets.window_tokens
+        if material is None:
+            failed = [part.why for part in built.context.degraded if part.block == "codex"]
+            why = failed[0] if failed else "empty"
+            return {**facts, "mode": "none", "why": why, "limit": built.context.budgets.codex_tokens, "window": window}
+        return {**facts, "mode": material.mode, "why": material.why, "limit": material.limit, "window": window}
+
+    async def _is_indexed(self, scope: Scope) -> bool:
+        try:
+            return not await self._materials.is_behind(scope)
+        except IndexUnavailable:
+            return False
+
+    async def get(self, request: Request, workspace_id: str, path: str, context: Context = "") -> Response:
+        scope = await self._entered(request, workspace_id, context)
+        text = await self._materials.store.get(scope, path)
+        headers = {"X-Content-Type-Options": "nosniff"}
+        return Response(text.encode(), 200, headers, media_type="text/plain; charset=utf-8")
+
+    async def put(self, request: Request, workspace_id: str, path: str, context: Context = "") -> Response:
+        scope = await self._entered(request, workspace_id, context)
+        material_check_path(path)
+        raw = await read_body(request, self._limit, "CODEX_FILE_MAX_BYTES")
+        return reply(_codex_row(scope, path, await self._materials.put(scope, path, raw)))
+
+    async def delete(self, request: Request, workspace_id: str, path: str, context: Context = "") -> Response:
+        scope = await self._entered(request, workspace_id, context)
+        await self._materials.delete(scope, path)
+        return reply({"path": path, "deleted": True})
+
+    async def _entered(self, request: Request, workspace_id: str, context: str) -> Scope:
+        if not context:
+            return await enter(self._runtime, workspace_id)
+        connector, _, external_id = context.partition(":")
+        if not connector or not external_id:
+            raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
+        scope = await enter(self._runtime, workspace_id, context)
+        require_role(caller_of(request), Role.MEMBER if connector == "http" else Role.ADMIN)
+        return scope
+
+
+def _codex_row(scope: Scope, path: str, entry: CodexEntry) -> dict[str, Any]:
+    return {
+        "path": path,
+        "shown_as": shown_path(scope, path),
+        "context": scope.context_id or "",
+        "bytes": entry.size_bytes,
+        "tokens": entry.size.tokens,
+        "sha256": entry.sha256,
+        "at": entry.at,
+    }

@@ -1,0 +1,271 @@
+"""Directives: what holds, its versions, publishing and rolling back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.message import Role, Scope
+from grounding.memory.frames import as_table as file_as_table
+from grounding.strategy.languages import as_table
+from promptpolicy.directives import Version
+from promptpolicy.policy import EVERYWHERE, Kind, Level, Place, Slot, check_context_id
+from runtime.http.auth import Endpoint, Routes, caller_of, require_everywhere
+from runtime.http.errors import ApiError, Body, read_json, reply
+from runtime.http.routes.workspaces import enter
+from runtime.turns import cues_in, frames_in
+
+if TYPE_CHECKING:
+    from runtime.process.bootstrap import Runtime
+
+
+_ANSWERS = {
+    "": "The directive",
+    "/history": "Its versions, the newest first",
+    "/diff": "What changed between two versions",
+    "/rollback": "The new version",
+    "/condense": "A shorter text, or the version that was published of one",
+}
+
+MAX_BEGINNING_CHARACTERS = 60
+"""Of a directive's first line, in a list."""
+Number = Annotated[int, Field(ge=0, le=2**53)]
+"""Of a version; JSON holds no larger one exactly, and Redis reads none beyond 64 bits."""
+
+
+class NewText(Body):
+    text: str
+    expected_version: Number | None = None
+
+
+class Rollback(Body):
+    version: Annotated[Number, Field(ge=1)]
+    expected_version: Number | None = None
+
+
+class Condensed(Body):
+    """A shorter text that a person wants, and the version that it was made of."""
+
+    text: str
+    expected_version: Annotated[Number, Field(ge=1)]
+
+
+class PromptRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("prompts")
+        self._runtime = runtime
+        self._publisher = runtime.publisher
+        self._limit = runtime.settings.http_max_body_bytes
+        self.add(
+            "GET",
+            "/workspaces/{workspace_id}/prompts",
+            self.listing,
+            Role.VIEWER,
+            answers="The directives of the workspace and its contexts, those that hold everywhere, and files that "
+            "were not published",
+        )
+        # A skill may be called "history": its routes come first.
+        for slot in ("/{scope}/skill/{name}", "/{scope}/{kind}"):
+            self._add("GET", slot, "", self.show, Role.VIEWER)
+            self._add("PUT", slot, "", self.publish, Role.ADMIN, NewText)
+            self._add("DELETE", slot, "", self.clear, Role.ADMIN)
+            self._add("GET", slot, "/history", self.history, Role.VIEWER)
+            self._add("GET", slot, "/diff", self.diff, Role.VIEWER)
+            self._add("POST", slot, "/rollback", self.rollback, Role.ADMIN, Rollback)
+            self._add("POST", slot, "/condense", self.condense, Role.ADMIN)
+            self._add("PUT", slot, "/condense", self.publish_condensed, Role.ADMIN, Condensed)
+
+    def _add(
+        self, method: str, slot: str, action: str, endpoint: Endpoint, role: Role, body: type[Body] | None = None
+    ) -> None:
+        path = f"/workspaces/{{workspace_id}}/prompts{slot}{action}"
+        self.add(method, path, endpoint, role, body=body, answers=_ANSWERS[action])
+
+    async def listing(self, workspace_id: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        rows: list[dict[str, Any]] = []
+        for home in (EVERYWHERE, Place(scope)):
+            snapshot = await self._publisher.directives.snapshot(home)
+            rows += [_row(one) for one in snapshot.versions.values() if one.text is not None]
+        notes = [note for home in (EVERYWHERE, Place(scope)) for note in await self._publisher.refused(home)]
+        return reply({"prompts": sorted(rows, key=_order), "refused": [asdict(note) for note in notes]})
+
+    async def show(self, request: Request, context: str = "", version: Number | None = None) -> Response:
+        slot = await self._slot(request, context)
+        if version is not None:
+            return reply(_whole(await self._publisher.directives.version(slot, version)))
+        latest = await self._publisher.directives.latest(slot)
+        if latest is None or latest.text is None:
+            raise _nothing(slot)
+        return reply(_whole(latest))
+
+    async def publish(self, request: Request, context: str = "") -> Response:
+        slot = await self._slot(request, context, write=True)
+        body = await read_json(request, NewText, self._limit)
+        author = caller_of(request).signature
+        published = await self._publisher.publish(
+            slot, body.text, author=author, origin="api", expected_version=body.expected_version
+        )
+        return reply(_whole(published))
+
+    async def clear(self, request: Request, context: str = "", expected_version: Number | None = None) -> Response:
+        slot = await self._slot(request, context, write=True)
+        author = caller_of(request).signature
+        cleared = await self._publisher.clear(slot, author=author, origin="api", expected_version=expected_version)
+        if cleared is None:
+            raise _nothing(slot)
+        return reply(_row(cleared))
+
+    async def history(
+        self,
+        request: Request,
+        context: str = "",
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+        before: Number | None = None,
+    ) -> Response:
+        slot = await self._slot(request, context)
+        versions = await self._publisher.directives.history(slot, limit, before)
+        return reply({"versions": [_row(one) for one in versions]})
+
+    async def diff(self, request: Request, a: Number, b: Number, context: str = "") -> Response:
+        slot = await self._slot(request, context)
+        return reply({"diff": await self._publisher.diff(slot, a, b)})
+
+    async def rollback(self, request: Request, context: str = "") -> Response:
+        slot = await self._slot(request, context, write=True)
+        body = await read_json(request, Rollback, self._limit)
+        author = caller_of(request).signature
+        restored = await self._publisher.rollback(
+            slot, body.version, author=author, origin="api", expected_version=body.expected_version
+        )
+        return reply(_whole(restored))
+
+    async def condense(self, request: Request, context: str = "") -> Response:
+        """Ask the model for a shorter text. Nothing is published."""
+        slot = await self._slot(request, context, write=True)
+        workspace = await enter(self._runtime, request.path_params["workspace_id"])
+        made = await self._runtime.condensing.propose(workspace, slot)
+        return reply(
+            {
+                "scope": slot.place.level.value,
+                "kind": slot.kind.value,
+                "name": slot.name,
+                "version": made.version,
+                "text": made.text,
+                "diff": made.diff,
+                "tokens_before": made.tokens_before,
+                "tokens_after": made.tokens_after,
+                "notes": list(made.notes),
+                "model": made.model,
+            }
+        )
+
+    async def publish_condensed(self, request: Request, context: str = "") -> Response:
+        slot = await self._slot(request, context, write=True)
+        body = await read_json(request, Condensed, self._limit)
+        author = caller_of(request).signature
+        return reply(_whole(await self._runtime.condensing.publish(slot, body.text, body.expected_version, author)))
+
+    async def _slot(self, request: Request, context: str, *, write: bool = False) -> Slot:
+        """The slot that the path names. Only who may act everywhere changes what holds everywhere."""
+        named = request.path_params
+        scope = await enter(self._runtime, named["workspace_id"])
+        slot = Slot.named(
+            named["scope"],
+            named.get("kind", "skill"),
+            named.get("name", ""),
+            Scope(scope.workspace_id, context or None),
+        )
+        if write and slot.place.level is Level.GLOBAL:
+            require_everywhere(caller_of(request))
+        return slot
+
+
+def _nothing(slot: Slot) -> ApiError:
+    return ApiError(404, "not_found", f"there is no {slot.label}; `agent-runtime prompt set` sets one")
+
+
+def _row(version: Version) -> dict[str, Any]:
+    place = version.slot.place
+    row = {
+        "scope": place.level.value,
+        "kind": version.slot.kind.value,
+        "name": version.slot.name,
+        "version": version.version,
+        "author": version.author,
+        "at": version.at.isoformat().replace("+00:00", "Z"),
+        "origin": version.origin,
+        "bytes": version.bytes,
+        "sha256": version.sha256,
+        "cleared": version.text is None,
+        "begins": (version.text or "").partition("\n")[0][:MAX_BEGINNING_CHARACTERS],
+        "restores": version.restores,
+    }
+    if place.scope is not None and place.scope.context_id is not None:
+        row["context_id"] = place.scope.context_id
+    return row
+
+
+def _whole(version: Version) -> dict[str, Any]:
+    return {**_row(version), "text": version.text}
+
+
+def _order(row: dict[str, Any]) -> tuple[int, str, str, str]:
+    return (Level(row["scope"]).rank, row.get("context_id", ""), row["kind"], row["name"])
+
+
+# ---- cues ----
+#
+# The cues that hold in a workspace, or in one of its contexts: what ships, and what its directives change.
+
+
+class CueRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("cues")
+        self._runtime = runtime
+        path = "/workspaces/{workspace_id}/cues"
+        self.add("GET", path, self.show, Role.VIEWER, answers="The words and phrases that decide the strategy, by kind")
+
+    async def show(self, workspace_id: str, context: str = "") -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        if context:
+            scope = Scope(scope.workspace_id, check_context_id(context))
+        held = await self._runtime.publisher.directives.load(scope)
+        versions = [
+            {"scope": one.slot.place.level.value, "version": one.version} for one in held if one.slot.kind is Kind.CUES
+        ]
+        return reply({"cues": as_table(cues_in(held)), "changed_by": versions})
+
+
+# ---- frames ----
+#
+# The frames that hold in a workspace, or in one of its contexts: what ships, and what its directives change.
+
+
+class FrameRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("frames")
+        self._runtime = runtime
+        path = "/workspaces/{workspace_id}/frames"
+        self.add(
+            "GET",
+            path,
+            self.show,
+            Role.VIEWER,
+            answers="The frames of messages, by name",
+        )
+
+    async def show(self, workspace_id: str, context: str = "") -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        if context:
+            scope = Scope(scope.workspace_id, check_context_id(context))
+        held = await self._runtime.publisher.directives.load(scope)
+        changing = [one for one in held if one.slot.kind is Kind.FRAMES]
+        versions = [{"scope": one.slot.place.level.value, "version": one.version} for one in changing]
+        frames = frames_in(held)
+        return reply({"frames": file_as_table(frames), "acting": list(frames.acting), "changed_by": versions})

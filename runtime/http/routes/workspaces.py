@@ -1,0 +1,266 @@
+"""Tenants, and which platform places belong to them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import structlog
+from pydantic import Field, StrictBool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from connectors.message import InvalidWorkspaceId, Role, Scope
+from runtime.billing.budgets import TERMS, State
+from runtime.billing.usage import ModelUsage
+from runtime.http.auth import Routes, caller_of, require_everywhere
+from runtime.http.errors import ApiError, Body, read_json, reply
+from runtime.ingress.removal import remove_workspace
+from runtime.workspaces.places import EVERYWHERE, MAX_PLACE_CHARACTERS, Answering, QueueMode, Settled
+from runtime.workspaces.workspaces import make_document_folder
+
+if TYPE_CHECKING:
+    from runtime.process.bootstrap import Runtime
+
+
+class NewWorkspace(Body):
+    id: str
+
+
+class NewRoute(Body):
+    workspace: str
+
+
+async def enter(runtime: Runtime, workspace_id: str, context_id: str | None = None) -> Scope:
+    """The scope of a workspace that exists. Raises `UnknownWorkspace`, `InvalidWorkspaceId`."""
+    return Scope(await runtime.workspaces.require(workspace_id), context_id)
+
+
+class WorkspaceRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("workspaces")
+        self._runtime = runtime
+        self._limit = runtime.settings.http_max_body_bytes
+        self.add("GET", "/workspaces", self.listing, Role.VIEWER, answers="Workspaces and routes")
+        self.add("POST", "/workspaces", self.create, Role.ADMIN, body=NewWorkspace, answers="Whether it was created")
+        self.add("DELETE", "/workspaces/{workspace_id}", self.delete, Role.ADMIN, answers="What was deleted")
+        self.add("PUT", "/routes/{place:path}", self.route, Role.ADMIN, body=NewRoute, answers="The route")
+        self.add("DELETE", "/routes/{place:path}", self.unroute, Role.ADMIN, answers="The place")
+
+    async def listing(self, request: Request) -> Response:
+        caller, workspaces = caller_of(request), self._runtime.workspaces
+        found, routes = await workspaces.all(), await workspaces.routes()
+        return reply(
+            {
+                "workspaces": [
+                    {"id": one.id, "created_at": one.created_at.isoformat() if one.created_at else None}
+                    for one in found
+                    if caller.may_enter(one.id)
+                ],
+                "routes": [
+                    {
+                        "place": route.place,
+                        "workspace": route.workspace_id,
+                        "from": "settings" if route.from_settings else "stored",
+                    }
+                    for route in routes
+                    if caller.may_enter(route.workspace_id)
+                ],
+            }
+        )
+
+    async def create(self, request: Request) -> Response:
+        require_everywhere(caller_of(request))
+        body = await read_json(request, NewWorkspace, self._limit)
+        try:
+            created = await self._runtime.workspaces.create(body.id)
+        except InvalidWorkspaceId as error:  # here it is no missing workspace but a bad request
+            raise ApiError(400, "invalid_workspace_id", str(error)) from None
+        await asyncio.to_thread(make_document_folder, self._runtime.settings, body.id)
+        return reply({"id": body.id, "created": created}, 201 if created else 200)
+
+    async def delete(self, request: Request, workspace_id: str) -> Response:
+        require_everywhere(caller_of(request))
+        scope = await enter(self._runtime, workspace_id)
+        await remove_workspace(self._runtime, scope)
+        return reply({"id": workspace_id, "deleted": True})
+
+    async def route(self, request: Request, place: str) -> Response:
+        require_everywhere(caller_of(request))
+        body = await read_json(request, NewRoute, self._limit)
+        try:
+            await self._runtime.workspaces.route(place, body.workspace)
+        except (InvalidWorkspaceId, ValueError) as error:
+            raise ApiError(400, "bad_request", str(error)) from None
+        return reply({"place": place, "workspace": body.workspace})
+
+    async def unroute(self, request: Request, place: str) -> Response:
+        require_everywhere(caller_of(request))
+        if not await self._runtime.workspaces.unroute(place):
+            raise ApiError(404, "not_found", f"no stored route for {place!r}")
+        return reply({"place": place, "deleted": True})
+
+
+# ---- places ----
+#
+# What was settled for single places, or for all of a workspace (``*``): when the bot answers there, which model it
+# asks first, what it does with messages that come while it answers, and whether replies end with their sources.
+
+
+class Place(Body):
+    """All that holds in the place; what is null, or left out, is as the settings have it."""
+
+    answering: Answering | None = None
+    model: str | None = None
+    queue: QueueMode | None = None
+    sources: StrictBool | None = None
+
+
+class PlaceRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("places")
+        self._runtime = runtime
+        self._limit = runtime.settings.http_max_body_bytes
+        here = "/workspaces/{workspace_id}/places"
+        self.add("GET", here, self.listing, Role.ADMIN, answers="The places for which something was settled")
+        self.add("GET", f"{here}/{{place:path}}", self.show, Role.ADMIN, answers="What was settled for the place")
+        self.add("PUT", f"{here}/{{place:path}}", self.settle, Role.ADMIN, body=Place, answers="What holds there now")
+
+    async def listing(self, workspace_id: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        found = await self._runtime.places.all(scope)
+        return reply({"places": [_row(place, settled) for place, settled in found.items()]})
+
+    async def show(self, workspace_id: str, place: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        return reply(_row(place, await self._runtime.places.get(scope, _checked(place))))
+
+    async def settle(self, request: Request, workspace_id: str, place: str) -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        body = await read_json(request, Place, self._limit)
+        names = self._runtime.model.names
+        if body.model is not None and body.model not in names:
+            raise ApiError(400, "bad_request", f'"model": the configured ones are {", ".join(names)}')
+        settled = Settled(body.answering, body.model, body.queue, body.sources)
+        await self._runtime.places.put(scope, _checked(place), settled)
+        return reply(_row(place, settled))
+
+
+def _checked(place: str) -> str:
+    if place == EVERYWHERE:
+        return place
+    connector, colon, rest = place.partition(":")
+    if not (connector and colon and rest) or len(place) > MAX_PLACE_CHARACTERS or not place.isprintable():
+        shown = repr(place[:100])
+        raise ApiError(400, "bad_request", f"{shown} is not a place: write connector:place, e.g. telegram:-10001, or *")
+    return place
+
+
+def _row(place: str, settled: Settled) -> dict[str, Any]:
+    return {"place": place, **asdict(settled)}
+
+
+# ---- budget ----
+#
+# What a workspace, and each person in it, may spend on model calls.
+
+
+log = structlog.get_logger()
+
+Tokens = Annotated[int, Field(ge=0, le=10**12, strict=True)] | Literal["unlimited"] | None
+Usd = Annotated[float, Field(ge=0, le=10**6, strict=True)] | Literal["unlimited"] | None
+
+
+class Budget(Body):
+    """All limits that were set for the workspace; what is null, or left out, is as the settings have it."""
+
+    workspace_tokens_per_day: Tokens = None
+    workspace_tokens_per_month: Tokens = None
+    workspace_usd_per_day: Usd = None
+    workspace_usd_per_month: Usd = None
+    user_tokens_per_day: Tokens = None
+    user_tokens_per_month: Tokens = None
+    user_usd_per_day: Usd = None
+    user_usd_per_month: Usd = None
+
+
+class BudgetRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("usage")
+        self._runtime = runtime
+        self._limit = runtime.settings.http_max_body_bytes
+        here = "/workspaces/{workspace_id}/budget"
+        self.add("GET", here, self.show, Role.ADMIN, answers="The limits, and what is left of them; `user`: for whom")
+        # Who runs the runtime pays for it: a workspace's own admins see its budget, but do not make it.
+        self.add("PUT", here, self.put, Role.ADMIN, body=Budget, answers="The limits that hold now")
+
+    async def show(self, workspace_id: str, user: str = "") -> Response:
+        scope = await enter(self._runtime, workspace_id)
+        return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope, user), user))
+
+    async def put(self, request: Request, workspace_id: str) -> Response:
+        caller = caller_of(request)
+        require_everywhere(caller)
+        scope = await enter(self._runtime, workspace_id)
+        body = await read_json(request, Budget, self._limit)
+        limits = body.model_dump(exclude_none=True)
+        await self._runtime.budgets.set(scope, limits)
+        log.info("budget.changed", workspace_id=workspace_id, limits=limits, by=caller.signature)
+        return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope)))
+
+
+def budget_row(workspace_id: str, state: State, user: str = "") -> dict[str, Any]:
+    """How a budget stands, by term, in tokens and dollars; a person's terms have figures only where *user* is named."""
+    terms: dict[str, dict[str, float | None]] = {}
+    for term in TERMS:
+        limit, left = state.limits[term], state.left(term)
+        row: dict[str, float | None] = {"limit": None if limit is None else term.amount(limit)}
+        if term.whose == "workspace" or user:
+            row |= {
+                "spent": term.amount(state.spent[term]),
+                "left": None if left is None else term.amount(left),
+            }
+        terms[term.name] = row
+    return {"workspace": workspace_id, **({"user": user} if user else {}), "set": state.set_here, "budget": terms}
+
+
+# ---- usage ----
+#
+# What model calls cost.
+
+
+class UsageRoutes(Routes):
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("usage")
+        self._runtime = runtime
+        self.add("GET", "/usage", self.listing, Role.VIEWER, answers="All workspaces")
+        self.add("GET", "/workspaces/{workspace_id}/usage", self.one, Role.VIEWER, answers="One workspace")
+
+    async def listing(self, request: Request) -> Response:
+        caller = caller_of(request)
+        found = [one.id for one in await self._runtime.workspaces.all() if caller.may_enter(one.id)]
+        return reply({"workspaces": [await self._row(Scope(workspace_id)) for workspace_id in found]})
+
+    async def one(self, workspace_id: str) -> Response:
+        return reply({"workspaces": [await self._row(await enter(self._runtime, workspace_id))]})
+
+    async def _row(self, scope: Scope) -> dict[str, Any]:
+        row = usage_row(scope.workspace_id, await self._runtime.usage.totals(scope))
+        state = await self._runtime.budgets.state(scope)
+        return row | {"budget": budget_row(scope.workspace_id, state)["budget"]}
+
+
+def usage_row(workspace_id: str, models: list[ModelUsage]) -> dict[str, Any]:
+    """The sums over *models*, and each model's own. ``calls`` are turns and background work alike."""
+    return {
+        "workspace": workspace_id,
+        "turns": sum(one.replies for one in models),
+        "calls": sum(one.calls for one in models),
+        "prompt": sum(one.prompt for one in models),
+        "cached": sum(one.cached for one in models),
+        "completion": sum(one.completion for one in models),
+        "cost_usd": sum(one.cost_usd for one in models),
+        "estimated": sum(one.estimated for one in models),
+        "models": {one.model: {key: value for key, value in asdict(one).items() if key != "model"} for one in models},
+    }

@@ -1,0 +1,154 @@
+"""The platforms that are on, by the settings. A new platform is one line in `PLATFORMS`.
+
+Each platform package is imported only when its token is set: some cost seconds. To ask a platform about a bot needs no
+SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from config.settings import Settings
+from connectors.connector import Connector, Examined
+from connectors.discord import REPLY_HINT as DISCORD_HINT
+from connectors.discord import check as discord
+from connectors.slack import REPLY_HINT as SLACK_HINT
+from connectors.slack import check as slack
+from connectors.telegram import REPLY_HINT as TELEGRAM_HINT
+from connectors.telegram import check as telegram
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """How a platform is opened, and how it is asked about its bot; both None where it is off. ``place_of`` gives the
+    place whose own workspace has a given id, as operators route it; None for other workspaces."""
+
+    name: str
+    open: Callable[[Settings], Connector | None]
+    examine: Callable[[Settings], Awaitable[Examined] | None]
+    place_of: Callable[[str], str | None]
+    reply_hint: str
+    """What the model is told of how replies read there."""
+
+
+def _telegram(settings: Settings) -> Connector | None:
+    if settings.telegram_bot_token is None:
+        return None
+    from connectors.telegram.connector import TelegramConnector
+
+    return TelegramConnector(
+        settings.telegram_bot_token,
+        settings.telegram_api_base,
+        webhook_secret=settings.telegram_webhook_secret,
+        public_url=settings.http_public_url,
+        reply_max_parts=settings.reply_max_parts,
+        sends_per_second=settings.telegram_sends_per_second,
+        timeout_seconds=settings.telegram_timeout_seconds,
+        poll_seconds=settings.telegram_poll_seconds,
+    )
+
+
+def _discord(settings: Settings) -> Connector | None:
+    if settings.discord_bot_token is None:
+        return None
+    from connectors.discord.connector import DiscordConnector
+
+    return DiscordConnector(
+        settings.discord_bot_token,
+        settings.discord_api_base,
+        settings.discord_gateway_url,
+        timeout_seconds=settings.discord_timeout_seconds,
+        reply_max_parts=settings.reply_max_parts,
+    )
+
+
+def _slack(settings: Settings) -> Connector | None:
+    if settings.slack_bot_token is None:
+        return None
+    from connectors.slack.connector import SlackConnector
+
+    return SlackConnector(
+        settings.slack_bot_token,
+        settings.slack_api_base,
+        app_token=settings.slack_app_token,
+        signing_secret=settings.slack_signing_secret,
+        timeout_seconds=settings.slack_timeout_seconds,
+        reply_max_parts=settings.reply_max_parts,
+    )
+
+
+def _examine_telegram(settings: Settings) -> Awaitable[Examined] | None:
+    if settings.telegram_bot_token is None:
+        return None
+    return telegram.examine(
+        settings.telegram_bot_token,
+        settings.telegram_api_base,
+        settings.telegram_timeout_seconds,
+        by_webhook=settings.telegram_webhook_secret is not None,
+        public_url=settings.http_public_url,
+        hears_all=settings.answer_in_groups == "all",
+    )
+
+
+def _examine_discord(settings: Settings) -> Awaitable[Examined] | None:
+    if settings.discord_bot_token is None:
+        return None
+    return discord.examine(settings.discord_bot_token, settings.discord_api_base, settings.discord_timeout_seconds)
+
+
+def _examine_slack(settings: Settings) -> Awaitable[Examined] | None:
+    if settings.slack_bot_token is None:
+        return None
+    return slack.examine(
+        settings.slack_bot_token,
+        settings.slack_app_token,
+        settings.slack_signing_secret,
+        settings.slack_api_base,
+        settings.slack_timeout_seconds,
+    )
+
+
+PLATFORMS = (
+    Platform("telegram", _telegram, _examine_telegram, telegram.place_of, TELEGRAM_HINT),
+    Platform("discord", _discord, _examine_discord, discord.place_of, DISCORD_HINT),
+    Platform("slack", _slack, _examine_slack, slack.place_of, SLACK_HINT),
+)
+
+
+def platforms_on(settings: Settings) -> list[str]:
+    """The platforms whose token is set."""
+    return [platform.name for platform in PLATFORMS if getattr(settings, f"{platform.name}_bot_token") is not None]
+
+
+def reply_hint_of(connector: str) -> str:
+    """What the model is told of how replies read on *connector*; empty where that is no platform."""
+    return next((platform.reply_hint for platform in PLATFORMS if platform.name == connector), "")
+
+
+def place_of(workspace_id: str) -> str | None:
+    """The place of a platform whose own workspace *workspace_id* is."""
+    found = (platform.place_of(workspace_id) for platform in PLATFORMS)
+    return next((place for place in found if place is not None), None)
+
+
+async def open_platforms(settings: Settings) -> list[Connector]:
+    """A connector for each platform whose token is set. Imports in a thread: it takes up to seconds."""
+    made = [await asyncio.to_thread(platform.open, settings) for platform in PLATFORMS]
+    return [connector for connector in made if connector is not None]
+
+
+async def examine_platforms(settings: Settings) -> dict[str, Examined]:
+    """What each platform whose token is set says of its bot, by name, in two of its time-outs at most."""
+    asking = [(platform.name, platform.examine(settings)) for platform in PLATFORMS]
+    on = [(name, asked) for name, asked in asking if asked is not None]
+    found = await asyncio.gather(*(asked for _, asked in on))
+    return {name: examined for (name, _), examined in zip(on, found, strict=True)}
+
+
+async def examine_platform(settings: Settings, name: str) -> Examined:
+    """What the platform *name*, whose token is set, says of its bot."""
+    (asked,) = (platform.examine(settings) for platform in PLATFORMS if platform.name == name)
+    assert asked is not None, f"no token of {name} is set"
+    return await asked

@@ -1,0 +1,261 @@
+"""What the attention cache of the model takes, where it runs on this machine. Asked in the background, never in a turn.
+
+A model whose memory nobody knows is asked all the same: then nothing is said of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+from urllib.parse import urlsplit
+
+import structlog
+
+from config.settings import SMOLLM2, Settings
+from grounding.prompt.memory_budget import CacheShape, shape_of
+from grounding.prompt_input.run_context import ModelMemory
+from runtime.embedded.llama import installed_weights
+from runtime.llm import OLLAMA_PREFIXES, OLLAMA_URL, credentials
+from runtime.machine.hardware import NO_GPU, Seen
+
+# ---- gguf ----
+#
+# Reads what a GGUF file says of its model. Only the header: of 100 MB of weights it reads none.
+#
+# The format is described in docs/gguf.md of ggml-org/ggml. The package ``gguf`` reads it, too, but needs numpy and maps
+# the whole file; this needs 60 lines.
+
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MOST_ENTRIES = 10_000
+MOST_STRING_BYTES = 16 * 2**20
+MOST_ITEMS = 4_000_000
+"""Larger counts are those of a broken file: no vocabulary has so many words."""
+KEPT_ITEMS = 4096
+"""Longer lists (vocabularies, scores) are passed over; a number for each layer is kept."""
+_NUMBERS = dict(enumerate(("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"))) | {10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _LIST = 8, 9
+
+
+class NotGguf(Exception):
+    """The file is none, or a broken one, or of a version that is not read here."""
+
+
+def read_header(path: Path, kept_items: int = KEPT_ITEMS) -> dict[str, Any]:
+    """Key to value: numbers, texts and lists of at most *kept_items*. Blocks: call it in a thread (50 ms for 49,000
+    words).
+
+    Raises `NotGguf` and OSError.
+    """
+    with path.open("rb") as file:
+        if _exactly(file, 4) != MAGIC:
+            raise NotGguf(f"{path.name} is no GGUF file")
+        version, _, entries = struct.unpack("<IQQ", _exactly(file, 20))
+        if version not in VERSIONS or entries > MOST_ENTRIES:
+            raise NotGguf(f"{path.name} is of a version that is not read here ({version})")
+        return dict(_entry(file, kept_items) for _ in range(entries))
+
+
+def _entry(file: BinaryIO, kept_items: int) -> tuple[str, Any]:
+    key = _string(file)
+    (kind,) = struct.unpack("<I", _exactly(file, 4))
+    return key, _value(file, kind, kept_items)
+
+
+def _value(file: BinaryIO, kind: int, kept_items: int) -> Any:
+    if kind == _STRING:
+        return _string(file)
+    if kind == _LIST:
+        return _list(file, kept_items)
+    form = _NUMBERS.get(kind)
+    if form is None:
+        raise NotGguf(f"a value of the unknown type {kind}")
+    return struct.unpack(form, _exactly(file, struct.calcsize(form)))[0]
+
+
+def _list(file: BinaryIO, kept_items: int) -> list[Any] | None:
+    """The list, or None where it is too long to be of interest: then it is passed over."""
+    kind, count = struct.unpack("<IQ", _exactly(file, 12))
+    if count > MOST_ITEMS or kind == _LIST:
+        raise NotGguf(f"a list of {count} items of type {kind}")
+    if count <= kept_items:
+        return [_value(file, kind, kept_items) for _ in range(count)]
+    if kind in _NUMBERS:
+        file.seek(count * struct.calcsize(_NUMBERS[kind]), 1)
+    else:
+        for _ in range(count):
+            _value(file, kind, kept_items)
+    return None
+
+
+def _string(file: BinaryIO) -> str:
+    (length,) = struct.unpack("<Q", _exactly(file, 8))
+    if length > MOST_STRING_BYTES:
+        raise NotGguf(f"a text of {length} bytes")
+    return _exactly(file, length).decode("utf-8", "replace")
+
+
+def _exactly(file: BinaryIO, count: int) -> bytes:
+    found = file.read(count)
+    if len(found) != count:
+        raise NotGguf("the file ends in its header")
+    return found
+
+
+# ---- model memory ----
+
+
+ANSWER_BYTES = 4 * 2**20
+ANSWER_SECONDS = 10.0
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    shape: CacheShape
+    source: Literal["gguf", "ollama", "settings"]
+    reserved_tokens: int = 0
+
+
+class ModelMemories:
+    """Of the models *names*, those that run here. *weights* finds the bundled model's file."""
+
+    def __init__(
+        self, settings: Settings, names: tuple[str, ...], weights: Callable[[], Path | None] = installed_weights
+    ) -> None:
+        self._settings = settings
+        self._names = names
+        self._weights = weights
+        self._known: dict[str, _Known] = {}
+        self._unknown: dict[str, str] = {}
+        """Why nothing could be learnt of a model when it was last asked about."""
+
+    async def run(self) -> None:
+        """Ask, wait, and ask again, until cancelled."""
+        while True:
+            await self.look()
+            if not any(name.startswith(OLLAMA_PREFIXES) for name in self._names):
+                return  # nothing else changes
+            await asyncio.sleep(self._settings.environment_sample_seconds)
+
+    async def look(self) -> None:
+        """Ask once about each model. Bounded; raises nothing."""
+        for name in self._names:
+            try:
+                async with asyncio.timeout(self._settings.environment_sample_seconds):
+                    found = await self._about(name)
+            except Exception as error:  # noqa: BLE001 - an address that is none, an answer that nothing reads: all kinds
+                self._tell(name, type(error).__name__)
+                continue
+            if found is not None:
+                self._known[name] = found
+                self._unknown.pop(name, None)
+
+    def _tell(self, name: str, why: str) -> None:
+        """``memory.unknown``: once for each cause, not each time that it is asked."""
+        if self._unknown.get(name) != why:
+            self._unknown[name] = why
+            _log.warning("memory.unknown", model=name, why=why, is_known_from_before=name in self._known)
+
+    def of(self, name: str, seen: Seen | None) -> ModelMemory | None:
+        """What is known of the model *name* on the machine as it was *seen*; None where that is not enough."""
+        known = self._known.get(name)
+        if known is None or seen is None:
+            return None
+        is_bundled = name == SMOLLM2  # its server uses no card
+        devices = () if is_bundled else seen.environment.devices
+        if not (is_bundled or devices) and seen.environment.note not in ("", NO_GPU):
+            return None  # there are cards, and none of them answers: working memory says nothing of theirs
+        # A cache that is split among cards has more room than the largest offers; one that is not has just that.
+        free = max((device.free_mib for device in devices), default=seen.free_memory_mib)
+        if free is None:
+            return None
+        return ModelMemory(
+            bytes_per_token=max(1, known.shape.bytes_per_token(self._settings.llm_kv_cache_type)),
+            free_mib=free,
+            buffer_mib=self._settings.model_memory_buffer_mib,
+            reserved_tokens=known.reserved_tokens,
+            where="gpu" if devices else "ram",
+            source=known.source,
+        )
+
+    async def _about(self, name: str) -> _Known | None:
+        if name == SMOLLM2:
+            return self._known.get(name) or await asyncio.to_thread(self._bundled)
+        if name == self._settings.llm_model and (shape := _as_set(self._settings)):
+            return _Known(shape, "settings")
+        if name.startswith(OLLAMA_PREFIXES):
+            return await self._ollama(name)
+        return None
+
+    def _bundled(self) -> _Known | None:
+        path = self._weights()
+        shape = shape_of(read_header(path)) if path is not None else None
+        return _Known(shape, "gguf") if shape else None
+
+    async def _ollama(self, name: str) -> _Known | None:
+        base = credentials(self._settings, name).get("api_base") or os.environ.get("OLLAMA_API_BASE") or OLLAMA_URL
+        base = str(base).rstrip("/")
+        model = name.partition("/")[2]
+        if not is_here(base):
+            return None
+        before = self._known.get(name)
+        if before is None:
+            shown = await _asked(f"{base}/api/show", {"model": model})
+            about = shown.get("model_info")
+            shape = shape_of(about) if isinstance(about, Mapping) else None
+        else:
+            shape = before.shape
+        if shape is None:
+            self._tell(name, "too_little")
+            return None
+        return _Known(shape, "ollama", _reserved(await _asked(f"{base}/api/ps"), model))
+
+
+def is_here(url: str) -> bool:
+    """Whether *url* names this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _as_set(settings: Settings) -> CacheShape | None:
+    layers, heads, size = settings.llm_kv_layers, settings.llm_kv_heads, settings.llm_kv_head_size
+    return CacheShape(layers, layers * heads, size, size) if layers and heads and size else None
+
+
+def _reserved(running: Mapping[str, Any], model: str) -> int:
+    """Tokens for which Ollama has set the cache of *model* aside: it does so for the whole window when it loads it."""
+    models = running.get("models")
+    for one in models if isinstance(models, list) else ():
+        if isinstance(one, Mapping) and model in (one.get("model"), str(one.get("model")).removesuffix(":latest")):
+            found = one.get("context_length")
+            return found if type(found) is int and found > 0 else 0
+    return 0
+
+
+async def _asked(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """The object that *url* answers. Raises OSError and ValueError where it answers none."""
+    import httpx
+
+    # A proxy that the environment names is not for this machine; making a client reads certificates.
+    http = await asyncio.to_thread(lambda: httpx.AsyncClient(trust_env=False, timeout=ANSWER_SECONDS))
+    try:
+        async with http:
+            answer = await (http.get(url) if body is None else http.post(url, json=body))
+            answer.raise_for_status()
+            found = answer.json() if len(answer.content) <= ANSWER_BYTES else None
+    except httpx.HTTPError as error:
+        raise OSError(f"{url}: {type(error).__name__}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{url}: not an object")  # noqa: TRY004 - it is a value of another kind, not ours
+    return found

@@ -1,0 +1,151 @@
+"""Looks at the machine now and then, in the background. Turns read what was seen last, and wait for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from config.settings import Settings
+from connectors.connector import Health, State
+from grounding.prompt.memory_budget import frozen, has_crossed
+from grounding.prompt_input.run_context import EnvironmentInput, Link, ModelMemory
+from runtime.machine.hardware import Cards, Seen, Supply, free_memory_mib, supply
+from runtime.machine.model_memory import ModelMemories
+
+SILENT = Cards(note="the driver does not answer")
+_log = structlog.get_logger()
+
+Links = Callable[[], Awaitable[Mapping[str, Health]]]
+
+
+class ReadsCards(Protocol):
+    """What there is of graphics cards. ``read`` may block for as long as a driver likes."""
+
+    def read(self) -> Cards:
+        """As they are now; raises nothing."""
+
+
+class Surroundings:
+    """The machine, and what models take of it: *memories*. *links* says how what the runtime depends on is reached, by
+    name; *root* is where the kernel's files are."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        gpus: ReadsCards,
+        memories: ModelMemories,
+        links: Links,
+        root: Path = Path("/"),
+    ) -> None:
+        self._every_seconds = settings.environment_sample_seconds
+        self._buffer_mib = settings.model_memory_buffer_mib
+        self._low_power = settings.low_power
+        self._memories = memories
+        self._links = links
+        self._root = root
+        self._cards = _Beside(gpus)
+        self._looking = asyncio.Lock()
+        self.seen: Seen | None = None
+        """None until the first look."""
+
+    def environment(self, told: EnvironmentInput | None) -> EnvironmentInput | None:
+        """What the model is told of the machine; *told* is what it was told in the turn before of the same session."""
+        return frozen(told, self.seen.environment if self.seen else None, self._buffer_mib)
+
+    def memory(self, model: str) -> ModelMemory | None:
+        """What there is for the attention cache of *model*, where it runs here."""
+        return self._memories.of(model, self.seen)
+
+    async def run(self) -> None:
+        """Look, wait, and look again, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._memories.run(), name="model memory")
+            while True:
+                await self.look()
+                await asyncio.sleep(self._every_seconds)
+
+    async def look(self) -> None:
+        """Look once. Bounded; what cannot be seen is left out or said to be so, and nothing is raised."""
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
+        cards, files, links = await asyncio.gather(
+            self._cards.read(self._every_seconds), asyncio.to_thread(self._read_files), self._reached()
+        )
+        power, free = files
+        environment = EnvironmentInput(
+            devices=cards.devices, note=cards.note, links=links, power=power.power, low_power=power.low
+        )
+        self._tell(environment)
+        self.seen = Seen(environment, free)
+
+    def _read_files(self) -> tuple[Supply, int | None]:
+        found = supply(self._root)
+        if self._low_power != "auto":
+            found = replace(found, low=self._low_power == "on")
+        return found, free_memory_mib(self._root)
+
+    async def _reached(self) -> tuple[Link, ...]:
+        try:
+            async with asyncio.timeout(self._every_seconds):
+                healths = await self._links()
+        except TimeoutError:
+            return self.seen.environment.links if self.seen else ()
+        return tuple(Link(name=name, state=health.state.value) for name, health in sorted(healths.items()))
+
+    def _tell(self, now: EnvironmentInput) -> None:
+        """``environment.changed``: where something has crossed a line since the last look."""
+        before = self.seen.environment if self.seen else None
+        if before is None or not has_crossed(before, now, self._buffer_mib):
+            return
+        _log.info(
+            "environment.changed",
+            gpus=len(now.devices),
+            gpu_note=now.note,
+            free_mib=[device.free_mib for device in now.devices],
+            throttled=sum(device.throttled for device in now.devices),
+            lost=[link.name for link in now.links if State(link.state) is not State.CONNECTED],
+            power=now.power,
+            low_power=now.low_power,
+        )
+
+
+class _Beside:
+    """Reads *gpus* in threads that nobody has to wait for: a driver may hang, and the process must still end. While
+    one hangs no other is started."""
+
+    def __init__(self, gpus: ReadsCards) -> None:
+        self._gpus = gpus
+        self._thread: threading.Thread | None = None
+
+    async def read(self, seconds: float) -> Cards:
+        if self._thread is not None and self._thread.is_alive():
+            return SILENT
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Cards] = loop.create_future()
+
+        def tell(cards: Cards) -> None:
+            if not done.done():
+                done.set_result(cards)
+
+        def run() -> None:
+            cards = self._gpus.read()
+            try:
+                loop.call_soon_threadsafe(tell, cards)
+            except RuntimeError:  # the loop has ended meanwhile
+                return
+
+        self._thread = threading.Thread(target=run, name="gpus", daemon=True)
+        self._thread.start()
+        try:
+            async with asyncio.timeout(seconds):
+                return await done
+        except TimeoutError:
+            return SILENT

@@ -1,0 +1,142 @@
+"""Gives passages of documents and material their deeper vectors in the background, once they can be found.
+
+One of several processes does this (`runtime.coordination.leadership`). The index says which passages lack a vector,
+so whoever comes
+next goes on where this one ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import time
+from collections import Counter
+from collections.abc import Collection
+
+import structlog
+
+from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
+from connectors.message import Scope
+from grounding.codex.store import CodexStore
+from grounding.documents.indexer import indexed_text_of
+from grounding.retrieval.index import Deeper, Kind, PassageIndex
+from grounding.retrieval.minilm import WEIGHTS_PACKAGE
+from runtime.search.collections import tell_index_failed
+from runtime.search.knowledge import Knowledge
+from runtime.workspaces.workspaces import Workspaces
+
+START_SECONDS = 2.0
+"""After the index is open nothing is begun for so long: a start has better things to do."""
+LOOK_SECONDS = 30.0
+"""Between looks for what other processes stored. Where there are none, a look follows whenever something is stored."""
+RETRY_SECONDS = 10.0
+"""After a failure."""
+BATCH = 32
+"""Passages that are read, embedded and stored at once: 1.2 s of a processor."""
+_log = structlog.get_logger()
+Owner = tuple[Scope, Kind]
+
+
+class Deepening:
+    """Of all workspaces, by *model*. With *shared* other processes store passages, too."""
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        model: Deeper,
+        workspaces: Workspaces,
+        material: CodexStore,
+        *,
+        shared: bool,
+        start_seconds: float = START_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self._knowledge = knowledge
+        self._model = model
+        self._workspaces = workspaces
+        self._material = material
+        self._shared = shared
+        self._start_seconds = start_seconds
+        self._retry_seconds = retry_seconds
+
+    async def run(self) -> None:
+        """Give what lacks a deeper vector one, until cancelled. What fails is tried again."""
+        await self._knowledge.opened()
+        await asyncio.sleep(self._start_seconds)
+        everywhere = True
+        while True:
+            try:
+                await self.look(everywhere=everywhere)
+                everywhere = self._shared
+                await (asyncio.sleep(LOOK_SECONDS) if self._shared else self._knowledge.wait_until_stored())
+            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                tell_index_failed(error)
+                everywhere = True
+                await asyncio.sleep(self._retry_seconds)
+
+    async def look(self, *, everywhere: bool = True) -> None:
+        """Give all passages that lack a deeper vector one: *everywhere*, or where this process stored something.
+
+        Workspaces take turns, a batch each, so that a large one keeps no other waiting. What is stored meanwhile is
+        seen to as well. Raises `EmbedderUnavailable`, `IndexUnavailable` and `StoreUnavailable`; what was done stays
+        done.
+        """
+        index = (await self._knowledge.opening.ready()).index
+        if not index.deepens:
+            return
+        if everywhere:
+            await self._model.embed_documents([""])  # loads it before the first question
+        started, done = time.monotonic(), Counter[str]()
+        stored = self._knowledge.take_stored()
+        owners = await self._owners([one.id for one in await self._workspaces.all()] if everywhere else stored)
+        try:
+            while owners:
+                for owner in [*owners]:
+                    if not (count := await self._deepen_batch(index, owner)):
+                        owners.remove(owner)
+                    done[owner[0].workspace_id] += count
+                owners += [one for one in await self._owners(self._knowledge.take_stored()) if one not in owners]
+        finally:
+            took = round((time.monotonic() - started) * 1000)
+            for workspace_id, chunks in (+done).items():
+                _log.info("index.deepened", workspace_id=workspace_id, chunks=chunks, duration_ms=took)
+
+    async def _owners(self, workspace_ids: Collection[str]) -> list[Owner]:
+        """Whose passages are searched by deeper vectors: of those workspaces that there are."""
+        owners: list[Owner] = []
+        for scope in map(Scope, workspace_ids):
+            if await self._workspaces.exists(scope.workspace_id):
+                held = await self._material.all_held(scope)
+                owners += [(scope, Kind.DOCUMENT), *((owner, Kind.CODEX) for owner in held)]
+        return owners
+
+    async def _deepen_batch(self, index: PassageIndex, owner: Owner) -> int:
+        """Give some passages a deeper vector. How many; 0 if none lacks one."""
+        passages = await index.shallow(*owner, BATCH)
+        if passages:
+            vectors = await self._model.embed_documents([indexed_text_of(one) for one in passages])
+            await index.deepen(*owner, {one.id: vector for one, vector in zip(passages, vectors, strict=True)})
+        return len(passages)
+
+
+# ---- deeper ----
+#
+# Whether documents get the vectors of a second, deeper model, and why not.
+
+
+NONE = "none"
+
+
+def why_not(settings: Settings) -> str:
+    """Why there is no second model, as a person reads it; empty where there is one. Looks at what is installed."""
+    if settings.deep_embedding_model == NONE:
+        return "AGENT_RUNTIME_DEEP_EMBEDDING_MODEL is none"
+    if settings.bundled_embedding_model != BUNDLED_EMBEDDING_MODELS[0]:
+        return f"it only works with {BUNDLED_EMBEDDING_MODELS[0]}, but AGENT_RUNTIME_EMBEDDING_MODEL is another model"
+    if not _has("onnxruntime") or not _has(WEIGHTS_PACKAGE.replace("-", "_")):
+        return f"{settings.deep_embedding_model} is not installed: install agent-runtime[local] and deploy/models.lock"
+    return ""
+
+
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
