@@ -33,9 +33,10 @@ from connectors.message import Accepted, ConversationKey, InboundMessage, Role
 from connectors.slack import events as slack_convert
 from connectors.telegram import updates as telegram_convert
 from connectors.telegram.updates import Identity
+from connectors.web import Session
 from connectors.web import convert as web_convert
-from connectors.web.backend import COOKIE, Session
-from runtime.embedded.child import beside
+from connectors.web.backend import COOKIE
+from runtime.embedded import beside
 from tests.contract.discord_harness import discord_connector
 from tests.contract.http_harness import http_connector
 from tests.contract.slack_harness import slack_connector

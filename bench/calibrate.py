@@ -26,12 +26,10 @@ from numpy.typing import NDArray
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.evaluation.evaluate import fill, load_documents
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.embedding import Embedder
-from grounding.retrieval.index import Kind
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import Embedder, Kind, Vocabulary
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.relevance import Floor, features
-from grounding.retrieval.search import Vocabulary
 from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]

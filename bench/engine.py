@@ -12,8 +12,8 @@ import httpx
 from bench.caches import Counted
 from bench.prompts import Sent
 from config import load
-from grounding.prompt_input.blocks import ChatMessage
-from runtime.embedded.llama import local_model
+from grounding.prompt_input import ChatMessage
+from runtime.embedded import local_model
 from runtime.llm import Completion, Model
 
 ANSWER_TOKENS = 4

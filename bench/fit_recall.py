@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.evaluation.datasets import Conversation, load_conversations
+from grounding.evaluation import Conversation
+from grounding.evaluation.datasets import load_conversations
 from grounding.evaluation.evaluate import ADVERSARIAL
 from grounding.evaluation.metrics import ndcg_at, recall_at
-from grounding.prompt_input.sections import speaker, spoken
-from grounding.retrieval.embedding import Embedder
-from grounding.retrieval.index import Hit, Passage
+from grounding.prompt_input import speaker, spoken
+from grounding.retrieval import Embedder, Hit, Memory, Passage, Turns
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.recall import POOL, Memory, Turns
+from grounding.retrieval.recall import POOL
 from grounding.retrieval.relevance import ASSISTANT, WEIGHTS, Features, candidates
 from runtime.llm import open_embedder
 

@@ -38,16 +38,16 @@ from bench.retrieval import passages
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.evaluation.metrics import percentile
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.index import Source
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import Source
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
 from runtime import stores
 from runtime.cli.main import SWITCH_SECONDS
 from runtime.embedded.index_client import index_process
-from runtime.search.knowledge import Knowledge
-from runtime.workspaces.workspaces import Workspaces
+from runtime.search import Knowledge
+from runtime.workspaces import Workspaces
 from tests.emulators.own_redis import OwnRedis
 
 SCOPE = Scope("acme")

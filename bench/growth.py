@@ -25,13 +25,10 @@ from bench.figures import Spread, Verdict, title
 from bench.overhead import MESSAGES, Scene
 from bench.provider import provider
 from connectors.message import PARTITIONS, ConversationKey
-from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, encode_document
-from grounding.retrieval.embedding import WordLlamaEmbedder
-from grounding.retrieval.index import Entry as Indexed
-from grounding.retrieval.index import Kind, Passage
+from grounding.retrieval import TURN_AVERAGE_TERMS, Kind, Passage, WordLlamaEmbedder, encode_document
+from grounding.retrieval import Entry as Indexed
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
+from grounding.transcript import Entry, EntryRole, Transcript
 from runtime import stores
 from tests.emulators.own_redis import OwnRedis
 

@@ -17,10 +17,7 @@ from bench.engine import Engine
 from bench.figures import title
 from config import load
 from grounding.prompt import assemble
-from grounding.prompt_input.blocks import Layout, Prompt
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import Passage, Query, RunContext, SummaryInput, TailEntry
-from grounding.prompt_input.tokens import Tokens
+from grounding.prompt_input import Budgets, Layout, Passage, Prompt, Query, RunContext, SummaryInput, TailEntry, Tokens
 
 QUESTIONS = 48
 BESIDE = 3

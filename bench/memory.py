@@ -29,13 +29,11 @@ from bench import stages
 from bench.stages import timed
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
-from grounding.memory.records.model import NewRecord, Provenance, Type
+from grounding.memory.records import NewRecord, Provenance, Type
 from grounding.pipeline import Pipeline, Remembering
-from grounding.strategy.cues import phrases
-from runtime.observability import events
-from runtime.observability.redaction import Redaction
-from runtime.observability.stream import EventStream
-from runtime.process.bootstrap import Runtime, open_runtime
+from grounding.strategy import phrases
+from runtime.observability import EventStream, Redaction, events
+from runtime.process import Runtime, open_runtime
 from runtime.turns import Batch, Envelope, Question
 
 MIX = {

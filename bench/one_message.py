@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from runtime.embedded.child import socket_path
+from runtime.embedded import socket_path
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI, serving

@@ -30,8 +30,7 @@ from bench.engine import Engine, Timed, engine
 from bench.figures import Verdict, share, title
 from bench.kept import Kept
 from bench.prompts import Sent, played, replayed
-from grounding.prompt_input.blocks import ChatMessage, Layout
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import ChatMessage, Layout, load_tokens
 
 WAYS = ("prefix_stable", "user_first", "all replayed")
 SECTIONS = ("simulation", "engine", "floor", "quality")

@@ -18,10 +18,9 @@ from bench.chats import Chat, Scene
 from config import load
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.context_document.document import SECTIONS
-from grounding.memory.global_context.lines import By, Editor
-from grounding.prompt_input.blocks import ChatMessage, Layout
-from grounding.prompt_input.tokens import load_tokens
+from grounding.memory.context_document import SECTIONS
+from grounding.memory.global_context import By, Editor
+from grounding.prompt_input import ChatMessage, Layout, load_tokens
 from tests.emulators import openai
 from tests.emulators.bot import Bot, running_bot
 

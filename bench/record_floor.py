@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from bench.calibrate import area, regression
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
-from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, coverage, encode_document, encode_query
-from grounding.retrieval.embedding import Embedder
+from grounding.retrieval import TURN_AVERAGE_TERMS, Embedder, coverage, encode_document
+from grounding.retrieval.bm25 import encode_query
 from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]

@@ -20,13 +20,12 @@ from typing import Any
 from bench.rules import ASSISTANT
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
-from grounding.evaluation.datasets import Conversation, Said, load_conversations
-from grounding.memory.records.model import NewRecord, Provenance, Type
-from grounding.memory.selection.selection import RecordLookup, RecordSelector, Selected
-from runtime.observability import events
-from runtime.observability.redaction import Redaction
-from runtime.observability.stream import EventStream
-from runtime.process.bootstrap import Runtime, open_runtime
+from grounding.evaluation import Conversation, Said
+from grounding.evaluation.datasets import load_conversations
+from grounding.memory.records import NewRecord, Provenance, Type
+from grounding.memory.selection import RecordLookup, RecordSelector, Selected
+from runtime.observability import EventStream, Redaction, events
+from runtime.process import Runtime, open_runtime
 from runtime.turns import Batch, Envelope, Question
 
 MESSAGES = 130

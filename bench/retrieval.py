@@ -37,19 +37,25 @@ from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.documents.indexer import GROUP_CHUNKS, made_ahead
 from grounding.evaluation.metrics import percentile
-from grounding.prompt_input.run_context import DegradedBlock
-from grounding.prompt_input.tokens import LineByLine, load_tokens
-from grounding.retrieval.bm25 import SparseVector, encode_document
-from grounding.retrieval.embedding import Embedder, Vector
-from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex
+from grounding.prompt_input import DegradedBlock, LineByLine, load_tokens
+from grounding.retrieval import (
+    Embedder,
+    Entry,
+    Kind,
+    Passage,
+    PassageIndex,
+    Search,
+    SparseVector,
+    Vector,
+    encode_document,
+)
 from grounding.retrieval.minilm import VOCABULARY
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.search import Search
 from runtime.cli.main import SWITCH_SECONDS
 from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, index_process
 from runtime.llm import open_embedder
-from runtime.search import deepening
-from runtime.search.deepening import NONE, why_not
+from runtime.search import deepening, why_not
+from runtime.search.deepening import NONE
 
 QUERIES = 400
 BATCH = GROUP_CHUNKS

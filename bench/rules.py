@@ -22,18 +22,15 @@ from pathlib import Path
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
-from grounding.evaluation.datasets import Asked, Conversation, Said, load_conversations
+from grounding.evaluation import Asked, Conversation, Said
+from grounding.evaluation.datasets import load_conversations
 from grounding.evaluation.evaluate import stands_in
-from grounding.memory.records import extraction
+from grounding.memory.records import Candidate, Record, Type, Window, extraction
 from grounding.memory.records import extraction as records_extraction
-from grounding.memory.records.extraction import Candidate, Window
-from grounding.memory.records.model import Record, Type
-from grounding.retrieval.bm25 import term_set
-from grounding.transcript.entry import Entry, EntryRole
-from runtime.observability import events
-from runtime.observability.redaction import Redaction
-from runtime.observability.stream import EventStream
-from runtime.process.bootstrap import Runtime, open_runtime
+from grounding.retrieval import term_set
+from grounding.transcript import Entry, EntryRole
+from runtime.observability import EventStream, Redaction, events
+from runtime.process import Runtime, open_runtime
 from runtime.turns import Batch, Envelope, Question
 from runtime.turns.censors import shown_records
 

@@ -22,12 +22,11 @@ from bench.calibrate import records
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.evaluation.evaluate import fill, load_documents
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.embedding import Embedder
-from grounding.retrieval.index import Kind
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import Embedder, Kind, Vocabulary
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.relevance import Floor, floor_for
-from grounding.retrieval.search import VOCABULARY_NOTHING, Vocabulary
+from grounding.retrieval.search import VOCABULARY_NOTHING
 from grounding.strategy.strategy import MATCH_LOG_ODDS
 from runtime.llm import open_embedder
 

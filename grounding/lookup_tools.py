@@ -7,12 +7,10 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from grounding.memory.context_document.document import SECTIONS, bodies
-from grounding.memory.context_document.store import ContextDocuments
+from grounding.memory.context_document import SECTIONS, ContextDocuments, bodies
 from grounding.pipeline import FindsPassages
 from grounding.prompt import layers
-from grounding.prompt_input.run_context import DegradedBlock, Passage
-from grounding.prompt_input.tokens import Tokens
+from grounding.prompt_input import DegradedBlock, Passage, Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
 
 MAX_QUERY_CHARACTERS = 400

@@ -15,18 +15,16 @@ import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from grounding.memory.frames import SHIPPED, Chosen, Frames, choose
-from grounding.memory.global_context.lines import UNTRUSTED, model_in
-from grounding.memory.global_context.store import GlobalContexts
-from grounding.memory.karma.karma import preferred
-from grounding.memory.karma.store import NOTHING as UNMARKED
-from grounding.memory.karma.store import Karma
-from grounding.memory.karma.store import Looked as Marks
-from grounding.memory.selection.selection import RecordLookup, RecordSelector, ScopeState, Selected, Standing
+from grounding.memory.global_context import UNTRUSTED, GlobalContexts, model_in
+from grounding.memory.karma import NOTHING as UNMARKED
+from grounding.memory.karma import Karma, preferred
+from grounding.memory.karma import Looked as Marks
+from grounding.memory.selection import RecordLookup, RecordSelector, ScopeState, Selected, Standing
+from grounding.prompt import Continuing, Documents, Going, Shown, ShownState, last_turns, tail_entry
 from grounding.prompt import layers as summary_layer
 from grounding.prompt import layers as tail_layer
-from grounding.prompt.session_prefix import Continuing, Documents, Going, Shown, ShownState, last_turns, tail_entry
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import (
+from grounding.prompt_input import (
+    Budgets,
     Calibration,
     Censor,
     ContextLine,
@@ -40,12 +38,12 @@ from grounding.prompt_input.run_context import (
     TailEntry,
     Trace,
 )
-from grounding.retrieval.search import Match
-from grounding.strategy.cues import Cues
-from grounding.strategy.languages import ENGLISH
-from grounding.strategy.strategy import (
+from grounding.retrieval import Match
+from grounding.strategy import (
     ASSISTANT,
+    ENGLISH,
     Choice,
+    Cues,
     addresses_assistant,
     asked_before,
     considered,
@@ -53,9 +51,8 @@ from grounding.strategy.strategy import (
     search_text,
     without_courtesy,
 )
-from grounding.strategy.strategy import choose as strategy_choose
-from grounding.transcript.entry import Entry, Reach
-from grounding.transcript.log import Transcript
+from grounding.strategy import choose as strategy_choose
+from grounding.transcript import Entry, Reach, Transcript
 
 # ---- recalling ----
 #

@@ -16,8 +16,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
-from grounding.prompt_input.run_context import Participant, Passage, RunContext
-from grounding.prompt_input.sections import one_line
+from grounding.prompt_input import Participant, Passage, RunContext, one_line
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 """What every provider takes for a function's name."""

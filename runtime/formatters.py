@@ -22,11 +22,8 @@ import structlog
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from grounding.pipeline import why
-from grounding.prompt import assemble
-from grounding.prompt.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
-from grounding.prompt_input.blocks import PLACES, Volatility
-from grounding.prompt_input.run_context import DegradedBlock, Injected, RunContext
-from grounding.prompt_input.tokens import Tokens
+from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, assemble, problem_of
+from grounding.prompt_input import PLACES, DegradedBlock, Injected, RunContext, Tokens, Volatility
 
 GROUP = "agent_runtime.formatters"
 LOAD_SECONDS = 60.0

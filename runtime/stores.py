@@ -37,8 +37,7 @@ from config.load import MASK, ConfigurationError
 from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import AgentRuntimeError, StoreUnavailable
-from runtime.embedded.child import socket_path
-from runtime.embedded.redis import EmbeddedRedis, embedded_redis
+from runtime.embedded import EmbeddedRedis, embedded_redis, socket_path
 from runtime.redis_errors import answer_within
 
 # redis-py is partly untyped.

@@ -14,8 +14,7 @@ from rich.markdown import Markdown
 from rich.theme import Theme
 
 from connectors.message import CALLER_PREFIX, Author, InboundMessage, OutboundMessage, Role
-from connectors.text.parse import tokens
-from connectors.text.sources import sources_line
+from connectors.text import sources_line, tokens
 
 NAME = "console"
 DEFAULT_CONTEXT = "default"

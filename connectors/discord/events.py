@@ -17,8 +17,7 @@ import discord
 from connectors.connector import AttachmentUnavailable, Location
 from connectors.discord import REPLY_HINT
 from connectors.message import Attachment, Author, InboundKind, InboundMessage, Quote
-from connectors.text.sources import join_around, without_sources
-from connectors.text.split import utf16_units
+from connectors.text import join_around, utf16_units, without_sources
 
 # ---- words ----
 #

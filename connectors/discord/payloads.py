@@ -7,11 +7,16 @@ import json
 from typing import Any
 
 from connectors.message import OutboundMessage, OutboundPart
-from connectors.text import render
-from connectors.text.parse import parse
-from connectors.text.parts import can_be_seen, outbound_parts, parts
-from connectors.text.sources import cut_for_sources, sources_form
-from connectors.text.split import utf16_units
+from connectors.text import (
+    can_be_seen,
+    cut_for_sources,
+    outbound_parts,
+    parse,
+    parts,
+    render,
+    sources_form,
+    utf16_units,
+)
 
 MAX_TEXT_UNITS = 2000
 """Reference, "Create Message": content of up to 2000 characters. It does not say which; counted in UTF-16

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from connectors.message import Attachment, Author, InboundKind, InboundMessage, Quote
 from connectors.slack import REPLY_HINT
-from connectors.text.render import escape
+from connectors.text import escape
 
 # ---- blocks ----
 #

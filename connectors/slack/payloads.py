@@ -13,11 +13,16 @@ from connectors.connector import SendFailed
 from connectors.message import Author, Button, InboundKind, InboundMessage, OutboundMessage, OutboundPart
 from connectors.slack import REPLY_HINT
 from connectors.slack.events import COMMAND_MARK, CONNECTOR, Identity, default_workspace, is_own, routes_of
-from connectors.text.parse import parse
-from connectors.text.parts import can_be_seen, outbound_parts, parts
-from connectors.text.render import mrkdwn_render
-from connectors.text.sources import cut_for_sources, sources_line
-from connectors.text.split import characters
+from connectors.text import (
+    can_be_seen,
+    characters,
+    cut_for_sources,
+    mrkdwn_render,
+    outbound_parts,
+    parse,
+    parts,
+    sources_line,
+)
 
 MAX_TEXT_CHARACTERS = 4000
 """``chat.postMessage`` takes 40,000, but ``chat.update`` refuses more than 4,000 with ``msg_too_long``."""

@@ -28,11 +28,16 @@ from aiogram.types import (
 
 from connectors.connector import CommandHint
 from connectors.message import OutboundMessage, OutboundPart, Receipt
-from connectors.text import render
-from connectors.text.parse import parse
-from connectors.text.parts import can_be_seen, outbound_parts, parts
-from connectors.text.sources import cut_for_sources, sources_form
-from connectors.text.split import utf16_units
+from connectors.text import (
+    can_be_seen,
+    cut_for_sources,
+    outbound_parts,
+    parse,
+    parts,
+    render,
+    sources_form,
+    utf16_units,
+)
 
 CONNECTOR = "telegram"
 

@@ -40,8 +40,7 @@ from aiogram.types import (
 from connectors.message import Attachment, Author, InboundKind, InboundMessage, Quote
 from connectors.telegram import REPLY_HINT
 from connectors.telegram.payloads import CONNECTOR
-from connectors.text.sources import join_around, without_sources
-from connectors.text.split import utf16_units
+from connectors.text import join_around, utf16_units, without_sources
 
 # ---- content ----
 #

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from connectors.text.tree import Node, tree
+from connectors.text import Node, tree
 from connectors.web.convert import sse
 
 EVENTS_KEPT = 300

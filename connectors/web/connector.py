@@ -29,8 +29,7 @@ from connectors.message import (
     Receipt,
     StoreUnavailable,
 )
-from connectors.text.parts import outbound_parts
-from connectors.text.tree import without_breaks
+from connectors.text import outbound_parts, without_breaks
 from connectors.web import convert
 from connectors.web.backend import COOKIE, SESSION_SECONDS, Authenticate, Backend, CheckPlace, Session, Sessions
 from connectors.web.channel import ITEMS_KEPT, Channel, Channels, OpenPage, render, stream

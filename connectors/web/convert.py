@@ -26,7 +26,7 @@ from connectors.message import (
     OutboundMessage,
     StoreUnavailable,
 )
-from connectors.text.tree import Node, with_links
+from connectors.text import Node, with_links
 from connectors.web.backend import Conversation, File, Mark, PastMessage, Person, Session
 
 NAME = "web"

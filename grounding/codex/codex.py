@@ -17,12 +17,10 @@ from typing import Any, Literal, Protocol
 from pydantic import Field
 
 from connectors.message import AgentRuntimeError, Scope
-from grounding.documents.library import checked
+from grounding.documents import checked
 from grounding.lookup_tools import MAX_QUERY_CHARACTERS, check_query, found_passages
 from grounding.prompt import layers
-from grounding.prompt_input.budgets import MATERIAL_SAFETY, WINDOW_SAFETY
-from grounding.prompt_input.run_context import Passage
-from grounding.prompt_input.tokens import Tokens
+from grounding.prompt_input import MATERIAL_SAFETY, WINDOW_SAFETY, Passage, Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool
 
 # ---- material ----

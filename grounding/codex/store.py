@@ -36,13 +36,20 @@ from grounding.codex.codex import (
     sha256_of,
     shown_path,
 )
-from grounding.documents.indexer import passage_of_chunk
-from grounding.documents.library import DocumentMissing, decode
-from grounding.retrieval.bm25 import encode_chunk
-from grounding.retrieval.chunking import CHUNKER_VERSION, Chunk, CountTokens, chunk_document
-from grounding.retrieval.embedding import Embedder
-from grounding.retrieval.index import Entry, Kind, PassageIndex, Source
-from grounding.retrieval.stored import collection_name
+from grounding.documents import DocumentMissing, decode, passage_of_chunk
+from grounding.retrieval import (
+    CHUNKER_VERSION,
+    Chunk,
+    CountTokens,
+    Embedder,
+    Entry,
+    Kind,
+    PassageIndex,
+    Source,
+    chunk_document,
+    collection_name,
+    encode_chunk,
+)
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectors.message import Scope, redis_key
 from grounding.documents.ledger import OWNER, Ledger
-from grounding.retrieval.recall import FORM
-from grounding.retrieval.stored import PAYLOAD_VERSION, collection_name
+from grounding.retrieval import FORM, PAYLOAD_VERSION, collection_name
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

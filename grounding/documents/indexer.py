@@ -31,11 +31,23 @@ from grounding.documents.library import (
     below,
     is_document_path,
 )
-from grounding.retrieval.bm25 import SparseVector, encode_chunk
-from grounding.retrieval.chunking import CHUNKER_VERSION, Chunk, CountTokens, Sizes, chunk_document
-from grounding.retrieval.embedding import Embedder, Vector
-from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex, Source
-from grounding.retrieval.stored import collection_name
+from grounding.retrieval import (
+    CHUNKER_VERSION,
+    Chunk,
+    CountTokens,
+    Embedder,
+    Entry,
+    Kind,
+    Passage,
+    PassageIndex,
+    Sizes,
+    Source,
+    SparseVector,
+    Vector,
+    chunk_document,
+    collection_name,
+    encode_chunk,
+)
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors.message import AgentRuntimeError
-from grounding.documents.library import is_document_path
+from grounding.documents import is_document_path
 
 USER = "user"
 LABEL_CHARACTERS = 160

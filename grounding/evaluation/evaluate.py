@@ -19,21 +19,33 @@ from statistics import fmean
 from typing import Any, get_args
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
-from grounding.documents.indexer import passage_of_chunk
-from grounding.documents.library import is_document_path
+from grounding.documents import is_document_path, passage_of_chunk
 from grounding.evaluation.datasets import Asked, BadQuestionSet, Conversation, Question, QuestionSet, Text, rough_tokens
 from grounding.evaluation.metrics import Ranking, ndcg_at, percentile, recall_at
 from grounding.pipeline import Deciding
-from grounding.prompt_input.run_context import DegradedBlock, TailEntry
-from grounding.retrieval.bm25 import SparseVector, encode_chunk, term_set
-from grounding.retrieval.chunking import Chunk, CountTokens, Sizes, chunk_document
-from grounding.retrieval.embedding import Embedder, Vector
-from grounding.retrieval.index import Deeper, Entry, Hit, Kind, Passage, PassageIndex
-from grounding.retrieval.ranking import Reranker
-from grounding.retrieval.search import Search, encoded, shorten
-from grounding.strategy.cues import Cues
-from grounding.strategy.languages import LANGUAGES, spoken
-from grounding.strategy.strategy import ASSISTANT, Choice, Reason, Strategy
+from grounding.prompt_input import DegradedBlock, TailEntry
+from grounding.retrieval import (
+    Chunk,
+    CountTokens,
+    Deeper,
+    Embedder,
+    Entry,
+    Hit,
+    Kind,
+    Passage,
+    PassageIndex,
+    Reranker,
+    Search,
+    Sizes,
+    SparseVector,
+    Vector,
+    chunk_document,
+    encode_chunk,
+    encoded,
+    shorten,
+    term_set,
+)
+from grounding.strategy import ASSISTANT, LANGUAGES, Choice, Cues, Reason, Strategy, spoken
 
 BM25 = "bm25"
 DENSE = "dense"

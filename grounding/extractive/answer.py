@@ -17,12 +17,8 @@ from itertools import chain, pairwise
 from typing import Any
 
 from grounding.extractive.quotable import Prompt, Unit, read_prompt, units_of
-from grounding.retrieval.bm25 import STOP_WORDS, terms
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable
-from grounding.retrieval.relevance import ASKING
-from grounding.strategy.cues import fold, words_of
-from grounding.strategy.languages import ENGLISH, LANGUAGES, spoken
-from grounding.strategy.strategy import is_question, is_small_talk, without_courtesy
+from grounding.retrieval import ASKING, STOP_WORDS, Embedder, EmbedderUnavailable, terms
+from grounding.strategy import ENGLISH, LANGUAGES, fold, is_question, is_small_talk, spoken, without_courtesy, words_of
 
 # ---- politeness ----
 #

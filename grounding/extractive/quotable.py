@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grounding.prompt.layers import as_labelled
+from grounding.prompt import as_labelled
 
 MOST_UNITS = 4000
 """So many sentences are looked at; of very long material the rest is not."""

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from connectors.message import AgentRuntimeError
-from grounding.memory.records.model import Type
-from grounding.strategy.cues import Cues, matches, phrases, word_set, words_of
-from grounding.strategy.languages import ENGLISH, phrase_problem
+from grounding.memory.records import Type
+from grounding.strategy import ENGLISH, Cues, matches, phrase_problem, phrases, word_set, words_of
 
 # ---- frame ----
 #

@@ -9,33 +9,35 @@ from itertools import takewhile
 
 from grounding.prompt import layers
 from grounding.prompt.session_prefix import last_turns
-from grounding.prompt_input.blocks import (
+from grounding.prompt_input import (
+    CONDENSED,
+    JOINT_TOKENS,
     NO_CEILING_BYTES,
     PLACES,
     SEPARATOR,
+    WINDOW_SAFETY,
     Block,
+    Budgets,
+    ContextTooLarge,
     Draft,
     Layout,
     Prompt,
+    Remembered,
+    RunContext,
+    Section,
+    Tokens,
     Two,
     Volatility,
-)
-from grounding.prompt_input.budgets import (
-    JOINT_TOKENS,
-    WINDOW_SAFETY,
-    Budgets,
-    ContextTooLarge,
     front_bytes,
     front_room,
     message_reserve,
+    neutral,
     require_room,
     taken,
     uncounted,
+    utf8_length,
     window_room,
 )
-from grounding.prompt_input.run_context import CONDENSED, RunContext
-from grounding.prompt_input.sections import Section, neutral
-from grounding.prompt_input.tokens import Remembered, Tokens, utf8_length
 
 # ---- constitutive ----
 #

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from grounding.prompt.layers import as_labelled
-from grounding.prompt_input.run_context import Passage
+from grounding.prompt_input import Passage
 
 MARK = " ⚠ unverified"
 """Follows a cited name that the model was not given. With it the text is no label any more."""

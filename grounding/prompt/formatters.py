@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from grounding.prompt_input.blocks import BOUNDARY, PLACES, Volatility, may_follow
+from grounding.prompt_input import BOUNDARY, PLACES, Volatility, may_follow
 
 MAX_BUDGET_TOKENS = 20_000
 _NAME = re.compile(r"[a-z][a-z0-9_]{1,31}")

@@ -9,31 +9,42 @@ from datetime import date
 from functools import lru_cache
 from typing import NamedTuple
 
-from grounding.memory.context_document.document import parse
-from grounding.memory.global_context.lines import shown
-from grounding.prompt_input.blocks import PLACES, Draft, Place, Prompt, Volatility
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import (
+from grounding.memory.context_document import parse
+from grounding.memory.global_context import shown
+from grounding.prompt_input import (
+    PLACES,
     AttachedText,
+    Budgets,
     Calibration,
     Censor,
     CodexFile,
     ContextLine,
     Device,
+    Draft,
     EnvironmentInput,
     FrameInput,
     Injected,
     Passage,
+    Place,
+    Prompt,
     Query,
     RecalledTurn,
     RunContext,
+    Section,
     SelectedRecord,
     SigilInput,
     TailEntry,
+    Tokens,
     Trace,
+    Volatility,
+    as_data,
+    as_excerpt,
+    clip,
+    keep_newest,
+    neutral,
+    one_line,
+    utf8_length,
 )
-from grounding.prompt_input.sections import Section, as_data, as_excerpt, keep_newest, neutral, one_line
-from grounding.prompt_input.tokens import Tokens, clip, utf8_length
 
 MAX_LINE_BYTES = 320
 HEAD = "<recent_conversation>"

@@ -11,21 +11,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from grounding.memory.context_document.document import bodies
+from grounding.memory.context_document import bodies
 from grounding.prompt import assemble
 from grounding.prompt.layers import lost
 from grounding.prompt.session_prefix import pairs
-from grounding.prompt_input.blocks import PLACES, Prompt
-from grounding.prompt_input.budgets import WINDOW_SAFETY
-from grounding.prompt_input.run_context import (
+from grounding.prompt_input import (
     CONDENSED,
+    PLACES,
+    WINDOW_SAFETY,
     DegradedBlock,
     Device,
     EnvironmentInput,
     ModelMemory,
+    Prompt,
     RunContext,
+    Tokens,
 )
-from grounding.prompt_input.tokens import Tokens
 
 MIB = 2**20
 GIST_CHARACTERS = 160

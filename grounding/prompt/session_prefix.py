@@ -17,26 +17,34 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import AliasChoices, Field, ValidationError
 
 from connectors.message import AgentRuntimeError, ConversationKey, redis_key
-from grounding.memory.context_document.document import corrected, parse
-from grounding.memory.context_document.store import ContextDocument, ContextDocuments
-from grounding.memory.global_context.lines import shown as shown_line
+from grounding.memory.context_document import ContextDocument, ContextDocuments, corrected, parse
+from grounding.memory.global_context import shown as shown_line
 from grounding.prompt import layers
 from grounding.prompt.layers import Limits, shortened, shows_all
-from grounding.prompt_input.blocks import PLACES, SEPARATOR, Block, Layout, Prompt, Volatility
-from grounding.prompt_input.budgets import Budgets, Strict, front_bytes, front_room
-from grounding.prompt_input.run_context import (
+from grounding.prompt_input import (
+    PLACES,
+    SEPARATOR,
+    Block,
+    Budgets,
     ContextLine,
     EnvironmentInput,
     Injected,
+    Layout,
+    Prompt,
+    RecentObjects,
     RunContext,
     SessionInput,
+    Strict,
     SummaryInput,
     TailEntry,
+    Tokens,
+    Volatility,
+    front_bytes,
+    front_room,
+    speaker,
 )
-from grounding.prompt_input.sections import speaker
-from grounding.prompt_input.tokens import RecentObjects, Tokens
-from grounding.strategy.strategy import ASSISTANT
-from grounding.transcript.entry import Entry, EntryRole
+from grounding.strategy import ASSISTANT
+from grounding.transcript import Entry, EntryRole
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from config.settings import Settings
 from grounding.prompt.formatters import ArtifactInjector
-from grounding.prompt_input.blocks import Volatility
-from grounding.prompt_input.sections import one_line
+from grounding.prompt_input import Volatility, one_line
 
 NAME = "source_tree"
 MAX_FILES = 10_000

@@ -20,7 +20,7 @@ from itertools import chain, pairwise
 
 import snowballstemmer
 
-from grounding.prompt_input.tokens import Recent
+from grounding.prompt_input import Recent
 
 K1 = 1.2
 B = 0.75

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from connectors.message import AgentRuntimeError
-from grounding.prompt_input.tokens import Recent
+from grounding.prompt_input import Recent
 
 Vector = list[float]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from grounding.prompt_input.tokens import Recent
+from grounding.prompt_input import Recent
 from grounding.retrieval.bm25 import terms
 from grounding.retrieval.index import Hit, Passage
 

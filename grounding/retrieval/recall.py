@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from connectors.message import Scope
-from grounding.prompt_input.run_context import DegradedBlock, RecalledTurn
+from grounding.prompt_input import DegradedBlock, RecalledTurn
 from grounding.retrieval import search
 from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, SparseVector, encode_document, term_set
 from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector

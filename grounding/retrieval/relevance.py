@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
-from grounding.prompt_input.tokens import Recent, RecentObjects
+from grounding.prompt_input import Recent, RecentObjects
 from grounding.retrieval.bm25 import codes, covered, term_set
 from grounding.retrieval.index import Hit, Passage
 

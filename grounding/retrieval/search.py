@@ -13,9 +13,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import structlog
 
 from connectors.message import Scope
-from grounding.prompt_input.run_context import DegradedBlock
-from grounding.prompt_input.run_context import Passage as PromptPassage
-from grounding.prompt_input.tokens import Recent
+from grounding.prompt_input import DegradedBlock, Recent
+from grounding.prompt_input import Passage as PromptPassage
 from grounding.retrieval.bm25 import SparseVector, encode_query, term_set
 from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector
 from grounding.retrieval.index import BLOCK, LATE, AskDeep, Deeper, Hit, Kind, NotYet, Passage, PassageIndex

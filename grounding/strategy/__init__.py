@@ -1,0 +1,58 @@
+"""Decide what a message needs: nothing, its conversation, or the workspace's documents. Pure."""
+
+from grounding.strategy.cues import Cues, fold, matches, phrases, word_set, words_of
+from grounding.strategy.languages import (
+    ENGLISH,
+    LANGUAGES,
+    InvalidCues,
+    as_table,
+    cues_of,
+    phrase_problem,
+    problem_in,
+    spoken,
+)
+from grounding.strategy.strategy import (
+    ASSISTANT,
+    Choice,
+    Reason,
+    Strategy,
+    addresses_assistant,
+    asked_before,
+    choose,
+    considered,
+    is_follow_up,
+    is_question,
+    is_small_talk,
+    search_text,
+    without_courtesy,
+)
+
+__all__ = [
+    "ASSISTANT",
+    "ENGLISH",
+    "LANGUAGES",
+    "Choice",
+    "Cues",
+    "InvalidCues",
+    "Reason",
+    "Strategy",
+    "addresses_assistant",
+    "as_table",
+    "asked_before",
+    "choose",
+    "considered",
+    "cues_of",
+    "fold",
+    "is_follow_up",
+    "is_question",
+    "is_small_talk",
+    "matches",
+    "phrase_problem",
+    "phrases",
+    "problem_in",
+    "search_text",
+    "spoken",
+    "without_courtesy",
+    "word_set",
+    "words_of",
+]

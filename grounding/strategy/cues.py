@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import TypeVar
 
-from grounding.prompt_input.tokens import Recent, RecentObjects
+from grounding.prompt_input import Recent, RecentObjects
 
 # ---- words ----
 #

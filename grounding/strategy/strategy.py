@@ -15,9 +15,8 @@ from enum import StrEnum
 from itertools import groupby, islice
 from typing import Literal
 
-from grounding.prompt_input.run_context import TailEntry
-from grounding.retrieval.relevance import MEASURED_CHUNKS, asked_terms
-from grounding.retrieval.search import EARLIER_MAX_CHARACTERS, EARLIER_TURNS
+from grounding.prompt_input import TailEntry
+from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, MEASURED_CHUNKS, asked_terms
 from grounding.strategy.cues import WORD, Cues, fold, matches, phrase_set, word_set, words_of
 from grounding.strategy.languages import ENGLISH
 

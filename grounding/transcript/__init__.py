@@ -1,1 +1,18 @@
-"""The log of each conversation: stored in Redis, copied to a Markdown file for people."""
+"""The log of each conversation: in Redis, and as a Markdown copy for people."""
+
+from grounding.transcript.entry import Entry, EntryRole, Reach, UnknownFormat
+from grounding.transcript.log import Transcript, Turn
+from grounding.transcript.markdown import UnreadableLog, read_log
+from grounding.transcript.markdown_copy import MarkdownCopy
+
+__all__ = [
+    "Entry",
+    "EntryRole",
+    "MarkdownCopy",
+    "Reach",
+    "Transcript",
+    "Turn",
+    "UnknownFormat",
+    "UnreadableLog",
+    "read_log",
+]

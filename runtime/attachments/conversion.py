@@ -17,7 +17,7 @@ import structlog
 from connectors.connector import AttachmentUnavailable
 from runtime.attachments import media
 from runtime.attachments.formats import READABLE, Refused, Text, convert
-from runtime.embedded.child import die_with_parent
+from runtime.embedded import die_with_parent
 
 AT_ONCE = 2
 """Conversions side by side; each may take a processor for itself."""

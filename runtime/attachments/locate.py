@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from connectors.connector import AttachmentUnavailable, Connector, LocatesAttachments, Location
 from connectors.message import Attachment
-from runtime.coordination.hub import Hub, News
+from runtime.coordination import Hub, News
 
 ASK = "locate.ask"
 TOLD = "locate.told"

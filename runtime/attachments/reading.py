@@ -19,7 +19,7 @@ import structlog
 from config.settings import Settings
 from connectors.connector import AttachmentUnavailable, Location
 from connectors.message import Attachment, InboundMessage
-from grounding.prompt_input.run_context import AttachedImage, AttachedText, DegradedBlock
+from grounding.prompt_input import AttachedImage, AttachedText, DegradedBlock
 from runtime.attachments.conversion import Conversion
 from runtime.attachments.formats import Text
 from runtime.attachments.media import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, file_stem, redis_key
-from connectors.web.backend import File
+from connectors.web import File
 from runtime.stores import pack, unpack
 
 if TYPE_CHECKING:

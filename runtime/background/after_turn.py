@@ -12,17 +12,14 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.memory.context_document import summarise
-from grounding.memory.context_document.document import Line, same, surviving
-from grounding.memory.context_document.store import ContextDocument, ContextDocuments
-from grounding.prompt_input.sections import speaker, spoken
-from grounding.retrieval.recall import Memory
-from grounding.transcript.entry import Entry, EntryRole, Reach
-from grounding.transcript.log import Transcript, Turn
+from grounding.memory.context_document import ContextDocument, ContextDocuments, Line, same, summarise, surviving
+from grounding.prompt_input import speaker, spoken
+from grounding.retrieval import Memory
+from grounding.transcript import Entry, EntryRole, Reach, Transcript, Turn
 from runtime.background.contexts import JOB as INDEX
 from runtime.background.contexts import ContextFollowing, now
-from runtime.billing.budgets import BudgetExceeded, Spending
-from runtime.coordination.jobs import Job
+from runtime.billing import BudgetExceeded, Spending
+from runtime.coordination import Job
 from runtime.llm import Model, ModelFailed
 
 _ATTEMPTS = 2

@@ -11,12 +11,10 @@ from typing import Protocol
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey
-from grounding.memory.context_document.document import written
-from grounding.memory.context_document.store import ContextCopy, ContextDocument, ContextDocuments, Mark
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
-from grounding.transcript.log import Transcript
-from runtime.coordination.jobs import Job, Jobs
+from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments, Mark, written
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
+from grounding.transcript import Transcript
+from runtime.coordination import Job, Jobs
 
 JOB = "context.index"
 """The background job that lets searches find a context document."""

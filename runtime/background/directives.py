@@ -12,14 +12,14 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.prompt_input.tokens import Tokens
+from grounding.prompt_input import Tokens
 from promptpolicy import condense
 from promptpolicy.condense import CondensedDraft, NotCondensed
 from promptpolicy.directives import NoSuchVersion, Version
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.policy import Slot
 from promptpolicy.publishing import VersionMoved
-from runtime.billing.budgets import Spending
+from runtime.billing import Spending
 from runtime.llm import NEEDS_MODEL, Model, ModelFailed
 
 ATTEMPTS = 2

@@ -14,12 +14,10 @@ import structlog
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, redis_key
 from grounding.memory.context_document import summarise
-from grounding.memory.global_context.lines import shown_in
-from grounding.memory.records import extraction
-from grounding.memory.records import extraction as records_extraction
-from grounding.memory.records.extraction import Candidate, Window
-from grounding.memory.records.model import (
+from grounding.memory.global_context import shown_in
+from grounding.memory.records import (
     Added,
+    Candidate,
     KeepsRecords,
     NewRecord,
     NoSuchRecord,
@@ -29,14 +27,15 @@ from grounding.memory.records.model import (
     RecordBusy,
     RecordRefused,
     Type,
+    Window,
+    extraction,
 )
-from grounding.prompt_input.run_context import RunContext, audience_of
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
-from grounding.transcript.entry import Entry, EntryRole, Reach
-from grounding.transcript.log import Transcript
-from runtime.billing.budgets import BudgetExceeded, Spending
-from runtime.coordination.jobs import Job
+from grounding.memory.records import extraction as records_extraction
+from grounding.prompt_input import RunContext, audience_of
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
+from grounding.transcript import Entry, EntryRole, Reach, Transcript
+from runtime.billing import BudgetExceeded, Spending
+from runtime.coordination import Job
 from runtime.llm import Model, ModelFailed
 from runtime.stores import pack, unpack
 from runtime.turns import EXTRACT_RECORDS, Manifests

@@ -10,18 +10,17 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from connectors.message import ConversationKey, Scope, encode_id, place_audience, redis_key
-from grounding.memory.context_document.store import ContextCopy, ContextDocuments
-from grounding.memory.records.model import ForgetsRecords
-from grounding.prompt.session_prefix import Sessions
-from grounding.transcript.log import Transcript
-from grounding.transcript.markdown_copy import MarkdownCopy
-from runtime.attachments.uploads import KeptFiles
+from grounding.memory.context_document import ContextCopy, ContextDocuments
+from grounding.memory.records import ForgetsRecords
+from grounding.prompt import Sessions
+from grounding.transcript import MarkdownCopy, Transcript
+from runtime.attachments import KeptFiles
 from runtime.background.after_turn import TellsTurns
 from runtime.background.extraction import ExtractionMarks
-from runtime.coordination.jobs import Job, Jobs
-from runtime.delivery.outbox import Outbox
+from runtime.coordination import Job, Jobs
+from runtime.delivery import Outbox
 from runtime.turns import DeadLetters, Manifests
-from runtime.workspaces.conversations import ConversationList
+from runtime.workspaces import ConversationList
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

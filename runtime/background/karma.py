@@ -17,19 +17,15 @@ from typing import Any, Protocol
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, InboundMessage, Role, Scope
+from grounding.memory.karma import Exchange, Karma, MarkBusy, Marked, MarkStore, Opinion, Sign
 from grounding.memory.karma import karma as karma_karma
-from grounding.memory.karma.karma import Exchange, Marked, Opinion, Sign
-from grounding.memory.karma.store import Karma, MarkBusy, MarkStore
-from grounding.memory.records.model import KeepsRecords, NoSuchRecord, Outcome, Provenance, RecordRefused, State, Type
-from grounding.memory.records.store import Change
+from grounding.memory.records import Change, KeepsRecords, NoSuchRecord, Outcome, Provenance, RecordRefused, State, Type
 from grounding.pipeline import seen_in
-from grounding.prompt_input.run_context import audience_of
-from grounding.prompt_input.tokens import Tokens, clip
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
+from grounding.prompt_input import Tokens, audience_of, clip
+from grounding.transcript import Entry, EntryRole, Transcript
 from promptpolicy.sigils import Holder, Sigils
-from runtime.access.roles import Access
-from runtime.delivery.outbox import Outbox
+from runtime.access import Access
+from runtime.delivery import Outbox
 from runtime.turns import Manifest, Manifests, RecordsOfTurn, UnknownTurn
 
 # ---- mark effects ----

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import structlog
 
 from connectors.message import Scope, StoreUnavailable
-from grounding.documents.catalogue import Identity, Lacks
+from grounding.documents import Identity, Lacks
 from runtime.background.rebuild import Rebuilding
-from runtime.search.collections import tell_index_failed
-from runtime.search.knowledge import Knowledge
-from runtime.workspaces.workspaces import Workspaces
+from runtime.search import Knowledge, tell_index_failed
+from runtime.workspaces import Workspaces
 
 BUSY_SECONDS = 1.0
 """Between looks while a workspace is still to be switched."""

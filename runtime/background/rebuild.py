@@ -11,22 +11,15 @@ from pathlib import Path
 import structlog
 
 from connectors.message import ConversationKey, Scope, StoreUnavailable, Superseded
-from grounding.documents.catalogue import Lacks
-from grounding.documents.indexer import Progress
-from grounding.documents.library import Skipped
-from grounding.memory.context_document.store import ContextDocuments
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
-from grounding.retrieval.recall import Turns as TurnIndex
-from grounding.transcript.entry import Entry
-from grounding.transcript.log import Transcript
-from grounding.transcript.markdown import UnreadableLog, read_log
-from grounding.transcript.markdown_copy import MarkdownCopy
+from grounding.documents import Lacks, Progress, Skipped
+from grounding.memory.context_document import ContextDocuments
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
+from grounding.retrieval import Turns as TurnIndex
+from grounding.transcript import Entry, MarkdownCopy, Transcript, UnreadableLog, read_log
 from runtime.background.after_turn import memory_of
 from runtime.background.contexts import index_latest
-from runtime.search.collections import tell_index_failed
-from runtime.search.knowledge import Knowledge
-from runtime.workspaces.workspaces import Workspaces
+from runtime.search import Knowledge, tell_index_failed
+from runtime.workspaces import Workspaces
 
 TURNS_TOGETHER = 64
 _RETRY_SECONDS = (1.0, 30.0)

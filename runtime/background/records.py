@@ -8,13 +8,10 @@ from collections.abc import Awaitable, Callable, Collection
 import structlog
 
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
-from grounding.memory.records.lifecycle import Rules
-from grounding.memory.records.model import Provenance
-from grounding.memory.records.records import FollowsRecords, Records
-from grounding.memory.records.store import RecordStore
-from grounding.prompt_input.tokens import Tokens
+from grounding.memory.records import FollowsRecords, Provenance, Records, RecordStore, Rules
+from grounding.prompt_input import Tokens
 from runtime.turns import Manifests
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Workspaces
 
 SWEEP_SECONDS = 3600.0
 LOOK_SECONDS = 5.0

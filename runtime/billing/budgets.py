@@ -27,9 +27,9 @@ import structlog
 from config.settings import BUNDLED_MODELS, SMOLLM2, Settings
 from connectors.message import AgentRuntimeError, Scope, redis_key
 from connectors.message import Usage as Tokens
-from grounding.prompt_input.blocks import Prompt
-from grounding.prompt_input.tokens import Tokens as Counting
-from grounding.retrieval.ranking import RerankUnavailable
+from grounding.prompt_input import Prompt
+from grounding.prompt_input import Tokens as Counting
+from grounding.retrieval import RerankUnavailable
 from runtime.billing.prices import Prices
 from runtime.billing.usage import Usage
 from runtime.llm import LOCAL_MAX_OUTPUT_TOKENS, Completion, Message, Model, ModelFailed, Transcription

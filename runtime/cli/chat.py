@@ -11,9 +11,8 @@ from typing import Any
 
 from config.settings import EXTRACTIVE, Settings
 from connectors.connector import Accept, State
-from connectors.console.connector import LEAVE, ConsoleConnector
-from connectors.console.terminal import Terminal, open_terminal
-from connectors.http.connector import wait_seconds
+from connectors.console import LEAVE, ConsoleConnector, Terminal, open_terminal
+from connectors.http import wait_seconds
 from connectors.message import (
     Accepted,
     AgentRuntimeError,
@@ -26,18 +25,16 @@ from connectors.message import (
     StoreUnavailable,
     Usage,
 )
-from grounding.documents.indexer import Progress
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
+from grounding.documents import Progress
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from runtime.cli.client import IN_USE_SECONDS, ApiError, Client, Unreachable, open_local, running, segment
 from runtime.cli.invocation import as_typed, workspace_of
 from runtime.cli.output import StatusLine, note, status_line
-from runtime.commands.wiring import NAMES
-from runtime.embedded.installed import check_installed
-from runtime.embedded.redis import StoreInUse
-from runtime.process.bootstrap import ALL_PARTS, Runtime
+from runtime.commands import NAMES
+from runtime.embedded import StoreInUse, check_installed
+from runtime.process import ALL_PARTS, Runtime
 from runtime.stores import SOCKET_NAME
-from runtime.workspaces.workspaces import SAMPLE
+from runtime.workspaces import SAMPLE
 
 # ---- greeting ----
 #

@@ -23,19 +23,15 @@ import httpx
 from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import AgentRuntimeError
-from runtime.access.api_tokens import admin_token
-from runtime.embedded.child import UnsafeSocketFolder, socket_path
-from runtime.http.app import create_app
-from runtime.http.auth import USER_HEADER
-from runtime.http.server import listen_unix, serving, unlink_if_ours
-from runtime.observability import events
-from runtime.observability.redaction import Redaction
-from runtime.observability.stream import EventStream
-from runtime.process.bootstrap import Part, Runtime, open_runtime
+from runtime.access import admin_token
+from runtime.embedded import UnsafeSocketFolder, socket_path
+from runtime.http import USER_HEADER, create_app, listen_unix, serving, unlink_if_ours
+from runtime.observability import EventStream, Redaction, events
+from runtime.process import Part, Runtime, open_runtime
 from runtime.stores import SOCKET_NAME, prepare_data_dir
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Part, Runtime
+    from runtime.process import Part, Runtime
 
 
 # ---- sse ----

@@ -16,35 +16,39 @@ import click
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
-from grounding.evaluation.datasets import Asked, Conversation, QuestionSet, Said
-from grounding.evaluation.evaluate import MEMORY_TOKENS, Evaluation, Recalled, evaluate
-from grounding.evaluation.metrics import Difference, Figures, Scores, figures, paired, score
+from grounding.evaluation import (
+    MEMORY_TOKENS,
+    Asked,
+    Conversation,
+    Difference,
+    Evaluation,
+    Figures,
+    QuestionSet,
+    Recalled,
+    Said,
+    Scores,
+    evaluate,
+    figures,
+    paired,
+    score,
+)
 from grounding.pipeline import Pipeline
-from grounding.prompt import assemble
-from grounding.prompt.session_prefix import Continuing, Freezing
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import DegradedBlock, Passage, Query, RecalledTurn, RunContext
-from grounding.prompt_input.tokens import Tokens, load_tokens
-from grounding.retrieval.embedding import Embedder
-from grounding.retrieval.index import Fusion, PassageIndex
-from grounding.retrieval.recall import Turns
-from grounding.retrieval.relevance import TurnFloor
-from grounding.strategy.strategy import Choice, Strategy
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from runtime.background.after_turn import RememberTurns
+from grounding.prompt import Continuing, Freezing, assemble
+from grounding.prompt_input import Budgets, DegradedBlock, Passage, Query, RecalledTurn, RunContext, Tokens, load_tokens
+from grounding.retrieval import Embedder, Fusion, PassageIndex, TurnFloor, Turns
+from grounding.strategy import Choice, Strategy
+from grounding.transcript import Entry, EntryRole, Transcript
+from runtime.background import RememberTurns
 from runtime.cli.invocation import Invocation, json_option, keep_events_off_the_screen, run
 from runtime.cli.output import StatusLine, count, line, note, print_json, status_line, table
-from runtime.coordination.jobs import Job
-from runtime.process.bootstrap import Kept, wire_kept
+from runtime.coordination import Job
+from runtime.process import Kept, wire_kept
 from runtime.stores import open_redis
 
 if TYPE_CHECKING:
-    from grounding.evaluation.evaluate import MemoryResult, MemoryScores, Message, Share, StrategyScores
-    from grounding.retrieval.index import AtHand
-    from grounding.retrieval.ranking import Reranker
-    from grounding.retrieval.search import Vocabulary
-    from grounding.strategy.cues import Cues
+    from grounding.evaluation import MemoryResult, MemoryScores, Message, Share, StrategyScores
+    from grounding.retrieval import AtHand, Reranker, Vocabulary
+    from grounding.strategy import Cues
 
 
 SHOW_EVERY_SECONDS = 0.2

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from connectors.console.convert import neutralise
+from connectors.console import neutralise
 from connectors.message import AgentRuntimeError
 from runtime.cli.client import Client, segment
 from runtime.cli.invocation import as_typed

@@ -30,10 +30,10 @@ from connectors.message import InvalidWorkspaceId, check_workspace_id
 from runtime.cli.client import running
 from runtime.cli.invocation import Invocation, keep_events_off_the_screen, run
 from runtime.cli.output import line, milliseconds, note, status_line
-from runtime.embedded.llama import local_model
-from runtime.ingress.platforms import examine_platform, platforms_on
+from runtime.embedded import local_model
+from runtime.ingress import examine_platform, platforms_on
 from runtime.llm import OLLAMA_URL, Model, ModelFailed
-from runtime.workspaces.workspaces import SAMPLE
+from runtime.workspaces import SAMPLE
 
 # ---- connecting ----
 #

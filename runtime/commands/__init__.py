@@ -1,1 +1,17 @@
-"""What people may tell the bot itself to do, in a chat: ``/word``, ``!word`` or the platform's own commands."""
+"""Chat commands: what people tell the bot itself to do."""
+
+from runtime.commands.documents import docs_command
+from runtime.commands.registry import Commands, CommandTurns, Spoken, code, plain, spoken
+from runtime.commands.wiring import NAMES, build_commands
+
+__all__ = [
+    "NAMES",
+    "CommandTurns",
+    "Commands",
+    "Spoken",
+    "build_commands",
+    "code",
+    "docs_command",
+    "plain",
+    "spoken",
+]

@@ -13,11 +13,9 @@ import structlog
 
 from connectors.connector import AttachmentUnavailable
 from connectors.message import AgentRuntimeError, Attachment, Role, Scope
-from grounding.documents.indexer import Synced
-from grounding.documents.library import SUFFIXES, DocumentMissing, DocumentRefused, Shelf, Skipped, check_path
-from grounding.retrieval.index import IndexUnavailable
-from runtime.attachments.media import in_words
-from runtime.attachments.reading import Files
+from grounding.documents import SUFFIXES, DocumentMissing, DocumentRefused, Shelf, Skipped, Synced, check_path
+from grounding.retrieval import IndexUnavailable
+from runtime.attachments import Files, in_words
 from runtime.commands.registry import (
     Command,
     CommandRefused,

@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from connectors.message import ConversationKey, Role, Scope, person_in
-from grounding.memory.context_document.document import SECTIONS, bodies, parse, section_named
-from grounding.memory.context_document.store import ContextDocuments
-from grounding.memory.global_context.lines import MARK, UNTRUSTED, By, Editor, Line, Waiting
-from grounding.memory.global_context.store import GlobalContexts
-from grounding.memory.records.model import HIDDEN, KeepsRecords, Provenance, Record, State, Type, in_words
-from runtime.background.forgetting import Forgetting
+from grounding.memory.context_document import SECTIONS, ContextDocuments, bodies, parse, section_named
+from grounding.memory.global_context import MARK, UNTRUSTED, By, Editor, GlobalContexts, Line, Waiting
+from grounding.memory.records import HIDDEN, KeepsRecords, Provenance, Record, State, Type, in_words
+from runtime.background import Forgetting
 from runtime.commands.registry import Command, CommandRefused, Invocation, code, items, plain
 
 # ---- records ----

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from connectors.message import Role
-from runtime.access.pairing import Request
-from runtime.access.roles import Access
+from runtime.access import Access, Request
 from runtime.commands.registry import Command, CommandRefused, Invocation, code, items, plain
 
 NOBODY_WAITS = "Nobody is waiting to be let in."

@@ -22,8 +22,8 @@ from connectors.message import (
     Scope,
     may_see,
 )
-from grounding.prompt_input.run_context import RunContext, audience_of
-from runtime.delivery.outbox import Outbox
+from grounding.prompt_input import RunContext, audience_of
+from runtime.delivery import Outbox
 from runtime.turns import Batch, Envelope
 
 # ---- command ----

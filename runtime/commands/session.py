@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from connectors.connector import Health, State
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
-from grounding.documents.indexer import Status as IndexStatus
-from grounding.memory.global_context.lines import model_in
-from grounding.memory.global_context.store import GlobalContexts
-from grounding.prompt.session_prefix import Sessions
-from grounding.transcript.log import Transcript
+from grounding.documents import Status as IndexStatus
+from grounding.memory.global_context import GlobalContexts, model_in
+from grounding.prompt import Sessions
+from grounding.transcript import Transcript
 from runtime.commands.registry import (
     Command,
     CommandRefused,

@@ -6,7 +6,7 @@ from config.settings import Settings
 from connectors.message import Role
 from runtime.commands.registry import Command, CommandRefused, Invocation, code, items
 from runtime.llm import Model
-from runtime.workspaces.places import ANSWERING, QUEUE_MODES, Answering, Places, QueueMode
+from runtime.workspaces import ANSWERING, QUEUE_MODES, Answering, Places, QueueMode
 
 ANSWERS: dict[Answering, str] = {
     "addressed": "I answer here when somebody mentions me or replies to me.",

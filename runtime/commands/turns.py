@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any
 
 from connectors.message import Role, Scope
-from grounding.memory.karma.karma import Marked, Sign
-from grounding.transcript.log import Transcript
-from runtime.background.karma import By, Marking
-from runtime.billing.budgets import Budgets, State, Term, Whose
-from runtime.billing.usage import ModelUsage, Usage
+from grounding.memory.karma import Marked, Sign
+from grounding.transcript import Transcript
+from runtime.background import By, Marking
+from runtime.billing import Budgets, ModelUsage, State, Term, Usage, Whose
 from runtime.commands.registry import (
     Command,
     CommandRefused,

@@ -7,18 +7,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from config.settings import Settings
 from connectors.connector import Health
 from connectors.message import ConversationKey, Scope
-from grounding.documents.indexer import Status as IndexStatus
-from grounding.memory.context_document.store import ContextDocuments
-from grounding.memory.global_context.store import GlobalContexts
-from grounding.memory.records.model import KeepsRecords
-from grounding.prompt.session_prefix import Sessions
-from grounding.transcript.log import Transcript
+from grounding.documents import Status as IndexStatus
+from grounding.memory.context_document import ContextDocuments
+from grounding.memory.global_context import GlobalContexts
+from grounding.memory.records import KeepsRecords
+from grounding.prompt import Sessions
+from grounding.transcript import Transcript
 from promptpolicy.publishing import Publisher
-from runtime.access.roles import Access
-from runtime.background.forgetting import Forgetting
-from runtime.background.karma import Marking
-from runtime.billing.budgets import Budgets
-from runtime.billing.usage import Usage
+from runtime.access import Access
+from runtime.background import Forgetting, Marking
+from runtime.billing import Budgets, Usage
 from runtime.commands.memory import GlobalContext, Memory, RecordWords
 from runtime.commands.people import People
 from runtime.commands.prompt import Prompts
@@ -28,7 +26,7 @@ from runtime.commands.settings import SettledHere
 from runtime.commands.turns import Marks, TurnFacts
 from runtime.llm import Model
 from runtime.turns import Manifests
-from runtime.workspaces.places import Places
+from runtime.workspaces import Places
 
 NAMES = (
     "help",

@@ -23,7 +23,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
-from runtime.observability.events import about
+from runtime.observability import about
 from runtime.stores import pack, unpack
 
 if TYPE_CHECKING:

@@ -14,12 +14,11 @@ import structlog
 from config.settings import Settings
 from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, StoreUnavailable, Superseded
-from runtime.coordination.hub import Hub, News
-from runtime.coordination.work_streams import Given, asks_after, renews_after
+from runtime.coordination import Given, Hub, News, asks_after, renews_after
 from runtime.delivery.outbox import REPLY, NotNext, Outbox, address_in, addresses_of, stream_of, streams_of
 from runtime.delivery.preview import Shows
 from runtime.delivery.sender import Delivery, NoConnector
-from runtime.observability.events import about
+from runtime.observability import about
 
 SWEEP_SECONDS = 2.0
 _QUIET_SWEEP_SECONDS = 30.0

@@ -33,8 +33,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
-from runtime.coordination.hub import EVERYBODY, Hub
-from runtime.coordination.work_streams import GROUP, Given, WorkStreams, entries_of
+from runtime.coordination import EVERYBODY, GROUP, Given, Hub, WorkStreams, entries_of
 from runtime.delivery import outbox_scripts as scripts
 from runtime.stores import NewerFormat
 

@@ -33,7 +33,7 @@ from connectors.connector import (
     StreamsText,
 )
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
-from runtime.coordination.hub import Hub, News
+from runtime.coordination import Hub, News
 from runtime.delivery.outbox import NotNext, PartState, PartStates, Stage, drafted
 from runtime.delivery.rate_limiter import Extra, RateLimiter, RateLimiters
 from runtime.delivery.sender import rendered

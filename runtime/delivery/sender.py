@@ -13,7 +13,7 @@ import structlog
 
 from connectors.connector import AppendsText, Connector, EditsMessages, ReadsBack, SendFailed
 from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessage, OutboundPart, Receipt
-from runtime.coordination.work_streams import Given
+from runtime.coordination import Given
 from runtime.delivery.outbox import Forgotten, Held, PartState, PartStates, Stage, drafted
 from runtime.delivery.rate_limiter import RateLimiter, RateLimiters
 

@@ -1,1 +1,31 @@
-"""Servers that the runtime brings along and starts itself, each as a child process."""
+"""Child processes: Redis, the local language model, the search index."""
+
+from runtime.embedded.child import ChildFailed, UnsafeSocketFolder, beside, die_with_parent, socket_path
+from runtime.embedded.installed import check_installed
+from runtime.embedded.llama import (
+    CONTEXT_TOKENS,
+    LocalModelServer,
+    check_platform,
+    find_weights,
+    installed_weights,
+    local_model,
+)
+from runtime.embedded.redis import EmbeddedRedis, StoreInUse, embedded_redis
+
+__all__ = [
+    "CONTEXT_TOKENS",
+    "ChildFailed",
+    "EmbeddedRedis",
+    "LocalModelServer",
+    "StoreInUse",
+    "UnsafeSocketFolder",
+    "beside",
+    "check_installed",
+    "check_platform",
+    "die_with_parent",
+    "embedded_redis",
+    "find_weights",
+    "installed_weights",
+    "local_model",
+    "socket_path",
+]

@@ -24,14 +24,26 @@ import structlog
 from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import Scope
-from grounding.retrieval import stored
-from grounding.retrieval.bm25 import SparseVector
-from grounding.retrieval.embedding import EmbedderUnavailable, Vector
-from grounding.retrieval.index import LATE, AskDeep, Fusion, Hit, IndexUnavailable, Kind, NotYet, PassageIndex
+from grounding.retrieval import (
+    LATE,
+    AskDeep,
+    Chosen,
+    EmbedderUnavailable,
+    Fusion,
+    Hit,
+    IndexUnavailable,
+    Judging,
+    Kind,
+    Look,
+    LookUp,
+    NotYet,
+    Part,
+    PassageIndex,
+    SparseVector,
+    Vector,
+    stored,
+)
 from grounding.retrieval.minilm import DIMENSIONS, NAME
-from grounding.retrieval.recall import Look, Part
-from grounding.retrieval.relevance import Judging
-from grounding.retrieval.search import Chosen, LookUp
 from runtime.embedded.child import ChildFailed, SupervisedChild, beside, die_with_parent
 from runtime.embedded.index_server import LOGGED, Channel, IndexTarget
 

@@ -30,12 +30,8 @@ from typing import Any
 import structlog
 
 from connectors.message import AgentRuntimeError
-from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import AskDeep, Fusion, IndexUnavailable
+from grounding.retrieval import AskDeep, Fusion, IndexUnavailable, Judging, Vector, looked_back, looked_up
 from grounding.retrieval.minilm import MiniLMEmbedder
-from grounding.retrieval.recall import looked_back
-from grounding.retrieval.relevance import Judging
-from grounding.retrieval.search import looked_up
 
 SWITCH_SECONDS = 0.001
 """How long a thread may hold the interpreter while another one waits, as in ``serve``."""

@@ -30,10 +30,10 @@ from runtime.http.routes.memory import ContextRoutes, GlobalContextRoutes, MarkR
 from runtime.http.routes.prompts import CueRoutes, FrameRoutes, PromptRoutes
 from runtime.http.routes.turns import DeadLetterRoutes, GroundRoutes, TurnRoutes
 from runtime.http.routes.workspaces import BudgetRoutes, PlaceRoutes, UsageRoutes, WorkspaceRoutes
-from runtime.observability.metrics import Metrics
+from runtime.observability import Metrics
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:

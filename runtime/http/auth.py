@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from config.settings import Settings
 from connectors.message import Role
-from runtime.access.api_tokens import Caller, InvalidTokenName, Tokens, Unauthenticated, check_token_name
+from runtime.access import Caller, InvalidTokenName, Tokens, Unauthenticated, check_token_name
 from runtime.http.errors import ApiError, error_response
 
 # ---- security ----

@@ -13,23 +13,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connectors.message import ConversationKey, OutboundMessage, Scope, encode_id, redis_key
-from connectors.web.backend import SESSION_SECONDS, Conversation, File, Mark, PastMessage, Person, Session
-from connectors.web.convert import NAME, RequestError, conversation_in, item_id, place
-from grounding.codex.codex import HERE
-from grounding.documents.library import DocumentMissing, DocumentRefused
-from grounding.retrieval.chunking import section_text
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from runtime.access.api_tokens import Tokens, Unauthenticated, fingerprint
-from runtime.attachments.uploads import KeptFiles
-from runtime.background.forgetting import Forgetting
-from runtime.background.karma import By, Marking
-from runtime.delivery.outbox import Outbox
-from runtime.search.knowledge import Knowledge
+from connectors.web import (
+    NAME,
+    SESSION_SECONDS,
+    Conversation,
+    File,
+    Mark,
+    PastMessage,
+    Person,
+    RequestError,
+    Session,
+    conversation_in,
+    item_id,
+    place,
+)
+from grounding.codex import HERE
+from grounding.documents import DocumentMissing, DocumentRefused
+from grounding.retrieval import section_text
+from grounding.transcript import Entry, EntryRole, Transcript
+from runtime.access import Tokens, Unauthenticated, fingerprint
+from runtime.attachments import KeptFiles
+from runtime.background import By, Forgetting, Marking
+from runtime.delivery import Outbox
+from runtime.search import Knowledge
 from runtime.stores import pack, unpack
 from runtime.turns import NOTHING_SAID, Cancellations, Manifests, UnknownTurn
-from runtime.workspaces.conversations import ConversationList
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import ConversationList, Workspaces
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -19,26 +19,24 @@ from starlette.responses import Response
 from config.settings import EXTRACTIVE, SMOLLM2
 from connectors.connector import Examined, Health, State
 from connectors.message import AgentRuntimeError, Role, Scope
-from grounding.prompt.memory_budget import room_tokens
+from grounding.prompt import room_tokens
 from grounding.prompt.source_tree import NAME as SOURCE_TREE
-from grounding.prompt_input.run_context import ModelMemory
-from grounding.retrieval.index import IndexUnavailable
-from grounding.retrieval.ranking import RerankUnavailable
+from grounding.prompt_input import ModelMemory
+from grounding.retrieval import IndexUnavailable, RerankUnavailable
 from promptpolicy.policy import EVERYWHERE, Place
 from promptpolicy.sigils import Sigils
-from runtime.background.migration import DAY_SECONDS, former_collections, underway
-from runtime.embedded.llama import check_platform, find_weights
+from runtime.background import DAY_SECONDS, former_collections, underway
+from runtime.embedded import check_platform, find_weights
 from runtime.http.auth import Routes, caller_of, require_everywhere
 from runtime.http.errors import reply
-from runtime.ingress.platforms import examine_platforms, place_of, platforms_on
+from runtime.ingress import examine_platforms, place_of, platforms_on
 from runtime.llm import EMBEDDING_MODEL, LiteLLMReranker, ModelFailed
-from runtime.machine.hardware import Seen
-from runtime.search.collections import APART
-from runtime.search.deepening import why_not
-from runtime.workspaces.workspaces import SAMPLE
+from runtime.machine import Seen
+from runtime.search import APART, why_not
+from runtime.workspaces import SAMPLE
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 # ---- doctor models ----

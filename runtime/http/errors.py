@@ -17,9 +17,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from connectors.message import AgentRuntimeError, InvalidWorkspaceId, StoreUnavailable
-from grounding.codex.codex import CodexFull, CodexTooNew
-from grounding.documents.library import DocumentMissing, DocumentRefused
-from grounding.memory.global_context.lines import (
+from grounding.codex import CodexFull, CodexTooNew
+from grounding.documents import DocumentMissing, DocumentRefused
+from grounding.memory.global_context import (
     GlobalContextFull,
     LineChanged,
     NoSuchLine,
@@ -27,21 +27,19 @@ from grounding.memory.global_context.lines import (
     TooManyWaiting,
     UnfitLine,
 )
-from grounding.memory.records.model import NeverDeleted, NoSuchRecord, RecordBusy, RecordRefused
-from grounding.prompt.assemble import ContextTooLarge
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
+from grounding.memory.records import NeverDeleted, NoSuchRecord, RecordBusy, RecordRefused
+from grounding.prompt import ContextTooLarge
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from promptpolicy.condense import NotCondensed
 from promptpolicy.directives import NoSuchVersion
 from promptpolicy.policy import InvalidDirective, PolicyTooLarge
 from promptpolicy.publishing import VersionMoved
-from runtime.access.pairing import AlreadyDecided, TooManyAttempts, UnknownCode
-from runtime.background.contexts import ContextMoved
-from runtime.background.directives import ModelSilent
-from runtime.billing.budgets import BudgetExceeded
+from runtime.access import AlreadyDecided, TooManyAttempts, UnknownCode
+from runtime.background import ContextMoved, ModelSilent
+from runtime.billing import BudgetExceeded
 from runtime.stores import NewerFormat
 from runtime.turns import MailboxFull, UnknownLetter, UnknownTurn
-from runtime.workspaces.workspaces import UnknownWorkspace, WorkspaceInSettings
+from runtime.workspaces import UnknownWorkspace, WorkspaceInSettings
 
 # ---- replies ----
 #

@@ -25,17 +25,14 @@ from connectors.message import (
     Role,
     StoreUnavailable,
 )
-from connectors.text.split import cluster_edge
-from grounding.transcript.log import Transcript
-from runtime.access.limits import Admission, RateLimit, in_words
-from runtime.access.pairing import Request
-from runtime.access.roles import Access, Decision
-from runtime.background.karma import Marking
-from runtime.commands.registry import Commands, Spoken, code, plain, spoken
-from runtime.coordination.hub import Hub
-from runtime.delivery.outbox import Outbox, address_of
-from runtime.delivery.preview import Shows, Watched
-from runtime.observability.events import about
+from connectors.text import cluster_edge
+from grounding.transcript import Transcript
+from runtime.access import Access, Admission, Decision, RateLimit, Request, in_words
+from runtime.background import Marking
+from runtime.commands import Commands, Spoken, code, plain, spoken
+from runtime.coordination import Hub
+from runtime.delivery import Outbox, Shows, Watched, address_of
+from runtime.observability import about
 from runtime.stores import NewerFormat
 from runtime.turns import (
     AmendResult,
@@ -49,8 +46,7 @@ from runtime.turns import (
     notify_interrupted,
     notify_worker,
 )
-from runtime.workspaces.places import Places, Settled
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Places, Settled, Workspaces
 
 MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 200

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import structlog
 
 from connectors.message import EVERYONE, PLACE_PREFIX, ConversationKey, Scope, place_audience
-from grounding.memory.global_context.store import GlobalContexts
-from grounding.memory.karma.store import MarkStore
+from grounding.memory.global_context import GlobalContexts
+from grounding.memory.karma import MarkStore
+from grounding.memory.records import RecordStore
 from grounding.memory.records import records as records_records
-from grounding.memory.records.store import RecordStore
-from grounding.prompt_input.run_context import audience_of
-from runtime.delivery.outbox import PartStates
+from grounding.prompt_input import audience_of
+from runtime.delivery import PartStates
 from runtime.turns import Lane, Mailbox, Manifests
-from runtime.workspaces.workspaces import WorkspaceInSettings
+from runtime.workspaces import WorkspaceInSettings
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 _PAGE = 1000

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
-from runtime.embedded.llama import CONTEXT_TOKENS
+from runtime.embedded import CONTEXT_TOKENS
 from runtime.llm.loader import load_litellm
 
 DEFAULT_WINDOW_TOKENS = 8192

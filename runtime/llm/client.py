@@ -19,8 +19,7 @@ import structlog
 
 from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
 from connectors.connector import Health, State
-from runtime.embedded.child import ChildFailed
-from runtime.embedded.llama import LocalModelServer
+from runtime.embedded import ChildFailed, LocalModelServer
 from runtime.llm.capabilities import OLLAMA_URL, Capabilities, credentials, has_own_server, is_served_by_ollama
 from runtime.llm.errors import (
     LONGEST_RETRY_AFTER_SECONDS,

@@ -11,9 +11,8 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, Usage
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector, WordLlamaEmbedder
+from grounding.retrieval import Embedder, EmbedderUnavailable, RerankUnavailable, Vector, WordLlamaEmbedder
 from grounding.retrieval.minilm import MiniLMEmbedder
-from grounding.retrieval.ranking import RerankUnavailable
 from runtime.llm.capabilities import credentials
 from runtime.llm.errors import classify_error
 from runtime.llm.loader import load_litellm

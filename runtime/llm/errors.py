@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from connectors.message import AgentRuntimeError
-from runtime.access.limits import MOMENT_SECONDS, in_words
+from runtime.access import MOMENT_SECONDS, in_words
 
 LONGEST_RETRY_AFTER_SECONDS = 20.0
 """If a provider asks for a longer pause, the next model is asked."""

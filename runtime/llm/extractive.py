@@ -15,10 +15,9 @@ from litellm.types.llms.openai import ChatCompletionUsageBlock
 from litellm.types.utils import GenericStreamingChunk
 
 from config.settings import EXTRACTIVE
-from grounding.extractive import answer
-from grounding.extractive.quotable import text_of
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.embedding import WordLlamaEmbedder
+from grounding.extractive import answer, text_of
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import WordLlamaEmbedder
 
 PROVIDER = EXTRACTIVE.partition("/")[0]
 

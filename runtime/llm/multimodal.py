@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectors.message import Usage
-from grounding.prompt_input.blocks import SEPARATOR
+from grounding.prompt_input import SEPARATOR
 from runtime.llm.streaming import Message, Target
 
 TOOL_RESULTS_HEAD = "What you looked up for this answer. You cannot look up more: answer now, with what there is."

@@ -18,8 +18,8 @@ from itertools import pairwise
 from typing import Any
 
 from connectors.message import ConversationKey
-from grounding.prompt.session_prefix import standing_ends
-from grounding.prompt_input.blocks import SEPARATOR, Prompt, Volatility
+from grounding.prompt import standing_ends
+from grounding.prompt_input import SEPARATOR, Prompt, Volatility
 from runtime.llm.streaming import Message
 
 MARK: Mapping[str, Any] = {"type": "ephemeral"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from grounding.prompt_input.run_context import Device, EnvironmentInput
+from grounding.prompt_input import Device, EnvironmentInput
 
 MIB = 2**20
 LOW_BATTERY_PERCENT = 20

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import structlog
 
 from config.settings import SMOLLM2, Settings
-from grounding.prompt.memory_budget import CacheShape, shape_of
-from grounding.prompt_input.run_context import ModelMemory
-from runtime.embedded.llama import installed_weights
+from grounding.prompt import CacheShape, shape_of
+from grounding.prompt_input import ModelMemory
+from runtime.embedded import installed_weights
 from runtime.llm import OLLAMA_PREFIXES, OLLAMA_URL, credentials
 from runtime.machine.hardware import NO_GPU, Seen
 

@@ -13,8 +13,8 @@ import structlog
 
 from config.settings import Settings
 from connectors.connector import Health, State
-from grounding.prompt.memory_budget import frozen, has_crossed
-from grounding.prompt_input.run_context import EnvironmentInput, Link, ModelMemory
+from grounding.prompt import frozen, has_crossed
+from grounding.prompt_input import EnvironmentInput, Link, ModelMemory
 from runtime.machine.hardware import Cards, Seen, Supply, free_memory_mib, supply
 from runtime.machine.model_memory import ModelMemories
 

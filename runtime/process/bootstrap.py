@@ -15,79 +15,71 @@ import structlog
 
 from config.settings import Settings
 from connectors.connector import Accept, Connector, Health
-from connectors.http.connector import HttpConnector
+from connectors.http import HttpConnector
 from connectors.message import Scope, StoreUnavailable
-from connectors.web.connector import WebConnector
-from grounding.codex.codex import FindsMaterial, search_codex
+from connectors.web import WebConnector
+from grounding.codex import FindsMaterial, search_codex
 from grounding.lookup_tools import read_section, search_documents
-from grounding.memory.context_document.store import ContextCopy, ContextDocuments
+from grounding.memory.context_document import ContextCopy, ContextDocuments
 from grounding.memory.frames import problem_in as problem_in_frames
-from grounding.memory.global_context.store import GlobalContexts
-from grounding.memory.global_context.tools import append_context, delete_context, replace_context
-from grounding.memory.karma.store import Karma, Likeness, MarkStore
-from grounding.memory.records.lifecycle import Rules
-from grounding.memory.records.model import KeepsRecords, ReadsRecords, Record, Type
-from grounding.memory.records.records import Records
-from grounding.memory.records.store import RecordStore
-from grounding.memory.records.tools import create_item, delete_item, expand, query_items, update_item
-from grounding.memory.selection.selection import (
-    Floor,
-    LastSelections,
-    Level,
-    RecordSelector,
-    Weights,
-    as_shown,
-    floor_for,
+from grounding.memory.global_context import GlobalContexts, append_context, delete_context, replace_context
+from grounding.memory.karma import Karma, Likeness, MarkStore
+from grounding.memory.records import (
+    KeepsRecords,
+    ReadsRecords,
+    Record,
+    Records,
+    RecordStore,
+    Rules,
+    Type,
+    create_item,
+    delete_item,
+    expand,
+    query_items,
+    update_item,
 )
+from grounding.memory.selection import Floor, LastSelections, Level, RecordSelector, Weights, as_shown, floor_for
 from grounding.pipeline import Deciding, Pipeline, Remembering
-from grounding.prompt import layers
-from grounding.prompt.layers import line
-from grounding.prompt.session_prefix import Continuing, Freezing, Sessions
-from grounding.prompt_input.tokens import LineByLine, Tokens, load_tokens
-from grounding.retrieval.index import Deeper
-from grounding.strategy.languages import problem_in
+from grounding.prompt import Continuing, Freezing, Sessions, layers, line
+from grounding.prompt_input import LineByLine, Tokens, load_tokens
+from grounding.retrieval import Deeper
+from grounding.strategy import problem_in
 from grounding.tools import Toolbox
-from grounding.transcript.log import Transcript
-from grounding.transcript.markdown_copy import MarkdownCopy
+from grounding.transcript import MarkdownCopy, Transcript
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
 from promptpolicy.policy import Kind
 from promptpolicy.sigils import Sigils
-from runtime.access.api_tokens import Tokens as ApiTokens
-from runtime.access.api_tokens import admin_token
-from runtime.access.limits import RateLimit
-from runtime.access.roles import Access
-from runtime.attachments.locate import Locator
-from runtime.attachments.reading import Files, Reading
-from runtime.attachments.uploads import KeptFiles
-from runtime.background.after_turn import RememberTurns, SummaryRefresh
+from runtime.access import Access, RateLimit, admin_token
+from runtime.access import Tokens as ApiTokens
+from runtime.attachments import Files, KeptFiles, Locator, Reading
+from runtime.background import (
+    DAY_SECONDS,
+    Changeover,
+    Condensing,
+    ContextFollowing,
+    ContextKeeping,
+    ErasedEverywhere,
+    ExtractionMarks,
+    Forgetting,
+    ForgetTurns,
+    MarkEffects,
+    Marking,
+    Rebuilding,
+    RecordKeeping,
+    RecordsExtraction,
+    RememberTurns,
+    SummaryRefresh,
+)
 from runtime.background.contexts import JOB as INDEX_CONTEXT
-from runtime.background.contexts import ContextFollowing, ContextKeeping
-from runtime.background.directives import Condensing
 from runtime.background.extraction import JOB as EXTRACT
-from runtime.background.extraction import ExtractionMarks, RecordsExtraction
 from runtime.background.forgetting import JOB as FORGET_TURNS
-from runtime.background.forgetting import Forgetting, ForgetTurns
-from runtime.background.karma import MarkEffects, Marking
-from runtime.background.migration import DAY_SECONDS, Changeover
-from runtime.background.rebuild import Rebuilding
-from runtime.background.records import ErasedEverywhere, RecordKeeping
-from runtime.billing.budgets import Budgets, RerankCosts, Spending
-from runtime.billing.prices import Prices
-from runtime.billing.usage import Usage
-from runtime.commands.documents import docs_command
-from runtime.commands.registry import Commands, CommandTurns
-from runtime.commands.wiring import build_commands
-from runtime.coordination.hub import Hub
-from runtime.coordination.jobs import Job, Jobs
-from runtime.coordination.leadership import Leadership
-from runtime.delivery.deliverer import Deliverer
-from runtime.delivery.outbox import Outbox
-from runtime.delivery.preview import Shows
-from runtime.delivery.rate_limiter import RateLimiters
-from runtime.delivery.sender import Delivery
-from runtime.embedded.child import beside
+from runtime.billing import Budgets, Prices, RerankCosts, Spending, Usage
+from runtime.commands import Commands, CommandTurns, build_commands, docs_command
+from runtime.coordination import Hub, Job, Jobs, Leadership
+from runtime.delivery import Deliverer, Delivery, Outbox, RateLimiters, Shows
+from runtime.embedded import LocalModelServer, beside, local_model
 from runtime.embedded.index_client import (
     COMMAND_SECONDS,
     QUESTION_SECONDS,
@@ -96,20 +88,14 @@ from runtime.embedded.index_client import (
     has_embedded,
     index_process,
 )
-from runtime.embedded.llama import LocalModelServer, local_model
 from runtime.formatters import Formatters, Installed, installed
-from runtime.http.auth import Security
-from runtime.http.chat_page import ChatPage, WebSessions
-from runtime.ingress.gateway import Gateway
-from runtime.ingress.removal import Audiences
+from runtime.http import ChatPage, Security, WebSessions
+from runtime.ingress import Audiences, Gateway
 from runtime.llm import IMPORT_SECONDS, LiteLLMReranker, Model
-from runtime.machine.hardware import Gpus
-from runtime.machine.model_memory import ModelMemories
-from runtime.machine.sampling import Surroundings
-from runtime.observability.stream import EventStream
+from runtime.machine import Gpus, ModelMemories, Surroundings
+from runtime.observability import EventStream
 from runtime.process.connectors import Supervisor
-from runtime.search.deepening import Deepening, why_not
-from runtime.search.knowledge import Knowledge
+from runtime.search import Deepening, Knowledge, why_not
 from runtime.stores import RedisStore, open_redis, prepare_data_dir
 from runtime.turns import (
     Answers,
@@ -128,9 +114,7 @@ from runtime.turns import (
     Turns,
     Worker,
 )
-from runtime.workspaces.conversations import ConversationList
-from runtime.workspaces.places import Places
-from runtime.workspaces.workspaces import SAMPLE, Workspaces, install_sample, make_document_folder
+from runtime.workspaces import SAMPLE, ConversationList, Places, Workspaces, install_sample, make_document_folder
 
 # ---- kept ----
 #

@@ -16,17 +16,12 @@ from starlette.applications import Starlette
 from config.load import COMMAND_VARIABLE, DefaultedNumber
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
-from runtime.access.api_tokens import FILE_NAME as TOKEN_FILE
-from runtime.embedded.child import socket_path
+from runtime.access import FILE_NAME as TOKEN_FILE
+from runtime.embedded import check_installed, socket_path
 from runtime.embedded.index_client import IndexProcess
-from runtime.embedded.installed import check_installed
-from runtime.http.app import create_app, create_health_app
-from runtime.http.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
-from runtime.ingress.platforms import open_platforms
-from runtime.observability import events
-from runtime.observability.metrics import Metrics
-from runtime.observability.redaction import Redaction
-from runtime.observability.stream import EventStream
+from runtime.http import HttpServer, create_app, create_health_app, listen_tcp, listen_unix, serving, unlink_if_ours
+from runtime.ingress import open_platforms
+from runtime.observability import EventStream, Metrics, Redaction, events
 from runtime.process.bootstrap import ROLES, Role, Runtime, open_runtime
 from runtime.stores import SOCKET_NAME, prepare_data_dir
 

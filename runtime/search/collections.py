@@ -14,21 +14,28 @@ import structlog
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, StoreUnavailable
-from grounding.codex.store import CodexIndex, CodexStore
-from grounding.documents.catalogue import Catalogue, Identity, Lacks
-from grounding.documents.indexer import Exclusive, Indexer
-from grounding.documents.ledger import Backlog
-from grounding.documents.library import Shelf
-from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.store import RecordStore
-from grounding.prompt_input.run_context import DegradedBlock
-from grounding.retrieval.chunking import ContextField, CountTokens
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.retrieval.index import Deeper, Fusion, IndexUnavailable, Kind, PassageIndex
-from grounding.retrieval.ranking import Reranker
-from grounding.retrieval.recall import Memory, Turns
-from grounding.retrieval.search import Search, Vocabulary
-from runtime.coordination.leadership import KEY as LEADER
+from grounding.codex import CodexIndex, CodexStore
+from grounding.documents import Backlog, Catalogue, Exclusive, Identity, Indexer, Lacks, Shelf
+from grounding.memory.records import RecordIndex, RecordStore
+from grounding.prompt_input import DegradedBlock
+from grounding.retrieval import (
+    ContextField,
+    CountTokens,
+    Deeper,
+    Embedder,
+    EmbedderUnavailable,
+    Fusion,
+    IndexUnavailable,
+    Kind,
+    Memory,
+    PassageIndex,
+    Reranker,
+    Search,
+    Turns,
+    Vector,
+    Vocabulary,
+)
+from runtime.coordination import KEY as LEADER
 from runtime.embedded.index_client import IndexProcess, RemoteIndex
 from runtime.llm import LiteLLMEmbedder, bundled_embedders
 

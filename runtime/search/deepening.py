@@ -17,13 +17,13 @@ import structlog
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.codex.store import CodexStore
-from grounding.documents.indexer import indexed_text_of
-from grounding.retrieval.index import Deeper, Kind, PassageIndex
+from grounding.codex import CodexStore
+from grounding.documents import indexed_text_of
+from grounding.retrieval import Deeper, Kind, PassageIndex
 from grounding.retrieval.minilm import WEIGHTS_PACKAGE
 from runtime.search.collections import tell_index_failed
 from runtime.search.knowledge import Knowledge
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Workspaces
 
 START_SECONDS = 2.0
 """After the index is open nothing is begun for so long: a start has better things to do."""

@@ -15,22 +15,38 @@ import structlog
 from config.settings import Settings
 from connectors.connector import Health, State
 from connectors.message import Scope, StoreUnavailable
-from grounding.codex.store import CodexStore
-from grounding.documents.catalogue import Catalogue, Identity, Lacks
-from grounding.documents.indexer import Progress, Status, StoringLease, Synced
-from grounding.documents.ledger import Backlog, Ledger
-from grounding.documents.library import READ_DOCUMENTS, FileShelf, Library, Shelf, Skipped
-from grounding.documents.sync import DiskCopy, SharedShelf
-from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.model import Type
-from grounding.prompt_input.run_context import DegradedBlock, Passage, RecalledTurn
-from grounding.prompt_input.tokens import Tokens
-from grounding.retrieval.chunking import ContextField
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable
-from grounding.retrieval.index import Deeper, Hit, IndexUnavailable
-from grounding.retrieval.ranking import Reranker
-from grounding.retrieval.recall import Turns as TurnIndex
-from grounding.retrieval.search import Match
+from grounding.codex import CodexStore
+from grounding.documents import (
+    READ_DOCUMENTS,
+    Backlog,
+    Catalogue,
+    DiskCopy,
+    FileShelf,
+    Identity,
+    Lacks,
+    Ledger,
+    Library,
+    Progress,
+    SharedShelf,
+    Shelf,
+    Skipped,
+    Status,
+    StoringLease,
+    Synced,
+)
+from grounding.memory.records import RecordIndex, Type
+from grounding.prompt_input import DegradedBlock, Passage, RecalledTurn, Tokens
+from grounding.retrieval import (
+    ContextField,
+    Deeper,
+    Embedder,
+    EmbedderUnavailable,
+    Hit,
+    IndexUnavailable,
+    Match,
+    Reranker,
+)
+from grounding.retrieval import Turns as TurnIndex
 from promptpolicy.file_sync import FileSyncPublisher
 from runtime.embedded.index_client import IndexProcess
 from runtime.llm import open_embedder
@@ -49,7 +65,7 @@ from runtime.search.collections import (
     with_doubt,
 )
 from runtime.search.sync import Following
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -23,14 +23,21 @@ from watchfiles import awatch
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
-from grounding.documents.ledger import Backlog
-from grounding.documents.library import is_document_path
-from grounding.documents.sync import DiskCopy, SharedShelf
-from grounding.documents.watch import FEW, Changed, changed_documents, in_pieces, watch
-from grounding.retrieval.index import IndexUnavailable
+from grounding.documents import (
+    FEW,
+    Backlog,
+    Changed,
+    DiskCopy,
+    SharedShelf,
+    changed_documents,
+    in_pieces,
+    is_document_path,
+    watch,
+)
+from grounding.retrieval import IndexUnavailable
 from promptpolicy.file_sync import FileSyncPublisher
 from runtime.search.collections import tell_index_failed
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Workspaces
 
 # ---- watching ----
 #

@@ -12,14 +12,11 @@ from dataclasses import replace
 
 from config.settings import Settings
 from connectors.message import Usage
-from grounding.prompt import assemble
-from grounding.prompt.assemble import rounds_room
-from grounding.prompt_input.blocks import SEPARATOR
-from grounding.prompt_input.tokens import Tokens
-from runtime.attachments.reading import Contents
-from runtime.billing.budgets import BudgetExceeded, Spending, prompt_tokens
-from runtime.billing.usage import REPLY
-from runtime.delivery.preview import Telling
+from grounding.prompt import assemble, rounds_room
+from grounding.prompt_input import SEPARATOR, Tokens
+from runtime.attachments import Contents
+from runtime.billing import REPLY, BudgetExceeded, Spending, prompt_tokens
+from runtime.delivery import Telling
 from runtime.llm import Completion, Message, Model, ModelFailed, ModelUnavailable, StablePrefix, with_images
 from runtime.stores import retry_until_stored
 from runtime.turns import censors

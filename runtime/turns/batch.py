@@ -8,9 +8,9 @@ from enum import StrEnum
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Fence, InboundMessage, Role
-from runtime.delivery.preview import Watched
+from runtime.delivery import Watched
 from runtime.stores import NewerFormat
-from runtime.workspaces.places import QueueMode
+from runtime.workspaces import QueueMode
 
 _VERSION = 1
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from connectors.message import ConversationKey, StoreUnavailable
-from runtime.coordination.hub import Hub, News
-from runtime.delivery.preview import tell_none_comes
+from runtime.coordination import Hub, News
+from runtime.delivery import tell_none_comes
 from runtime.turns.batch import Batch, BatchGrown
 from runtime.turns.mailbox import Mailbox
 

@@ -20,13 +20,12 @@ from typing import Any, Literal
 import structlog
 
 from connectors.message import AgentRuntimeError
-from grounding.memory.records.model import Type, WritesRecords
-from grounding.memory.selection.censors import triggered_censors
+from grounding.memory.records import Type, WritesRecords
+from grounding.memory.selection import triggered_censors
 from grounding.pipeline import seen_in
-from grounding.prompt.layers import EXPAND, line
-from grounding.prompt_input.run_context import Censor, RunContext, SelectedRecord, audience_of
-from grounding.prompt_input.sections import one_line
-from grounding.retrieval.bm25 import term_set
+from grounding.prompt import EXPAND, line
+from grounding.prompt_input import Censor, RunContext, SelectedRecord, audience_of, one_line
+from grounding.retrieval import term_set
 from runtime.llm import Completion, ToolCall
 from runtime.turns.batch import Batch
 from runtime.turns.manifest import Manifests, RecordsOfTurn

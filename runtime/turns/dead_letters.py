@@ -15,7 +15,7 @@ import structlog
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, redis_key
-from runtime.coordination.hub import Hub
+from runtime.coordination import Hub
 from runtime.stores import pack, unpack
 from runtime.turns.batch import Batch, Envelope, Lane
 from runtime.turns.mailbox import Mailbox

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from connectors.message import OutboundMessage
-from grounding.prompt_input.run_context import RunContext
+from grounding.prompt_input import RunContext
 from runtime.llm import Completion
 from runtime.turns import replies
 from runtime.turns.censors import shown_records, used_records

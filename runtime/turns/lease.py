@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from connectors.message import StoreUnavailable, Superseded
-from runtime.coordination.work_streams import renews_after
+from runtime.coordination import renews_after
 from runtime.turns.batch import Lease
 from runtime.turns.mailbox import Mailbox
 

@@ -30,7 +30,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
-from runtime.coordination.work_streams import GROUP, Given, WorkStreams
+from runtime.coordination import GROUP, Given, WorkStreams
 from runtime.turns import mailbox_scripts as scripts
 from runtime.turns.batch import (
     AmendResult,

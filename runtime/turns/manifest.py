@@ -28,9 +28,8 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from connectors.message import AgentRuntimeError, Scope, redis_key
-from grounding.prompt.session_prefix import UNKNOWN, Prefix
-from grounding.prompt_input.blocks import Prompt
-from grounding.prompt_input.run_context import CodexFile, RunContext
+from grounding.prompt import UNKNOWN, Prefix
+from grounding.prompt_input import CodexFile, Prompt, RunContext
 from runtime.stores import pack, unpack
 
 if TYPE_CHECKING:

@@ -16,33 +16,29 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
-from grounding.codex.codex import (
+from grounding.codex import (
     SCOPE,
     SEARCH_CODEX,
     Chosen,
     CodexEntry,
+    CodexStore,
     CodexTooNew,
+    Holding,
     Room,
     Size,
     choose,
     shown_path,
     size_of,
 )
-from grounding.codex.store import CodexStore, Holding
 from grounding.pipeline import why
-from grounding.prompt import layers
-from grounding.prompt.memory_budget import room_tokens
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import CodexFile, CodexInput, DegradedBlock, Injected, ModelMemory, Passage
-from grounding.prompt_input.tokens import Tokens
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
-from runtime.coordination.hub import Hub, News
-from runtime.search.collections import Collection, tell_index_failed
-from runtime.search.knowledge import Knowledge
+from grounding.prompt import layers, room_tokens
+from grounding.prompt_input import Budgets, CodexFile, CodexInput, DegradedBlock, Injected, ModelMemory, Passage, Tokens
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
+from runtime.coordination import Hub, News
+from runtime.search import Collection, Knowledge, tell_index_failed
 from runtime.turns.tools import OfferedTools, Tooling
 from runtime.turns.turn_state import Question
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Workspaces
 
 REMEMBERED_CHARACTERS = 32_000_000
 """Texts that are kept in memory, of the places that were asked about last."""

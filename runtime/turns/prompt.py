@@ -15,23 +15,37 @@ from config.settings import Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope, StoreUnavailable
 from grounding.memory.frames import SHIPPED, Frames, InvalidFrames, frames_of
 from grounding.pipeline import Deciding, Grounds, Pipeline, true_error, why
-from grounding.prompt import assemble
-from grounding.prompt.formatters import Request
-from grounding.prompt.layers import LONGEST_TOKEN_CHARACTERS, tells_all
-from grounding.prompt.memory_budget import Condensed, condensed
-from grounding.prompt.session_prefix import UNKNOWN, Shown, after, compared, session, stood
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import DegradedBlock, ModelMemory, RunContext, SigilInput, TailEntry
-from grounding.prompt_input.tokens import LineByLine, Tokens
-from grounding.strategy.cues import Cues
-from grounding.strategy.languages import ENGLISH, InvalidCues, cues_of
-from grounding.strategy.strategy import Choice, Strategy
+from grounding.prompt import (
+    LONGEST_TOKEN_CHARACTERS,
+    UNKNOWN,
+    Condensed,
+    Request,
+    Shown,
+    after,
+    assemble,
+    compared,
+    condensed,
+    session,
+    stood,
+    tells_all,
+)
+from grounding.prompt_input import (
+    Budgets,
+    DegradedBlock,
+    LineByLine,
+    ModelMemory,
+    RunContext,
+    SigilInput,
+    TailEntry,
+    Tokens,
+)
+from grounding.strategy import ENGLISH, Choice, Cues, InvalidCues, Strategy, cues_of
 from promptpolicy import policy
 from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Directive, Kind, Policy, PolicyTooLarge
 from runtime.formatters import Formatters, Made
 from runtime.llm import Model
-from runtime.machine.sampling import Surroundings
+from runtime.machine import Surroundings
 from runtime.turns.material import ChosenMaterial, MaterialChooser, MaterialRequest, merged
 from runtime.turns.tools import NO_TOOLS, Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from config.settings import EXTRACTIVE
 from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Role, Source
-from grounding.prompt import assemble, citations
-from grounding.prompt.layers import label
-from grounding.prompt_input.run_context import Censor, Passage
-from runtime.attachments.reading import Contents
-from runtime.billing.budgets import BudgetExceeded
+from grounding.prompt import assemble, citations, label
+from grounding.prompt_input import Censor, Passage
+from runtime.attachments import Contents
+from runtime.billing import BudgetExceeded
 from runtime.llm import Completion, ModelFailed, replace_surrogates
 from runtime.turns import censors
 from runtime.turns.batch import Batch

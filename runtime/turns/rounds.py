@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from connectors.message import Usage
-from grounding.prompt_input.blocks import SEPARATOR
-from grounding.prompt_input.run_context import Passage
-from grounding.prompt_input.tokens import Tokens
+from grounding.prompt_input import SEPARATOR, Passage, Tokens
 from runtime.llm import Completion, Message, ToolCall
 
 CALL_TOKENS = 12

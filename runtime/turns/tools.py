@@ -18,13 +18,11 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role
-from grounding.codex.codex import SEARCH_CODEX
-from grounding.memory.karma.karma import SCOPE as MARKS
+from grounding.codex import SEARCH_CODEX
+from grounding.memory.karma import SCOPE as MARKS
 from grounding.pipeline import why
-from grounding.prompt.layers import NO_ROOM, USUAL_TOKEN_CHARACTERS, label, tool_results_rendered
-from grounding.prompt_input.run_context import Censor, RunContext
-from grounding.prompt_input.sections import as_data
-from grounding.prompt_input.tokens import Tokens, clip
+from grounding.prompt import NO_ROOM, USUAL_TOKEN_CHARACTERS, label, tool_results_rendered
+from grounding.prompt_input import Censor, RunContext, Tokens, as_data, clip
 from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefused, schema_text
 from promptpolicy.sigils import Holder, Sigil, Sigils
 from runtime.llm import Model, ToolCall

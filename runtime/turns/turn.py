@@ -18,21 +18,16 @@ import structlog
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, OutboundMessage, StoreUnavailable
 from grounding.extractive import answer as extractive_answer
-from grounding.memory.global_context.lines import shown_in
+from grounding.memory.global_context import shown_in
 from grounding.pipeline import why
 from grounding.prompt import assemble
-from grounding.prompt_input.tokens import Tokens
-from grounding.retrieval.embedding import WordLlamaEmbedder
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from grounding.transcript.markdown_copy import MarkdownCopy
-from runtime.attachments.reading import Contents, Reading, written
-from runtime.billing.budgets import BudgetExceeded, Spending
-from runtime.billing.usage import TRANSCRIPTION
-from runtime.coordination.hub import Hub
-from runtime.coordination.jobs import Job, Jobs
-from runtime.delivery.outbox import Outbox
-from runtime.delivery.preview import Telling, telling
+from grounding.prompt_input import Tokens
+from grounding.retrieval import WordLlamaEmbedder
+from grounding.transcript import Entry, EntryRole, MarkdownCopy, Transcript
+from runtime.attachments import Contents, Reading, written
+from runtime.billing import TRANSCRIPTION, BudgetExceeded, Spending
+from runtime.coordination import Hub, Job, Jobs
+from runtime.delivery import Outbox, Telling, telling
 from runtime.llm import Model, ModelFailed, Transcription
 from runtime.stores import retry_until_stored
 from runtime.turns import replies
@@ -46,7 +41,7 @@ from runtime.turns.manifest import Manifests, UnknownTurn
 from runtime.turns.prompt import PromptBuilder
 from runtime.turns.tools import Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question, TurnState
-from runtime.workspaces.places import Places
+from runtime.workspaces import Places
 
 BOT = "agent-runtime"
 REMEMBER = ("turn.remember",)

@@ -7,13 +7,10 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from connectors.message import PLACE_PREFIX, ConversationKey, OutboundMessage, Role, place_audience
-from grounding.prompt.layers import LONGEST_TOKEN_CHARACTERS
-from grounding.prompt.session_prefix import UNKNOWN, Prefix, Shown
-from grounding.prompt_input.blocks import Prompt
-from grounding.prompt_input.run_context import DegradedBlock, Participant, Query, QuotedMessage, RunContext
-from grounding.prompt_input.sections import speaker, spoken
-from runtime.attachments.reading import NOTHING, Contents
-from runtime.billing.budgets import Payer, Reservation
+from grounding.prompt import LONGEST_TOKEN_CHARACTERS, UNKNOWN, Prefix, Shown
+from grounding.prompt_input import DegradedBlock, Participant, Prompt, Query, QuotedMessage, RunContext, speaker, spoken
+from runtime.attachments import NOTHING, Contents
+from runtime.billing import Payer, Reservation
 from runtime.llm import Completion, Transcription
 from runtime.turns.batch import Batch
 from runtime.turns.checkpoint import TurnCheckpoint

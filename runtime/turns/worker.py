@@ -14,10 +14,9 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
-from runtime.coordination.hub import Hub, News
-from runtime.coordination.work_streams import asks_after
-from runtime.delivery.preview import tell_none_comes
-from runtime.observability.events import about
+from runtime.coordination import Hub, News, asks_after
+from runtime.delivery import tell_none_comes
+from runtime.observability import about
 from runtime.turns.batch import Batch, BatchGrown, Lane, Lease, WorkItem
 from runtime.turns.lease import HAND_BACK_SECONDS, hand_back_lease, hold_lease
 from runtime.turns.mailbox import Mailbox

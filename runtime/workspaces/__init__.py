@@ -1,0 +1,39 @@
+"""Workspaces (tenants), the platform places that belong to them, and what holds in a place."""
+
+from runtime.workspaces.conversations import ConversationList
+from runtime.workspaces.places import (
+    ANSWERING,
+    EVERYWHERE,
+    MAX_PLACE_CHARACTERS,
+    QUEUE_MODES,
+    Answering,
+    Places,
+    QueueMode,
+    Settled,
+)
+from runtime.workspaces.workspaces import (
+    SAMPLE,
+    UnknownWorkspace,
+    WorkspaceInSettings,
+    Workspaces,
+    install_sample,
+    make_document_folder,
+)
+
+__all__ = [
+    "ANSWERING",
+    "EVERYWHERE",
+    "MAX_PLACE_CHARACTERS",
+    "QUEUE_MODES",
+    "SAMPLE",
+    "Answering",
+    "ConversationList",
+    "Places",
+    "QueueMode",
+    "Settled",
+    "UnknownWorkspace",
+    "WorkspaceInSettings",
+    "Workspaces",
+    "install_sample",
+    "make_document_folder",
+]

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Scope, encode_id, redis_key
-from connectors.web.backend import Conversation
-from connectors.web.convert import NAME, place
+from connectors.web import NAME, Conversation, place
 from runtime.stores import pack, unpack
 
 if TYPE_CHECKING:

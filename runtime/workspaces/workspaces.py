@@ -31,7 +31,7 @@ from connectors.message import (
     check_workspace_id,
     redis_key,
 )
-from grounding.documents.library import Library
+from grounding.documents import Library
 from runtime.stores import pack, unpack
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import EVERYONE, Scope
-from runtime.http.app import create_app
+from runtime.http import create_app
 from runtime.llm import Completion
 from tests.contract.slack_harness import slack_connector
 from tests.contract.telegram_harness import telegram_connector

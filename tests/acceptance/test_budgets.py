@@ -12,8 +12,9 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, StoreUnavailable
-from runtime.billing.budgets import Cost, Term
-from runtime.coordination.jobs import Job
+from runtime.billing import Term
+from runtime.billing.budgets import Cost
+from runtime.coordination import Job
 from runtime.turns.manifest import Manifests
 from tests.acceptance.test_commands_chat import BO, LENA, Chat
 from tests.acceptance.test_files import Chat as Hearing

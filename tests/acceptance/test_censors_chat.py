@@ -10,8 +10,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
-from grounding.memory.records.model import NewRecord, Provenance, Record, Type
-from grounding.memory.records.store import RecordStore
+from grounding.memory.records import NewRecord, Provenance, Record, RecordStore, Type
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, told
 from tests.emulators.toolbox import Desk, desk

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from connectors.message import ConversationKey
-from grounding.memory.context_document.document import bodies, render
-from grounding.memory.context_document.store import ContextDocument
+from grounding.memory.context_document import ContextDocument, bodies
+from grounding.memory.context_document.document import render
 from tests.emulators.bot import Bot
 from tests.emulators.openai import Reply, in_background
 

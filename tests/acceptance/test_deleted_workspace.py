@@ -8,8 +8,8 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.retrieval.index import IndexUnavailable
-from runtime.ingress.removal import remove_workspace
+from grounding.retrieval import IndexUnavailable
+from runtime.ingress import remove_workspace
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI

@@ -11,7 +11,7 @@ from typing import Any
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.records.model import NewRecord, Provenance, Type
+from grounding.memory.records import NewRecord, Provenance, Type
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.hiding import places_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.global_context.lines import By, Editor
+from grounding.memory.global_context import By, Editor
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 

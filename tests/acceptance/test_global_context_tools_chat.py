@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.global_context.lines import By, Editor
+from grounding.memory.global_context import By, Editor
 from tests.acceptance.test_global_context_chat import BO, UNRELATED, known
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, told

@@ -10,8 +10,8 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.records.model import Type
-from grounding.prompt_input.run_context import Device, ModelMemory
+from grounding.memory.records import Type
+from grounding.prompt_input import Device, ModelMemory
 from runtime.machine.hardware import Cards
 from runtime.machine.sampling import SILENT
 from runtime.process import bootstrap

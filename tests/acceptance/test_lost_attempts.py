@@ -13,8 +13,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
-from runtime.billing.budgets import Budgets, Spending, Term
-from runtime.billing.usage import ModelUsage
+from runtime.billing import Budgets, ModelUsage, Spending, Term
 from runtime.turns.mailbox import Mailbox
 from tests.acceptance.test_commands_chat import BO, LENA, Chat
 from tests.contract.telegram_harness import telegram_connector

@@ -8,7 +8,7 @@ from typing import Any
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.records.model import Type
+from grounding.memory.records import Type
 from runtime.llm import Completion
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, about_records, told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectors.message import Scope
-from grounding.memory.records.model import NewRecord, Provenance, Type
+from grounding.memory.records import NewRecord, Provenance, Type
 from tests.emulators.bot import Bot
 
 ACME = Scope("acme")

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from config.settings import Settings
 from connectors.message import Scope
+from grounding.prompt import UNKNOWN
 from grounding.prompt.layers import FOOT
-from grounding.prompt.session_prefix import UNKNOWN
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 

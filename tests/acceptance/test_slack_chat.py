@@ -11,7 +11,7 @@ import pytest_asyncio
 from config.settings import Settings
 from connectors.message import Role
 from connectors.slack.connector import SlackConnector
-from runtime.http.app import create_app
+from runtime.http import create_app
 from tests.contract.slack_harness import slack_connector, slack_connector_over_http
 from tests.emulators import slack as emulated
 from tests.emulators.bot import Bot, running_bot

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, StoreUnavailable
-from runtime.delivery.outbox import Outbox
+from runtime.delivery import Outbox
 from runtime.turns.batch import Batch, Lease
 from tests.acceptance.test_discord_chat import LENA, Chat
 from tests.contract.discord_harness import discord_connector

@@ -10,7 +10,7 @@ import pytest_asyncio
 from config.settings import Settings
 from connectors.message import Role
 from grounding.prompt import layers
-from runtime.http.app import create_app
+from runtime.http import create_app
 from tests.contract.telegram_harness import PUBLIC_URL, telegram_connector, telegram_connector_by_webhook
 from tests.emulators import telegram as emulated
 from tests.emulators.bot import Bot, running_bot

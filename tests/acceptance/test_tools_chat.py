@@ -14,8 +14,9 @@ import pytest_asyncio
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from grounding.prompt import assemble
-from grounding.prompt_input.run_context import SigilInput
-from runtime.billing.budgets import Cost, Term
+from grounding.prompt_input import SigilInput
+from runtime.billing import Term
+from runtime.billing.budgets import Cost
 from runtime.http.doctor import examine
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from connectors.console.connector import ConsoleConnector
+from connectors.console import ConsoleConnector
 from tests.contract.connector_suite import Place
 from tests.emulators.terminal import FakeTerminal
 

@@ -11,7 +11,7 @@ import httpx
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from connectors.http.connector import HttpConnector
+from connectors.http import HttpConnector
 from connectors.message import OutboundMessage, OutboundPart, Receipt, Role
 from tests.contract.connector_suite import Place, eventually
 

@@ -16,9 +16,20 @@ from qdrant_client import AsyncQdrantClient
 from qdrant_client.http.exceptions import UnexpectedResponse
 
 from connectors.message import Scope
-from grounding.retrieval.bm25 import encode_document, encode_query
-from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, PassageIndex, Source
+from grounding.retrieval import (
+    AskDeep,
+    Entry,
+    Fusion,
+    Hit,
+    IndexUnavailable,
+    Kind,
+    Passage,
+    PassageIndex,
+    Source,
+    Vector,
+    encode_document,
+)
+from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.qdrant_server import ServerIndex
 from tests.emulators.embedder import HashedWords

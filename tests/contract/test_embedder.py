@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
+from grounding.retrieval import Embedder, EmbedderUnavailable, WordLlamaEmbedder
 from grounding.retrieval.minilm import MiniLMEmbedder
 from tests.emulators.embedder import HashedWords
 

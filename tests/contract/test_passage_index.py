@@ -24,10 +24,7 @@ from qdrant_client.http import exceptions
 from structlog.testing import capture_logs
 
 from connectors.message import Scope
-from grounding.retrieval import qdrant_edge, qdrant_server
-from grounding.retrieval.bm25 import SparseVector, encode_document, encode_query
-from grounding.retrieval.index import (
-    Arm,
+from grounding.retrieval import (
     Entry,
     Fusion,
     Hit,
@@ -36,11 +33,16 @@ from grounding.retrieval.index import (
     Passage,
     PassageIndex,
     Source,
-    cosine,
+    SparseVector,
+    collection_name,
+    encode_document,
+    qdrant_edge,
+    qdrant_server,
 )
+from grounding.retrieval.bm25 import encode_query
+from grounding.retrieval.index import Arm, cosine
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.qdrant_server import ServerIndex
-from grounding.retrieval.stored import collection_name
 from runtime.embedded.index_client import RemoteIndex, index_process
 from tests.emulators.embedder import HashedWords
 from tests.emulators.qdrant import SharedQdrant

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient
 
 from connectors.message import Scope
-from grounding.retrieval.bm25 import encode_document, encode_query
-from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex, Source
+from grounding.retrieval import Entry, Kind, Passage, PassageIndex, Source, Vector, encode_document
+from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.qdrant_server import ServerIndex
 from tests.emulators.embedder import HashedWords

@@ -12,21 +12,22 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import Scope
-from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.model import (
+from grounding.memory.records import (
     KeepsRecords,
     NeverDeleted,
     NewRecord,
     NoSuchRecord,
     Origin,
     Provenance,
+    RecordIndex,
     RecordRefused,
+    Records,
+    RecordStore,
     State,
     Type,
+    place,
 )
-from grounding.memory.records.records import Records
-from grounding.memory.records.store import RecordStore, place
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import load_tokens
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.embedder import HashedWords
 from tests.emulators.records import RememberedRecords

@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from connectors.message import ConversationKey, Role
-from connectors.web.backend import COOKIE, Backend, Conversation, File, PastMessage, Person, Session
-from connectors.web.connector import WebConnector
+from connectors.web import Conversation, File, PastMessage, Person, Session, WebConnector
+from connectors.web.backend import COOKIE, Backend
 from tests.contract.connector_suite import Place
 from tests.emulators.web_page import shown
 

@@ -16,12 +16,10 @@ from starlette.applications import Starlette
 from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import Scope
-from runtime.embedded.child import beside
+from runtime.embedded import beside
 from runtime.llm import load_litellm
-from runtime.observability import events
-from runtime.observability.redaction import Redaction
-from runtime.observability.stream import EventStream
-from runtime.process.bootstrap import ALL_PARTS, Part, Runtime, open_runtime
+from runtime.observability import EventStream, Redaction, events
+from runtime.process import ALL_PARTS, Part, Runtime, open_runtime
 from tests.emulators.openai import FakeOpenAI, in_background
 
 DOCUMENTS = {

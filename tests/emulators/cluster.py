@@ -17,7 +17,7 @@ from typing import Any
 
 import redis.asyncio as plain
 
-from runtime.embedded.child import die_with_parent
+from runtime.embedded import die_with_parent
 from runtime.embedded.redis import find_binary
 
 SLOTS = 16384

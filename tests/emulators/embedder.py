@@ -6,8 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 
-from grounding.retrieval.bm25 import terms
-from grounding.retrieval.embedding import EmbedderUnavailable, Vector
+from grounding.retrieval import EmbedderUnavailable, Vector, terms
 
 
 class HashedWords:

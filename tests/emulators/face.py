@@ -15,13 +15,9 @@ import httpx
 from fastapi import FastAPI
 
 from config.settings import Settings
-from runtime.http.app import create_app
-from runtime.http.server import listen_tcp, serving
-from runtime.observability import events
-from runtime.observability.metrics import Metrics
-from runtime.observability.redaction import Redaction
-from runtime.observability.stream import EventStream
-from runtime.process.bootstrap import Runtime, open_runtime
+from runtime.http import create_app, listen_tcp, serving
+from runtime.observability import EventStream, Metrics, Redaction, events
+from runtime.process import Runtime, open_runtime
 
 ADMIN = "the-admin-token-of-the-tests"
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from grounding.memory.karma.store import Karma, Likeness, MarkStore
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.embedding import Embedder
-from grounding.transcript.log import Transcript
+from grounding.memory.karma import Karma, Likeness, MarkStore
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import Embedder
+from grounding.transcript import Transcript
 from promptpolicy.sigils import Sigils
-from runtime.access.roles import Access
-from runtime.background.karma import MarkEffects, Marking, RemembersChanges
-from runtime.coordination.hub import Hub
-from runtime.delivery.outbox import Outbox
+from runtime.access import Access
+from runtime.background import MarkEffects, Marking
+from runtime.background.karma import RemembersChanges
+from runtime.coordination import Hub
+from runtime.delivery import Outbox
 from runtime.turns.manifest import Manifests
 from tests.emulators.embedder import HashedWords
 from tests.emulators.records import RememberedRecords

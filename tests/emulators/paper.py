@@ -14,7 +14,7 @@ from connectors.message import (
     Receipt,
     StoreUnavailable,
 )
-from runtime.coordination.work_streams import WorkStreams
+from runtime.coordination import WorkStreams
 from runtime.delivery.outbox import streams_of
 from tests.emulators.bot import Bot
 

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from connectors.message import EVERYONE, Scope
-from grounding.memory.records import lifecycle, records
-from grounding.memory.records.lifecycle import Rules
-from grounding.memory.records.model import (
+from grounding.memory.records import (
     Added,
+    Change,
     FoundRecord,
     NeverDeleted,
     NewRecord,
@@ -19,14 +18,16 @@ from grounding.memory.records.model import (
     Provenance,
     Record,
     RecordRefused,
+    Rules,
     State,
     Type,
-    indexed_text,
-    with_short_forms,
+    lifecycle,
+    place,
+    records,
 )
-from grounding.memory.records.store import Change, place
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.bm25 import term_set
+from grounding.memory.records.model import indexed_text, with_short_forms
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import term_set
 from grounding.retrieval.index import cosine
 from tests.emulators.embedder import HashedWords
 

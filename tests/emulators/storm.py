@@ -22,10 +22,9 @@ import httpx
 from redis.asyncio import Redis
 
 from connectors.message import ConversationKey, StoreUnavailable
-from grounding.transcript.entry import EntryRole
-from grounding.transcript.log import Transcript
+from grounding.transcript import EntryRole, Transcript
 from runtime import stores
-from runtime.coordination.work_streams import WorkStreams
+from runtime.coordination import WorkStreams
 from runtime.delivery.outbox import PartState, Stage, streams_of
 from runtime.turns.batch import Lane
 from runtime.turns.mailbox import Mailbox

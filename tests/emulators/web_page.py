@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from connectors.text.tree import Node
+from connectors.text import Node
 
 _BLOCKS = frozenset({"p", "h3", "h4", "h5", "h6", "li", "pre", "tr", "hr"})
 

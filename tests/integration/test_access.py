@@ -13,7 +13,16 @@ from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import CALLER_PREFIX, Author, InboundKind, InboundMessage, Role
-from runtime.access.api_tokens import Tokens, Unauthenticated
+from runtime.access import (
+    Access,
+    AlreadyDecided,
+    Decision,
+    Person,
+    Tokens,
+    TooManyAttempts,
+    Unauthenticated,
+    UnknownCode,
+)
 from runtime.access.pairing import (
     ATTEMPT_SECONDS,
     CODE_ALPHABET,
@@ -23,12 +32,9 @@ from runtime.access.pairing import (
     MAX_MESSAGES,
     MAX_PENDING,
     MAX_WRONG_CODES,
-    AlreadyDecided,
     Pairing,
-    TooManyAttempts,
-    UnknownCode,
 )
-from runtime.access.roles import ASK_HERE, MAX_NOTICES, WAIT_HERE, Access, Decision, Person
+from runtime.access.roles import ASK_HERE, MAX_NOTICES, WAIT_HERE
 
 DIRECT = InboundMessage(
     connector="telegram", external_id="42", message_id="1", author=Author("42", "Ann"), text="hi", direct=True

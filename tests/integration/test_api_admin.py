@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.message import Author, InboundMessage, Scope
-from runtime.billing.budgets import Term
+from runtime.billing import Term
 from tests.emulators.face import Face, sse
 from tests.emulators.openai import FakeOpenAI
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from connectors.message import Scope
-from runtime.billing.budgets import TERMS, Cost
+from runtime.billing import TERMS
+from runtime.billing.budgets import Cost
 from tests.emulators.face import Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

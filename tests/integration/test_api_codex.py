@@ -12,7 +12,7 @@ import pytest
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.prompt import assemble
-from grounding.retrieval.index import Kind
+from grounding.retrieval import Kind
 from tests.emulators import openai
 from tests.emulators.face import ADMIN, Face, serving_face
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from grounding.retrieval.index import IndexUnavailable
+from grounding.retrieval import IndexUnavailable
 from tests.emulators.face import Face, sse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectors.web.connector import FILES
-from runtime.access.api_tokens import Caller, Tokens
+from runtime.access import Caller, Tokens
 from runtime.http import sse
 from tests.emulators.face import ADMIN, Face
 

@@ -14,10 +14,10 @@ import pytest_asyncio
 from config.settings import Settings
 from connectors.connector import AttachmentUnavailable, Location
 from connectors.message import Attachment, Author, ConversationKey, Fence, InboundMessage, Role
-from grounding.prompt_input.run_context import AttachedText
-from runtime.attachments.locate import Locator
-from runtime.attachments.reading import MAX_FILES, MAX_IMAGES, NOTHING, Contents, Files, Reading, written
-from runtime.coordination.hub import Hub
+from grounding.prompt_input import AttachedText
+from runtime.attachments import NOTHING, Contents, Files, Locator, Reading, written
+from runtime.attachments.reading import MAX_FILES, MAX_IMAGES
+from runtime.coordination import Hub
 from runtime.llm import ModelUnavailable, Transcription
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.turn_state import Question

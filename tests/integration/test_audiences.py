@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from connectors.message import Scope, redis_key
-from grounding.memory.global_context.lines import By, Editor
-from grounding.memory.records.model import NewRecord, Provenance, Type
+from grounding.memory.global_context import By, Editor
+from grounding.memory.records import NewRecord, Provenance, Type
 from tests.emulators.face import Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -8,11 +8,12 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import EVERYONE, Scope, redis_key
-from grounding.memory.global_context.store import GlobalContexts
-from grounding.memory.karma.store import MarkStore
-from grounding.memory.records.store import RecordStore
-from grounding.prompt_input.tokens import load_tokens
-from runtime.ingress.removal import Audiences, Private
+from grounding.memory.global_context import GlobalContexts
+from grounding.memory.karma import MarkStore
+from grounding.memory.records import RecordStore
+from grounding.prompt_input import load_tokens
+from runtime.ingress import Audiences
+from runtime.ingress.removal import Private
 from runtime.turns.manifest import Manifests
 
 ACME = Scope("acme")

@@ -16,7 +16,7 @@ from bench.figures import Spread, Verdict, share
 from bench.overhead import MESSAGES, Overhead, overheads
 from bench.platforms import platforms
 from bench.provider import provider
-from grounding.transcript.log import Transcript
+from grounding.transcript import Transcript
 from runtime import stores
 
 

@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope
 from connectors.message import Usage as Tokens
-from runtime.billing.budgets import TERMS, UNLIMITED, BudgetExceeded, Budgets, Cost, Term
-from runtime.billing.usage import Usage
+from runtime.billing import TERMS, UNLIMITED, BudgetExceeded, Budgets, Term, Usage
+from runtime.billing.budgets import Cost
 from runtime.stores import NewerFormat
 
 ACME = Scope("acme")

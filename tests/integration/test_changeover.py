@@ -17,34 +17,34 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.documents.catalogue import Catalogue, Identity, Lacks
-from grounding.memory.context_document.store import ContextDocuments
-from grounding.memory.records.model import NewRecord, Provenance, Type
-from grounding.memory.records.records import Records
-from grounding.memory.records.store import RecordStore
-from grounding.prompt_input.run_context import DegradedBlock
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.bm25 import term_set
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, WordLlamaEmbedder
-from grounding.retrieval.index import IndexUnavailable, Kind
+from grounding.documents import Catalogue, Identity, Lacks
+from grounding.memory.context_document import ContextDocuments
+from grounding.memory.records import NewRecord, Provenance, Records, RecordStore, Type
+from grounding.prompt_input import DegradedBlock, load_tokens
+from grounding.retrieval import (
+    FORM,
+    Embedder,
+    EmbedderUnavailable,
+    IndexUnavailable,
+    Kind,
+    Memory,
+    WordLlamaEmbedder,
+    term_set,
+)
 from grounding.retrieval.qdrant_server import ServerIndex
-from grounding.retrieval.recall import FORM, Memory
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from grounding.transcript.markdown_copy import MarkdownCopy
+from grounding.transcript import Entry, EntryRole, MarkdownCopy, Transcript
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
-from runtime.background.migration import Changeover, Underway, former_collections, underway
-from runtime.background.rebuild import Rebuilding
-from runtime.coordination.hub import Hub
-from runtime.embedded.child import beside
+from runtime.background import Changeover, Rebuilding, former_collections, underway
+from runtime.background.migration import Underway
+from runtime.coordination import Hub
+from runtime.embedded import beside
 from runtime.process.bootstrap import OpeningIndex
-from runtime.search import collections
+from runtime.search import Knowledge, collections
 from runtime.search.collections import FormerEmbedder, ToldTurns, identity_of
-from runtime.search.knowledge import Knowledge
 from runtime.turns.material import Materials
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.crew import ADMIN, Crew
 from tests.emulators.embedder import HashedWords

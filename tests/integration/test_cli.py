@@ -28,11 +28,10 @@ from connectors.message import Author, ConversationKey, Fence, InboundMessage, R
 from runtime.cli import directives, setup
 from runtime.cli.client import open_local
 from runtime.cli.main import INTERRUPTED, invoke
-from runtime.coordination.hub import Hub
-from runtime.embedded.child import socket_path
-from runtime.embedded.redis import embedded_redis
+from runtime.coordination import Hub
+from runtime.embedded import embedded_redis, socket_path
 from runtime.llm import load_litellm
-from runtime.process.bootstrap import ALL_PARTS, Runtime
+from runtime.process import ALL_PARTS, Runtime
 from runtime.stores import SOCKET_NAME, open_redis
 from runtime.turns.batch import Batch, Envelope, Lane
 from runtime.turns.dead_letters import DeadLetters

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from runtime.cli.client import answers
-from runtime.embedded.child import socket_path
+from runtime.embedded import socket_path
 from runtime.stores import SOCKET_NAME
 from tests.emulators.openai import FakeOpenAI
 

@@ -13,10 +13,8 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.connector import Capabilities
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
-from grounding.transcript.entry import EntryRole
-from runtime.delivery.outbox import PartStates
-from runtime.delivery.rate_limiter import RateLimiters
-from runtime.delivery.sender import Delivery
+from grounding.transcript import EntryRole
+from runtime.delivery import Delivery, PartStates, RateLimiters
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written

@@ -10,11 +10,9 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import Scope
-from grounding.codex.codex import Size
-from grounding.codex.store import CodexIndex, CodexStore
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.embedding import EmbedderUnavailable, Vector
-from grounding.retrieval.index import Kind
+from grounding.codex import CodexIndex, CodexStore, Size
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import EmbedderUnavailable, Kind, Vector
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.embedder import HashedWords
 

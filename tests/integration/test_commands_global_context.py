@@ -5,9 +5,8 @@ from __future__ import annotations
 from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
-from grounding.memory.global_context.lines import Editor
-from grounding.memory.global_context.store import GlobalContexts
-from grounding.prompt_input.tokens import load_tokens
+from grounding.memory.global_context import Editor, GlobalContexts
+from grounding.prompt_input import load_tokens
 from runtime.commands.memory import GlobalContext
 from runtime.commands.registry import Invocation
 

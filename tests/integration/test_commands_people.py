@@ -4,8 +4,8 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role
-from runtime.access.pairing import Pairing, UnknownCode
-from runtime.access.roles import Access
+from runtime.access import Access, UnknownCode
+from runtime.access.pairing import Pairing
 from runtime.commands.people import People
 from runtime.commands.registry import CommandRefused, Invocation
 from tests.conftest import MakeSettings

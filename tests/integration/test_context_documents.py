@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from connectors.message import ConversationKey
-from grounding.memory.context_document.store import ContextDocument, ContextDocuments
-from grounding.transcript.entry import Reach
+from grounding.memory.context_document import ContextDocument, ContextDocuments
+from grounding.transcript import Reach
 from tests.emulators.face import Face
 
 PLAIN = {"Content-Type": "text/plain; charset=utf-8"}

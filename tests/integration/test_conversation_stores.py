@@ -15,17 +15,12 @@ from redis.asyncio import Redis
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, new_turn_id
 from connectors.message import Usage as Tokens
-from grounding.memory.context_document.store import ContextDocument, ContextDocuments
-from grounding.prompt import assemble
-from grounding.prompt.session_prefix import UNKNOWN
-from grounding.prompt_input.run_context import Censor, CodexFile, CodexInput, RunContext, SelectedRecord
-from grounding.prompt_input.tokens import load_tokens
-from grounding.transcript import markdown
-from grounding.transcript.entry import Entry, EntryRole, Reach, UnknownFormat
-from grounding.transcript.log import Transcript
-from grounding.transcript.markdown_copy import MarkdownCopy
-from runtime.billing.usage import Usage
-from runtime.coordination.jobs import Job, Jobs
+from grounding.memory.context_document import ContextDocument, ContextDocuments
+from grounding.prompt import UNKNOWN, assemble
+from grounding.prompt_input import Censor, CodexFile, CodexInput, RunContext, SelectedRecord, load_tokens
+from grounding.transcript import Entry, EntryRole, MarkdownCopy, Reach, Transcript, UnknownFormat, markdown
+from runtime.billing import Usage
+from runtime.coordination import Job, Jobs
 from runtime.turns.manifest import Manifests, UnknownTurn, decompressed
 from tests.unit.test_assemble import context
 

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Role, Scope
-from grounding.strategy.languages import problem_in
+from grounding.strategy import problem_in
 from promptpolicy import policy
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher

@@ -6,8 +6,8 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, OutboundMessage, Role, Scope, new_turn_id
-from runtime.coordination.hub import Hub
-from runtime.delivery.outbox import Outbox
+from runtime.coordination import Hub
+from runtime.delivery import Outbox
 from runtime.stores import NewerFormat, pack
 from runtime.turns import dead_letters, mailbox
 from runtime.turns.batch import Batch, Envelope, Lane, MailboxFull

@@ -11,21 +11,17 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Scope
-from grounding.codex.codex import Size
-from grounding.documents.indexer import indexed_text_of, passage_of_chunk
-from grounding.prompt_input.run_context import DegradedBlock
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.chunking import chunk_document
-from grounding.retrieval.embedding import EmbedderUnavailable, Vector
-from grounding.retrieval.index import Kind, NotYet, Passage
+from grounding.codex import Size
+from grounding.documents import indexed_text_of, passage_of_chunk
+from grounding.prompt_input import DegradedBlock, load_tokens
+from grounding.retrieval import EmbedderUnavailable, Kind, NotYet, Passage, Vector, chunk_document
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
-from runtime.embedded.child import beside
+from runtime.embedded import beside
+from runtime.search import Deepening, Knowledge
 from runtime.search import deepening as module
-from runtime.search.deepening import Deepening
-from runtime.search.knowledge import Knowledge
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 

@@ -15,7 +15,7 @@ from connectors.message import Scope
 from runtime.embedded.index_client import RemoteIndex
 from runtime.process import bootstrap
 from runtime.search import deepening
-from runtime.workspaces.workspaces import SAMPLE
+from runtime.workspaces import SAMPLE
 from tests.conftest import MakeSettings
 from tests.emulators.face import ADMIN, Face, serving_face
 

@@ -15,14 +15,10 @@ from config.settings import Settings
 from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
 from runtime import stores
-from runtime.coordination.hub import Hub
-from runtime.coordination.work_streams import WorkStreams
-from runtime.delivery import deliverer
-from runtime.delivery.deliverer import Deliverer
-from runtime.delivery.outbox import Outbox, Stage, stream_of, streams_of
-from runtime.delivery.preview import Shows
-from runtime.delivery.rate_limiter import CHAT_BURST, RateLimiters
-from runtime.delivery.sender import Delivery
+from runtime.coordination import Hub, WorkStreams
+from runtime.delivery import Deliverer, Delivery, Outbox, RateLimiters, Shows, deliverer
+from runtime.delivery.outbox import Stage, stream_of, streams_of
+from runtime.delivery.rate_limiter import CHAT_BURST
 from tests.conftest import MakeSettings
 
 KEY = ConversationKey("acme", "paper", "desk")

@@ -27,22 +27,44 @@ from structlog.testing import capture_logs
 from watchfiles import Change
 
 from connectors.message import Scope, redis_key
-from grounding.documents import indexer
+from grounding.documents import (
+    Backlog,
+    Catalogue,
+    Changed,
+    FileShelf,
+    Indexer,
+    Library,
+    Progress,
+    changed_documents,
+    indexer,
+    watch,
+)
 from grounding.documents import indexer as documents_indexer
-from grounding.documents.catalogue import AT_ONCE, Catalogue
-from grounding.documents.indexer import Indexer, Progress
-from grounding.documents.ledger import Backlog, RegistryTooNew
-from grounding.documents.library import FileShelf, Library
-from grounding.documents.watch import Changed, changed_documents, group_changes, watch
-from grounding.retrieval.bm25 import encode_document
-from grounding.retrieval.chunking import Chunk, Sizes, chunk_document
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex, Source
+from grounding.documents.catalogue import AT_ONCE
+from grounding.documents.ledger import RegistryTooNew
+from grounding.documents.watch import group_changes
+from grounding.retrieval import (
+    Chunk,
+    EmbedderUnavailable,
+    Entry,
+    Kind,
+    Memory,
+    Passage,
+    PassageIndex,
+    Search,
+    Sizes,
+    Source,
+    TurnFloor,
+    Turns,
+    chunk_document,
+    collection_name,
+    encode_document,
+    shorten,
+)
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.recall import CONTINUED, Memory, Turns, split_turn
-from grounding.retrieval.relevance import Floor, TurnFloor
-from grounding.retrieval.search import QUERY_MAX_CHARACTERS, Search, shorten
-from grounding.retrieval.stored import collection_name
+from grounding.retrieval.recall import CONTINUED, split_turn
+from grounding.retrieval.relevance import Floor
+from grounding.retrieval.search import QUERY_MAX_CHARACTERS
 from tests.emulators.embedder import HashedWords
 
 ACME, OTHER = Scope("acme"), Scope("other")

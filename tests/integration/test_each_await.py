@@ -12,10 +12,9 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import ConversationKey
-from grounding.transcript.entry import EntryRole
-from runtime.coordination.hub import Hub
-from runtime.delivery import deliverer
-from runtime.delivery.outbox import Outbox
+from grounding.transcript import EntryRole
+from runtime.coordination import Hub
+from runtime.delivery import Outbox, deliverer
 from runtime.turns import worker
 from runtime.turns.batch import Lane, WorkItem
 from runtime.turns.mailbox import Mailbox

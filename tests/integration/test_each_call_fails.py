@@ -10,7 +10,7 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import ConversationKey, StoreUnavailable
-from grounding.transcript.entry import EntryRole
+from grounding.transcript import EntryRole
 from runtime import stores
 from runtime.delivery import deliverer
 from runtime.turns import worker

@@ -21,9 +21,9 @@ from redis.asyncio import Redis
 
 from connectors.connector import State
 from connectors.message import StoreUnavailable
+from runtime.embedded import ChildFailed, StoreInUse
 from runtime.embedded import redis as embedded_redis
-from runtime.embedded.child import ChildFailed
-from runtime.embedded.redis import NoRedisServer, StoreInUse
+from runtime.embedded.redis import NoRedisServer
 from runtime.stores import RedisStore, open_redis
 from tests.conftest import MakeSettings
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable
+from grounding.retrieval import Embedder, EmbedderUnavailable
 from runtime.llm import open_embedder
 from runtime.llm.embeddings import BATCH
 from tests.conftest import MakeSettings

@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import StoreUnavailable
-from runtime.observability.stream import EventStream, newest, tail
+from runtime.observability import EventStream, newest, tail
 from runtime.stores import NewerFormat
 
 KEY = "ar:events:{events}:stream"

@@ -12,16 +12,15 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, Usage
-from grounding.memory.records.model import Added, Record, RecordBusy, State, Type
+from grounding.memory.records import Added, Record, RecordBusy, State, Type
 from grounding.prompt import assemble
-from grounding.prompt_input.run_context import Participant, Passage
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.index import IndexUnavailable
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from runtime.background.extraction import JOB, ExtractionMarks, RecordsExtraction
-from runtime.billing.budgets import BudgetExceeded, Term
-from runtime.coordination.jobs import Job
+from grounding.prompt_input import Participant, Passage, load_tokens
+from grounding.retrieval import IndexUnavailable
+from grounding.transcript import Entry, EntryRole, Transcript
+from runtime.background import ExtractionMarks, RecordsExtraction
+from runtime.background.extraction import JOB
+from runtime.billing import BudgetExceeded, Term
+from runtime.coordination import Job
 from runtime.llm import Completion, ModelFailed
 from runtime.turns.manifest import Manifests
 from tests.emulators.records import RememberedRecords

@@ -20,24 +20,21 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.connector import State
 from connectors.message import Scope
-from grounding.documents.ledger import Backlog, Waiting
-from grounding.documents.watch import Changed, watch
-from grounding.prompt_input.run_context import DegradedBlock
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
+from grounding.documents import Backlog, Changed, watch
+from grounding.documents.ledger import Waiting
+from grounding.prompt_input import DegradedBlock, load_tokens
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
-from runtime.coordination.leadership import KEY as LEADER
-from runtime.embedded.child import beside
+from runtime.coordination import KEY as LEADER
+from runtime.embedded import beside
 from runtime.llm import embeddings as runtime_embedder
-from runtime.search import sync
+from runtime.search import APART, Knowledge, sync
 from runtime.search import sync as module
-from runtime.search.collections import APART, LEADERLESS_SECONDS, STALE, Doubts
-from runtime.search.knowledge import Knowledge
+from runtime.search.collections import LEADERLESS_SECONDS, STALE, Doubts
 from runtime.search.sync import Changes
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 

@@ -17,32 +17,24 @@ from connectors.message import (
     Scope,
     StoreUnavailable,
 )
-from grounding.memory.context_document.store import ContextCopy, ContextDocument, ContextDocuments
+from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments
 from grounding.memory.context_document.store import path as context_path
-from grounding.memory.records.extraction import Candidate
-from grounding.memory.records.model import NewRecord, Provenance, Type
-from grounding.prompt import assemble
-from grounding.prompt.session_prefix import Sessions, Shown
-from grounding.prompt_input.run_context import ContextLine
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.index import Kind
+from grounding.memory.records import Candidate, NewRecord, Provenance, Type
+from grounding.prompt import Sessions, Shown, assemble
+from grounding.prompt_input import ContextLine, load_tokens
+from grounding.retrieval import Kind, Memory, Turns
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.recall import Memory, Turns
-from grounding.transcript import markdown
-from grounding.transcript.entry import Entry, EntryRole, Reach
-from grounding.transcript.log import Transcript, Turn
-from grounding.transcript.markdown_copy import MarkdownCopy
-from runtime.attachments.uploads import KeptFiles
-from runtime.background.after_turn import RememberTurns
-from runtime.background.extraction import ExtractionMarks, Found, Mark
-from runtime.background.forgetting import JOB, Forgetting, ForgetTurns
-from runtime.coordination.hub import Hub
-from runtime.coordination.jobs import Job, Jobs
-from runtime.delivery.outbox import Outbox
+from grounding.transcript import Entry, EntryRole, MarkdownCopy, Reach, Transcript, Turn, markdown
+from runtime.attachments import KeptFiles
+from runtime.background import ExtractionMarks, Forgetting, ForgetTurns, RememberTurns
+from runtime.background.extraction import Found, Mark
+from runtime.background.forgetting import JOB
+from runtime.coordination import Hub, Job, Jobs
+from runtime.delivery import Outbox
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.dead_letters import DeadLetters
 from runtime.turns.manifest import Manifests, UnknownTurn
-from runtime.workspaces.conversations import ConversationList
+from runtime.workspaces import ConversationList
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import marking_on
 from tests.emulators.records import RememberedRecords

@@ -23,27 +23,22 @@ from connectors.message import (
     Receipt,
     Role,
 )
-from grounding.memory.karma.karma import Exchange, Marked
-from grounding.memory.karma.store import MarkStore
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from runtime.access.limits import RateLimit
-from runtime.access.roles import Access
-from runtime.commands.registry import Command, Commands, Invocation
-from runtime.coordination.hub import Hub
-from runtime.coordination.work_streams import WorkStreams
-from runtime.delivery.outbox import Outbox, streams_of
-from runtime.delivery.preview import Shows
-from runtime.delivery.rate_limiter import RateLimiters
-from runtime.delivery.sender import Delivery
-from runtime.ingress.gateway import HELLO, MAX_NAME_CHARACTERS, Gateway
+from grounding.memory.karma import Exchange, Marked, MarkStore
+from grounding.transcript import Entry, EntryRole, Transcript
+from runtime.access import Access, RateLimit
+from runtime.commands import Commands
+from runtime.commands.registry import Command, Invocation
+from runtime.coordination import Hub, WorkStreams
+from runtime.delivery import Delivery, Outbox, RateLimiters, Shows
+from runtime.delivery.outbox import streams_of
+from runtime.ingress import Gateway
+from runtime.ingress.gateway import HELLO, MAX_NAME_CHARACTERS
 from runtime.turns import mailbox
 from runtime.turns.batch import Batch, Lane, MailboxFull
 from runtime.turns.dead_letters import DeadLetters
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.worker import WORK
-from runtime.workspaces.places import Places, Settled
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Places, Settled, Workspaces
 from tests.emulators.marking import marking_on
 
 MESSAGE = InboundMessage(

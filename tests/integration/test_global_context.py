@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from connectors.message import Scope
-from grounding.memory.global_context.lines import (
+from grounding.memory.global_context import (
     By,
-    Edited,
     Editor,
     GlobalContextFull,
-    GlobalContextRefused,
+    GlobalContexts,
     Line,
     LineChanged,
     NoSuchLine,
@@ -25,8 +24,9 @@ from grounding.memory.global_context.lines import (
     TooManyWaiting,
     UnfitLine,
 )
-from grounding.memory.global_context.store import MAX_BLANKS, WAITING_MAX_EDITS, GlobalContexts
-from grounding.prompt_input.tokens import load_tokens
+from grounding.memory.global_context.lines import Edited, GlobalContextRefused
+from grounding.memory.global_context.store import MAX_BLANKS, WAITING_MAX_EDITS
+from grounding.prompt_input import load_tokens
 from tests.integration.test_isolation import PLACES, WORKSPACES
 
 TOKENS = load_tokens()

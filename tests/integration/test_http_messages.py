@@ -16,8 +16,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from connectors.http import HttpConnector, wait_seconds
 from connectors.http import connector as http
-from connectors.http.connector import HttpConnector, wait_seconds
 from connectors.message import (
     Accepted,
     AgentRuntimeError,

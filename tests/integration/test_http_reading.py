@@ -11,7 +11,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from runtime.http.server import HEAD_MAX_BYTES, HttpServer
+from runtime.http import HttpServer
+from runtime.http.server import HEAD_MAX_BYTES
 
 FAR_TOO_MUCH = 32 * HEAD_MAX_BYTES
 

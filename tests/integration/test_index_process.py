@@ -19,12 +19,23 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.connector import State
 from connectors.message import Scope
-from grounding.retrieval.bm25 import encode_document, encode_query
-from grounding.retrieval.embedding import EmbedderUnavailable, Vector
-from grounding.retrieval.index import Entry, Hit, IndexUnavailable, Kind, NotYet, Passage, Source
+from grounding.retrieval import (
+    EmbedderUnavailable,
+    Entry,
+    Hit,
+    IndexUnavailable,
+    Kind,
+    Look,
+    NotYet,
+    Passage,
+    Source,
+    TurnFloor,
+    Vector,
+    encode_document,
+    looked_back,
+)
+from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.minilm import MiniLMEmbedder
-from grounding.retrieval.recall import Look, looked_back
-from grounding.retrieval.relevance import TurnFloor
 from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, begun, has_embedded, index_process
 from tests.emulators.embedder import HashedWords
 

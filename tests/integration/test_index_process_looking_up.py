@@ -10,12 +10,11 @@ import pytest
 import pytest_asyncio
 
 from connectors.message import Scope
-from grounding.retrieval.bm25 import encode_document, encode_query
-from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import Entry, Hit, Kind, Passage
+from grounding.retrieval import Entry, Hit, Judging, Kind, LookUp, Passage, Search, Vector, encode_document, looked_up
+from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.packing import Run
-from grounding.retrieval.relevance import Floor, Judging
-from grounding.retrieval.search import NOTHING, LookUp, Search, looked_up
+from grounding.retrieval.relevance import Floor
+from grounding.retrieval.search import NOTHING
 from runtime.embedded.index_client import IndexProcess, RemoteIndex, index_process
 from tests.emulators.embedder import HashedWords
 

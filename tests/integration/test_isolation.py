@@ -12,15 +12,13 @@ from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from connectors.message import Usage as Tokens
-from grounding.memory.context_document.store import ContextDocument, ContextDocuments
+from grounding.memory.context_document import ContextDocument, ContextDocuments
 from grounding.prompt import assemble
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import Memory, Turns
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.recall import Memory, Turns
-from grounding.transcript import markdown
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from runtime.billing.usage import Usage
+from grounding.transcript import Entry, EntryRole, Transcript, markdown
+from runtime.billing import Usage
 from runtime.turns.batch import Envelope
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.manifest import Manifests, UnknownTurn

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from redis.asyncio import Redis
 
+from runtime.coordination import Leadership
 from runtime.coordination import leadership as module
-from runtime.coordination.leadership import Leadership
 
 
 class Office:

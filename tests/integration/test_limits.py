@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role
-from runtime.access.limits import Admission, RateLimit
+from runtime.access import Admission, RateLimit
 
 KEY = ConversationKey("acme", "telegram", "-100")
 MESSAGE = InboundMessage(connector="telegram", external_id="-100", message_id="1", author=Author("42"), text="hi")

@@ -14,9 +14,8 @@ import pytest
 
 from config.settings import EXTRACTIVE, SMOLLM2
 from connectors.connector import State
-from runtime.embedded import llama
-from runtime.embedded.child import ChildFailed
-from runtime.embedded.llama import NoLocalModel, find_weights, local_model
+from runtime.embedded import ChildFailed, find_weights, llama, local_model
+from runtime.embedded.llama import NoLocalModel
 from runtime.llm import Model, ModelUnavailable
 from tests.conftest import MakeSettings
 

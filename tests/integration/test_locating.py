@@ -10,8 +10,8 @@ from redis.asyncio import Redis
 
 from connectors.connector import AttachmentUnavailable, Location
 from connectors.message import Attachment
-from runtime.attachments.locate import Locator
-from runtime.coordination.hub import Hub
+from runtime.attachments import Locator
+from runtime.coordination import Hub
 
 FILE = Attachment("document", "a.pdf", "application/pdf", 12, "file-1")
 THERE = Location("https://files.example/a.pdf", ("files.example",), {"Authorization": "Bearer x"})

@@ -13,11 +13,12 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import ConversationKey
-from grounding.transcript.entry import EntryRole
-from runtime.coordination.hub import Hub
+from grounding.transcript import EntryRole
+from runtime.coordination import Hub
 from runtime.delivery import deliverer
-from runtime.observability.stream import EventStream
-from runtime.process.bootstrap import ROLES, open_runtime
+from runtime.observability import EventStream
+from runtime.process import open_runtime
+from runtime.process.bootstrap import ROLES
 from runtime.turns import turn, worker
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI

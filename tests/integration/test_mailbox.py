@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Quote, Role, Superseded
-from runtime.coordination.work_streams import GROUP
+from runtime.coordination import GROUP
 from runtime.turns.batch import AmendResult, Batch, Envelope, Lease, MailboxFull
 from runtime.turns.mailbox import MAX_BATCH, MAX_WAITING, Mailbox
 

@@ -10,19 +10,20 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Role, Scope
+from grounding.memory.karma import Karma, Looked, MarkStore
 from grounding.memory.karma import store as karma_store
-from grounding.memory.karma.store import LOOK_SECONDS, Karma, Looked, MarkStore
-from grounding.memory.records.model import NewRecord, Provenance, State, Type
+from grounding.memory.karma.store import LOOK_SECONDS
+from grounding.memory.records import NewRecord, Provenance, State, Type
 from grounding.prompt import assemble
-from grounding.prompt_input.run_context import Participant, TailEntry
-from grounding.prompt_input.tokens import load_tokens
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from runtime.background.karma import ANSWERED_TOKENS, By, Marking
+from grounding.prompt_input import Participant, TailEntry, load_tokens
+from grounding.transcript import Entry, EntryRole, Transcript
+from runtime.background import By, Marking
+from runtime.background.karma import ANSWERED_TOKENS
 from runtime.commands.registry import CommandRefused, Invocation
 from runtime.commands.turns import Marks
-from runtime.coordination.hub import Hub
-from runtime.delivery.outbox import Outbox, Stage
+from runtime.coordination import Hub
+from runtime.delivery import Outbox
+from runtime.delivery.outbox import Stage
 from runtime.turns.manifest import Manifests, RecordsOfTurn, UnknownTurn
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import karma_on, marking_on

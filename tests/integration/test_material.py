@@ -12,13 +12,11 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
-from grounding.codex.codex import CodexTooNew, Room, Size
-from grounding.codex.store import CodexStore
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
-from runtime.coordination.hub import Hub
-from runtime.embedded.child import beside
+from grounding.codex import CodexStore, CodexTooNew, Room, Size
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
+from runtime.coordination import Hub
+from runtime.embedded import beside
 from runtime.turns.material import MaterialFollowing, Materials
 
 ACME, DEN = Scope("acme"), Scope("acme", "http:den")

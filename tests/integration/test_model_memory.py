@@ -13,9 +13,10 @@ import structlog
 from aiohttp import web
 
 from config.settings import SMOLLM2
-from grounding.prompt_input.run_context import Device, EnvironmentInput
-from runtime.machine.hardware import DRIVER_BROKEN, NO_GPU, Seen
-from runtime.machine.model_memory import ModelMemories, is_here
+from grounding.prompt_input import Device, EnvironmentInput
+from runtime.machine import ModelMemories, Seen
+from runtime.machine.hardware import DRIVER_BROKEN, NO_GPU
+from runtime.machine.model_memory import is_here
 from runtime.machine.sampling import SILENT
 from tests.conftest import MakeSettings
 from tests.emulators.loopback import serving

@@ -21,11 +21,10 @@ from connectors.message import (
     Superseded,
     Usage,
 )
-from runtime.coordination.hub import Hub
-from runtime.coordination.work_streams import WorkStreams
-from runtime.delivery.outbox import Outbox, streams_of
-from runtime.delivery.rate_limiter import RateLimiters
-from runtime.delivery.sender import Delivery, NoConnector
+from runtime.coordination import Hub, WorkStreams
+from runtime.delivery import Delivery, Outbox, RateLimiters
+from runtime.delivery.outbox import streams_of
+from runtime.delivery.sender import NoConnector
 from runtime.stores import NewerFormat
 
 KEY = ConversationKey("acme", "paper", "desk")

@@ -12,9 +12,9 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.transcript.entry import EntryRole
+from grounding.transcript import EntryRole
 from runtime import stores
-from runtime.billing.budgets import Budgets, Term
+from runtime.billing import Budgets, Term
 from runtime.coordination import jobs
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, in_background

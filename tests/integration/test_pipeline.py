@@ -10,18 +10,13 @@ from redis.asyncio import Redis
 
 from config import load
 from connectors.message import ConversationKey, Scope
-from grounding.memory.context_document.store import ContextDocuments
-from grounding.memory.global_context.lines import By, Editor
-from grounding.memory.global_context.store import GlobalContexts
+from grounding.memory.context_document import ContextDocuments
+from grounding.memory.global_context import By, Editor, GlobalContexts
 from grounding.pipeline import Pipeline
-from grounding.prompt.session_prefix import Continuing, Freezing, Sessions
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import DegradedBlock, Passage, RecalledTurn, TailEntry
-from grounding.prompt_input.tokens import load_tokens
-from grounding.strategy.languages import cues_of
-from grounding.strategy.strategy import Choice, choose
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
+from grounding.prompt import Continuing, Freezing, Sessions
+from grounding.prompt_input import Budgets, DegradedBlock, Passage, RecalledTurn, TailEntry, load_tokens
+from grounding.strategy import Choice, choose, cues_of
+from grounding.transcript import Entry, EntryRole, Transcript
 
 KEY = ConversationKey("acme", "http", "default")
 BUDGETS = Budgets.from_settings(load({}).settings, window_tokens=8192)

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Scope, redis_key
 from runtime.stores import NewerFormat
-from runtime.workspaces.places import Places, Settled
+from runtime.workspaces import Places, Settled
 from tests.emulators.face import Face
 
 THREAD = ConversationKey("acme", "slack", "C1/1712.0001")

@@ -13,7 +13,7 @@ from config.settings import Settings
 from connectors.connector import Examined
 from connectors.discord.check import invitation
 from connectors.slack.check import SCOPES
-from runtime.ingress.platforms import examine_platforms
+from runtime.ingress import examine_platforms
 from tests.emulators.discord import DiscordEmulator
 from tests.emulators.slack import SlackEmulator
 from tests.emulators.slack import refused as slack_refused

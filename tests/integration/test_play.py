@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.embedded.child import socket_path
+from runtime.embedded import socket_path
 from tests.emulators.play.telegram import TelegramPlay
 from tests.emulators.play.world import Crew
 

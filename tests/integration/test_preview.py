@@ -14,11 +14,10 @@ from structlog.testing import capture_logs
 
 from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
-from runtime.coordination.hub import Hub
-from runtime.delivery.outbox import Outbox, Stage, stream_of
-from runtime.delivery.preview import Shows, Telling, Watched, telling
-from runtime.delivery.rate_limiter import Extra, Limits, RateLimiters
-from runtime.delivery.sender import Delivery
+from runtime.coordination import Hub
+from runtime.delivery import Delivery, Outbox, RateLimiters, Shows, Telling, Watched, telling
+from runtime.delivery.outbox import Stage, stream_of
+from runtime.delivery.rate_limiter import Extra, Limits
 from tests.emulators.board import Board, FoundAgain, KnowsAgain
 
 KEY = ConversationKey("acme", "board", "hall")

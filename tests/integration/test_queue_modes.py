@@ -12,16 +12,14 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
-from runtime.coordination.hub import Hub
-from runtime.delivery.outbox import PartStates
-from runtime.delivery.preview import Shows, tell_none_comes
-from runtime.delivery.rate_limiter import RateLimiters
+from runtime.coordination import Hub
+from runtime.delivery import PartStates, RateLimiters, Shows, tell_none_comes
 from runtime.llm import Completion
 from runtime.turns.batch import Batch, BatchGrown, Envelope, Lease
 from runtime.turns.cancel import Cancellations, notify_interrupted
 from runtime.turns.checkpoint import Checkpoints
 from runtime.turns.mailbox import Mailbox
-from runtime.workspaces.places import QueueMode, Settled
+from runtime.workspaces import QueueMode, Settled
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper

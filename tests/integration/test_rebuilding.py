@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.memory.records.model import NewRecord, Provenance, Type
-from grounding.retrieval.bm25 import encode_document
-from grounding.retrieval.index import Entry, Kind, PassageIndex
-from runtime.background.rebuild import Rebuilding, Reindexed, Restored
+from grounding.memory.records import NewRecord, Provenance, Type
+from grounding.retrieval import Entry, Kind, PassageIndex, encode_document
+from runtime.background import Rebuilding, Reindexed, Restored
 from runtime.http.doctor import examine
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI

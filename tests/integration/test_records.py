@@ -15,16 +15,13 @@ from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.model import NewRecord, Provenance, RecordBusy, State, Type
-from grounding.memory.records.records import Records
-from grounding.memory.records.store import RecordStore
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.index import IndexUnavailable, Kind
+from grounding.memory.records import NewRecord, Provenance, RecordBusy, RecordIndex, Records, RecordStore, State, Type
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import IndexUnavailable, Kind
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from runtime.background.records import RecordKeeping
+from runtime.background import RecordKeeping
 from runtime.ingress.removal import forget_keys
-from runtime.workspaces.workspaces import Workspaces
+from runtime.workspaces import Workspaces
 from tests.emulators.embedder import HashedWords
 
 ACME, OTHER = Scope("acme"), Scope("other")

@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.memory.records.index import RecordIndex
-from grounding.memory.records.model import (
+from grounding.memory.records import (
     HIDDEN,
     NewRecord,
     NoSuchRecord,
     Provenance,
     Record,
+    RecordIndex,
     RecordRefused,
+    Records,
+    RecordStore,
     State,
     Type,
 )
-from grounding.memory.records.records import Records
-from grounding.memory.records.store import RecordStore
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import load_tokens
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from runtime import stores
 from tests.emulators.embedder import HashedWords

@@ -16,16 +16,13 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
-from grounding.codex.codex import Size
-from grounding.codex.store import CodexStore
-from grounding.memory.global_context.lines import By, Editor
-from grounding.memory.global_context.store import GlobalContexts
-from grounding.memory.records.model import NewRecord, Provenance, Type
-from grounding.memory.records.records import Records
-from grounding.memory.records.store import RecordStore
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.index import IndexUnavailable
-from runtime.billing.budgets import BudgetExceeded, Budgets, Cost, Term
+from grounding.codex import CodexStore, Size
+from grounding.memory.global_context import By, Editor, GlobalContexts
+from grounding.memory.records import NewRecord, Provenance, Records, RecordStore, Type
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import IndexUnavailable
+from runtime.billing import BudgetExceeded, Budgets, Term
+from runtime.billing.budgets import Cost
 from runtime.stores import connect
 from tests.emulators.cluster import running_cluster
 from tests.integration.test_deliverer import FIRST, Paper, Process, until_none_wait

@@ -11,9 +11,8 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.http import convert
 from connectors.message import Author, ConversationKey, InboundMessage, Role
-from runtime.access.limits import RateLimit
-from runtime.access.roles import Access
-from runtime.workspaces.workspaces import UnknownWorkspace, Workspaces
+from runtime.access import Access, RateLimit
+from runtime.workspaces import UnknownWorkspace, Workspaces
 
 MESSAGE = InboundMessage(
     connector="http",

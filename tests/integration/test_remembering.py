@@ -7,13 +7,11 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 from connectors.message import ConversationKey
-from grounding.retrieval.index import Kind
+from grounding.retrieval import Kind, Turns
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.recall import Turns
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from runtime.background.after_turn import RememberTurns
-from runtime.coordination.jobs import Job
+from grounding.transcript import Entry, EntryRole, Transcript
+from runtime.background import RememberTurns
+from runtime.coordination import Job
 from tests.emulators.embedder import HashedWords
 
 KEY = ConversationKey("acme", "http", "default")

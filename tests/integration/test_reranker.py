@@ -13,14 +13,10 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.prompt_input.run_context import DegradedBlock
-from grounding.retrieval.bm25 import encode_document
-from grounding.retrieval.index import Entry, Kind, Passage
+from grounding.prompt_input import DegradedBlock
+from grounding.retrieval import Entry, Kind, Passage, RerankUnavailable, Search, encode_document
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.ranking import RerankUnavailable
-from grounding.retrieval.search import Search
-from runtime.billing.budgets import Budgets, RerankCosts
-from runtime.billing.usage import Usage
+from runtime.billing import Budgets, RerankCosts, Usage
 from runtime.llm import LiteLLMReranker
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords

@@ -22,8 +22,9 @@ import httpx
 import pytest
 
 from config.settings import Settings
-from runtime.embedded.child import socket_path
-from runtime.http.server import CannotListen, listen_tcp, listen_unix
+from runtime.embedded import socket_path
+from runtime.http import listen_tcp, listen_unix
+from runtime.http.server import CannotListen
 from runtime.process.serve import RoleUnavailable, addresses, check_role
 from runtime.stores import DataDirInUse
 from tests.emulators import openai

@@ -3,12 +3,12 @@
 from redis.asyncio import Redis
 
 from connectors.message import ConversationKey
-from grounding.memory.context_document.store import ContextDocument, ContextDocuments
-from grounding.prompt.session_prefix import BlockFingerprint, Sessions, Shown
-from grounding.prompt_input.run_context import ContextLine
-from grounding.strategy.strategy import choose
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
+from grounding.memory.context_document import ContextDocument, ContextDocuments
+from grounding.prompt import Sessions, Shown
+from grounding.prompt.session_prefix import BlockFingerprint
+from grounding.prompt_input import ContextLine
+from grounding.strategy import choose
+from grounding.transcript import Entry, EntryRole, Transcript
 from tests.integration.test_pipeline import BUDGETS, KEY, Shelf, pipeline
 
 OTHER = ConversationKey("acme", "http", "other")

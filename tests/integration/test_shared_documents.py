@@ -21,15 +21,21 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import Scope, redis_key
+from grounding.documents import (
+    Backlog,
+    DiskCopy,
+    DocumentMissing,
+    DocumentRefused,
+    Indexer,
+    Library,
+    SharedShelf,
+    StoringLease,
+)
 from grounding.documents import indexer as documents_indexer
-from grounding.documents.indexer import Indexer, StoringLease
-from grounding.documents.ledger import Backlog
-from grounding.documents.library import DocumentMissing, DocumentRefused, Library
-from grounding.documents.sync import BASE_NAME, FEW, CatalogueTooNew, DiskCopy, SharedShelf
-from grounding.retrieval.chunking import Sizes
+from grounding.documents.sync import BASE_NAME, FEW, CatalogueTooNew
+from grounding.retrieval import Search, Sizes
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.relevance import Floor
-from grounding.retrieval.search import Search
 from tests.emulators.embedder import HashedWords
 
 ACME = Scope("acme")

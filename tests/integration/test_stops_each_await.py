@@ -11,8 +11,8 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.transcript.entry import EntryRole
-from runtime.billing.budgets import Term
+from grounding.transcript import EntryRole
+from runtime.billing import Term
 from runtime.turns.cancel import TurnSignals
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI

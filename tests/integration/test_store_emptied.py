@@ -9,7 +9,7 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import ConversationKey
-from grounding.transcript.entry import EntryRole
+from grounding.transcript import EntryRole
 from runtime.delivery import deliverer
 from runtime.turns import worker
 from tests.emulators.bot import running_bot

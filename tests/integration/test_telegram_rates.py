@@ -9,10 +9,9 @@ from redis.asyncio import Redis
 from connectors.connector import Connector
 from connectors.message import ConversationKey, OutboundMessage
 from connectors.telegram.connector import TelegramConnector
-from runtime.coordination.hub import Hub
-from runtime.delivery.outbox import Outbox
-from runtime.delivery.rate_limiter import RateLimiter, RateLimiters
-from runtime.delivery.sender import Delivery
+from runtime.coordination import Hub
+from runtime.delivery import Delivery, Outbox, RateLimiters
+from runtime.delivery.rate_limiter import RateLimiter
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.clock import Clock
 from tests.emulators.telegram import Person, Room, TelegramEmulator, rate_limited

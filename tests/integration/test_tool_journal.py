@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Superseded
-from grounding.prompt_input.run_context import Passage
+from grounding.prompt_input import Passage
 from runtime.llm import Completion, ToolCall
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.checkpoint import Checkpoints

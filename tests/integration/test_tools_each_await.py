@@ -11,7 +11,7 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import ConversationKey
-from grounding.transcript.entry import EntryRole
+from grounding.transcript import EntryRole
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply
 from tests.emulators.paper import Paper, say, until_over, written

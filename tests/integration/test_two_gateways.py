@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import ConversationKey
-from grounding.transcript.entry import EntryRole
+from grounding.transcript import EntryRole
 from tests.contract.slack_harness import slack_connector_over_http
 from tests.contract.telegram_harness import telegram_connector_by_webhook
 from tests.emulators import slack as slack_emulator

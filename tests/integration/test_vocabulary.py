@@ -7,10 +7,10 @@ import pytest_asyncio
 
 from connectors.message import Scope
 from grounding.evaluation.evaluate import fill
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.embedding import Vector, WordLlamaEmbedder
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import Vector, Vocabulary, WordLlamaEmbedder
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.search import VOCABULARY_NOTHING, Vocabulary
+from grounding.retrieval.search import VOCABULARY_NOTHING
 from grounding.strategy.strategy import MATCH_LOG_ODDS
 
 ACME = Scope("acme")

@@ -16,7 +16,7 @@ from connectors.message import ConversationKey
 from connectors.web.backend import COOKIE
 from connectors.web.channel import Channels
 from connectors.web.connector import FILES, MAX_STREAMS
-from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript import Entry, EntryRole
 from runtime.turns.replies import NOTHING_SAID
 from tests.emulators.face import ADMIN, Face, sse
 from tests.emulators.openai import FakeOpenAI

@@ -26,10 +26,8 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.log import Transcript
-from runtime.coordination.hub import Hub
-from runtime.coordination.work_streams import GROUP
+from grounding.transcript import Entry, EntryRole, Transcript
+from runtime.coordination import GROUP, Hub
 from runtime.stores import connect
 from runtime.turns import worker
 from runtime.turns import worker as module

@@ -13,8 +13,7 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role
-from runtime.coordination.hub import Hub
-from runtime.coordination.work_streams import GROUP
+from runtime.coordination import GROUP, Hub
 from runtime.turns.batch import Batch, Envelope, PutResult, WorkItem
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.worker import Worker

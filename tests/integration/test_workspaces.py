@@ -14,16 +14,15 @@ from config.settings import Settings
 from connectors.message import Author, InboundMessage, InvalidWorkspaceId, Scope, redis_key
 from runtime.ingress.removal import forget_keys
 from runtime.stores import NewerFormat, pack
-from runtime.workspaces.workspaces import (
+from runtime.workspaces import (
     SAMPLE,
-    Route,
     UnknownWorkspace,
     WorkspaceInSettings,
     Workspaces,
-    console_workspace,
     install_sample,
     make_document_folder,
 )
+from runtime.workspaces.workspaces import Route, console_workspace
 
 MESSAGE = InboundMessage(
     connector="discord",

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from config.settings import Settings
-from runtime.access.api_tokens import AdminTokenUnreadable, admin_token
+from runtime.access import admin_token
+from runtime.access.api_tokens import AdminTokenUnreadable
 
 
 def mode(path: Path) -> int:

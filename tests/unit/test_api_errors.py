@@ -16,15 +16,15 @@ import grounding
 import promptpolicy
 import runtime
 from connectors.message import AgentRuntimeError, InvalidWorkspaceId, StoreUnavailable
-from grounding.documents.library import DocumentMissing, DocumentRefused
-from grounding.prompt.assemble import ContextTooLarge
-from grounding.retrieval.index import IndexUnavailable
+from grounding.documents import DocumentMissing, DocumentRefused
+from grounding.prompt import ContextTooLarge
+from grounding.retrieval import IndexUnavailable
 from promptpolicy.directives import NoSuchVersion
 from promptpolicy.policy import InvalidDirective
-from runtime.access.pairing import TooManyAttempts, UnknownCode
+from runtime.access import TooManyAttempts, UnknownCode
 from runtime.http.errors import ApiError, as_api_error, error_response
 from runtime.turns.manifest import UnknownTurn
-from runtime.workspaces.workspaces import UnknownWorkspace, WorkspaceInSettings
+from runtime.workspaces import UnknownWorkspace, WorkspaceInSettings
 
 
 @pytest.mark.parametrize(

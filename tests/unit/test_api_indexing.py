@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from connectors.message import Scope
-from grounding.retrieval.index import IndexUnavailable
+from grounding.retrieval import IndexUnavailable
 from runtime.http.doctor import files_check
 from runtime.http.routes.documents import Indexing
 

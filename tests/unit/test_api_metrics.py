@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.cli.commands.metrics import figures
-from runtime.observability.metrics import SECONDS, Gauge, Metrics
+from runtime.observability import Gauge, Metrics
+from runtime.observability.metrics import SECONDS
 
 LABELS = r'(\{([a-zA-Z_]\w*="([^"\\\n]|\\["\\n])*",?)*\})?'
 VALUE = r"([+-]?(\d+(\.\d+)?(e[+-]?\d+)?|Inf)|NaN)"

@@ -9,14 +9,17 @@ from hypothesis import strategies as st
 from config import load
 from grounding.prompt import assemble
 from grounding.prompt.assemble import FREE
-from grounding.prompt_input.blocks import PLACES, SEPARATOR, Prompt
-from grounding.prompt_input.budgets import MIN_USER_TOKENS, WINDOW_SAFETY, Budgets
-from grounding.prompt_input.run_context import (
+from grounding.prompt_input import (
+    PLACES,
+    SEPARATOR,
+    WINDOW_SAFETY,
+    Budgets,
     Calibration,
     Censor,
     DegradedBlock,
     FrameInput,
     Passage,
+    Prompt,
     Query,
     QuotedMessage,
     RecalledTurn,
@@ -26,8 +29,10 @@ from grounding.prompt_input.run_context import (
     SummaryInput,
     TailEntry,
     Trace,
+    load_tokens,
+    utf8_length,
 )
-from grounding.prompt_input.tokens import load_tokens, utf8_length
+from grounding.prompt_input.budgets import MIN_USER_TOKENS
 
 TOKENS = load_tokens()
 BUDGETS = Budgets.from_settings(load({}).settings, window_tokens=8192)

@@ -11,11 +11,19 @@ from hypothesis import strategies as st
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
-from grounding.codex.codex import Held, Room, Size, choose, size_of
-from grounding.codex.store import Holding
+from grounding.codex import Holding, Room, Size, choose, size_of
+from grounding.codex.codex import Held
 from grounding.prompt import assemble, layers
-from grounding.prompt_input.budgets import WINDOW_SAFETY
-from grounding.prompt_input.run_context import Censor, CodexFile, CodexInput, ContextLine, Participant, Passage, Query
+from grounding.prompt_input import (
+    WINDOW_SAFETY,
+    Censor,
+    CodexFile,
+    CodexInput,
+    ContextLine,
+    Participant,
+    Passage,
+    Query,
+)
 from promptpolicy.sigils import Sigil
 from runtime.turns.material import ChosenMaterial, FoundMaterial, MaterialChooser, MaterialRequest, merged, room_of
 from runtime.turns.tools import NO_TOOLS

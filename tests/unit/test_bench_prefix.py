@@ -12,7 +12,7 @@ from bench.chats import made_up, read
 from bench.layout_quality import LAYOUTS, asked, interval, prompt, sign_test
 from bench.prefix import arguments
 from bench.prompts import in_turn, replayed
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import load_tokens
 from runtime.embedded.serve_model import prefix_cache_mib
 
 

@@ -8,7 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from runtime.billing.budgets import TERMS, BudgetExceeded, Cost, Period, State, Term, period_end, period_name
+from runtime.billing import TERMS, BudgetExceeded, State, Term
+from runtime.billing.budgets import Cost, Period, period_end, period_name
 from runtime.commands.turns import left
 
 MOMENTS = st.integers(1_577_836_800, 4_102_444_800).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))

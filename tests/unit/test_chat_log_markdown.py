@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, encode_id, file_stem
-from grounding.transcript import markdown
-from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript import Entry, EntryRole, markdown
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=120)
 ENTRIES = st.builds(

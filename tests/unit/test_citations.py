@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grounding.prompt import label
 from grounding.prompt.citations import MARK, check
-from grounding.prompt.layers import label
-from grounding.prompt_input.run_context import Passage
+from grounding.prompt_input import Passage
 
 WINDOWS = Passage(
     source="refunds.md", heading="Refunds › Windows", text="Thirty days.\n\n### Of gifts\n\nTen.", score=1

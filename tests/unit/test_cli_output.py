@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.console.convert import neutralise
+from connectors.console import neutralise
 from connectors.message import ConversationKey, Degraded, Source, Usage
-from grounding.strategy.strategy import Reason, Strategy, choose
+from grounding.strategy import Reason, Strategy, choose
 from runtime.cli.chat import EXAMPLES, Greeting, answer, greeting
 from runtime.cli.commands.search import excerpt
 from runtime.cli.output import count, dollars, json_text, milliseconds, plain_table
-from runtime.observability.events import readable
+from runtime.observability import readable
 from runtime.turns.manifest import REASONS, STRATEGIES
 
 

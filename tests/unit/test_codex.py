@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.codex.codex import RETURN, Room, Size, check_path, choose, shown_path, size_of
+from grounding.codex import Room, Size, check_path, choose, shown_path, size_of
+from grounding.codex.codex import RETURN
 from grounding.codex.store import cut
-from grounding.documents.library import DocumentRefused
+from grounding.documents import DocumentRefused
 from grounding.prompt import layers
-from grounding.prompt_input.run_context import CodexFile, CodexInput
-from grounding.prompt_input.sections import neutral
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import CodexFile, CodexInput, load_tokens, neutral
 from runtime.cli.commands.codex import NothingToAdd, each_once, files_at
 from tests.unit.test_assemble import build
 

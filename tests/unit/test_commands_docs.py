@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.library import check_path
+from grounding.documents import check_path
 from runtime.commands.documents import document_path
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
-from grounding.memory.records.model import NeverDeleted, NewRecord, NoSuchRecord, Provenance, Record, State, Type
+from grounding.memory.records import NeverDeleted, NewRecord, NoSuchRecord, Provenance, Record, State, Type
 from runtime.commands.memory import FORGOT_MINE, RecordWords
 from runtime.commands.registry import CommandRefused, Invocation
 from tests.emulators.records import RememberedRecords

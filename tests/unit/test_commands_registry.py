@@ -9,7 +9,8 @@ import structlog
 
 from connectors.connector import CommandHint
 from connectors.message import AgentRuntimeError, Author, ConversationKey, InboundMessage, Role, StoreUnavailable
-from runtime.commands.registry import Command, CommandRefused, Commands, Invocation, Spoken
+from runtime.commands import Commands, Spoken
+from runtime.commands.registry import Command, CommandRefused, Invocation
 from runtime.commands.session import Help
 
 KEY = ConversationKey("acme", "telegram", "501")

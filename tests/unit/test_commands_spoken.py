@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Author, InboundKind, InboundMessage
-from runtime.commands.registry import Spoken, spoken
+from runtime.commands import Spoken, spoken
 
 words = st.from_regex(r"[a-z][a-z0-9_-]{0,31}", fullmatch=True)
 

@@ -5,12 +5,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.text import parse
 from connectors.text import render as plain_text
-from connectors.text.parse import Code, parse
-from grounding.prompt_input.blocks import Prompt
-from grounding.prompt_input.run_context import DegradedBlock
-from runtime.billing.usage import ModelUsage
-from runtime.commands.registry import code, fenced, items, plain
+from connectors.text.parse import Code
+from grounding.prompt_input import DegradedBlock, Prompt
+from runtime.billing import ModelUsage
+from runtime.commands import code, plain
+from runtime.commands.registry import fenced, items
 from runtime.commands.turns import explanation, totals
 from runtime.turns.manifest import Manifest
 from tests.unit.test_assemble import build, context

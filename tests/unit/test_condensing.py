@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import load_tokens
 from promptpolicy import condense
 from promptpolicy.condense import check_kind, condense_messages, difference, judge, retry_messages, verbatim
 from promptpolicy.policy import EVERYWHERE, InvalidDirective, Kind, Slot

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from connectors.connector import SendFailed, State
-from connectors.console.connector import ConsoleConnector
+from connectors.console import ConsoleConnector
 from connectors.console.terminal import Interrupted, Style, Unreadable
 from connectors.message import (
     Accepted,

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.console.convert import footer, neutralise, to_inbound
+from connectors.console import neutralise
+from connectors.console.convert import footer, to_inbound
 from connectors.message import CALLER_PREFIX, ConversationKey, Degraded, OutboundMessage, Role, Source
 
 KEY = ConversationKey("sample", "console", "default")

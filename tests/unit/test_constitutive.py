@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from grounding.codex.codex import size_of
-from grounding.prompt import layers
-from grounding.prompt.assemble import ContextTooLarge
-from grounding.prompt_input.blocks import PLACES
-from grounding.prompt_input.run_context import CodexFile, CodexInput, Device, EnvironmentInput, Link, SigilInput, Trace
+from grounding.codex import size_of
+from grounding.prompt import ContextTooLarge, layers
+from grounding.prompt_input import PLACES, CodexFile, CodexInput, Device, EnvironmentInput, Link, SigilInput, Trace
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
 
 TRACE = Trace(turn_id="t-7", asked="how do I log in?", answered="With the key.", marked_on="2026-01-02", good=2)

@@ -4,20 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.context_document import summarise
-from grounding.memory.context_document.document import (
+from grounding.memory.context_document import (
     SECTIONS,
     Line,
     bodies,
     parse,
-    render,
-    says_nothing,
     section_named,
+    summarise,
     surviving,
-    with_kept,
     written,
 )
-from grounding.transcript.entry import Entry, EntryRole, Reach
+from grounding.memory.context_document.document import render, says_nothing, with_kept
+from grounding.transcript import Entry, EntryRole, Reach
 
 
 def said(text: str, turn: str = "t1") -> Entry:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from grounding.memory.context_document import summarise
-from grounding.memory.context_document.document import Line, bodies, lines, surviving
-from grounding.memory.context_document.summarise import Facts, paragraphs, sentences
-from grounding.transcript.entry import Entry, EntryRole
+from grounding.memory.context_document import Facts, Line, bodies, sentences, summarise, surviving
+from grounding.memory.context_document.document import lines
+from grounding.memory.context_document.summarise import paragraphs
+from grounding.transcript import Entry, EntryRole
 
 
 def talk(*lines: str, first: int = 1) -> list[Entry]:

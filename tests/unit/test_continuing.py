@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from connectors.message import ConversationKey, StoreUnavailable
-from grounding.memory.context_document.store import ContextDocument
-from grounding.prompt.session_prefix import Continuing, Documents, Freezing, Shown
+from grounding.memory.context_document import ContextDocument
+from grounding.prompt import Continuing, Documents, Freezing, Shown
 
 KEY = ConversationKey("sample", "http", "one")
 

@@ -2,18 +2,9 @@
 
 import pytest
 
-from grounding.strategy.cues import KINDS, words_of
-from grounding.strategy.languages import (
-    ENGLISH,
-    LANGUAGES,
-    MAX_PHRASES,
-    InvalidCues,
-    cues_of,
-    parse,
-    problem_in,
-    spoken,
-)
-from grounding.strategy.strategy import choose
+from grounding.strategy import ENGLISH, LANGUAGES, InvalidCues, choose, cues_of, problem_in, spoken, words_of
+from grounding.strategy.cues import KINDS
+from grounding.strategy.languages import MAX_PHRASES, parse
 
 FILE = """
 languages = ["german"]

@@ -9,12 +9,10 @@ from structlog.testing import capture_logs
 
 from connectors.message import ConversationKey, Scope
 from grounding.pipeline import Deciding
-from grounding.prompt_input.run_context import TailEntry
-from grounding.retrieval.index import IndexUnavailable
-from grounding.retrieval.relevance import MEASURED_CHUNKS
-from grounding.retrieval.search import Match
-from grounding.strategy.languages import ENGLISH
-from grounding.transcript.entry import Entry, EntryRole
+from grounding.prompt_input import TailEntry
+from grounding.retrieval import MEASURED_CHUNKS, IndexUnavailable, Match
+from grounding.strategy import ENGLISH
+from grounding.transcript import Entry, EntryRole
 
 KEY = ConversationKey("acme", "http", "default")
 LARGE = MEASURED_CHUNKS

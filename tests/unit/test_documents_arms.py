@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.retrieval.index import Arm, Hit, Kind, Passage
+from grounding.retrieval import Hit, Kind, Passage
+from grounding.retrieval.index import Arm
 from grounding.retrieval.ranking import hits_of
 from grounding.retrieval.stored import payload
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.retrieval.chunking import Chunk, Sizes, chunk_document
+from grounding.retrieval import Chunk, Sizes, chunk_document
 
 
 def words(text: str) -> int:

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from connectors.message import Scope
-from grounding.evaluation.datasets import BadQuestionSet, QuestionSet, load
-from grounding.evaluation.evaluate import ALONE, BM25, DENSE, FUSED, RERANKED, RRF, evaluate, reciprocal_rank_fusion
-from grounding.evaluation.metrics import score
-from grounding.retrieval.index import Hit, Kind, Passage
+from grounding.evaluation import QuestionSet, evaluate, score
+from grounding.evaluation.datasets import BadQuestionSet, load
+from grounding.evaluation.evaluate import ALONE, BM25, DENSE, FUSED, RERANKED, RRF, reciprocal_rank_fusion
+from grounding.retrieval import Hit, Kind, Passage, RerankUnavailable
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.ranking import RerankUnavailable
 from tests.emulators.embedder import HashedWords
 
 

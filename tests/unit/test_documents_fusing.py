@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.retrieval.index import Fusion, Kind
+from grounding.retrieval import Fusion, Kind
 from grounding.retrieval.ranking import Fused, absent, best_first, by_scores, merged, says_little
 
 SCORES = st.dictionaries(st.integers(0, 60), st.floats(-1, 1, allow_nan=False), max_size=60)

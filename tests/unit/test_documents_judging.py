@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from grounding.retrieval.index import Hit, Kind, Passage
-from grounding.retrieval.relevance import FEW_PASSAGES, JUDGED_REMEMBERED, Judging
+from grounding.retrieval import Hit, Judging, Kind, Passage
+from grounding.retrieval.relevance import FEW_PASSAGES, JUDGED_REMEMBERED
 
 
 def hits(*numbers: int) -> Sequence[Hit]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.documents.library import DocumentMissing, DocumentRefused, Library, Skipped, check_path
+from grounding.documents import DocumentMissing, DocumentRefused, Library, Skipped, check_path
 
 ACME = Scope("acme")
 

@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grounding.evaluation import figures, paired, score
 from grounding.evaluation.metrics import (
     Ranking,
-    figures,
     ndcg_at,
-    paired,
     percentile,
     recall_at,
     recall_within,
     reciprocal_rank,
-    score,
     t_quantile,
 )
 

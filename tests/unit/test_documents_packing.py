@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.chunking import Sizes, chunk_document
-from grounding.retrieval.index import Arm, Hit, Kind, Passage
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import MEASURED_CHUNKS, Hit, Kind, Passage, Sizes, chunk_document
+from grounding.retrieval.index import Arm
 from grounding.retrieval.packing import (
     Retrieved,
     Room,
@@ -27,7 +27,7 @@ from grounding.retrieval.packing import (
     pack,
     without_bare_headings,
 )
-from grounding.retrieval.relevance import MEASURED_CHUNKS, NAMED_LOG_ODDS, Floor, features, floor_for
+from grounding.retrieval.relevance import NAMED_LOG_ODDS, Floor, features, floor_for
 
 TOKENS = load_tokens()
 

@@ -11,20 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.retrieval import bm25
-from grounding.retrieval.bm25 import (
-    PAIR_WEIGHT,
-    _pairs,
-    _stem,
-    coverage,
-    encode_chunk,
-    encode_document,
-    encode_query,
-    pair_index,
-    term_index,
-    term_set,
-    terms,
-)
+from grounding.retrieval import bm25, coverage, encode_chunk, encode_document, term_set, terms
+from grounding.retrieval.bm25 import PAIR_WEIGHT, _pairs, _stem, encode_query, pair_index, term_index
 
 ENDINGS = ["nationally", "ingness", "fulization", "entation", "ratively", "ousness", "ibilities", "ement", "izers"]
 

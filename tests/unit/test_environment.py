@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.connector import Health, State
-from grounding.prompt.memory_budget import BACK_ABOVE, frozen
-from grounding.prompt_input.run_context import Device, EnvironmentInput, Link, ModelMemory
+from grounding.prompt import frozen
+from grounding.prompt.memory_budget import BACK_ABOVE
+from grounding.prompt_input import Device, EnvironmentInput, Link, ModelMemory
 from runtime.http.doctor import machine_check
 from runtime.http.routes.admin import machine_gauges
-from runtime.machine.hardware import DRIVER_BROKEN, MIB, NO_GPU, Cards, Gpus, Seen, Supply, free_memory_mib, supply
-from runtime.machine.model_memory import ModelMemories
-from runtime.machine.sampling import SILENT, ReadsCards, Surroundings
-from runtime.observability.metrics import Metrics
+from runtime.machine import MIB, Gpus, ModelMemories, Seen, Surroundings
+from runtime.machine.hardware import DRIVER_BROKEN, NO_GPU, Cards, Supply, free_memory_mib, supply
+from runtime.machine.sampling import SILENT, ReadsCards
+from runtime.observability import Metrics
 from tests.conftest import MakeSettings
 
 BUFFER = 512

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from grounding.evaluation.datasets import Asked, BadQuestionSet, Conversation, load_conversations
-from grounding.evaluation.evaluate import Recalled, score_memory, stands_in
+from grounding.evaluation import Asked, Conversation, Recalled
+from grounding.evaluation.datasets import BadQuestionSet, load_conversations
+from grounding.evaluation.evaluate import score_memory, stands_in
 
 
 def message(name: str, text: str, session: int = 1, date: str = "", speaker: str = "Ann") -> dict[str, Any]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from grounding.evaluation.evaluate import BadMessages, Message, load_messages, score_strategy
-from grounding.strategy.strategy import Choice, Strategy, choose
+from grounding.evaluation import Message
+from grounding.evaluation.evaluate import BadMessages, load_messages, score_strategy
+from grounding.strategy import Choice, Strategy, choose
 
 QMD = Choice(Strategy.QMD, "workspace_retrieval_cue", wants_documents=True)
 NONE = Choice(Strategy.NONE, "no_retrieval_cue")

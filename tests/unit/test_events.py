@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from runtime.observability import events
-from runtime.observability.redaction import Redaction
+from runtime.observability import Redaction, events
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 from grounding.extractive.answer import reply
 from grounding.extractive.quotable import read_prompt
 from grounding.prompt import layers
-from grounding.retrieval.embedding import WordLlamaEmbedder
+from grounding.retrieval import WordLlamaEmbedder
 
 PASSAGES = f"""{layers.RETRIEVAL_HEAD}
 [pricing.md › Pricing › Plans]

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from config.settings import Settings
-from grounding.prompt import assemble
-from grounding.prompt.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
-from grounding.prompt_input.blocks import PLACES, Volatility
-from grounding.prompt_input.run_context import Injected, RunContext
+from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, assemble, problem_of
+from grounding.prompt_input import PLACES, Injected, RunContext, Volatility
 from runtime import formatters as formatting
 from runtime.formatters import MAX_RUNNING, Formatters, FormattersRefused, Installed, Made, installed
 from runtime.turns.events import log_grounding

@@ -16,7 +16,7 @@ from grounding.memory.frames import (
     problem_in,
     scale,
 )
-from grounding.memory.records.model import Type
+from grounding.memory.records import Type
 
 CHOSEN = [
     ("I had a nice weekend with my kids", "conversation"),

@@ -7,7 +7,7 @@ import pytest
 
 from connectors.message import ConversationKey, StoreUnavailable
 from grounding.pipeline import Gathering, Layer, Pipeline, Sources
-from grounding.strategy.strategy import Choice, Strategy
+from grounding.strategy import Choice, Strategy
 
 _NONE: Any = None
 NOWHERE = Sources(_NONE, _NONE, _NONE, _NONE, _NONE, timeout_seconds=0.05)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.global_context.lines import UnfitLine, folded, foreign_in, must_wait, shown, weight
+from grounding.memory.global_context import UnfitLine, foreign_in, shown
+from grounding.memory.global_context.lines import folded, must_wait, weight
 from grounding.prompt import layers
-from grounding.prompt_input.budgets import MIN_USER_TOKENS, WINDOW_SAFETY
-from grounding.prompt_input.run_context import (
+from grounding.prompt_input import (
+    WINDOW_SAFETY,
     AttachedText,
     ContextLine,
     DegradedBlock,
@@ -21,6 +22,7 @@ from grounding.prompt_input.run_context import (
     TailEntry,
     audience_of,
 )
+from grounding.prompt_input.budgets import MIN_USER_TOKENS
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
 
 TEXT = st.text() | st.sampled_from(

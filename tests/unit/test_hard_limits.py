@@ -10,27 +10,27 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from config.load import load
-from grounding.prompt.assemble import ContextTooLarge
-from grounding.prompt.layers import line
-from grounding.prompt.session_prefix import last_turns, pairs
-from grounding.prompt_input.blocks import Prompt
-from grounding.prompt_input.budgets import WINDOW_SAFETY, Budgets
-from grounding.prompt_input.run_context import (
+from grounding.prompt import ContextTooLarge, last_turns, line
+from grounding.prompt.session_prefix import pairs
+from grounding.prompt_input import (
+    WINDOW_SAFETY,
     AttachedText,
+    Budgets,
     Censor,
     CodexFile,
     CodexInput,
     ContextLine,
     Passage,
+    Prompt,
     Query,
     RecalledTurn,
+    Section,
     SelectedRecord,
     Selection,
     SummaryInput,
     TailEntry,
     Trace,
 )
-from grounding.prompt_input.sections import Section
 from tests.unit.test_assemble import ANY_TEXT, BUDGETS, TOKENS, build, record
 
 HUGE = st.sampled_from(["規" * 300_000, "👩‍👩‍👧‍👦" * 40_000, "x" * 1_000_000, " " * 900_000 + "x", "a b " * 200_000])

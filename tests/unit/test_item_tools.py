@@ -9,10 +9,20 @@ from typing import Any
 import pytest
 
 from connectors.message import ConversationKey, Role, Scope
-from grounding.memory.records.model import NewRecord, Provenance, Record, State, Type
-from grounding.memory.records.tools import create_item, delete_item, expand, query_items, update_item
-from grounding.prompt_input.run_context import Participant, Passage
-from grounding.retrieval.index import IndexUnavailable
+from grounding.memory.records import (
+    NewRecord,
+    Provenance,
+    Record,
+    State,
+    Type,
+    create_item,
+    delete_item,
+    expand,
+    query_items,
+    update_item,
+)
+from grounding.prompt_input import Participant, Passage
+from grounding.retrieval import IndexUnavailable
 from grounding.tools import Call, Evidence, ToolRefused
 from tests.emulators.records import RememberedRecords
 from tests.unit.test_assemble import context

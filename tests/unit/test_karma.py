@@ -8,23 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
-from grounding.memory.karma import karma
-from grounding.memory.karma.karma import (
-    CHOSEN_AT_MOST,
-    STANDING_AT_MOST,
-    Exchange,
-    Marked,
-    Opinion,
-    Sign,
-    bearing,
-    good_ones,
-    preferred,
-    standing,
-    trace_of,
-)
-from grounding.prompt import assemble
-from grounding.prompt.session_prefix import after
-from grounding.prompt_input.run_context import DegradedBlock, RecalledTurn, SessionInput
+from grounding.memory.karma import Exchange, Marked, Opinion, Sign, karma, preferred
+from grounding.memory.karma.karma import CHOSEN_AT_MOST, STANDING_AT_MOST, bearing, good_ones, standing, trace_of
+from grounding.prompt import after, assemble
+from grounding.prompt_input import DegradedBlock, RecalledTurn, SessionInput
 from tests.unit.test_assemble import TOKENS, context
 
 HERE = ConversationKey("acme", "telegram", "-1")

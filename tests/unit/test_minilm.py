@@ -8,8 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from config.settings import Settings
-from grounding.retrieval import minilm
-from grounding.retrieval.embedding import EmbedderUnavailable
+from grounding.retrieval import EmbedderUnavailable, minilm
 from grounding.retrieval.minilm import MAX_TOKENS, MiniLMEmbedder, find_weights, load_tokenizer
 from runtime.llm import open_embedder
 

@@ -11,20 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grounding.prompt import assemble
-from grounding.prompt.layers import line
-from grounding.prompt.memory_budget import (
-    BYTES_PER_ELEMENT,
-    CacheShape,
-    Condensed,
-    cache_mib,
-    condensed,
-    fits,
-    shape_of,
-)
-from grounding.prompt_input.budgets import ContextTooLarge
-from grounding.prompt_input.run_context import (
+from grounding.prompt import CacheShape, Condensed, assemble, condensed, line, shape_of
+from grounding.prompt.memory_budget import BYTES_PER_ELEMENT, cache_mib, fits
+from grounding.prompt_input import (
     CONDENSED,
+    ContextTooLarge,
     Injected,
     ModelMemory,
     Passage,
@@ -33,7 +24,7 @@ from grounding.prompt_input.run_context import (
     SummaryInput,
     Trace,
 )
-from runtime.embedded.llama import installed_weights
+from runtime.embedded import installed_weights
 from runtime.machine.model_memory import NotGguf, read_header
 from tests.unit.test_assemble import TOKENS, context, record
 from tests.unit.test_hard_limits import SELECTION, TEXT, everything, exchange

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from blockbuster import BlockingError
 
-from runtime.embedded.child import socket_path
+from runtime.embedded import socket_path
 
 
 def _as_if_ours(source: str) -> object:

@@ -7,7 +7,7 @@ from starlette.routing import Route
 
 from config.settings import Settings
 from connectors.connector import MountsRoutes, State
-from runtime.ingress.platforms import open_platforms
+from runtime.ingress import open_platforms
 
 TOKENS = {"telegram_bot_token": "1:none", "discord_bot_token": "none", "slack_bot_token": "xoxb-none"}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Role, Scope
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import load_tokens
 from promptpolicy import publishing
 from promptpolicy.policy import (
     ACTION_POLICY,

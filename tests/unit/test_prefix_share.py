@@ -11,15 +11,21 @@ from bench.caches import OPENAI, VLLM, simulated
 from bench.chats import Chat, made_up
 from bench.prompts import SIZES
 from config import load
-from grounding.memory.context_document.document import SECTIONS
-from grounding.memory.context_document.store import ContextDocument
-from grounding.prompt import assemble
-from grounding.prompt.session_prefix import Freezing, Now, Shown, after, session
-from grounding.prompt_input import tokens
-from grounding.prompt_input.blocks import Layout, Prompt
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import ContextLine, Passage, Query, TailEntry
-from grounding.prompt_input.tokens import LineByLine, load_tokens
+from grounding.memory.context_document import SECTIONS, ContextDocument
+from grounding.prompt import Freezing, Shown, after, assemble, session
+from grounding.prompt.session_prefix import Now
+from grounding.prompt_input import (
+    Budgets,
+    ContextLine,
+    Layout,
+    LineByLine,
+    Passage,
+    Prompt,
+    Query,
+    TailEntry,
+    load_tokens,
+    tokens,
+)
 from tests.unit.test_assemble import context
 
 CHATS, TURNS = 6, 15

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from connectors.message import ConversationKey, OutboundMessage
-from runtime.delivery.preview import Telling, Watched
+from runtime.delivery import Telling, Watched
 
 MESSAGE = OutboundMessage(ConversationKey("acme", "telegram", "1"), "t1", "")
 

@@ -8,9 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
-from grounding.prompt_input import sections
-from grounding.prompt_input.run_context import Passage, Query, QuotedMessage, RecalledTurn
-from grounding.prompt_input.sections import as_data, as_excerpt, neutral, speaker, spoken
+from grounding.prompt_input import (
+    Passage,
+    Query,
+    QuotedMessage,
+    RecalledTurn,
+    as_data,
+    as_excerpt,
+    neutral,
+    sections,
+    speaker,
+    spoken,
+)
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.turn_state import Question
 from tests.unit.test_assemble import build

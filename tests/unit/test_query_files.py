@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.prompt import layers
-from grounding.prompt_input.run_context import AttachedImage, AttachedText, Query, QuotedMessage
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import AttachedImage, AttachedText, Query, QuotedMessage, load_tokens
 
 TOKENS = load_tokens()
 

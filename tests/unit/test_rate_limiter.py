@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from connectors.connector import Capabilities, SendFailed
 from connectors.message import ConversationKey
+from runtime.delivery import RateLimiters
 from runtime.delivery.rate_limiter import (
     CALM_SECONDS,
     CHAT_BURST,
@@ -18,7 +19,6 @@ from runtime.delivery.rate_limiter import (
     Extra,
     Limits,
     RateLimiter,
-    RateLimiters,
     Window,
 )
 from tests.emulators.board import Board

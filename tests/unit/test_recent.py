@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.prompt_input.tokens import Recent, RecentObjects
+from grounding.prompt_input import Recent, RecentObjects
 
 some = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=6), max_size=6)
 

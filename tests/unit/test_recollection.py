@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.retrieval.index import Arm, Hit, Kind, Passage
-from grounding.retrieval.recall import CONTINUED, PART_MAX_CHARACTERS, Turns, split_turn
-from grounding.retrieval.relevance import TurnFloor, recollect
+from grounding.retrieval import Hit, Kind, Passage, TurnFloor, Turns
+from grounding.retrieval.index import Arm
+from grounding.retrieval.recall import CONTINUED, PART_MAX_CHARACTERS, split_turn
+from grounding.retrieval.relevance import recollect
 
 
 def said(number: int, text: str, day: str = "2026-11-01") -> Passage:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.records.dates import NoSuchDay, days_meant, due
+from grounding.memory.records import days_meant
+from grounding.memory.records.dates import NoSuchDay, due
 
 SUNDAY = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)
 FRIDAY = datetime(2026, 11, 27, 10, 30, tzinfo=UTC)

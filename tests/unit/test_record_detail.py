@@ -8,21 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.records import records
-from grounding.memory.records.model import (
-    MICRO_TOKENS,
-    STATES,
-    SUMMARY_TOKENS,
-    NewRecord,
-    Provenance,
-    Record,
-    RecordRefused,
-    Type,
-    in_words,
-    indexed_text,
-    with_short_forms,
-)
-from grounding.prompt_input.tokens import load_tokens
+from grounding.memory.records import STATES, NewRecord, Provenance, Record, RecordRefused, Type, in_words, records
+from grounding.memory.records.model import MICRO_TOKENS, SUMMARY_TOKENS, indexed_text, with_short_forms
+from grounding.prompt_input import load_tokens
 
 TOKENS = load_tokens()
 AT = "2026-11-22T12:00:00.000Z"

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.records import lifecycle, records
-from grounding.memory.records.lifecycle import Rules
-from grounding.memory.records.model import (
+from grounding.memory.records import (
     HIDDEN,
     STATES,
     NeverDeleted,
@@ -20,8 +18,11 @@ from grounding.memory.records.model import (
     Provenance,
     Record,
     RecordRefused,
+    Rules,
     State,
     Type,
+    lifecycle,
+    records,
 )
 
 RULES = Rules()

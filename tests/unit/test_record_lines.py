@@ -1,7 +1,7 @@
 """How a prompt tells a record."""
 
-from grounding.prompt.layers import line
-from grounding.prompt_input.run_context import SelectedRecord
+from grounding.prompt import line
+from grounding.prompt_input import SelectedRecord
 
 
 def told(text: str, *, verbatim: bool) -> str:

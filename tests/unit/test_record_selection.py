@@ -12,32 +12,34 @@ from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, Scope
 from grounding.memory.frames import LOADED, SHIPPED, choose
-from grounding.memory.global_context.lines import shown_in
-from grounding.memory.records.model import FoundRecord, Provenance, Record, State, Type
-from grounding.memory.selection.calibration import calibrated
-from grounding.memory.selection.censors import in_force, triggered_censors
-from grounding.memory.selection.selection import (
-    CARRIED,
+from grounding.memory.global_context import shown_in
+from grounding.memory.records import FoundRecord, Provenance, Record, State, Type
+from grounding.memory.selection import (
     Floor,
-    LastSelection,
     Level,
     RecordSelector,
-    Scored,
     Selected,
     Weights,
     as_shown,
+    floor_for,
+    triggered_censors,
+)
+from grounding.memory.selection.calibration import calibrated
+from grounding.memory.selection.censors import in_force
+from grounding.memory.selection.selection import (
+    CARRIED,
+    LastSelection,
+    Scored,
     fill,
     fitting,
-    floor_for,
     message_budgets,
     ranked,
     recency,
     without_repeated,
 )
-from grounding.prompt import assemble
-from grounding.prompt.layers import line
-from grounding.prompt_input.tokens import load_tokens
-from grounding.retrieval.bm25 import term_set
+from grounding.prompt import assemble, line
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import term_set
 from runtime.llm import Completion, ToolCall
 from runtime.turns.censors import acted, of_call
 from runtime.turns.rounds import Round

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from config.settings import SECRETS, Settings
 from connectors.message import Degraded, Role
+from runtime.observability import Redaction
 from runtime.observability.events import json_line, ordered
-from runtime.observability.redaction import MASK, Redaction
+from runtime.observability.redaction import MASK
 
 CANARY = "c4n4ry/+secret"
 

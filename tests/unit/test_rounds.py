@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Usage
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt_input import load_tokens
 from runtime.llm import Completion, ToolCall, with_images
 from runtime.llm.multimodal import has_images, without_images, without_tools
 from runtime.turns.rounds import Result, Round, as_one, asked, rows, said, total

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.retrieval.index import Fusion
+from grounding.retrieval import Fusion
 from grounding.retrieval.ranking import BESIDE, ENOUGH, FEEDBACK, among_neighbours, both, looked_again, towards
 from grounding.retrieval.stored import Place
 

@@ -8,9 +8,7 @@ from typing import Any, cast
 import pytest
 
 from connectors.message import Scope
-from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import AskDeep, Hit, PassageIndex
-from grounding.retrieval.search import Search
+from grounding.retrieval import AskDeep, Hit, PassageIndex, Search, Vector
 from tests.emulators.embedder import HashedWords
 
 SCOPE = Scope("acme")

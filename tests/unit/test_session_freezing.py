@@ -8,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import load
-from grounding.memory.context_document.document import Line
-from grounding.memory.context_document.store import ContextDocument
-from grounding.prompt import layers
-from grounding.prompt.session_prefix import BlockFingerprint, Freezing, Now, Shown, ShownState
-from grounding.prompt_input.blocks import Layout
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import ContextLine, TailEntry
-from grounding.prompt_input.tokens import LineByLine, load_tokens
-from grounding.transcript.entry import Reach
+from grounding.memory.context_document import ContextDocument, Line
+from grounding.prompt import Freezing, Shown, ShownState, layers
+from grounding.prompt.session_prefix import BlockFingerprint, Now
+from grounding.prompt_input import Budgets, ContextLine, Layout, LineByLine, TailEntry, load_tokens
+from grounding.transcript import Reach
 
 TOKENS = LineByLine(load_tokens())
 BUDGETS = Budgets.from_settings(load({}).settings, window_tokens=8192)

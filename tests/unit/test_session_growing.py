@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from grounding.prompt.layers import FOOT, GAP, Limits, section, shortened
 from grounding.prompt.session_prefix import AFTER_COMPACTION, History, newest, pairs, visible_history
-from grounding.prompt_input.run_context import TailEntry
-from grounding.prompt_input.tokens import LineByLine, load_tokens, utf8_length
+from grounding.prompt_input import LineByLine, TailEntry, load_tokens, utf8_length
 
 TOKENS = LineByLine(load_tokens())
 LIMITS = Limits(tokens=300, lines=24, bytes=1800, turns=20)

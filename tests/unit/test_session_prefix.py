@@ -7,31 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import load
+from grounding.prompt import UNKNOWN, Prefix, Shown, after, compared, session, stood
 from grounding.prompt.layers import FOOT, Limits
-from grounding.prompt.session_prefix import (
-    UNKNOWN,
-    Prefix,
-    Shown,
-    after,
-    compared,
-    session,
-    stood,
-    tokens_between,
-    visible_history,
-)
-from grounding.prompt_input.blocks import PLACES, Prompt, Volatility
-from grounding.prompt_input.budgets import WINDOW_SAFETY, Budgets
-from grounding.prompt_input.run_context import (
+from grounding.prompt.session_prefix import tokens_between, visible_history
+from grounding.prompt_input import (
+    PLACES,
+    WINDOW_SAFETY,
+    Budgets,
     Censor,
     CodexFile,
     CodexInput,
     ContextLine,
     Passage,
+    Prompt,
     Query,
     SessionInput,
     SummaryInput,
     TailEntry,
     Trace,
+    Volatility,
 )
 from tests.unit.test_assemble import ANY_TEXT, TOKENS, build, context, record
 

@@ -7,13 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import load
-from grounding.memory.context_document.store import ContextDocument
+from grounding.memory.context_document import ContextDocument
+from grounding.prompt import Freezing, Shown, ShownState, after, compared, session
 from grounding.prompt.layers import FOOT, Limits
-from grounding.prompt.session_prefix import Freezing, Now, Shown, ShownState, after, compared, session
-from grounding.prompt_input.blocks import Layout, Prompt
-from grounding.prompt_input.budgets import Budgets
-from grounding.prompt_input.run_context import ContextLine, Query, RunContext, TailEntry
-from grounding.prompt_input.tokens import LineByLine, load_tokens
+from grounding.prompt.session_prefix import Now
+from grounding.prompt_input import (
+    Budgets,
+    ContextLine,
+    Layout,
+    LineByLine,
+    Prompt,
+    Query,
+    RunContext,
+    TailEntry,
+    load_tokens,
+)
 from tests.unit.test_assemble import build, context
 
 TOKENS = LineByLine(load_tokens())

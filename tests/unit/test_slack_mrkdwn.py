@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.slack.events import names_person, people_in, to_markdown, unescape
-from connectors.text.render import escape
+from connectors.text import escape
 
 NAMES = {"U1": "Lena", "U0BOT": "helper"}
 

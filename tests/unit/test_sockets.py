@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.embedded.child import MAX_SOCKET_PATH_BYTES, UnsafeSocketFolder, socket_path
+from runtime.embedded import UnsafeSocketFolder, socket_path
+from runtime.embedded.child import MAX_SOCKET_PATH_BYTES
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.settings import Settings
-from grounding.prompt.formatters import Request, problem_of
+from grounding.prompt import Request, problem_of
 from grounding.prompt.source_tree import HEAD, File, formatter, rendered, tree, walk
-from grounding.prompt_input.blocks import Volatility
+from grounding.prompt_input import Volatility
 
 NAMES = st.text(alphabet="abcdef", min_size=1, max_size=6)
 FILES = st.lists(st.builds(File, st.lists(NAMES, max_size=4).map(tuple), NAMES, st.integers(0, 10**9)), max_size=40)

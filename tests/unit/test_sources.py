@@ -12,7 +12,8 @@ from connectors.discord import payloads
 from connectors.message import ConversationKey, OutboundMessage, Source
 from connectors.slack import payloads as slack_payloads
 from connectors.telegram import payloads as telegram_payloads
-from connectors.text.sources import MAX_HEADING_CHARACTERS, MAX_PATH_CHARACTERS, sources_line, without_sources
+from connectors.text import sources_line, without_sources
+from connectors.text.sources import MAX_HEADING_CHARACTERS, MAX_PATH_CHARACTERS
 from tests.emulators.slack_nouns import in_blocks, seen
 from tests.emulators.telegram_html import parse_html
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
-from grounding.prompt.session_prefix import standing_ends
-from grounding.prompt_input.run_context import Query, SummaryInput, TailEntry
+from grounding.prompt import standing_ends
+from grounding.prompt_input import Query, SummaryInput, TailEntry
 from runtime.llm import StablePrefix, with_images
 from runtime.llm.prompt_caching import mark_stable_prefix, takes_cache_key
 from runtime.turns.rounds import asked

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.evaluation.evaluate import Message, load_messages
-from grounding.retrieval.relevance import MEASURED_CHUNKS
-from grounding.strategy.languages import ENGLISH, LANGUAGES, spoken
-from grounding.strategy.strategy import (
-    ASSISTANT_LOG_ODDS,
-    MATCH_LOG_ODDS,
+from grounding.evaluation import Message
+from grounding.evaluation.evaluate import load_messages
+from grounding.retrieval import MEASURED_CHUNKS
+from grounding.strategy import (
+    ENGLISH,
+    LANGUAGES,
     Strategy,
     addresses_assistant,
     choose,
@@ -21,8 +21,10 @@ from grounding.strategy.strategy import (
     is_follow_up,
     is_small_talk,
     search_text,
+    spoken,
     without_courtesy,
 )
+from grounding.strategy.strategy import ASSISTANT_LOG_ODDS, MATCH_LOG_ODDS
 
 SMALL_TALK = """
 hi|Hello!|hey there|Good morning|good evening, bot|Hello Lena!|hi team|hello again|yo|sup

@@ -8,7 +8,7 @@ import structlog
 
 from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, State
 from connectors.message import Accepted, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
-from runtime.embedded.child import beside
+from runtime.embedded import beside
 from runtime.process import connectors
 from runtime.process.connectors import Supervisor
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.text import characters, parse, parts, utf16_units
 from connectors.text import render as text_render
-from connectors.text.parse import MAX_CHARACTERS, Code, Paragraph, ParsedMarkdown, Span, Style, parse
-from connectors.text.parts import SMALLEST_LIMIT, Render, parts
-from connectors.text.split import Size, characters, utf16_units
+from connectors.text.parse import MAX_CHARACTERS, Code, Paragraph, ParsedMarkdown, Span, Style
+from connectors.text.parts import SMALLEST_LIMIT, Render
+from connectors.text.split import Size
 from tests.emulators.telegram_html import parse_html
 
 # Words that only the text has: no entity, language, tag or list marker looks like them.

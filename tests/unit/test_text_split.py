@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.text.split import characters, cluster_edge, natural_edge, utf16_units
+from connectors.text import characters, cluster_edge, utf16_units
+from connectors.text.split import natural_edge
 
 
 @pytest.mark.parametrize(

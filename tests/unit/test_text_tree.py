@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.text.tree import Node, tree, with_links
+from connectors.text import Node, tree, with_links
 from tests.emulators.web_page import shown
 
 TAGS = {

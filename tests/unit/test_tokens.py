@@ -4,7 +4,8 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grounding.prompt_input.tokens import ELLIPSIS, LineByLine, clip, load_tokens, utf8_length
+from grounding.prompt_input import LineByLine, clip, load_tokens, utf8_length
+from grounding.prompt_input.tokens import ELLIPSIS
 
 TOKENS = load_tokens()
 TEXTS = st.one_of(

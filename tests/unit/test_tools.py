@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from grounding.lookup_tools import SectionName, read_section, search_documents
-from grounding.memory.context_document.document import SECTIONS
-from grounding.prompt import layers
-from grounding.prompt.layers import NO_ROOM, tool_results_rendered
-from grounding.prompt_input.tokens import load_tokens
+from grounding.memory.context_document import SECTIONS
+from grounding.prompt import NO_ROOM, layers, tool_results_rendered
+from grounding.prompt_input import load_tokens
 from grounding.tools import Arguments, Call, Tool, Toolbox, ToolRefused, schema_text
 
 TOKENS = load_tokens()

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
-from grounding.transcript import markdown
-from grounding.transcript.entry import Entry, EntryRole
-from grounding.transcript.markdown import EntryId, UnreadableLog, merge, read_log
+from grounding.transcript import Entry, EntryRole, UnreadableLog, markdown, read_log
+from grounding.transcript.markdown import EntryId, merge
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
 NOW = 2_000_000_000_000

@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 from config.settings import EXTRACTIVE, Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
 from grounding.pipeline import Deciding, Grounds
-from grounding.prompt.assemble import ContextTooLarge
-from grounding.prompt_input.run_context import Censor, Passage
-from grounding.prompt_input.tokens import load_tokens
+from grounding.prompt import ContextTooLarge
+from grounding.prompt_input import Censor, Passage, load_tokens
 from promptpolicy.policy import EVERYWHERE, Directive, Kind, Place, Slot
 from promptpolicy.sigils import Sigil
 from runtime.formatters import Formatters

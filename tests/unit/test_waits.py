@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.access.limits import in_words
+from runtime.access import in_words
 
 
 @pytest.mark.parametrize(

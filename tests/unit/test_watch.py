@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watchfiles import Change
 
-from grounding.documents.watch import FEW, LONG_BYTES, PIECE, Changed, _looked_at, in_pieces, watch
+from grounding.documents import FEW, Changed, in_pieces, watch
+from grounding.documents.watch import LONG_BYTES, PIECE, _looked_at
 
 
 def first(pieces: list[Changed]) -> set[str]:

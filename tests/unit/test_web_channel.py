@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.text.tree import Node, tree
+from connectors.text import Node, tree
 from connectors.web import channel as channels
 from connectors.web import channel as streams
 from connectors.web.channel import Channel, Channels, Subscription, stream

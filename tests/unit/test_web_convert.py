@@ -17,9 +17,7 @@ from connectors.message import (
     Role,
     StoreUnavailable,
 )
-from connectors.web import convert
-from connectors.web.backend import PastMessage, Session
-from connectors.web.convert import RequestError
+from connectors.web import PastMessage, RequestError, Session, convert
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SESSION = Session("token:0123456789ab", Role.VIEWER, "acme", "Lena", "a1b2c3")

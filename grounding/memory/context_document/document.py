@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from grounding.prompt_input.sections import as_data
-from grounding.prompt_input.tokens import Recent
+from grounding.prompt_input import Recent, as_data
 
 SECTIONS = (
     "Description",

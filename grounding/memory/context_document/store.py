@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from connectors.message import ConversationKey, file_stem, redis_key
 from grounding.memory.context_document.document import Line
-from grounding.transcript.entry import Reach, UnknownFormat
+from grounding.transcript import Reach, UnknownFormat
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

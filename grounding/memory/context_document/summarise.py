@@ -18,12 +18,10 @@ from grounding.memory.context_document.document import (
     says_nothing,
     with_kept,
 )
-from grounding.prompt_input.blocks import ChatMessage
-from grounding.prompt_input.sections import as_data, speaker
-from grounding.prompt_input.sections import one_line as sections_one_line
-from grounding.prompt_input.tokens import utf8_length
-from grounding.strategy.strategy import choose
-from grounding.transcript.entry import Entry, EntryRole, Reach
+from grounding.prompt_input import ChatMessage, as_data, speaker, utf8_length
+from grounding.prompt_input import one_line as sections_one_line
+from grounding.strategy import choose
+from grounding.transcript import Entry, EntryRole, Reach
 
 MAX_ENTRY_CHARACTERS = 600
 MAX_KEPT_LINES = 40

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, encode_id, person_in
-from grounding.prompt_input.run_context import RunContext
-from grounding.prompt_input.sections import neutral, one_line, speaker
+from grounding.prompt_input import RunContext, neutral, one_line, speaker
 
 Owner = Literal["workspace", "user", "place"]
 Origin = Literal["person", "model", "retrieved", "others", "approved"]

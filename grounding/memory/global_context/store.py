@@ -44,8 +44,8 @@ from grounding.memory.global_context.lines import (
     owner_in,
     weight,
 )
-from grounding.prompt_input.tokens import Tokens
-from grounding.transcript.entry import UnknownFormat
+from grounding.prompt_input import Tokens
+from grounding.transcript import UnknownFormat
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -18,7 +18,7 @@ from grounding.memory.global_context.lines import (
     must_wait,
 )
 from grounding.memory.global_context.store import GlobalContexts
-from grounding.prompt_input.run_context import audience_of
+from grounding.prompt_input import audience_of
 from grounding.tools import Arguments, Call, Tool, ToolRefused
 
 Approval = Literal["untrusted", "always", "never"]

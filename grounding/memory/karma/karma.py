@@ -13,8 +13,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from connectors.message import ConversationKey, may_see, place_audience
-from grounding.prompt_input.run_context import RecalledTurn, Trace
-from grounding.retrieval.bm25 import term_set
+from grounding.prompt_input import RecalledTurn, Trace
+from grounding.retrieval import term_set
 
 SCOPE = "karma:write"
 """The permission scope that is needed to mark."""

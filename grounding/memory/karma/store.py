@@ -18,13 +18,17 @@ from pydantic import ValidationError
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, encode_id, redis_key
 from grounding.memory.karma.karma import Marked, bearing, good_ones, may_stand, read, standing, trace_of
-from grounding.prompt_input.run_context import Trace
-from grounding.retrieval.bm25 import term_set
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
-from grounding.retrieval.relevance import TurnFloor, turn_floor_for
-from grounding.retrieval.search import spell_out
-from grounding.transcript.entry import UnknownFormat
+from grounding.prompt_input import Trace
+from grounding.retrieval import (
+    Embedder,
+    EmbedderUnavailable,
+    IndexUnavailable,
+    TurnFloor,
+    spell_out,
+    term_set,
+    turn_floor_for,
+)
+from grounding.transcript import UnknownFormat
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,1 +1,76 @@
-"""Typed records: the decisions, facts, procedures, episodes, censors and items of a workspace or a person."""
+"""Typed records: decisions, facts, procedures, episodes, censors and items of a workspace or a person."""
+
+from grounding.memory.records.dates import days_meant
+from grounding.memory.records.extraction import Candidate, Window, is_heard_preference
+from grounding.memory.records.index import RecordIndex
+from grounding.memory.records.lifecycle import Rules
+from grounding.memory.records.model import (
+    HIDDEN,
+    STATES,
+    Added,
+    ForgetsRecords,
+    FoundRecord,
+    ItemKind,
+    ItemStatus,
+    KeepsRecords,
+    NeverDeleted,
+    NewRecord,
+    NoSuchRecord,
+    Origin,
+    Outcome,
+    Provenance,
+    ReadsRecords,
+    Record,
+    RecordBusy,
+    RecordRefused,
+    Severity,
+    State,
+    Type,
+    WritesRecords,
+    in_words,
+)
+from grounding.memory.records.records import FollowsRecords, Records
+from grounding.memory.records.store import Change, RecordStore, place
+from grounding.memory.records.tools import create_item, delete_item, expand, query_items, update_item
+
+__all__ = [
+    "HIDDEN",
+    "STATES",
+    "Added",
+    "Candidate",
+    "Change",
+    "FollowsRecords",
+    "ForgetsRecords",
+    "FoundRecord",
+    "ItemKind",
+    "ItemStatus",
+    "KeepsRecords",
+    "NeverDeleted",
+    "NewRecord",
+    "NoSuchRecord",
+    "Origin",
+    "Outcome",
+    "Provenance",
+    "ReadsRecords",
+    "Record",
+    "RecordBusy",
+    "RecordIndex",
+    "RecordRefused",
+    "RecordStore",
+    "Records",
+    "Rules",
+    "Severity",
+    "State",
+    "Type",
+    "Window",
+    "WritesRecords",
+    "create_item",
+    "days_meant",
+    "delete_item",
+    "expand",
+    "in_words",
+    "is_heard_preference",
+    "place",
+    "query_items",
+    "update_item",
+]

@@ -16,21 +16,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from connectors.message import person_in
-from grounding.memory.context_document.summarise import (
-    BYTES_PER_TOKEN,
-    Facts,
-    corrects,
-    is_question,
-    one_line,
-    sentences,
-)
+from grounding.memory.context_document import BYTES_PER_TOKEN, Facts, corrects, is_question, one_line, sentences
 from grounding.memory.records.model import NewRecord, Origin, Provenance, Record, State, Type, looks_secret
-from grounding.prompt_input.blocks import ChatMessage
-from grounding.prompt_input.sections import as_data, speaker
-from grounding.prompt_input.sections import one_line as sections_one_line
-from grounding.prompt_input.tokens import utf8_length
-from grounding.retrieval.bm25 import terms
-from grounding.transcript.entry import Entry, EntryRole
+from grounding.prompt_input import ChatMessage, as_data, speaker, utf8_length
+from grounding.prompt_input import one_line as sections_one_line
+from grounding.retrieval import terms
+from grounding.transcript import Entry, EntryRole
 
 # ---- said ----
 #

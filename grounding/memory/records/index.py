@@ -14,10 +14,21 @@ from collections.abc import Collection, Sequence
 from connectors.message import Scope
 from grounding.memory.records.model import Record, Type, indexed_text
 from grounding.memory.records.store import RecordStore
-from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, SparseVector, encode_document
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.retrieval.index import Entry, Kind, Passage, PassageIndex
-from grounding.retrieval.search import query_terms, query_vectors, shorten
+from grounding.retrieval import (
+    TURN_AVERAGE_TERMS,
+    Embedder,
+    EmbedderUnavailable,
+    Entry,
+    Kind,
+    Passage,
+    PassageIndex,
+    SparseVector,
+    Vector,
+    encode_document,
+    query_terms,
+    query_vectors,
+    shorten,
+)
 
 EMBEDDED_CHARACTERS = 8000
 """How many characters of a record are embedded: models read some thousand tokens. All its words are indexed."""

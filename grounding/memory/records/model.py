@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from connectors.message import AgentRuntimeError, Scope
-from grounding.memory.context_document.summarise import sentences
-from grounding.prompt_input.tokens import Tokens, clip
+from grounding.memory.context_document import sentences
+from grounding.prompt_input import Tokens, clip
 
 
 class Type(StrEnum):

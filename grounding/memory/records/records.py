@@ -38,9 +38,8 @@ from grounding.memory.records.model import (
     with_short_forms,
 )
 from grounding.memory.records.store import AddLookup, Change, RecordStore, RecordWrite, now
-from grounding.prompt_input.tokens import Tokens
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
+from grounding.prompt_input import Tokens
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 
 # ---- making ----
 #

@@ -33,7 +33,7 @@ from urllib.parse import unquote
 from connectors.message import CALLER_PREFIX, EVERYONE, Scope, encode_id, redis_key
 from grounding.memory.records.lifecycle import is_standing
 from grounding.memory.records.model import HIDDEN, STATES, Record, State, Type
-from grounding.transcript.entry import UnknownFormat
+from grounding.transcript import UnknownFormat
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from connectors.message import Scope
-from grounding.memory.global_context.lines import foreign_in
+from grounding.memory.global_context import foreign_in
 from grounding.memory.records.dates import MAX_CHARACTERS as MAX_DUE_CHARACTERS
 from grounding.memory.records.dates import NoSuchDay, due
 from grounding.memory.records.model import (
@@ -25,11 +25,8 @@ from grounding.memory.records.model import (
     in_words,
     indexed_text,
 )
-from grounding.prompt_input.run_context import audience_of
-from grounding.prompt_input.sections import one_line
-from grounding.retrieval.bm25 import terms
-from grounding.retrieval.embedding import EmbedderUnavailable
-from grounding.retrieval.index import IndexUnavailable
+from grounding.prompt_input import audience_of, one_line
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable, terms
 from grounding.tools import Arguments, Call, Tool, ToolRefused
 
 T = TypeVar("T")

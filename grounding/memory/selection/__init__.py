@@ -1,1 +1,31 @@
-"""Selection of the records for a prompt: relevance, score, and budgets."""
+"""Select the records that a prompt shows: relevance, score, budgets, censors."""
+
+from grounding.memory.selection.censors import triggered_censors
+from grounding.memory.selection.selection import (
+    Floor,
+    LastSelections,
+    Level,
+    RecordLookup,
+    RecordSelector,
+    ScopeState,
+    Selected,
+    Standing,
+    Weights,
+    as_shown,
+    floor_for,
+)
+
+__all__ = [
+    "Floor",
+    "LastSelections",
+    "Level",
+    "RecordLookup",
+    "RecordSelector",
+    "ScopeState",
+    "Selected",
+    "Standing",
+    "Weights",
+    "as_shown",
+    "floor_for",
+    "triggered_censors",
+]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grounding.memory.records.model import Record, State
-from grounding.prompt_input.run_context import Calibration
+from grounding.memory.records import Record, State
+from grounding.prompt_input import Calibration
 
 LEAST_REVIEWED = 10
 """With fewer reviews, chance outweighs skill."""

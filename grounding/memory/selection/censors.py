@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from grounding.memory.records.model import Record, State, Type
-from grounding.prompt_input.run_context import Censor
+from grounding.memory.records import Record, State, Type
+from grounding.prompt_input import Censor
 
 FOREIGN = ("retrieved", "others")
 """Origins whose words bind nobody. Otherwise a document, or a bystander, could stop all replies."""

@@ -15,17 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from connectors.message import ConversationKey, Scope, redis_key
 from grounding.memory.frames import LOADED, Chosen, Frame, scale
-from grounding.memory.global_context.lines import Foreign
-from grounding.memory.records.dates import days_meant
-from grounding.memory.records.extraction import is_heard_preference
-from grounding.memory.records.model import FoundRecord, ReadsRecords, Record, State, Type
+from grounding.memory.global_context import Foreign
+from grounding.memory.records import FoundRecord, ReadsRecords, Record, State, Type, days_meant, is_heard_preference
 from grounding.memory.selection.calibration import MOST_REVIEWED, calibrated
 from grounding.memory.selection.censors import in_force
-from grounding.prompt_input.run_context import Calibration, Censor, SelectedRecord, Selection, SelectionReason
-from grounding.retrieval.bm25 import coverage, term_set
-from grounding.retrieval.packing import NEAR_DUPLICATE, NEGATIONS
-from grounding.retrieval.relevance import largest_idf
-from grounding.retrieval.search import spell_out
+from grounding.prompt_input import Calibration, Censor, SelectedRecord, Selection, SelectionReason
+from grounding.retrieval import NEAR_DUPLICATE, NEGATIONS, coverage, largest_idf, spell_out, term_set
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -12,14 +12,14 @@ import click
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
-from grounding.documents.library import is_document_path
+from grounding.documents import is_document_path
 from runtime.cli.client import Client, connect
 from runtime.cli.invocation import Invocation, default_workspace_option, json_option, run, workspace_of
 from runtime.cli.output import count, index, line, milliseconds, note, print_json, status_line
 
 if TYPE_CHECKING:
     from runtime.cli.output import StatusLine
-    from runtime.process.bootstrap import Part
+    from runtime.process import Part
 
 WATCH: frozenset[Part] = frozenset(("follow",))
 

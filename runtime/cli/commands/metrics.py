@@ -13,7 +13,7 @@ from config.settings import Settings
 from runtime.cli.client import connect
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import line, print_json
-from runtime.observability.events import COLOURS, folded, readable
+from runtime.observability import COLOURS, folded, readable
 
 _MEMORY = "agent_runtime_memory_"
 _FIGURES = (

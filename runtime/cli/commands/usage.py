@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from config.settings import Settings
-from runtime.billing.budgets import TERMS, UNLIMITED
+from runtime.billing import TERMS, UNLIMITED
 from runtime.cli.client import connect, segment
 from runtime.cli.invocation import Invocation, json_option, run
 from runtime.cli.output import dollars, line, print_json, table

@@ -12,14 +12,13 @@ from starlette.responses import Response
 from config.settings import Settings
 from connectors.message import Role
 from promptpolicy.sigils import Sigil, Sigils
-from runtime.access.api_tokens import AlreadyInvited, ApiToken, Caller, InvalidTokenName
-from runtime.access.roles import Person
+from runtime.access import AlreadyInvited, ApiToken, Caller, InvalidTokenName, Person
 from runtime.http.auth import Routes, caller_of, require_everywhere
 from runtime.http.errors import ApiError, Body, read_json, reply
 from runtime.http.routes.workspaces import enter
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 class Judge(Body):

@@ -14,20 +14,19 @@ from starlette.responses import Response
 
 from connectors.connector import Health, State
 from connectors.message import AgentRuntimeError, Role, Scope, StoreUnavailable
-from grounding.documents.indexer import Progress
-from grounding.strategy.strategy import Strategy
-from runtime.background.rebuild import Rebuilding, Reindexed, Restored, Tells
+from grounding.documents import Progress
+from grounding.strategy import Strategy
+from runtime.background import Rebuilding, Reindexed, Restored, Tells
 from runtime.http.auth import Routes, caller_of, require_everywhere
 from runtime.http.errors import ApiError, Body, read_json, reply
 from runtime.http.routes.workspaces import enter
 from runtime.http.sse import Emit, EventResponse
-from runtime.machine.hardware import MIB, Seen
-from runtime.observability.metrics import CONTENT_TYPE, Gauge, Metrics
-from runtime.observability.stream import newest, tail
+from runtime.machine import MIB, Seen
+from runtime.observability import CONTENT_TYPE, Gauge, Metrics, newest, tail
 from runtime.stores import NewerFormat
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 STORES_NEEDED = {"redis": (State.CONNECTED,), "qdrant": (State.CONNECTED, State.DEGRADED)}

@@ -18,15 +18,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
-from grounding.codex.codex import CodexEntry, shown_path
-from grounding.codex.codex import check_path as material_check_path
-from grounding.documents.indexer import Progress
-from grounding.documents.library import PATH_MAX_BYTES, DocumentMissing, DocumentRefused, check_path
-from grounding.prompt.assemble import ContextTooLarge
-from grounding.prompt_input.run_context import DegradedBlock, Participant
-from grounding.prompt_input.run_context import Query as Asked
-from grounding.retrieval.index import Hit, IndexUnavailable
-from runtime.background.migration import underway
+from grounding.codex import CodexEntry, shown_path
+from grounding.codex import check_path as material_check_path
+from grounding.documents import PATH_MAX_BYTES, DocumentMissing, DocumentRefused, Progress, check_path
+from grounding.prompt import ContextTooLarge
+from grounding.prompt_input import DegradedBlock, Participant
+from grounding.prompt_input import Query as Asked
+from grounding.retrieval import Hit, IndexUnavailable
+from runtime.background import underway
 from runtime.http.auth import Routes, caller_of, require_role
 from runtime.http.errors import ApiError, Body, as_api_error, describe, lines, read_body, read_json, reply
 from runtime.http.routes.memory import require_reader
@@ -35,7 +34,7 @@ from runtime.http.sse import Emit, EventResponse
 from runtime.turns import Question
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 # ---- indexing ----

@@ -22,11 +22,10 @@ from connectors.message import (
     person_in,
     place_audience,
 )
-from grounding.memory.context_document.document import SECTIONS, bodies, section_named
-from grounding.memory.context_document.store import ContextDocument
-from grounding.memory.global_context.lines import By, Change, Editor, Line, Waiting
-from grounding.memory.karma.karma import Marked, Sign
-from grounding.memory.records.model import (
+from grounding.memory.context_document import SECTIONS, ContextDocument, bodies, section_named
+from grounding.memory.global_context import By, Change, Editor, Line, Waiting
+from grounding.memory.karma import Marked, Sign
+from grounding.memory.records import (
     STATES,
     ItemKind,
     ItemStatus,
@@ -37,18 +36,18 @@ from grounding.memory.records.model import (
     Severity,
     State,
     Type,
+    place,
 )
-from grounding.memory.records.store import Change as StoreChange
-from grounding.memory.records.store import place
-from grounding.prompt_input.run_context import audience_of
-from runtime.access.api_tokens import Caller
-from runtime.background.karma import By as MarkingBy
+from grounding.memory.records import Change as StoreChange
+from grounding.prompt_input import audience_of
+from runtime.access import Caller
+from runtime.background import By as MarkingBy
 from runtime.http.auth import Routes, caller_of, may_read, require_role
 from runtime.http.errors import ApiError, Body, read_body, read_json, reply
 from runtime.http.routes.workspaces import enter
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 # ---- global context ----

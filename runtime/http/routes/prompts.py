@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from connectors.message import Role, Scope
 from grounding.memory.frames import as_table as file_as_table
-from grounding.strategy.languages import as_table
+from grounding.strategy import as_table
 from promptpolicy.directives import Version
 from promptpolicy.policy import EVERYWHERE, Kind, Level, Place, Slot, check_context_id
 from runtime.http.auth import Endpoint, Routes, caller_of, require_everywhere
@@ -21,7 +21,7 @@ from runtime.http.routes.workspaces import enter
 from runtime.turns import cues_in, frames_in
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 _ANSWERS = {

@@ -26,12 +26,12 @@ from connectors.message import (
     place_audience,
 )
 from grounding.prompt import assemble
-from grounding.prompt_input.run_context import TailEntry, audience_of
-from runtime.access.api_tokens import Caller
+from grounding.prompt_input import TailEntry, audience_of
+from runtime.access import Caller
 from runtime.http.auth import Routes, caller_of, may_read
 from runtime.http.errors import ApiError, Body, read_json, reply
 from runtime.http.routes.workspaces import enter
-from runtime.ingress.platforms import reply_hint_of
+from runtime.ingress import reply_hint_of
 from runtime.turns import (
     Batch,
     BuiltPrompt,
@@ -47,7 +47,7 @@ from runtime.turns import (
 from runtime.turns.manifest import compare
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 MAX_LISTED = 500

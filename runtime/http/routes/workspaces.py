@@ -12,16 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import InvalidWorkspaceId, Role, Scope
-from runtime.billing.budgets import TERMS, State
-from runtime.billing.usage import ModelUsage
+from runtime.billing import TERMS, ModelUsage, State
 from runtime.http.auth import Routes, caller_of, require_everywhere
 from runtime.http.errors import ApiError, Body, read_json, reply
-from runtime.ingress.removal import remove_workspace
-from runtime.workspaces.places import EVERYWHERE, MAX_PLACE_CHARACTERS, Answering, QueueMode, Settled
-from runtime.workspaces.workspaces import make_document_folder
+from runtime.ingress import remove_workspace
+from runtime.workspaces import EVERYWHERE, MAX_PLACE_CHARACTERS, Answering, QueueMode, Settled, make_document_folder
 
 if TYPE_CHECKING:
-    from runtime.process.bootstrap import Runtime
+    from runtime.process import Runtime
 
 
 class NewWorkspace(Body):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runtime.embedded.child import die_with_parent
+from runtime.embedded import die_with_parent
 
 Event = dict[str, Any]
 STOP_SECONDS = 25.0

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runtime.embedded.child import beside
+from runtime.embedded import beside
 from tests.emulators.play.bot_process import BotEnded, BotProcess, Event
 from tests.emulators.play.screen import ANN, BAD, BOT, DIM, Screen, folded
 from tests.emulators.play.watch import Change, Watch

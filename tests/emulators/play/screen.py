@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO, TYPE_CHECKING, Protocol
 
-from connectors.console.convert import neutralise
+from connectors.console import neutralise
 from connectors.console.terminal import PlainTerminal, Unreadable
 
 if TYPE_CHECKING:
