@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import random
 import re
@@ -20,7 +21,6 @@ import structlog
 from aiohttp import ClientError
 from discord.gateway import DiscordWebSocket
 from discord.http import HTTPClient, Route
-from discord.state import ConnectionState
 from pydantic import SecretStr
 from yarl import URL
 
@@ -39,9 +39,8 @@ from connectors.discord.events import CONNECTOR
 
 log = structlog.get_logger()
 
-# The bot does not speak aloud: no warnings that it could not.
-discord.VoiceClient.warn_nacl = False
-discord.VoiceClient.warn_dave = False
+# discord.py warns twice that it cannot speak aloud, which the bot does not do.
+logging.getLogger("discord.client").setLevel(logging.ERROR)
 
 Told = Callable[[str, tuple[Any, ...]], None]
 """Called with discord.py's name of an event and its arguments. Must neither block nor raise."""
@@ -146,19 +145,6 @@ def _asked_seconds(response: aiohttp.ClientResponse) -> float:
         return 1.0
 
 
-def _guarded(event: str, parse: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """*parse*, with the boundary that discord.py has not: a frame that it trips over must not end the session."""
-
-    def guarded(data: Any) -> None:
-        try:
-            parse(data)
-        except Exception as error:  # noqa: BLE001 - logged; the next frames do not depend on it
-            why = type(error).__name__  # without the error's own words, which may quote the message
-            log.warning("message.ignored", connector=CONNECTOR, why="unreadable", frame=event, error=why)
-
-    return guarded
-
-
 class _Calls(HTTPClient):
     """Calls go to *api_base* and sockets to *gateway_url*; each attempt has *timeout_seconds*."""
 
@@ -205,6 +191,7 @@ class GatewayClient(discord.Client):
         self._session_wait_seconds = session_wait_seconds
         self.heard_at = self.answered_at = time.monotonic()
         self.heartbeat_seconds = math.inf
+        self._last_frame = "null"
         super().__init__(
             intents=intents(),
             allowed_mentions=discord.AllowedMentions.none(),
@@ -213,22 +200,35 @@ class GatewayClient(discord.Client):
             enable_debug_events=True,  # the only way to see heartbeats being asked for and answered
         )
 
-    def _get_state(self, **options: Any) -> ConnectionState[Any]:
-        # Called once, while the client is made: the last moment at which its calls can be replaced.
-        self.http = _Calls(
-            *self._addresses, loop=self.loop, max_ratelimit_timeout=LONGEST_RATE_LIMIT_SECONDS, http_trace=_watch()
+    @property
+    def http(self) -> HTTPClient:
+        """The client for calls. discord.py creates one while it is set up; `_Calls` takes its place."""
+        return self._calls
+
+    @http.setter
+    def http(self, client: HTTPClient) -> None:
+        self._calls = _Calls(
+            *self._addresses, loop=client.loop, max_ratelimit_timeout=LONGEST_RATE_LIMIT_SECONDS, http_trace=_watch()
         )
-        state = super()._get_state(**options)
-        state.parsers = {event: _guarded(event, parse) for event, parse in state.parsers.items()}
-        return state
 
     def dispatch(self, event: str, /, *args: Any, **_: Any) -> None:
+        """Pass *event* on at once. discord.py would start a task, and may change the message before the task runs."""
         if event == "socket_raw_receive":
             self._heard(args[0])
         else:
             self._tell(event, args)
 
+    @property
+    def last_message(self) -> tuple[int, int] | None:
+        """The ids of the channel and the message in the last frame; None if it is about no message."""
+        try:
+            data = json.loads(self._last_frame)["d"]
+            return int(data["channel_id"]), int(data["id"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
     def _heard(self, frame: str) -> None:
+        self._last_frame = frame
         self.heard_at = time.monotonic()
         if len(frame) > _LONGEST_SIGN:
             return

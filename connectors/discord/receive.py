@@ -260,6 +260,8 @@ class Intake:
             self._inbox.put(message)
         if event == "message":
             self._inbox.saw(args[0].channel.id, args[0].id)
+        elif event == "unreadable" and args[0] is not None:
+            self._inbox.saw(*args[0])  # so what comes after it in that channel is read in the next session
 
     async def accept_all(self, accept: Accept) -> None:
         """Offers what has come, and what will, until cancelled. What is in hand then stays the next."""
@@ -339,19 +341,22 @@ class Intake:
             await self._read_all(place, missing, limit)
 
     async def _read_all(self, place: str, missing: _Missing, limit: asyncio.Timeout) -> None:
-        failures = 0
+        failures, is_unreadable = 0, False
         while True:
             client = await self._login.opened_at_last()
             try:
                 async with self._reading:
+                    if is_unreadable and not await _skip_next(client, missing):
+                        break
+                    is_unreadable = False
                     await self._read_on(client, missing, limit)
             except DISCORD_ERRORS as error:
                 failures += 1
                 self._troubles[place] = f"what was missed cannot be read yet: {self._login.describe(error)}"
                 await self._backoff.wait(failures, retry_after_seconds(error))
-            except Exception as error:  # noqa: BLE001 - the boundary: one channel must not stop all others
+            except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
                 _log_fault(error, f"after {missing.after}")
-                break
+                is_unreadable = True
             else:
                 break
         self._troubles.pop(place, None)
@@ -366,6 +371,16 @@ class Intake:
             missing.after = said.id
             if is_limited:
                 limit.reschedule(asyncio.get_running_loop().time() + self._patience_seconds)
+
+
+async def _skip_next(client: GatewayClient, missing: _Missing) -> bool:
+    """Move *missing* past the next message, which discord.py cannot read; return whether there is one.
+
+    Raises one of `DISCORD_ERRORS`.
+    """
+    found = await client.http.logs_from(missing.channel_id, 1, after=missing.after)
+    missing.after = max((int(message["id"]) for message in found), default=missing.after)
+    return bool(found)
 
 
 async def _closed(message: InboundMessage) -> Accepted:

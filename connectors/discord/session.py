@@ -177,6 +177,14 @@ class Session:
                 failures = 1 if self._link.state is State.CONNECTED else failures + 1
                 self._lost(why)
                 await self._backoff.wait(failures, retry_after_seconds(error))
+            except Exception as error:  # noqa: BLE001 - discord.py cannot read a frame, and ended the session for it
+                # Without the error's own words, which may quote the message.
+                log.warning("message.ignored", connector=CONNECTOR, why="unreadable", error=type(error).__name__)
+                if (client := self._login.client) is not None:
+                    self._heard(client, "unreadable", (client.last_message,))
+                failures = 1 if self._link.state is State.CONNECTED else failures + 1
+                self._lost("Discord sent something that cannot be read")
+                await self._backoff.wait(failures)
 
     async def watch(self) -> None:
         """Asks about silences, and about refused calls, until cancelled; gives a session up that is deaf."""

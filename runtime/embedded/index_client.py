@@ -206,9 +206,14 @@ class IndexProcess:
         """See `runtime.embedded.child.Program`."""
         try:
             await self._channels.join()  # nothing is to be read of the one before
+            log = await asyncio.to_thread(self._open_log)
             ours, theirs = socket.socketpair()
-            with contextlib.closing(theirs), await asyncio.to_thread(self._open_log) as log:
-                process = await self._execute(theirs.fileno(), log)
+            with log, theirs:
+                try:
+                    process = await self._execute(theirs.fileno(), log)
+                except BaseException:
+                    ours.close()
+                    raise
             self._channel = await Channel.open(ours)
             self._channels.put_nowait(self._channel)
             return process
@@ -263,12 +268,12 @@ async def index_process(
     silence_seconds: float = SILENCE_SECONDS,
 ) -> AsyncIterator[IndexProcess]:
     """A child that starts in the background when it is first wanted, and ends with the block."""
-    process = IndexProcess(data_dir, wait_seconds, ping_seconds, silence_seconds)
+    index = IndexProcess(data_dir, wait_seconds, ping_seconds, silence_seconds)
     try:
-        async with beside(process._run(), "search-index"):
-            yield process
+        async with beside(index._run(), "search-index"):
+            yield index
     finally:
-        await asyncio.shield(process._stop())
+        await asyncio.shield(index._stop())
 
 
 @contextlib.asynccontextmanager

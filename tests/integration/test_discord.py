@@ -160,7 +160,7 @@ async def test_a_message_that_cannot_be_accepted_does_not_stop_the_others(
 async def test_an_event_that_cannot_be_read_is_left_out(
     discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
 ) -> None:
-    """What nobody understands is logged; the session goes on."""
+    """What nobody understands is logged; discord.py ends the session for it, and the next one reads what was missed."""
     async with running(bot, gateway):
         broken = discord.message_json(LENA, LENA, "odd") | {"message_snapshots": [{"message": {"content": None}}]}
         await discord.push("MESSAGE_CREATE", broken, LENA)

@@ -32,7 +32,7 @@ EACH = 3
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (deliverer, worker):
         monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(turn, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(turn, "SIGNAL_SECONDS", 0.05)
 
 
 @pytest.fixture
