@@ -108,6 +108,20 @@ def _import_litellm() -> Any:
     from runtime.llm.extractive import register
 
     register(litellm)
-    # The first call imports more. Made here, it does not stop the event loop.
-    litellm.completion(model="openai/none", messages=[{"role": "user", "content": "."}], mock_response=".", api_key="-")
+    asyncio.run(_warm_up(litellm))
     return litellm
+
+
+async def _warm_up(litellm: Any) -> None:
+    """Make a streamed call without a network and one that no server answers.
+
+    The first calls import much. Made here, in the thread that imports LiteLLM, they do not stop the event loop.
+    """
+    call = {"model": "openai/none", "messages": [{"role": "user", "content": "."}], "api_key": "-", "max_retries": 0}
+    async for _ in await litellm.acompletion(**call, mock_response=".", stream=True):
+        pass
+    with contextlib.suppress(Exception):
+        tool = {"type": "function", "function": {"name": "none", "parameters": {"type": "object", "properties": {}}}}
+        await litellm.acompletion(**call, api_base="http://127.0.0.1:1", tools=[tool])
+    await litellm.close_litellm_async_clients()
+    litellm.in_memory_llm_clients_cache.flush_cache()  # its clients belong to this event loop

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.llm import ModelFailed, ModelRefused, ModelUnavailable
 from runtime.llm.errors import classify_error, is_in_table, model_failure, retry_after_seconds
-from runtime.llm.loader import process_loader
+from runtime.llm.loader import load_litellm, process_loader
 
 
 def test_every_error_class_of_litellm_has_its_line_in_the_table() -> None:
@@ -45,14 +45,14 @@ async def test_a_model_for_which_there_is_no_key_wants_one_and_is_not_asked_agai
     for name in ("OPENAI_API_KEY", "AZURE_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(Exception, match=r"(?i)missing") as failed:
-        await process_loader.load().acompletion(model, [{"role": "user", "content": "hello"}], max_retries=0)
+        await (await load_litellm()).acompletion(model, [{"role": "user", "content": "hello"}], max_retries=0)
     verdict = classify_error(failed.value)
     assert (verdict.why, verdict.retry, verdict.refused) == ("auth", False, True)
 
 
 async def test_a_model_of_a_provider_that_nobody_knows_is_not_found() -> None:
     with pytest.raises(Exception, match="NOT provided") as failed:
-        await process_loader.load().acompletion("nobodys/model", [{"role": "user", "content": "hello"}])
+        await (await load_litellm()).acompletion("nobodys/model", [{"role": "user", "content": "hello"}])
     assert classify_error(failed.value).why == "not_found"
 
 
