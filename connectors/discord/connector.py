@@ -31,7 +31,7 @@ from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
 from connectors.discord.events import location, read_handle, url_in
 from connectors.discord.interactions import TOKEN_SECONDS, Interactions, are_registered, is_allowed, to_commands
 from connectors.discord.login import SESSION_WAIT_SECONDS, Backoff, GatewayClient, Login, Told
-from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, buttons, to_edit, to_parts, to_send
+from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, button_row, to_edit, to_parts, to_send
 from connectors.discord.receive import Inbox, Intake, said_after
 from connectors.discord.session import Patience, Session
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
@@ -151,7 +151,7 @@ class DiscordConnector:
             return
         place, message_id = _id(message.key.external_id), _id(receipt.message_id)
         route = Route("PATCH", _MESSAGE, channel_id=place, message_id=message_id)
-        request = as_request({**to_edit(part), **buttons(message, part)}, part)
+        request = as_request({**to_edit(part), **button_row(message, part)}, part)
         # The runtime sets the pace of edits: one that is held back may be out of date when its time comes.
         await self._login.ask(lambda client: client.http.request(route, **request), waits=False)
 

@@ -33,7 +33,7 @@ from connectors.discord.events import (
     with_names,
 )
 from connectors.discord.login import Login
-from connectors.discord.payloads import BUTTON_PREFIX, EPHEMERAL, NO_BUTTONS, as_request, to_answer, to_edit
+from connectors.discord.payloads import BUTTON_PREFIX, EPHEMERAL, NO_BUTTONS, as_request, to_edit, to_private_answer
 from connectors.discord.receive import place_of
 from connectors.message import (
     Accepted,
@@ -251,7 +251,7 @@ class Interactions:
             return None
         try:
             async with one.lock:
-                sent = await self._say(one, to_answer(part), part)
+                sent = await self._say(one, to_private_answer(part), part)
         except SendFailed as failed:
             if not failed.ambiguous:
                 raise
@@ -323,7 +323,7 @@ class Interactions:
             if not storing.done():
                 await self._acknowledge(one, {"type": _DEFER_CHANGE})
             why = await storing
-        said = to_answer(OutboundPart(0, 1, why, f"{one.id}.outcome"))
+        said = to_private_answer(OutboundPart(0, 1, why, f"{one.id}.outcome"))
         if not one.is_acknowledged:
             await self._respond(one, {"type": _SAY, "data": said} if why else {"type": _CHANGE, "data": NO_BUTTONS})
         elif why:
@@ -351,7 +351,7 @@ class Interactions:
         async with one.lock:
             if not one.first_part:
                 part = OutboundPart(0, 1, text, f"{one.id}.outcome")
-                await self._say(one, to_answer(part), part)
+                await self._say(one, to_private_answer(part), part)
 
     async def _say(self, one: _Open, body: dict[str, Any], part: OutboundPart) -> dict[str, Any] | None:
         """The message that Discord made of *body*; None when the interaction is gone. Needs its lock."""

@@ -1,4 +1,8 @@
-"""Our parts as bodies of Discord's calls. Pure."""
+"""Replies as bodies of Discord's calls. Pure. (`connectors.discord.events` is the way in.)
+
+`to_parts` renders a reply and cuts it. `to_send`, `to_edit` and `to_private_answer` are bodies for one part, and
+`as_request` adds the part's file.
+"""
 
 from __future__ import annotations
 
@@ -8,105 +12,97 @@ from typing import Any
 
 from connectors.message import OutboundMessage, OutboundPart
 from connectors.text import (
-    can_be_seen,
-    cut_for_sources,
+    DISCORD_MARKDOWN,
+    cut_reply,
     outbound_parts,
-    parse,
-    parts,
-    render,
     sources_form,
     utf16_units,
 )
 
 MAX_TEXT_UNITS = 2000
-"""Reference, "Create Message": content of up to 2000 characters. It does not say which; counted in UTF-16
-code units a text is within the limit whatever is meant."""
-
-SUBTEXT = "-# "
-"""Begins a line that Discord's apps show small and grey ("Markdown Text 101")."""
+"""Reference, "Create Message": content of up to 2000 characters. Discord does not define them. A text of 2000 UTF-16
+code units is within the limit in any case."""
 
 NONCE_CHARACTERS = 25
 """Reference, "Create Message": a nonce has at most 25 characters."""
 
 MAX_BUTTONS = 5
-"""Reference, "Action Row": so many buttons in a row."""
+"""Reference, "Action Row": the buttons that one row takes."""
 
 BUTTON_PREFIX = "command:"
 """Begins the ``custom_id`` of a button that gives a command."""
 
 NO_BUTTONS: dict[str, Any] = {"components": []}
-"""The body that takes a message's buttons away and leaves the rest of it."""
-
-_ROW, _BUTTON, _SECONDARY = 1, 2, 2
-"""Reference, "Component Types" and "Button Styles"."""
+"""The body that removes a message's buttons and leaves the rest of it."""
 
 EPHEMERAL = 1 << 6
 SUPPRESS_EMBEDS = 1 << 2
 """Reference, "Message Flags"."""
 
-_NOBODY: dict[str, list[str]] = {"parse": []}
+_SUBTEXT = "-# "
+"""Begins a line that Discord's apps show small and grey ("Markdown Text 101")."""
+_ROW, _BUTTON, _SECONDARY = 1, 2, 2
+"""Reference, "Component Types" and "Button Styles"."""
+_MENTION_NOBODY: dict[str, list[str]] = {"parse": []}
 
 
 def to_parts(message: OutboundMessage, max_parts: int) -> tuple[OutboundPart, ...]:
-    """*message* as Discord's kind of Markdown, within its limit; none for a text in which nothing can be seen.
+    """Render *message* as parts within Discord's limit; none if nothing in its text can be seen.
 
-    Parts without anything visible are left out: Discord refuses them as empty. Surrogates without
-    their other half, which no protocol can carry, are replaced by U+FFFD. More than *max_parts* become the
-    first and a file. The sources stand below the last text, as a line of subtext.
+    More than *max_parts* parts become the first part and a file. The sources follow the last text, as a line of
+    subtext.
     """
-    text = message.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    form = parse(text)
-
-    def cut(limit: int) -> list[str]:
-        return [part for part in parts(form, limit, utf16_units, render.discord_markdown_render) if can_be_seen(part)]
-
-    sources = render.discord_markdown_render(sources_form(message))
-    below = f"\n{SUBTEXT}{sources}" if sources else ""
-    texts, last = cut_for_sources(cut, MAX_TEXT_UNITS, MAX_TEXT_UNITS - utf16_units(below), utf16_units, max_parts)
+    sources = DISCORD_MARKDOWN.render(sources_form(message))
+    footer = f"\n{_SUBTEXT}{sources}" if sources else ""
+    last_limit = MAX_TEXT_UNITS - utf16_units(footer)
+    texts, last = cut_reply(message.text, DISCORD_MARKDOWN, MAX_TEXT_UNITS, last_limit, max_parts)
     if texts:
-        texts[last] += below
+        texts[last] += footer
     return outbound_parts(message, texts, "markdown", max_parts)
 
 
-def nonce_of(part: OutboundPart) -> str:
-    """*part*'s token in at most `NONCE_CHARACTERS`, the same for the same token."""
-    return hashlib.sha256(part.token.encode("utf-8", "surrogatepass")).hexdigest()[:NONCE_CHARACTERS]
-
-
 def to_send(message: OutboundMessage, part: OutboundPart, reply_to: int | None = None) -> dict[str, Any]:
-    """The body that says *part*, once for one token; the first part hangs at the message *reply_to*."""
-    body: dict[str, Any] = {**_body(part), **buttons(message, part), "nonce": nonce_of(part), "enforce_nonce": True}
+    """Return the body that sends *part*. The first part replies to the message *reply_to*.
+
+    Discord creates only one message for one nonce.
+    """
+    body = {**_body(part), **button_row(message, part), "nonce": nonce_of(part), "enforce_nonce": True}
     if reply_to is not None and part.index == 0:
         body["message_reference"] = {"message_id": str(reply_to), "fail_if_not_exists": False}
     return body
 
 
-def buttons(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
-    """What *part*'s body needs besides for the buttons of *message*, which stand below its last part."""
+def nonce_of(part: OutboundPart) -> str:
+    """Return a digest of *part*'s token with `NONCE_CHARACTERS`."""
+    return hashlib.sha256(part.token.encode("utf-8", "surrogatepass")).hexdigest()[:NONCE_CHARACTERS]
+
+
+def button_row(message: OutboundMessage, part: OutboundPart) -> dict[str, Any]:
+    """Return the fields for the buttons of *message*, which are below its last part."""
     if not message.buttons or part.index < part.total - 1:
         return {}
-    row = [
-        {"type": _BUTTON, "style": _SECONDARY, "label": one.label, "custom_id": BUTTON_PREFIX + one.command}
-        for one in message.buttons[:MAX_BUTTONS]
+    buttons = [
+        {"type": _BUTTON, "style": _SECONDARY, "label": button.label, "custom_id": BUTTON_PREFIX + button.command}
+        for button in message.buttons[:MAX_BUTTONS]
     ]
-    return {"components": [{"type": _ROW, "components": row}]}
+    return {"components": [{"type": _ROW, "components": buttons}]}
 
 
 def to_edit(part: OutboundPart) -> dict[str, Any]:
-    """The body that replaces a message by *part*, with its file, or without any that it had."""
+    """Return the body that replaces a message and its file with *part*."""
     return {**_body(part), "content": _content(part), "attachments": _attachments(part)}
 
 
-def to_answer(part: OutboundPart) -> dict[str, Any]:
-    """The body that says *part* to the one person who gave a command."""
+def to_private_answer(part: OutboundPart) -> dict[str, Any]:
+    """Return the body that shows *part* only to the person who gave a command."""
     return {**_body(part), "flags": SUPPRESS_EMBEDS | EPHEMERAL}
 
 
 def as_request(body: dict[str, Any], part: OutboundPart) -> dict[str, Any]:
-    """How *body* goes with *part*'s file, as `discord.http.HTTPClient.request` takes it: JSON, or a form."""
+    """Return *body* with *part*'s file as arguments of `discord.http.HTTPClient.request`: JSON, or a form."""
     if not part.file_name:
         return {"json": body}
-    kind = "text/markdown" if part.file_name.endswith(".md") else "text/plain"
+    media_type = "text/markdown" if part.file_name.endswith(".md") else "text/plain"
     return {
         "form": [
             {"name": "payload_json", "value": json.dumps(body)},
@@ -114,14 +110,14 @@ def as_request(body: dict[str, Any], part: OutboundPart) -> dict[str, Any]:
                 "name": "files[0]",
                 "value": part.text.encode(),
                 "filename": part.file_name,
-                "content_type": f"{kind}; charset=utf-8",
+                "content_type": f"{media_type}; charset=utf-8",
             },
         ]
     }
 
 
 def _body(part: OutboundPart) -> dict[str, Any]:
-    body: dict[str, Any] = {"allowed_mentions": _NOBODY, "flags": SUPPRESS_EMBEDS}
+    body: dict[str, Any] = {"allowed_mentions": _MENTION_NOBODY, "flags": SUPPRESS_EMBEDS}
     if part.file_name:
         return {**body, "attachments": _attachments(part)}
     return {"content": _content(part), **body}

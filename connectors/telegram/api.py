@@ -1,4 +1,4 @@
-"""Calls of the Bot API through aiogram: bounded, without the token in any error, and with our errors. I/O."""
+"""Call the Bot API through aiogram. Each call has a time limit, and no error contains the token. I/O."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _CLOSE_SECONDS = 5.0
 
 
 class Api:
-    """One bot's Bot API. ``timeout_seconds`` bounds each call.
+    """The Bot API for one bot. ``timeout_seconds`` limits each call.
 
-    ``doubt`` is set when an answer says that the token may be void.
+    ``token_in_doubt`` is set when an answer says that the token may be void.
     """
 
     def __init__(self, token: SecretStr, base: str, timeout_seconds: float) -> None:
-        self.doubt = asyncio.Event()
+        self.token_in_doubt = asyncio.Event()
         self.timeout_seconds = timeout_seconds
         self._token = token
         self._server = TelegramAPIServer.from_base(base)
@@ -49,12 +49,12 @@ class Api:
         self._opening = asyncio.Lock()
 
     async def call(self, method: TelegramMethod[_Result], within_seconds: float | None = None) -> _Result:
-        """Telegram's answer to *method*. Raises one of `errors.AIOGRAM_ERRORS`, and `SendFailed` once closed."""
-        bot = await self._opened()
+        """Return Telegram's answer to *method*. Raises one of `errors.AIOGRAM_ERRORS`, and `SendFailed` once closed."""
+        bot = await self._open()
         return await bot(method, request_timeout=None if within_seconds is None else math.ceil(within_seconds))
 
     async def ask(self, build: Callable[[], TelegramMethod[_Result]]) -> _Result:
-        """Telegram's answer to what *build* makes. Raises `SendFailed`, also where *build* raises `ValueError`."""
+        """Send the call from *build*. Raises `SendFailed`, also if *build* raises `ValueError`."""
         try:
             method = build()
         except ValueError as error:
@@ -63,13 +63,13 @@ class Api:
             return await self.call(method)
         except AIOGRAM_ERRORS as error:
             if meaning(error).bad_token:
-                self.doubt.set()
+                self.token_in_doubt.set()
             raise send_failed(error, self.describe(error)) from error
 
     async def ask_formatted(
         self, part: OutboundPart, build: Callable[[OutboundPart], TelegramMethod[_Result]]
     ) -> _Result:
-        """Asks with the formatting of *part*, and, where Telegram refuses just that, once more without."""
+        """Ask with the formatting of *part*. If Telegram refuses the formatting, ask once more without it."""
         try:
             return await self.ask(lambda: build(part))
         except SendFailed as failed:
@@ -79,8 +79,8 @@ class Api:
             log.warning("reply.unformatted", connector=payloads.CONNECTOR, part=part.token)
             return await self.ask(lambda: build(plain))
 
-    async def ask_in_passing(self, build: Callable[[], TelegramMethod[bool]]) -> None:
-        """Asks for what may be lost. Raises `SendFailed` only with a wait that is asked for."""
+    async def ask_lossy(self, build: Callable[[], TelegramMethod[bool]]) -> None:
+        """Ask for something that may be lost. Raises `SendFailed` only if Telegram demands a wait."""
         try:
             await self.ask(build)
         except SendFailed as failed:
@@ -89,18 +89,18 @@ class Api:
                 raise
 
     def file_url(self, path: str) -> str:
-        """Where the file of that path is fetched. Holds the token."""
+        """Return the URL of a file. It contains the token."""
         return self._server.file_url(self._token.get_secret_value(), quote(path))
 
     def describe(self, error: Exception) -> str:
-        """*error* in one line, without the token."""
+        """Return *error* in one line, without the token."""
         if isinstance(error, TokenValidationError):
             return "it is not of the form 123456:ABC"
-        # Some errors show the URL, of which the token is part.
+        # Some errors contain the URL, and so the token.
         return self.masked(next(iter(str(error).splitlines()), type(error).__name__))
 
     def masked(self, text: str) -> str:
-        """*text* without the token."""
+        """Return *text* without the token."""
         return text.replace(self._token.get_secret_value(), "**********")
 
     async def close(self) -> None:
@@ -113,16 +113,16 @@ class Api:
             except (TimeoutError, OSError, ClientError) as error:
                 log.warning("connector.close_failed", connector=payloads.CONNECTOR, why=type(error).__name__)
 
-    async def _opened(self) -> Bot:
+    async def _open(self) -> Bot:
         if self._closed:
             raise SendFailed("The Telegram connector was closed.", retryable=True)
         async with self._opening:
             if self._bot is None:
-                self._bot = await asyncio.to_thread(self._open)
+                self._bot = await asyncio.to_thread(self._create)
             return self._bot
 
-    def _open(self) -> Bot:
-        """Loads the certificates and builds the schemas of all update types: heavy, so not on the loop."""
+    def _create(self) -> Bot:
+        """Load the certificates and build the schemas of all update types. Too slow for the event loop."""
         session = AiohttpSession(api=self._server, timeout=self.timeout_seconds)
         bot = Bot(self._token.get_secret_value(), session=session)
         Update.model_rebuild()

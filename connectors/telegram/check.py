@@ -1,4 +1,4 @@
-"""Asks Telegram whether the bot can work: its token, the webhook, and what it hears in groups."""
+"""Ask Telegram whether the bot can work: its token, its webhook, and its privacy in groups. Needs no SDK."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from connectors.connector import Answer, CannotAsk, Examined, Problem, ask, unre
 
 PATH = "/telegram/webhook"
 RECENT_ERROR_SECONDS = 900
-"""A delivery that failed longer ago says nothing about now: Telegram tries again after minutes at most."""
+"""An older failure of a delivery says nothing about now: Telegram tries again after minutes at most."""
 
-_BASE = "AGENT_RUNTIME_TELEGRAM_API_BASE"
-_TOKEN = "AGENT_RUNTIME_TELEGRAM_BOT_TOKEN"  # noqa: S105 - the variable's name
-_PUBLIC_URL = "AGENT_RUNTIME_HTTP_PUBLIC_URL"
+BASE_VARIABLE = "AGENT_RUNTIME_TELEGRAM_API_BASE"
+TOKEN_VARIABLE = "AGENT_RUNTIME_TELEGRAM_BOT_TOKEN"  # noqa: S105 - the variable's name
+PUBLIC_URL_VARIABLE = "AGENT_RUNTIME_HTTP_PUBLIC_URL"
 
 
 async def examine(
@@ -30,9 +30,9 @@ async def examine(
     public_url: str | None = None,
     hears_all: bool = False,
 ) -> Examined:
-    """Two calls of *seconds* each: ``getMe`` and ``getWebhookInfo``.
+    """Ask by ``getMe`` and ``getWebhookInfo``, each within *seconds*.
 
-    *hears_all*: the bot is to answer whatever is said in groups, which Telegram shows only to bots that may see it.
+    *hears_all*: the bot should answer everything in groups. Telegram shows it everything only without privacy mode.
     """
     try:
         me = await _call("getMe", token, api_base, seconds)
@@ -40,7 +40,7 @@ async def examine(
             return Examined(problems=(problem,))
         webhook = await _call("getWebhookInfo", token, api_base, seconds)
     except CannotAsk as error:
-        return unreachable(error, _BASE)
+        return unreachable(error, BASE_VARIABLE)
     bot, info = _result(me), _result(webhook)
     problems = _webhook_problems(info, f"{public_url.rstrip('/')}{PATH}" if public_url else "", time.time(), by_webhook)
     if hears_all and not bot.get("can_read_all_group_messages"):
@@ -59,15 +59,15 @@ async def _call(method: str, token: SecretStr, api_base: str, seconds: float) ->
 
 
 def _result(answer: Answer) -> dict[str, Any]:
-    found = answer.body.get("result")
-    return found if isinstance(found, dict) else {}
+    result = answer.body.get("result")
+    return result if isinstance(result, dict) else {}
 
 
 def _refusal(answer: Answer) -> Problem | None:
     if answer.status in (401, 404):
-        return Problem("Telegram does not know this token", f"set {_TOKEN} to the one that @BotFather shows")
+        return Problem("Telegram does not know this token", f"set {TOKEN_VARIABLE} to the one that @BotFather shows")
     if not answer.body.get("ok"):
-        return Problem(f"Telegram answers with HTTP {answer.status}", f"try again later; see {_BASE}, too")
+        return Problem(f"Telegram answers with HTTP {answer.status}", f"try again later; see {BASE_VARIABLE}, too")
     return None
 
 
@@ -79,26 +79,28 @@ def _webhook_problems(info: dict[str, Any], ours: str, now: float, by_webhook: b
         advice = "`agent-runtime serve` removes it; if another program needs it, use a separate bot for that program"
         return [Problem(f"a webhook is set ({_host(shown)}), so Telegram sends nothing by long polling", advice)]
     if not shown:
-        advice = f"`agent-runtime serve` sets it; {_PUBLIC_URL} must be the address at which Telegram reaches it"
+        advice = (
+            f"`agent-runtime serve` sets it; {PUBLIC_URL_VARIABLE} must be the address at which Telegram reaches it"
+        )
         return [Problem("no webhook is set", advice)]
-    if ours and not _is_same(shown, ours):
+    if ours and not is_same_address(shown, ours):
         advice = "`agent-runtime serve` sets it again; if it does not stay, another program uses this bot"
         return [Problem(f"the webhook leads elsewhere ({_host(shown)})", advice)]
     failed_at = info.get("last_error_date")
     waiting = info.get("pending_update_count") or 0
     if waiting and isinstance(failed_at, int) and now - failed_at <= RECENT_ERROR_SECONDS:
         why = str(info.get("last_error_message") or "no reason given")
-        advice = f"check that {_PUBLIC_URL} leads here from the internet"
+        advice = f"check that {PUBLIC_URL_VARIABLE} leads here from the internet"
         return [Problem(f"Telegram could not deliver {waiting} updates ({why})", advice)]
     return []
 
 
-def _is_same(one: str, other: str) -> bool:
-    """Telegram writes hosts in small letters and ASCII; httpx does, too."""
+def is_same_address(shown: str, registered: str) -> bool:
+    """Return whether two URLs are the same. Telegram writes hosts in small letters and ASCII, as httpx does."""
     try:
-        return httpx.URL(one) == httpx.URL(other)
+        return httpx.URL(shown) == httpx.URL(registered)
     except httpx.InvalidURL:
-        return one == other
+        return shown == registered
 
 
 def _host(url: str) -> str:
@@ -109,6 +111,6 @@ def _host(url: str) -> str:
 
 
 def place_of(workspace_id: str) -> str | None:
-    """The place, as operators route it, whose own workspace *workspace_id* is; None where it is no such workspace."""
-    found = re.fullmatch(r"telegram-(-?\d+)", workspace_id)
-    return f"telegram:{found[1]}" if found else None
+    """Return the route of the chat that has *workspace_id* as its own workspace, or None if none has."""
+    match = re.fullmatch(r"telegram-(-?\d+)", workspace_id)
+    return f"telegram:{match[1]}" if match else None

@@ -1,4 +1,8 @@
-"""Telegram: I/O only. What messages mean is in `convert`, what is called in `calls`, what errors mean in `errors`."""
+"""The connector for Telegram: signs in, receives, and sends what the runtime asks for. I/O only.
+
+`updates` converts what comes in, `payloads` what goes out; `receive` and `webhook` are the two ways in; `errors` says
+what an error of aiogram means.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +27,20 @@ from connectors.connector import (
     Location,
     SendFailed,
 )
+from connectors.health import Backoff, Vitals
 from connectors.message import Accepted, Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from connectors.telegram import payloads
 from connectors.telegram.api import OFFICIAL_HOST, Api
-from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, moved_to, refuses, retry_after_seconds
-from connectors.telegram.receive import Intake, Polling, Vitals
-from connectors.telegram.updates import Identity, Places
+from connectors.telegram.check import BASE_VARIABLE, TOKEN_VARIABLE
+from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, migrated_to, refuses, retry_after_seconds
+from connectors.telegram.receive import Intake, Places, Polling
+from connectors.telegram.updates import Identity
 from connectors.telegram.webhook import Registration, Webhook, check_secret
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
 log = structlog.get_logger()
-
-TOKEN_VARIABLE = "AGENT_RUNTIME_TELEGRAM_BOT_TOKEN"  # noqa: S105 - the variable's name
-BASE_VARIABLE = "AGENT_RUNTIME_TELEGRAM_API_BASE"
 
 TOO_LARGE = "Telegram lets bots fetch files of up to 20 MB, and this one is larger. Please send a smaller one."
 GONE = "Telegram does not have this file for me any more. Please send it again."
@@ -49,11 +52,11 @@ class TelegramConnector:
     """A bot on Telegram: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`,
     `SharesPace`, `CountsByMinute`, `ShowsButtons`, `LocatesAttachments`, `RegistersCommands` and `MountsRoutes`.
 
-    With *webhook_secret* updates are posted to ``/telegram/webhook``, which is registered below *public_url* if
-    there is one and looked after every ``check_seconds``; else they come by long polling, of which Telegram may hold
-    each for ``poll_seconds``. ``timeout_seconds`` bounds each call. After a failure the waits grow from
-    ``first_backoff_seconds`` to ``longest_backoff_seconds``. A reply of more than *reply_max_parts* messages goes as
-    its beginning and a file. *sends_per_second* is the rate in all chats together; 0 for no limit.
+    Updates come by long polling; Telegram may hold each poll for ``poll_seconds``. With *webhook_secret*, Telegram
+    posts them to ``/telegram/webhook`` instead. That address is registered below *public_url*, if there is one, and
+    checked every ``check_seconds``. ``timeout_seconds`` limits each call. After failures the waits grow from
+    ``first_backoff_seconds`` to ``longest_backoff_seconds``. A reply of more than *reply_max_parts* messages is sent
+    as its beginning and a file. *sends_per_second* is the rate in all chats together; 0 means no limit.
     """
 
     name = payloads.CONNECTOR
@@ -79,28 +82,38 @@ class TelegramConnector:
             max_part_units=payloads.MAX_TEXT_UNITS,
             units="utf16",
             threads=True,
-            # "avoid sending more than one message per second" in one chat (Bot FAQ, "My bot is hitting limits"); edits
-            # count like messages. In a group see `most_in_a_minute`.
+            # "avoid sending more than one message per second" in one chat (Bot FAQ, "My bot is hitting limits"). Edits
+            # count like messages. `most_in_a_minute` has the limit of groups.
             sends_per_second=1.0,
             edits_per_second=0.5,
             sends_per_second_overall=sends_per_second,
         )
         self._reply_max_parts = reply_max_parts
         self._api = Api(token, api_base, timeout_seconds)
-        self._vitals = Vitals(first_backoff_seconds, longest_backoff_seconds)
+        self._vitals = Vitals()
+        self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
         self._places = Places()
-        self._intake = Intake(self._vitals, self._places, self._answer_press)
-        self._unfit_secret = check_secret(webhook_secret) if webhook_secret is not None else ""
+        self._intake = Intake(self._vitals, self._places, self._answer_button)
+        self._secret_trouble = check_secret(webhook_secret) if webhook_secret is not None else ""
         self._source: Polling | Registration
         self._webhook: Webhook | None = None
         if webhook_secret is None:
-            self._source = Polling(self._api, self._vitals, self._intake, self._recover, poll_seconds)
+            self._source = Polling(self._api, self._vitals, self._backoff, self._intake, self._recover, poll_seconds)
             return
         self._source = Registration(
-            self._api, self._vitals, self._intake, self._recover, webhook_secret, public_url, check_seconds
+            self._api,
+            self._vitals,
+            self._backoff,
+            self._intake,
+            self._recover,
+            webhook_secret,
+            public_url,
+            check_seconds,
         )
-        if not self._unfit_secret:
+        if not self._secret_trouble:
             self._webhook = Webhook(webhook_secret, self._intake, timeout_seconds)
+
+    # Receiving
 
     @property
     def health(self) -> Health:
@@ -110,16 +123,60 @@ class TelegramConnector:
         return self._webhook.routes() if self._webhook is not None else []
 
     async def run(self, accept: Accept) -> None:
-        """Receives until cancelled. Raises `ConnectorFailed` when Telegram does not know the token."""
+        """Receive until cancelled. Raises `ConnectorFailed` if Telegram does not know the token."""
         self._vitals.start()
+        self._backoff.failures = 0
         try:
-            if self._unfit_secret:
-                self._fail(self._unfit_secret)
+            if self._secret_trouble:
+                self._fail(self._secret_trouble)
             self._intake.open(accept, await self._sign_in())
             await self._source.run()
         finally:
             self._intake.close()
             self._vitals.stopped()
+
+    async def close(self) -> None:
+        self._intake.close()
+        await self._api.close()
+        self._vitals.stopped()
+
+    async def _sign_in(self) -> Identity:
+        while True:
+            try:
+                me = await self._api.call(GetMe())
+            except AIOGRAM_ERRORS as error:
+                await self._recover(error)
+            else:
+                self._vitals.well("connection")
+                self._backoff.failures = 0
+                return Identity(id=me.id, username=me.username or "")
+
+    async def _recover(self, error: Exception) -> None:
+        """Wait as long as *error* demands. Raises `ConnectorFailed` if waiting cannot help."""
+        why = self._api.describe(error)
+        if meaning(error).bad_token:
+            self._fail(
+                f"Telegram does not accept the bot token ({why}). Set {TOKEN_VARIABLE} to the token that "
+                f"@BotFather shows for the bot (and leave {BASE_VARIABLE} unset unless you use a proxy).",
+                error,
+            )
+        if isinstance(error, TelegramConflictError):
+            why = f"another process is receiving for this bot; stop it or use another token ({why})"
+        self._vitals.trouble("connection", why)
+        await asyncio.sleep(self._backoff.next_seconds(retry_after_seconds(error)))
+
+    def _fail(self, why: str, error: Exception | None = None) -> None:
+        self._vitals.failed(why)
+        raise ConnectorFailed(why) from error
+
+    async def _answer_button(self, query: CallbackQuery, accepted: Accepted) -> None:
+        is_accepted = accepted.outcome in ("stored", "duplicate")
+        with suppress(SendFailed):
+            await self._api.ask_lossy(lambda: payloads.to_button_answer(query.id, accepted=is_accepted))
+            if is_accepted and (message := query.message) is not None:
+                await self._api.ask(lambda: payloads.to_remove_buttons(message.chat.id, message.message_id))
+
+    # Replies
 
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
         return payloads.to_parts(message, self._reply_max_parts)
@@ -128,23 +185,30 @@ class TelegramConnector:
         try:
             return await self._send(message, part)
         except SendFailed as failed:
-            new = moved_to(failed)
+            new = migrated_to(failed)
             if new is None:
                 raise
-        # Refused, and so shown to nobody: it may be said once more where the group is now.
-        self._places.moved(payloads.to_place(message.key.external_id)[0], new)
+        # The former chat refused the message, so nobody has seen it: it may be sent again to the new one.
+        self._places.note_migration(payloads.split_place(message.key.external_id)[0], new)
         return await self._send(message, part)
 
+    async def _send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        current = payloads.in_current_chat(message, self._places.current_chat)
+        sent = await self._api.ask_formatted(part, lambda formatted: payloads.to_send(current, formatted))
+        chat, topic = payloads.split_place(current.key.external_id)
+        self._places.note_topic(chat, sent.message_id, topic)
+        return payloads.to_receipt(message, current, sent.message_id)
+
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
-        message, receipt = payloads.where_it_stands(message, receipt)
+        message, receipt = payloads.in_receipt_chat(message, receipt)
         try:
-            await self._api.ask_formatted(part, lambda said: payloads.to_edit(message, said, receipt))
+            await self._api.ask_formatted(part, lambda formatted: payloads.to_edit(message, formatted, receipt))
         except SendFailed as failed:
             if not refuses(failed, "message is not modified"):
                 raise
 
     async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
-        message, receipt = payloads.where_it_stands(message, receipt)
+        message, receipt = payloads.in_receipt_chat(message, receipt)
         try:
             await self._api.ask(lambda: payloads.to_delete(message, receipt))
         except SendFailed as failed:
@@ -155,26 +219,30 @@ class TelegramConnector:
         return key.external_id.partition("/")[0]
 
     def most_in_a_minute(self, place: str) -> int:
-        """Groups have negative ids, as channels have, for which the same is said to hold."""
+        """Return the limit of groups if *place* is one. Groups have negative ids.
+
+        So have channels; Telegram is said to limit them in the same way.
+        """
         return payloads.GROUP_MESSAGES_A_MINUTE if place.startswith("-") else 0
 
     async def typing(self, key: ConversationKey) -> None:
-        await self._api.ask_in_passing(lambda: payloads.to_typing(key.external_id))
+        await self._api.ask_lossy(lambda: payloads.to_typing(key.external_id))
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        if payloads.may_react(emoji):
-            await self._api.ask_in_passing(lambda: payloads.to_reaction(key.external_id, message_id, emoji))
+        await self._api.ask_lossy(lambda: payloads.to_reaction(key.external_id, message_id, emoji))
+
+    # Commands and files
 
     async def register_commands(self, commands: Sequence[CommandHint]) -> None:
-        wanted, unfit = payloads.to_commands(commands)
-        if unfit:
-            log.warning("connector.commands_unfit", connector=self.name, names=unfit)
-        shown = await self._api.ask(GetMyCommands)
-        if [(one.command, one.description) for one in shown] != [(one.command, one.description) for one in wanted]:
+        wanted, rejected = payloads.to_commands(commands)
+        if rejected:
+            log.warning("connector.commands_unfit", connector=self.name, names=rejected)
+        known = await self._api.ask(GetMyCommands)
+        if [(c.command, c.description) for c in known] != [(c.command, c.description) for c in wanted]:
             await self._api.ask(lambda: SetMyCommands(commands=wanted))
 
     async def locate(self, attachment: Attachment) -> Location:
-        """The URL holds the bot's token: it is for the fetcher alone."""
+        """Return the URL of a file. It contains the bot's token, so only the fetcher may see it."""
         try:
             file = await self._api.ask(lambda: GetFile(file_id=attachment.handle))
         except SendFailed as failed:
@@ -188,53 +256,3 @@ class TelegramConnector:
             raise AttachmentUnavailable(KEPT_ELSEWHERE)
         host = self._api.host
         return Location(self._api.file_url(file.file_path), (host,), trusts_private=host != OFFICIAL_HOST)
-
-    async def close(self) -> None:
-        self._intake.close()
-        await self._api.close()
-        self._vitals.stopped()
-
-    # Inside
-
-    async def _answer_press(self, query: CallbackQuery, accepted: Accepted) -> None:
-        taken = accepted.outcome in ("stored", "duplicate")
-        with suppress(SendFailed):
-            await self._api.ask_in_passing(lambda: payloads.to_answer(query.id, taken=taken))
-            if taken and (message := query.message) is not None:
-                await self._api.ask(lambda: payloads.without_buttons(message.chat.id, message.message_id))
-
-    async def _send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        now = payloads.moved(message, self._places.now)
-        sent = await self._api.ask_formatted(part, lambda said: payloads.to_send(now, said))
-        chat, topic = payloads.to_place(now.key.external_id)
-        self._places.stands(chat, sent.message_id, topic)
-        return payloads.receipt_of(message, now, sent.message_id)
-
-    async def _sign_in(self) -> Identity:
-        while True:
-            try:
-                me = await self._api.call(GetMe())
-            except AIOGRAM_ERRORS as error:
-                await self._recover(error)
-            else:
-                self._vitals.well("connection")
-                self._vitals.failures = 0
-                return Identity(id=me.id, username=me.username or "")
-
-    async def _recover(self, error: Exception) -> None:
-        """Waits as *error* calls for. Raises `ConnectorFailed` when waiting cannot help."""
-        why = self._api.describe(error)
-        if meaning(error).bad_token:
-            self._fail(
-                f"Telegram does not accept the bot token ({why}). Set {TOKEN_VARIABLE} to the token that "
-                f"@BotFather shows for the bot (and leave {BASE_VARIABLE} unset unless you use a proxy).",
-                error,
-            )
-        if isinstance(error, TelegramConflictError):
-            why = f"another process is receiving for this bot; stop it or use another token ({why})"
-        self._vitals.trouble("connection", why)
-        await asyncio.sleep(self._vitals.next_wait_seconds(retry_after_seconds(error)))
-
-    def _fail(self, why: str, error: Exception | None = None) -> None:
-        self._vitals.failed(why)
-        raise ConnectorFailed(why) from error

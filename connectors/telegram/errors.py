@@ -1,4 +1,4 @@
-"""What each error of aiogram means for a send and for the connection: one table."""
+"""One table of what each error of aiogram means for a send and for the connection."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from connectors.connector import SendFailed
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """``retryable`` and ``ambiguous`` as in `connectors.connector.SendFailed`; ``bad_token``: nothing
-    will work until a person sets another token."""
+    """``retryable`` and ``ambiguous`` are as in `connectors.connector.SendFailed`. ``bad_token``: nothing works until a
+    person sets another token."""
 
     retryable: bool
     ambiguous: bool = False
@@ -36,7 +36,7 @@ MEANINGS: dict[type[Exception], Meaning] = {
     aio.TelegramRetryAfter: _LATER,
     aio.TelegramConflictError: _LATER,
     aio.TelegramAPIError: _LATER,  # a status that aiogram has no class for
-    # No answer, or one that says nothing about whether the request was carried out.
+    # No answer, or one that does not say whether the request was carried out.
     aio.TelegramNetworkError: _UNKNOWN,
     aio.TelegramServerError: _UNKNOWN,
     aio.RestartingTelegram: _UNKNOWN,
@@ -55,11 +55,11 @@ MEANINGS: dict[type[Exception], Meaning] = {
 }
 
 AIOGRAM_ERRORS = (aio.AiogramError, TokenValidationError)
-"""What a call through aiogram may raise."""
+"""The errors that a call through aiogram may raise."""
 
 
 def meaning(error: Exception) -> Meaning:
-    """The table's entry for *error*, or for the nearest of its base classes. Raises `KeyError`."""
+    """Return the table's entry for *error*, or for its nearest base class. Raises `KeyError`."""
     if isinstance(error, aio.TelegramNetworkError) and isinstance(
         error.__cause__, (ClientConnectorError, ConnectionTimeoutError)
     ):
@@ -71,32 +71,32 @@ def meaning(error: Exception) -> Meaning:
 
 
 def retry_after_seconds(error: Exception) -> float | None:
-    """The wait that Telegram asked for, if *error* is its 429."""
+    """Return the wait that Telegram demands, if *error* is its 429."""
     return float(error.retry_after) if isinstance(error, aio.TelegramRetryAfter) else None
 
 
 def send_failed(error: Exception, why: str) -> SendFailed:
-    """*error* as ours; *why* is its text without secrets."""
-    found = meaning(error)
+    """Return *error* as `SendFailed`. *why* is its text without secrets."""
+    entry = meaning(error)
     return SendFailed(
         f"Telegram did not do what it was asked: {why}",
-        retryable=found.retryable,
-        ambiguous=found.ambiguous,
+        retryable=entry.retryable,
+        ambiguous=entry.ambiguous,
         retry_after_seconds=retry_after_seconds(error),
     )
 
 
 def refuses_formatting(failed: SendFailed) -> bool:
-    """Whether Telegram read the message, could not read its formatting, and so showed nothing of it."""
+    """Return whether Telegram could not read the formatting of a message, and so has shown nothing of it."""
     return refuses(failed, "can't parse entities")
 
 
 def refuses(failed: SendFailed, words: str) -> bool:
-    """Whether Telegram refused the call with *words* (of its own; in small letters)."""
+    """Return whether Telegram refused the call with *words*, given in small letters."""
     return isinstance(failed.__cause__, aio.TelegramBadRequest) and words in str(failed).lower()
 
 
-def moved_to(failed: SendFailed) -> int | None:
-    """The chat that a group has become, where that is why the call was refused."""
+def migrated_to(failed: SendFailed) -> int | None:
+    """Return the new id of a group that became a supergroup, if the call was refused for that reason."""
     cause = failed.__cause__
     return cause.migrate_to_chat_id if isinstance(cause, aio.TelegramMigrateToChat) else None

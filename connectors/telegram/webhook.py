@@ -1,16 +1,15 @@
-"""Updates that Telegram posts to ``/telegram/webhook``, and the registration of that address. I/O."""
+"""Receive updates that Telegram posts to ``/telegram/webhook``, and keep that address registered. I/O."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import structlog
 from aiogram.exceptions import TelegramBadRequest
@@ -22,11 +21,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from connectors.connector import ConnectorFailed
+from connectors.health import Backoff, Vitals
 from connectors.message import StoreUnavailable
 from connectors.telegram.api import Api
+from connectors.telegram.check import PATH, PUBLIC_URL_VARIABLE, RECENT_ERROR_SECONDS, is_same_address
 from connectors.telegram.errors import AIOGRAM_ERRORS
 from connectors.telegram.payloads import CONNECTOR
-from connectors.telegram.receive import InOrder, Intake, OvertookAnother, Recover, Vitals
+from connectors.telegram.receive import Intake, Recover
 from connectors.telegram.updates import ALLOWED_UPDATES, chat_of
 
 if TYPE_CHECKING:
@@ -34,24 +35,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-PATH = "/telegram/webhook"
 SECRET_HEADER = "x-telegram-bot-api-secret-token"  # noqa: S105 - the header's name
 SECRET_VARIABLE = "AGENT_RUNTIME_TELEGRAM_WEBHOOK_SECRET"  # noqa: S105 - the variable's name
-PUBLIC_URL_VARIABLE = "AGENT_RUNTIME_HTTP_PUBLIC_URL"
 
 MAX_BODY_BYTES = 1_000_000
 
 MAX_CONNECTIONS = 8
-"""Deliveries that Telegram may make at once (Bot API, setWebhook: 1 to 100, 40 unless said)."""
-
-RECENT_ERROR_SECONDS = 900.0
-"""A delivery that failed longer ago says nothing about now: Telegram tries again after minutes at most."""
+"""Deliveries that Telegram may make at the same time (Bot API, setWebhook: 1 to 100, default 40)."""
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")  # Bot API, setWebhook, "secret_token"
 
 
 def check_secret(secret: SecretStr) -> str:
-    """What is wrong with *secret*, for the operator; empty where nothing is."""
+    """Return what is wrong with *secret*, for the operator; empty if nothing is."""
     if _SECRET.fullmatch(secret.get_secret_value()):
         return ""
     return (
@@ -61,95 +57,145 @@ def check_secret(secret: SecretStr) -> str:
 
 
 class Webhook:
-    """The route of one bot. A request is answered with 200 only after *intake* has taken its update.
+    """The route of one bot. It answers 200 only after *intake* has accepted the update.
 
-    All else is repeated by Telegram, for about a day. Updates of one chat that are in hand at once are taken
-    in the order of their ids. Taking one may last ``within_seconds``.
+    Telegram repeats every other update, for about a day. Updates of one chat that arrive together are accepted in the
+    order of their ids. Accepting one may take ``timeout_seconds``.
     """
 
-    def __init__(self, secret: SecretStr, intake: Intake, within_seconds: float) -> None:
+    def __init__(self, secret: SecretStr, intake: Intake, timeout_seconds: float) -> None:
         self._secret = secret
         self._intake = intake
-        self._within_seconds = within_seconds
+        self._timeout_seconds = timeout_seconds
         self._order = InOrder()
 
     def routes(self) -> Sequence[BaseRoute]:
         return [Route(PATH, self._receive, methods=["POST"])]
 
     async def _receive(self, request: Request) -> Response:
-        given = request.headers.get(SECRET_HEADER, "").encode()
-        if not hmac.compare_digest(given, self._secret.get_secret_value().encode()):
+        secret = request.headers.get(SECRET_HEADER, "").encode()
+        if not hmac.compare_digest(secret, self._secret.get_secret_value().encode()):
             log.warning("connector.request_refused", connector=CONNECTOR, why="secret")
             return PlainTextResponse("not from Telegram", 401)
         try:
-            async with asyncio.timeout(self._within_seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 return await self._respond(request)
         except TimeoutError:
-            return _again("it took too long")
+            return _ask_for_repeat("it took too long")
         except StoreUnavailable:
-            return _again("the store is unavailable")
+            return _ask_for_repeat("the store is unavailable")
         except OvertookAnother:
-            return _again("one before it was not accepted")
+            return _ask_for_repeat("one before it was not accepted")
 
     async def _respond(self, request: Request) -> Response:
-        body = await _body(request)
-        if body is None:
-            return PlainTextResponse("too large", 413)
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                return PlainTextResponse("too large", 413)
         try:
-            update = json.loads(body)
+            update = json.loads(bytes(body))
         except ValueError:
             update = None
         if not isinstance(update, dict) or not isinstance(update.get("update_id"), int):
             return PlainTextResponse("no update", 400)
         if await self._order.take_turn(chat_of(update), update["update_id"], lambda: self._intake.take(update)):
             return Response(status_code=200)
-        return _again("it could not be accepted")
+        return _ask_for_repeat("it could not be accepted")
 
 
-def _again(why: str) -> Response:
-    """Not confirmed: Telegram sends it again."""
+def _ask_for_repeat(why: str) -> Response:
     return PlainTextResponse(why, 503)
 
 
-async def _body(request: Request) -> bytes | None:
-    """The body; None where it is longer than `MAX_BODY_BYTES`."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            return None
-    return bytes(body)
+class OvertookAnother(Exception):
+    """An earlier item of the same place, which arrived with this one, was not done."""
+
+
+class InOrder:
+    """Does one thing at a time for each place. Of those that wait, the smallest number is next."""
+
+    def __init__(self) -> None:
+        self._waiting: defaultdict[Hashable, list[tuple[int, asyncio.Future[None]]]] = defaultdict(list)
+        self._busy: set[Hashable] = set()
+
+    async def take_turn(self, place: Hashable, number: int, do: Callable[[], Awaitable[bool]]) -> bool:
+        """Wait for the turn of *number* in *place*, and return the result of *do*.
+
+        If *do* returns False or raises, `OvertookAnother` is raised for all larger numbers that wait.
+        """
+        if place in self._busy:
+            await self._wait(place, number)
+        self._busy.add(place)
+        done = False
+        try:
+            done = await do()
+        finally:
+            if not done:
+                self._refuse_later(place, number)
+            self._start_next(place)
+        return done
+
+    async def _wait(self, place: Hashable, number: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (number, turn)
+        self._waiting[place].append(entry)
+        try:
+            await turn
+        except BaseException:
+            if entry in self._waiting.get(place, ()):
+                self._waiting[place].remove(entry)
+            elif turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._start_next(place)  # it was cancelled just when its turn came
+            raise
+
+    def _refuse_later(self, place: Hashable, number: int) -> None:
+        for entry in [entry for entry in self._waiting.get(place, ()) if entry[0] > number]:
+            self._waiting[place].remove(entry)
+            if not entry[1].done():
+                entry[1].set_exception(OvertookAnother())
+
+    def _start_next(self, place: Hashable) -> None:
+        """Start the next one that waits for *place*, or mark the place as free."""
+        waiting = sorted(self._waiting.get(place, ()), key=lambda entry: entry[0])
+        for entry in waiting:
+            self._waiting[place].remove(entry)
+            if not entry[1].done():
+                entry[1].set_result(None)
+                return  # the place stays busy
+        self._waiting.pop(place, None)
+        self._busy.discard(place)
 
 
 class Registration:
-    """Keeps the webhook registered at ``public_url``; without one, only looks whether somebody registered it.
+    """Keeps the webhook registered below ``public_url``. Without one, only checks whether somebody registered it.
 
-    Every ``check_seconds``, and when the token is in doubt, Telegram is asked how deliveries fare.
+    Asks Telegram about its deliveries every ``check_seconds``, and as soon as the token is in doubt.
     """
 
     def __init__(
         self,
         api: Api,
         vitals: Vitals,
+        backoff: Backoff,
         intake: Intake,
         recover: Recover,
         secret: SecretStr,
         public_url: str | None,
         check_seconds: float,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
         self._vitals = vitals
+        self._backoff = backoff
         self._intake = intake
         self._recover = recover
         self._secret = secret
         self._url = f"{public_url.rstrip('/')}{PATH}" if public_url else None
         self._is_registered = False
         self._check_seconds = check_seconds
-        self._now = now
 
     async def run(self) -> None:
-        """Registers and watches until cancelled. Raises `ConnectorFailed` when only a person can help."""
+        """Register and watch until cancelled. Raises `ConnectorFailed` if only a person can help."""
         while True:
             try:
                 if self._url is not None and not self._is_registered:
@@ -158,44 +204,17 @@ class Registration:
             except AIOGRAM_ERRORS as error:
                 await self._recover(error)
                 continue
-            self._vitals.failures = 0
+            self._backoff.failures = 0
             self._vitals.connected()
             self._vitals.well("connection")
-            if self._judge(info):
+            if self._check(info):
                 await self._wait()
             else:
-                await asyncio.sleep(self._vitals.next_wait_seconds())  # so that two who disagree do not race
-
-    def _judge(self, info: WebhookInfo) -> bool:
-        """Says by health how deliveries fare. Whether the webhook is registered as far as that is for us."""
-        stands = self._url is None or is_same_address(info.url, self._url)
-        self._tell("webhook", self._registration_trouble(info.url, stands))
-        self._tell("delivery", self._api.masked(delivery_trouble(info, self._now())))
-        if not info.pending_update_count:
-            self._intake.nothing_waits()
-        if not stands:
-            log.warning("connector.webhook_lost", connector=CONNECTOR, why="another address" if info.url else "removed")
-            self._is_registered = False
-        return stands
-
-    def _registration_trouble(self, url: str, stands: bool) -> str:
-        if self._url is None and not url:
-            return (
-                f"no webhook is registered: set {PUBLIC_URL_VARIABLE}, or call setWebhook with the address of "
-                f"{PATH} and the secret of {SECRET_VARIABLE}"
-            )
-        if not stands:
-            return "somebody removed the webhook or set another one; it is being set again"
-        return ""
-
-    def _tell(self, what: str, why: str) -> None:
-        if why:
-            self._vitals.trouble(what, why)
-        else:
-            self._vitals.well(what)
+                # The pause keeps two processes that disagree from racing.
+                await asyncio.sleep(self._backoff.next_seconds())
 
     async def _register(self, url: str) -> None:
-        """Raises one of `errors.AIOGRAM_ERRORS`, and `ConnectorFailed` for a URL that will never do."""
+        """Raises one of `errors.AIOGRAM_ERRORS`, and `ConnectorFailed` for a URL that Telegram never accepts."""
         try:
             await self._api.call(
                 SetWebhook(
@@ -216,33 +235,48 @@ class Registration:
             raise
         self._is_registered = True
 
+    def _check(self, info: WebhookInfo) -> bool:
+        """Report to health how deliveries fare. Return whether our webhook is still registered."""
+        is_registered = self._url is None or is_same_address(info.url, self._url)
+        self._report("webhook", self._registration_trouble(info.url, is_registered))
+        self._report("delivery", self._api.masked(delivery_trouble(info, time.time())))
+        if not info.pending_update_count:
+            self._intake.forget_failures()
+        if not is_registered:
+            log.warning("connector.webhook_lost", connector=CONNECTOR, why="another address" if info.url else "removed")
+            self._is_registered = False
+        return is_registered
+
+    def _registration_trouble(self, url: str, is_registered: bool) -> str:
+        if self._url is None and not url:
+            return (
+                f"no webhook is registered: set {PUBLIC_URL_VARIABLE}, or call setWebhook with the address of "
+                f"{PATH} and the secret of {SECRET_VARIABLE}"
+            )
+        if not is_registered:
+            return "somebody removed the webhook or set another one; it is being set again"
+        return ""
+
+    def _report(self, subject: str, trouble: str) -> None:
+        if trouble:
+            self._vitals.trouble(subject, trouble)
+        else:
+            self._vitals.well(subject)
+
     async def _wait(self) -> None:
-        """Until the next look is due."""
+        """Wait until the next check is due."""
         try:
             async with asyncio.timeout(self._check_seconds):
-                await self._api.doubt.wait()
+                await self._api.token_in_doubt.wait()
         except TimeoutError:
             return
-        self._api.doubt.clear()
-
-
-def is_same_address(shown: str, registered: str) -> bool:
-    """Whether *shown* by Telegram is the address that was *registered*: it writes hosts in small letters and ASCII."""
-    return _parts(shown) == _parts(registered)
-
-
-def _parts(url: str) -> tuple[str, str, int, str]:
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    with contextlib.suppress(UnicodeError):  # no name of a host: compared as it is
-        host = host.encode("idna").decode()
-    return parts.scheme, host, parts.port or 443, parts.path
+        self._api.token_in_doubt.clear()
 
 
 def delivery_trouble(info: WebhookInfo, now: float) -> str:
-    """What keeps updates from coming, as Telegram tells it; empty where nothing does.
+    """Return why Telegram cannot deliver updates; empty if it can.
 
-    Telegram remembers the last error after it is over: it counts while something waits and it is recent.
+    Telegram still names the last error after it is over. The error counts if it is recent and updates are waiting.
     """
     failed_at = info.last_error_date
     if not info.pending_update_count or failed_at is None or now - failed_at.timestamp() > RECENT_ERROR_SECONDS:

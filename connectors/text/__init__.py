@@ -1,24 +1,28 @@
-"""Markdown, converted to what each platform shows, in parts that fit. Pure."""
+"""Markdown, converted to what each platform shows, in parts that fit. Pure.
 
-from connectors.text.parse import parse, tokens
-from connectors.text.parts import can_be_seen, outbound_parts, parts
-from connectors.text.render import escape, mrkdwn_render
-from connectors.text.sources import cut_for_sources, join_around, sources_form, sources_line, without_sources
-from connectors.text.split import characters, cluster_edge, utf16_units
-from connectors.text.tree import Node, tree, with_links, without_breaks
+`cut_reply` renders a reply in a platform's `Dialect` and cuts it; `outbound_parts` turns the texts into numbered parts;
+`tree` is the form for the chat page.
+"""
+
+from connectors.text.markdown import parse, tokens
+from connectors.text.packing import cut_reply, outbound_parts
+from connectors.text.page_tree import Node, tree, with_links, without_breaks
+from connectors.text.render import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, escape
+from connectors.text.sources import sources_form, sources_line, without_sources
+from connectors.text.split import cluster_edge, join_around, utf16_units, without_lone_surrogates
 
 __all__ = [
+    "DISCORD_MARKDOWN",
+    "SLACK_MRKDWN",
+    "TELEGRAM_HTML",
+    "Dialect",
     "Node",
-    "can_be_seen",
-    "characters",
     "cluster_edge",
-    "cut_for_sources",
+    "cut_reply",
     "escape",
     "join_around",
-    "mrkdwn_render",
     "outbound_parts",
     "parse",
-    "parts",
     "sources_form",
     "sources_line",
     "tokens",
@@ -26,5 +30,6 @@ __all__ = [
     "utf16_units",
     "with_links",
     "without_breaks",
+    "without_lone_surrogates",
     "without_sources",
 ]

@@ -1,31 +1,29 @@
-"""Find the edges at which a text can be cut: paragraphs, lines, sentences, words, grapheme clusters. Pure."""
+"""Measure plain text, and cut or join it at natural edges. Pure."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
-
-Size = Callable[[str], int]
-"""Measures a text in a platform's units. One more character must add at least 1 and at most 8."""
 
 _PARAGRAPH = re.compile(r"\n[ \t]*\n+")
 _LINE = re.compile(r"\n")
 _SENTENCE = re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？]")
 _WORD = re.compile(r"\s+")
 
+_PUNCTUATION_AFTER_NAME = re.compile(r"^[\s,:;–—-]+")
+
 # Edges from best to worst, each with the share of the limit that a part must at least fill to end there.
 _EDGES = ((_PARAGRAPH, 0.5), (_LINE, 0.5), (_SENTENCE, 0.5), (_WORD, 0.25))
-
-
-def characters(text: str) -> int:
-    """Count Unicode code points."""
-    return len(text)
 
 
 def utf16_units(text: str) -> int:
     """Count UTF-16 code units, Telegram's unit: 2 for a character beyond U+FFFF, else 1."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def without_lone_surrogates(text: str) -> str:
+    """Replace unpaired surrogates, which no protocol can carry, with U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def natural_edge(text: str, furthest: int) -> int | None:
@@ -84,3 +82,18 @@ def _flag_letters_before(text: str, cut: int) -> int:
 def _splits_surrogate_pair(text: str, cut: int) -> bool:
     """Return whether *cut* is between two surrogates that a faulty decoder left as separate characters."""
     return 0 < cut < len(text) and "\ud800" <= text[cut - 1] <= "\udbff" and "\udc00" <= text[cut] <= "\udfff"
+
+
+def join_around(fragments: list[str]) -> str:
+    """Join the fragments of a text around removed mentions, without the gaps that the mentions would leave."""
+    text = fragments[0]
+    for fragment in fragments[1:]:
+        if not text.strip():
+            text = _PUNCTUATION_AFTER_NAME.sub("", fragment)
+        elif not fragment.strip() or fragment.startswith((".", "!", "?")):
+            text = text.rstrip(" ,") + fragment  # "thanks, @bot!"
+        elif text[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
+            text = text.rstrip(" ") + fragment
+        else:
+            text += fragment
+    return text.strip()

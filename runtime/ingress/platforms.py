@@ -11,13 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from config.settings import Settings
+from connectors import discord, slack, telegram
 from connectors.connector import Connector, Examined
-from connectors.discord import REPLY_HINT as DISCORD_HINT
-from connectors.discord import check as discord
-from connectors.slack import REPLY_HINT as SLACK_HINT
-from connectors.slack import check as slack
-from connectors.telegram import REPLY_HINT as TELEGRAM_HINT
-from connectors.telegram import check as telegram
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +106,9 @@ def _examine_slack(settings: Settings) -> Awaitable[Examined] | None:
 
 
 PLATFORMS = (
-    Platform("telegram", _telegram, _examine_telegram, telegram.place_of, TELEGRAM_HINT),
-    Platform("discord", _discord, _examine_discord, discord.place_of, DISCORD_HINT),
-    Platform("slack", _slack, _examine_slack, slack.place_of, SLACK_HINT),
+    Platform("telegram", _telegram, _examine_telegram, telegram.place_of, telegram.REPLY_HINT),
+    Platform("discord", _discord, _examine_discord, discord.place_of, discord.REPLY_HINT),
+    Platform("slack", _slack, _examine_slack, slack.place_of, slack.REPLY_HINT),
 )
 
 

@@ -378,7 +378,7 @@ def test_a_group_that_becomes_a_supergroup_says_so(more: dict[str, int], ids: tu
     """Old and new id, from either side; nobody said anything."""
     content = message(None if more else "hi", **more)
     update = Update.model_validate({"update_id": 77, "message": content})
-    assert updates.moved(update) == ids
+    assert updates.chat_migration(update) == ids
     assert (to_inbound(update, ME) is None) == bool(more)
 
 
@@ -564,8 +564,8 @@ def test_edits_typing_and_reactions_name_their_place() -> None:
     assert (edit.chat_id, edit.message_id, edit.text) == (-10001, 12, "better")
     typing = payloads.to_typing("-10001/7")
     assert (typing.chat_id, typing.message_thread_id, typing.action) == (-10001, 7, "typing")
-    shown = [payloads.to_reaction("501", "9", emoji).reaction for emoji in ("👀", "❤️", "")]
-    assert [[r.model_dump()["emoji"] for r in reaction or []] for reaction in shown] == [["👀"], ["❤"], []]
+    shown = [payloads.to_reaction("501", "9", emoji).reaction for emoji in ("👀", "❤️")]
+    assert [[r.model_dump()["emoji"] for r in reaction or []] for reaction in shown] == [["👀"], ["❤"]]
     assert (payloads.to_delete(said, Receipt("12")).chat_id, payloads.to_delete(said, Receipt("12")).message_id) == (
         -10001,
         12,
@@ -577,7 +577,7 @@ def test_places_survive_the_way_out_and_back(chat: int, topic: int | None) -> No
     """The external id of a message leads back to its chat and topic."""
     more: dict[str, Any] = {} if topic is None else {"message_thread_id": topic, "is_topic_message": True}
     found = must(message(chat={"id": chat, "type": "supergroup", "title": "x"}, **more))
-    assert payloads.to_place(found.external_id) == (chat, topic)
+    assert payloads.split_place(found.external_id) == (chat, topic)
 
 
 def test_a_reply_of_too_many_parts_goes_as_its_beginning_and_a_file() -> None:
@@ -592,17 +592,12 @@ def test_a_reply_of_too_many_parts_goes_as_its_beginning_and_a_file() -> None:
     assert first.text.startswith("<b>Title</b>")
 
 
-@pytest.mark.parametrize(("emoji", "allowed"), [("👀", True), ("❤️", True), ("✅", False), ("⏳", False), ("", True)])
-def test_only_reactions_that_telegram_allows_are_tried(emoji: str, allowed: bool) -> None:
-    """👀 is one, ✅ and ⏳ are none; taking a reaction away is always allowed."""
-    assert payloads.may_react(emoji) == allowed
-
-
 def test_a_group_that_moved_is_spoken_to_where_it_is() -> None:
     """The topic stays; places of others and of no platform of ours are left alone."""
     now = {-5: -1005}
-    there = [payloads.moved(outbound("x", at), lambda chat: now.get(chat, chat)) for at in ("-5", "-5/7", "-6", "C1/2")]
-    assert [message.key.external_id for message in there] == ["-1005", "-1005/7", "-6", "C1/2"]
+    places = ("-5", "-5/7", "-6", "C1/2")
+    moved = [payloads.in_current_chat(outbound("x", place), lambda chat: now.get(chat, chat)) for place in places]
+    assert [message.key.external_id for message in moved] == ["-1005", "-1005/7", "-6", "C1/2"]
 
 
 @given(

@@ -7,9 +7,10 @@ from aiogram.types import WebhookInfo
 from pydantic import SecretStr
 
 from connectors.connector import State
+from connectors.health import Backoff, Vitals
 from connectors.telegram.api import Api
-from connectors.telegram.receive import Vitals
-from connectors.telegram.webhook import RECENT_ERROR_SECONDS, check_secret, delivery_trouble, is_same_address
+from connectors.telegram.check import RECENT_ERROR_SECONDS, is_same_address
+from connectors.telegram.webhook import check_secret, delivery_trouble
 
 NOW = 1_700_000_000.0
 
@@ -80,7 +81,7 @@ def test_another_is_refused_without_being_shown(secret: str) -> None:
 
 def test_troubles_are_told_until_each_is_over() -> None:
     """Connecting at first; then degraded while anything troubles it; what failed stays failed when it stops."""
-    vitals = Vitals(1.0, 4.0)
+    vitals = Vitals()
     vitals.trouble("connection", "no network")
     assert (vitals.health.state, vitals.health.why) == (State.CONNECTING, "no network")
     vitals.connected()
@@ -98,10 +99,10 @@ def test_troubles_are_told_until_each_is_over() -> None:
 
 def test_waits_grow_to_a_limit_and_one_that_was_asked_for_is_kept() -> None:
     """With jitter downwards by at most half."""
-    vitals = Vitals(1.0, 4.0)
-    waits = [vitals.next_wait_seconds() for _ in range(5)]
+    backoff = Backoff(1.0, 4.0)
+    waits = [backoff.next_seconds() for _ in range(5)]
     assert all(0.5 * longest <= wait <= longest for wait, longest in zip(waits, (1, 2, 4, 4, 4), strict=True))
-    assert vitals.next_wait_seconds(17.0) == 17.0
+    assert backoff.next_seconds(17.0) == 17.0
 
 
 def test_an_error_is_told_in_one_line_without_the_token() -> None:

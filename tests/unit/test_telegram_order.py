@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.telegram.receive import InOrder, OvertookAnother
+from connectors.telegram.webhook import InOrder, OvertookAnother
 
 
 class Door:

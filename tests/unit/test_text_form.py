@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.text import characters, parse, parts, utf16_units
-from connectors.text import render as text_render
-from connectors.text.parse import MAX_CHARACTERS, Code, Paragraph, ParsedMarkdown, Span, Style
-from connectors.text.parts import SMALLEST_LIMIT, Render
-from connectors.text.split import Size
+from connectors.text import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, parse, utf16_units
+from connectors.text.markdown import MAX_CHARACTERS, Code, Heading, Paragraph, ParsedMarkdown, Span, Style, Table
+from connectors.text.packing import SMALLEST_LIMIT, parts
 from tests.emulators.telegram_html import parse_html
 
 # Words that only the text has: no entity, language, tag or list marker looks like them.
@@ -26,13 +24,26 @@ SYNTAX = st.sampled_from(
 HOSTILE = st.lists(WORDS | SYNTAX | st.just(" "), max_size=60).map("".join)
 ANY = st.one_of(HOSTILE, st.text(max_size=300), st.lists(st.text(max_size=8) | SYNTAX, max_size=40).map("".join))
 
-RENDERERS: dict[str, tuple[Render, Size, Callable[[str], str]]] = {
-    "plain": (text_render.plain_render, characters, str),
-    "html": (text_render.render, text_render.size, lambda text: parse_html(text)[0]),
-    "mrkdwn": (text_render.mrkdwn_render, characters, str),
-    "discord": (text_render.discord_markdown_render, characters, str),
+DIALECTS: dict[str, tuple[Dialect, Callable[[str], str]]] = {
+    "html": (TELEGRAM_HTML, lambda text: parse_html(text)[0]),
+    "mrkdwn": (SLACK_MRKDWN, str),
+    "discord": (DISCORD_MARKDOWN, str),
 }
-EACH = pytest.mark.parametrize(("render", "size", "seen"), RENDERERS.values(), ids=RENDERERS)
+EACH = pytest.mark.parametrize(("dialect", "seen"), DIALECTS.values(), ids=DIALECTS)
+
+
+def shown(form: ParsedMarkdown) -> str:
+    """The text of *form* without any formatting."""
+    texts: list[str] = []
+    for block in form:
+        match block.content:
+            case Paragraph(spans) | Heading(_, spans):
+                texts.append("".join(span.text for span in spans))
+            case Code(text, _):
+                texts.append(text)
+            case Table(rows, _, _):
+                texts += ["".join(span.text for span in cell) for row in rows for cell in row]
+    return "\n".join(texts)
 
 
 def words(text: str) -> list[str]:
@@ -44,18 +55,18 @@ def words(text: str) -> list[str]:
 @settings(max_examples=300, deadline=None)
 def test_the_form_keeps_every_word_in_order(text: str) -> None:
     """Whatever stands around them, the words of the text are the words of its plain rendering."""
-    assert words(text_render.plain_render(parse(text))) == words(text)
+    assert words(shown(parse(text))) == words(text)
 
 
 @EACH
 @given(text=HOSTILE, limit=st.integers(SMALLEST_LIMIT, 200))
 @settings(max_examples=150, deadline=None)
 def test_parts_are_within_the_limit_and_lose_nothing(
-    render: Render, size: Size, seen: Callable[[str], str], text: str, limit: int
+    dialect: Dialect, seen: Callable[[str], str], text: str, limit: int
 ) -> None:
     """Each part measures at most the limit, and together they show every letter in order."""
-    found = parts(parse(text), limit, size, render)
-    assert all(size(part) <= limit for part in found)
+    found = parts(parse(text), limit, dialect)
+    assert all(dialect.size(part) <= limit for part in found)
     letters = "".join(words(text))
     assert _in_order(letters, "".join(map(seen, found)))
 
@@ -68,21 +79,19 @@ def _in_order(letters: str, text: str) -> bool:
 @EACH
 @given(text=ANY, limit=st.integers(SMALLEST_LIMIT, 120))
 @settings(max_examples=150, deadline=None)
-def test_any_text_has_parts_of_any_size(
-    render: Render, size: Size, seen: Callable[[str], str], text: str, limit: int
-) -> None:
+def test_any_text_has_parts_of_any_size(dialect: Dialect, seen: Callable[[str], str], text: str, limit: int) -> None:
     """Also with lone surrogates, controls and every script; Telegram's parser takes each part."""
-    for part in parts(parse(text), limit, size, render):
-        assert size(part) <= limit
-        assert size(part) == utf16_units(seen(part)) or render is not text_render.render
+    for part in parts(parse(text), limit, dialect):
+        assert dialect.size(part) <= limit
+        assert dialect.size(part) == utf16_units(seen(part)) or dialect is not TELEGRAM_HTML
         part.encode()
 
 
 @EACH
-def test_too_small_a_limit_is_refused(render: Render, size: Size, seen: Callable[[str], str]) -> None:
+def test_too_small_a_limit_is_refused(dialect: Dialect, seen: Callable[[str], str]) -> None:
     """There must be room for a character with all its marks."""
     with pytest.raises(ValueError, match="room"):
-        parts(parse("x"), SMALLEST_LIMIT - 1, size, render)
+        parts(parse("x"), SMALLEST_LIMIT - 1, dialect)
 
 
 NOTE = """\
@@ -127,26 +136,6 @@ Read <b>this <i>first</i></b>, then <code>a &lt; b</code> in the \
 
 ———
 @\u200beveryone &lt;@U1&gt; &lt;!here&gt; 2 * 3 snake_case"""
-
-AS_PLAIN = """\
-Windows and doors
-Read this first, then a < b in the guide (https://x.example/a?b=1&c=2) [refunds.md › Windows].
-
-• one
-  1. inner
-• two
-
-> said
-> > before
-
-if a < b: "```"
-
-a    │ b
-─────┼───┼──
-日本 │ 1 │ 2
-
-———
-@everyone <@U1> <!here> 2 * 3 snake_case"""
 
 AS_MRKDWN = """\
 *Windows _and_ doors*
@@ -198,18 +187,17 @@ a    │ b
 
 
 @pytest.mark.parametrize(
-    ("render", "expected"),
+    ("dialect", "expected"),
     [
-        (text_render.render, AS_HTML),
-        (text_render.plain_render, AS_PLAIN),
-        (text_render.mrkdwn_render, AS_MRKDWN),
-        (text_render.discord_markdown_render, AS_DISCORD),
+        (TELEGRAM_HTML, AS_HTML),
+        (SLACK_MRKDWN, AS_MRKDWN),
+        (DISCORD_MARKDOWN, AS_DISCORD),
     ],
-    ids=["html", "plain", "mrkdwn", "discord"],
+    ids=["html", "mrkdwn", "discord"],
 )
-def test_one_note_as_each_platform_writes_it(render: Render, expected: str) -> None:
+def test_one_note_as_each_platform_writes_it(dialect: Dialect, expected: str) -> None:
     """Headings, marks, links, citations, lists, quotes, code, tables, rules and mentions."""
-    assert render(parse(NOTE)) == expected
+    assert dialect.render(parse(NOTE)) == expected
 
 
 @pytest.mark.parametrize(
@@ -235,7 +223,7 @@ def test_one_note_as_each_platform_writes_it(render: Render, expected: str) -> N
 )
 def test_what_telegram_gets(text: str, expected: str) -> None:
     """Links that Telegram would drop or misread are text; unfinished Markdown is shown as far as it goes."""
-    assert text_render.render(parse(text)) == expected
+    assert TELEGRAM_HTML.render(parse(text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -255,7 +243,7 @@ def test_what_telegram_gets(text: str, expected: str) -> None:
 )
 def test_what_slack_and_discord_get(text: str, as_mrkdwn: str, as_discord: str) -> None:
     """What looks like a mark is kept from being one, and marks work where they stand."""
-    assert (text_render.mrkdwn_render(parse(text)), text_render.discord_markdown_render(parse(text))) == (
+    assert (SLACK_MRKDWN.render(parse(text)), DISCORD_MARKDOWN.render(parse(text))) == (
         as_mrkdwn,
         as_discord,
     )
@@ -263,23 +251,21 @@ def test_what_slack_and_discord_get(text: str, as_mrkdwn: str, as_discord: str) 
 
 def test_a_cut_code_block_goes_on_in_its_language() -> None:
     """Each part of it is a block of its own."""
-    found = parts(parse("```py\n" + "x = 1\n" * 40 + "```"), 100, text_render.size, text_render.render)
+    found = parts(parse("```py\n" + "x = 1\n" * 40 + "```"), 100, TELEGRAM_HTML)
     assert len(found) == 3
     assert all(part.startswith('<pre><code class="language-py">x = 1\n') for part in found)
 
 
 def test_a_cut_list_counts_on_and_a_cut_item_shows_its_number_once() -> None:
     """Numbers continue over parts."""
-    found = parts(
-        parse("\n".join(f"{n}. item " + "word " * 20 for n in range(1, 9))), 150, text_render.size, text_render.render
-    )
+    found = parts(parse("\n".join(f"{n}. item " + "word " * 20 for n in range(1, 9))), 150, TELEGRAM_HTML)
     numbers = re.findall(r"^(\d+)\.", "\n".join(found), re.MULTILINE)
     assert numbers == [str(n) for n in range(1, 9)]
 
 
 def test_bold_over_a_cut_is_closed_and_opened_again() -> None:
     """Each part is bold."""
-    found = parts(parse("**" + "word " * 60 + "end**"), 100, text_render.size, text_render.render)
+    found = parts(parse("**" + "word " * 60 + "end**"), 100, TELEGRAM_HTML)
     assert all(part.startswith("<b>") and part.endswith("</b>") for part in found)
     assert len(found) > 2
 
@@ -287,15 +273,13 @@ def test_bold_over_a_cut_is_closed_and_opened_again() -> None:
 def test_a_heading_stays_with_what_follows() -> None:
     """No part ends with a heading that is about the next one."""
     text = "x " * 35 + "\n\n## Next\n\n" + "y " * 35
-    assert [
-        part.startswith("<b>Next</b>") for part in parts(parse(text), 100, text_render.size, text_render.render)
-    ] == [False, True]
+    assert [part.startswith("<b>Next</b>") for part in parts(parse(text), 100, TELEGRAM_HTML)] == [False, True]
 
 
 @pytest.mark.parametrize("text", ["> " * 5000 + "end", "".join("  " * n + "- a\n" for n in range(200)) + "end"])
 def test_deep_nesting_keeps_its_text(text: str) -> None:
     """What stands too deep is a paragraph, however deep."""
-    assert text_render.plain_render(parse(text)).rstrip().endswith("end")
+    assert shown(parse(text)).rstrip().endswith("end")
 
 
 def test_what_follows_very_much_text_is_not_parsed() -> None:

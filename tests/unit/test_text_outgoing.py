@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, OutboundMessage
-from connectors.text import can_be_seen, outbound_parts
-from connectors.text.parts import FILE_NAME
+from connectors.text import outbound_parts
+from connectors.text.packing import FILE_NAME, can_be_seen
 
 KEY = ConversationKey("acme", "telegram", "1")
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from connectors.text.parse import (
+from connectors.text.markdown import (
     Block,
     Code,
     Content,

@@ -1,7 +1,8 @@
-"""Cut a form into parts that fit a platform after rendering. Pure.
+"""Cut a reply into parts that fit a platform after rendering. Pure.
 
-Each part is rendered from its own form. So marks, tags and fences are closed at the end of a part and opened again
-in the next, lists continue their numbers, and no visible character is lost.
+`cut_reply` renders and cuts Markdown; `outbound_parts` numbers the texts. Each part is rendered from its own form. So
+marks, tags and fences are closed at the end of a part and opened again in the next, lists continue their numbers, and
+no visible character is lost.
 """
 
 from __future__ import annotations
@@ -11,17 +12,80 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from connectors.message import OutboundMessage, OutboundPart
-from connectors.text.parse import Block, Code, Heading, Item, Link, Paragraph, ParsedMarkdown, Span, Spans, Table
-from connectors.text.render import to_one_line, with_address
-from connectors.text.split import Size, cluster_edge, natural_edge
-
-Render = Callable[[ParsedMarkdown], str]
+from connectors.text.markdown import (
+    Block,
+    Code,
+    Heading,
+    Item,
+    Link,
+    Paragraph,
+    ParsedMarkdown,
+    Span,
+    Spans,
+    Table,
+    parse,
+)
+from connectors.text.render import Dialect, to_one_line, with_address
+from connectors.text.split import cluster_edge, natural_edge, without_lone_surrogates
 
 SMALLEST_LIMIT = 64
+FILE_NAME = "whole-reply.md"
+
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
 
 
-def parts(form: ParsedMarkdown, limit: int, size: Size, render: Render) -> list[str]:
-    """Return *form* as texts, rendered by *render*, of which *size* measures each at most *limit*.
+def cut_reply(markdown: str, dialect: Dialect, limit: int, last_limit: int, max_parts: int) -> tuple[list[str], int]:
+    """Render *markdown* as texts of at most *limit*, and choose the text that the sources follow.
+
+    Return the texts and the index of the chosen one, which has at most *last_limit*. It is the last text, or the first
+    if the reply is sent as its beginning and a file (more than *max_parts* texts). Texts without a visible character
+    are left out, because platforms reject them as empty: there may be no text at all.
+    """
+    form = parse(markdown)
+
+    def cut(size: int) -> list[str]:
+        return [text for text in parts(form, size, dialect) if can_be_seen(dialect.visible_text(text))]
+
+    def chosen() -> int:
+        return 0 if len(texts) > max_parts else len(texts) - 1
+
+    texts = cut(limit)
+    if texts and dialect.size(texts[chosen()]) > last_limit:
+        texts = cut(last_limit)
+    return texts, chosen()
+
+
+def outbound_parts(
+    message: OutboundMessage, texts: Sequence[str], payload: str, max_parts: int
+) -> tuple[OutboundPart, ...]:
+    """Return the parts of *message*, whose rendered *texts* are each within the platform's limit.
+
+    More than *max_parts* texts become two parts: the first text, and a file with all of ``message.text``
+    (Markdown). Rendering the same message again gives the same tokens.
+    """
+    if len(texts) <= max_parts:
+        return tuple(
+            OutboundPart(index, len(texts), text, _token(message, str(index)), payload)
+            for index, text in enumerate(texts)
+        )
+    whole = without_lone_surrogates(message.text)
+    return (
+        OutboundPart(0, 2, texts[0], _token(message, "0"), payload),
+        OutboundPart(1, 2, whole, _token(message, "file"), file_name=FILE_NAME),
+    )
+
+
+def _token(message: OutboundMessage, part: str) -> str:
+    return f"{message.turn_id}.{message.kind}.{part}"
+
+
+def can_be_seen(text: str) -> bool:
+    """Return whether *text* has any visible character. Platforms reject a message without one as empty."""
+    return any(unicodedata.category(character) not in _INVISIBLE for character in text)
+
+
+def parts(form: ParsedMarkdown, limit: int, dialect: Dialect) -> list[str]:
+    """Render *form* in *dialect* as texts of at most *limit* units each.
 
     A part ends between two blocks if it is then at least half full, else within a block (after a line, a sentence
     or a word if possible), and never after a heading. A block too large to cut (a link with a huge URL, a list
@@ -30,21 +94,20 @@ def parts(form: ParsedMarkdown, limit: int, size: Size, render: Render) -> list[
     """
     if limit < SMALLEST_LIMIT:
         raise ValueError(f"a part needs room for at least {SMALLEST_LIMIT} units, not {limit}")
-    packer = _Packer(form, limit, size, render)
+    packer = _Packer(form, limit, dialect)
     texts = []
     while packer.waiting:
-        texts.append(render(tuple(packer.next())))
+        texts.append(dialect.render(tuple(packer.next())))
     return texts
 
 
 class _Packer:
     """Takes the blocks of one part after the other. ``waiting`` has the remaining blocks in reverse order."""
 
-    def __init__(self, form: ParsedMarkdown, limit: int, size: Size, render: Render) -> None:
+    def __init__(self, form: ParsedMarkdown, limit: int, dialect: Dialect) -> None:
         self.waiting = list(reversed(form))
         self._limit = limit
-        self._size = size
-        self._render = render
+        self._dialect = dialect
 
     def next(self) -> list[Block]:
         """Return the blocks of the next part: at least one. The last one may be the beginning of a block."""
@@ -133,7 +196,7 @@ class _Packer:
             least += _least_size(block, self._limit)
             if least > self._limit:
                 return least  # too large even before rendering
-        return self._size(self._render(tuple(blocks)))
+        return self._dialect.size(self._dialect.render(tuple(blocks)))
 
 
 def _find_largest(high: int, limit: int, measure: Callable[[int], int]) -> int:
@@ -232,41 +295,3 @@ def _simplify(block: Block) -> list[Block]:
 
 def _unlink(span: Span) -> Span:
     return Span(with_address(span), frozenset(mark for mark in span.marks if not isinstance(mark, Link)))
-
-
-# ---- outgoing ----
-#
-# Turn a reply's rendered texts into numbered parts. A reply with too many becomes its beginning and a file. Pure.
-
-
-FILE_NAME = "whole-reply.md"
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
-
-
-def outbound_parts(
-    message: OutboundMessage, texts: Sequence[str], payload: str, max_parts: int
-) -> tuple[OutboundPart, ...]:
-    """Return the parts of *message*, whose rendered *texts* are each within the platform's limit.
-
-    More than *max_parts* texts become two parts: the first text, and a file with all of ``message.text``
-    (Markdown). Rendering the same message again gives the same tokens.
-    """
-    if len(texts) <= max_parts:
-        return tuple(
-            OutboundPart(index, len(texts), text, _token(message, str(index)), payload)
-            for index, text in enumerate(texts)
-        )
-    whole = message.text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return (
-        OutboundPart(0, 2, texts[0], _token(message, "0"), payload),
-        OutboundPart(1, 2, whole, _token(message, "file"), file_name=FILE_NAME),
-    )
-
-
-def can_be_seen(text: str) -> bool:
-    """Return whether *text* has any visible character. Platforms reject a message without one as empty."""
-    return any(unicodedata.category(character) not in _INVISIBLE for character in text)
-
-
-def _token(message: OutboundMessage, part: str) -> str:
-    return f"{message.turn_id}.{message.kind}.{part}"
