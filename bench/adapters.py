@@ -112,7 +112,7 @@ def slack_step() -> Callable[[], InboundMessage | None]:
     place = {"channel": "C200", "channel_type": "channel", "ts": "1712.0001", "event_ts": "1712.0001"}
     event = {"type": "app_mention", "user": "U501", "text": f"<@U0BOT> {TEXT}", **place}
     me = slack_convert.Identity("T0TEAM", "U0BOT", "B0BOT", "helper")
-    known = slack_convert.Known(names={"U501": "Lena"})
+    known = slack_convert.EventDetails(names={"U501": "Lena"})
     return lambda: slack_convert.to_inbound(event, me, known)
 
 

@@ -1,14 +1,14 @@
-"""Slack's Web API, uploads and WebSockets through slack_sdk and aiohttp, as the rest of the package wants them.
+"""Slack's Web API, uploads and WebSockets, through slack_sdk and aiohttp.
 
-The SDK's own client repeats a call when its connection breaks, which would post a message twice, and takes
-a proxy for every host, loopback too. Both are turned off here; aiohttp heeds ``NO_PROXY``.
+The SDK's own client repeats a call when its connection breaks, which would post a message twice, and uses a proxy for
+every host, loopback too. Both are turned off here; aiohttp heeds ``NO_PROXY``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,17 +20,17 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from connectors.slack import errors
 
-Ask = Callable[[AsyncWebClient], Awaitable[AsyncSlackResponse]]
+ApiCall = Callable[[AsyncWebClient], Awaitable[AsyncSlackResponse]]
 
 _CLOSE_SECONDS = 5.0
 _ANSWER_BYTES = 10_000
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
 
 class Api:
-    """Calls with one bot token. ``timeout_seconds`` bounds each of them; *secrets* are never part of a description.
-
-    ``doubt`` is set when something says that the bot token may be void.
-    """
+    """Calls with one bot token. ``timeout_seconds`` bounds each of them; `describe` never shows one of *secrets*."""
 
     def __init__(self, token: SecretStr, base_url: str, timeout_seconds: float, *secrets: SecretStr | None) -> None:
         self._token = token
@@ -43,54 +43,79 @@ class Api:
         self.host = urlsplit(base_url).hostname or ""
         """The host of the API base that the operator set."""
         self.scopes: frozenset[str] | None = None
-        """What the token may do, as Slack last said; None until it did."""
-        self.doubt = asyncio.Event()
+        """What the token allows, by Slack's last answer; None before the first one."""
+        self.token_suspect = asyncio.Event()
+        """Set when an error or event says that the bot token may be void."""
 
     @property
     def authorization(self) -> dict[str, str]:
-        """The header by which Slack's file servers know the bot. Secret."""
+        """The header that Slack's file servers require. Secret."""
         return {"Authorization": f"Bearer {self._token.get_secret_value()}"}
 
-    async def call(self, ask: Ask) -> AsyncSlackResponse:
-        """What Slack answers. Raises one of `connectors.slack.errors.SLACK_ERRORS`."""
-        client, _ = self._opened()
+    async def call(self, call: ApiCall) -> AsyncSlackResponse:
+        """Return Slack's answer. Raises one of `connectors.slack.errors.SLACK_ERRORS`."""
+        client, _ = self._connection()
         async with asyncio.timeout(self._timeout_seconds):
-            answer = await ask(client)
-        self._note_scopes(answer.headers)
+            answer = await call(client)
+        scopes = next((value for name, value in answer.headers.items() if name.lower() == "x-oauth-scopes"), None)
+        if scopes is not None:
+            self.scopes = frozenset(scope.strip() for scope in scopes.split(",") if scope.strip())
         return answer
 
-    async def ask(self, ask: Ask) -> AsyncSlackResponse:
-        """As `call`, for what the runtime wants done. Raises `connectors.connector.SendFailed`."""
+    async def request(self, call: ApiCall) -> AsyncSlackResponse:
+        """Return Slack's answer, as `call` does. Raises `connectors.connector.SendFailed`."""
         try:
-            return await self.call(ask)
+            return await self.call(call)
         except errors.SLACK_ERRORS as error:
             if errors.meaning(error).bad_token:
-                self.doubt.set()
+                self.token_suspect.set()
             raise errors.send_failed(error, self.describe(error)) from error
+
+    async def messages(
+        self, channel: str, thread: str | None, *, max_pages: int, **page: Any
+    ) -> AsyncGenerator[list[dict[str, Any]], None]:
+        """Yield pages of the messages of a channel (newest first) or of one of its threads (oldest first).
+
+        *page* are further arguments of ``conversations.history`` or ``conversations.replies``. Raises `SendFailed`.
+        """
+        if thread is not None:
+            page["ts"] = thread
+        for _ in range(max_pages):
+            answer = await self.request(
+                lambda client: (
+                    client.conversations_history(channel=channel, **page)
+                    if thread is None
+                    else client.conversations_replies(channel=channel, **page)
+                )
+            )
+            yield answer.get("messages") or []
+            page["cursor"] = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
+            if not page["cursor"]:
+                return
 
     async def post(
         self, url: str, *, data: bytes | None = None, json: Any = None
     ) -> tuple[int, str, Mapping[str, str]]:
-        """Post to a URL that Slack gave, without the token: status, text and headers of the answer; no redirects.
+        """Post to a URL that Slack gave, without the token. Returns status, text and headers; follows no redirect.
 
         Raises one of `connectors.slack.errors.SLACK_ERRORS`.
         """
-        _, session = self._opened()
+        _, session = self._connection()
         async with asyncio.timeout(self._timeout_seconds):
             async with session.post(url, data=data, json=json, allow_redirects=False) as answer:
-                said = await answer.content.read(_ANSWER_BYTES)
-                return answer.status, said.decode("utf-8", "replace"), answer.headers
+                body = await answer.content.read(_ANSWER_BYTES)
+                return answer.status, body.decode("utf-8", "replace"), answer.headers
 
     async def websocket(self, url: str, heartbeat_seconds: float) -> ClientWebSocketResponse:
-        """A WebSocket that breaks when a ping is not answered in half of *heartbeat_seconds*. Raises as `call`."""
-        _, session = self._opened()
+        """Open a WebSocket that breaks if a ping is not answered in half of *heartbeat_seconds*. Raises as `call`."""
+        _, session = self._connection()
         async with asyncio.timeout(self._timeout_seconds):
             return await session.ws_connect(
                 url, heartbeat=heartbeat_seconds, timeout=ClientWSTimeout(ws_close=_CLOSE_SECONDS)
             )
 
     async def close(self) -> None:
-        """Let go of connections. Bounded; raises `TimeoutError`, `OSError` or aiohttp's errors."""
+        """Close all connections. Bounded; raises `TimeoutError`, `OSError` or aiohttp's errors."""
         self._closed = True
         session, self._session, self._client = self._session, None, None
         if session is not None:
@@ -98,27 +123,22 @@ class Api:
                 await session.close()
 
     def describe(self, error: Exception) -> str:
-        """*error* in a line, without tokens."""
+        """Describe *error* in a line without tokens."""
         if isinstance(error, TimeoutError):
-            said = f"no answer in {self._timeout_seconds:g} s"
-        elif found := errors.word(error):
-            said = found
-        elif found_status := errors.status(error):
-            said = f"HTTP {found_status}"
+            text = f"no answer in {self._timeout_seconds:g} s"
+        elif word := errors.word(error):
+            text = word
+        elif status := errors.status(error):
+            text = f"HTTP {status}"
         elif isinstance(error, AttributeError | ValueError | aiohttp.ContentTypeError):
-            said = "an answer that is none of Slack's"
+            text = "an answer that is none of Slack's"
         else:
-            said = (str(error).splitlines() or [""])[0] or type(error).__name__
+            text = (str(error).splitlines() or [""])[0] or type(error).__name__
         for secret in self._secrets:
-            said = said.replace(secret.get_secret_value(), "**********")
-        return said
+            text = text.replace(secret.get_secret_value(), "**********")
+        return text
 
-    def _note_scopes(self, headers: Mapping[str, str]) -> None:
-        for name, value in headers.items():
-            if name.lower() == "x-oauth-scopes":
-                self.scopes = frozenset(scope.strip() for scope in value.split(",") if scope.strip())
-
-    def _opened(self) -> tuple[AsyncWebClient, ClientSession]:
+    def _connection(self) -> tuple[AsyncWebClient, ClientSession]:
         if self._closed:
             raise errors.Closed("the connector was closed")
         if self._client is None or self._session is None:
@@ -133,21 +153,10 @@ class Api:
         return self._client, self._session
 
 
-# ---- recent ----
-#
-# A mapping that does not grow for ever.
-
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-
-_REMEMBERED = 5000
-
-
 class Recent(Generic[_Key, _Value]):
-    """A mapping that keeps the newest *size* entries."""
+    """A mapping that keeps the *size* entries that were written or read last."""
 
-    def __init__(self, size: int = _REMEMBERED) -> None:
+    def __init__(self, size: int = 5000) -> None:
         self._size = size
         self._entries: OrderedDict[_Key, _Value] = OrderedDict()
 
@@ -163,11 +172,11 @@ class Recent(Generic[_Key, _Value]):
             self._entries.popitem(last=False)
 
     def drop(self, key: _Key) -> None:
-        """Forget *key*, if it is known."""
+        """Remove *key* if it is there."""
         self._entries.pop(key, None)
 
     def newest(self, count: int) -> list[tuple[_Key, _Value]]:
-        """The *count* entries that were put or read last, the newest first."""
+        """Return the *count* entries that were written or read last, the newest first."""
         return [(key, self._entries[key]) for key, _ in zip(reversed(self._entries), range(count), strict=False)]
 
     def __contains__(self, key: _Key) -> bool:

@@ -1,4 +1,4 @@
-"""Asks Slack whether the bot can work: its token, its scopes, and the way by which events come."""
+"""Asks Slack whether the bot can work: its token, its scopes, and how events reach it. Loads no SDK."""
 
 from __future__ import annotations
 
@@ -25,26 +25,32 @@ SCOPES = frozenset(
         "users:read",
     }
 )
-"""What the bot's token is to allow, as in deploy/slack-manifest.yaml."""
+"""The scopes that the bot's token needs, as in deploy/slack-manifest.yaml."""
 
 _BASE = "AGENT_RUNTIME_SLACK_API_BASE"
 _BOT_TOKEN = "AGENT_RUNTIME_SLACK_BOT_TOKEN"  # noqa: S105 - the variable's name
 _APP_TOKEN = "AGENT_RUNTIME_SLACK_APP_TOKEN"  # noqa: S105
 _SECRET = "AGENT_RUNTIME_SLACK_SIGNING_SECRET"  # noqa: S105
-_NOT_NOW = frozenset({"ratelimited", "rate_limited", "service_unavailable", "internal_error", "fatal_error"})
+_PASSING_ERRORS = frozenset({"ratelimited", "rate_limited", "service_unavailable", "internal_error", "fatal_error"})
 
 
 async def examine(
     token: SecretStr, app_token: SecretStr | None, signing_secret: SecretStr | None, api_base: str, seconds: float
 ) -> Examined:
-    """Two calls at most, of *seconds* each: ``auth.test`` and, in Socket Mode, ``apps.connections.open``."""
+    """Examine the bot by at most two calls of *seconds* each: ``auth.test``, and ``apps.connections.open`` in Socket
+    Mode."""
     try:
         answer = await _call("auth.test", token, api_base, seconds)
         problems = [*_token_problems(answer), *_scope_problems(answer)]
         if app_token is not None:
             problems += _socket_problems(await _call("apps.connections.open", app_token, api_base, seconds))
         elif signing_secret is None or not signing_secret.get_secret_value().strip():
-            problems.append(_no_way_in())
+            problems.append(
+                Problem(
+                    "Slack has no way to reach the bot",
+                    f"set {_APP_TOKEN} (Socket Mode), or {_SECRET} (events over HTTP, posted to /slack/events)",
+                )
+            )
     except CannotAsk as error:
         return unreachable(error, _BASE)
     return Examined(_who(answer), tuple(problems))
@@ -64,7 +70,7 @@ def _who(answer: Answer) -> str:
 
 
 def _word(answer: Answer) -> str:
-    """Why Slack refused, in its own word; empty where it did not."""
+    """Return Slack's word for why it refused; empty if it did not."""
     return "" if answer.body.get("ok") else str(answer.body.get("error") or f"HTTP {answer.status}")
 
 
@@ -72,7 +78,7 @@ def _token_problems(answer: Answer) -> list[Problem]:
     word = _word(answer)
     if not word:
         return []
-    if word in _NOT_NOW:
+    if word in _PASSING_ERRORS:
         return [Problem(f"Slack cannot say now ({word})", "try again in a minute")]
     return [
         Problem(
@@ -103,7 +109,7 @@ def _socket_problems(answer: Answer) -> list[Problem]:
     word = _word(answer)
     if not word:
         return []
-    if word in _NOT_NOW:
+    if word in _PASSING_ERRORS:
         return [Problem(f"Slack cannot say now whether Socket Mode works ({word})", "try again in a minute")]
     return [
         Problem(
@@ -114,14 +120,7 @@ def _socket_problems(answer: Answer) -> list[Problem]:
     ]
 
 
-def _no_way_in() -> Problem:
-    return Problem(
-        "Slack has no way to reach the bot",
-        f"set {_APP_TOKEN} (Socket Mode), or {_SECRET} (events over HTTP, posted to /slack/events)",
-    )
-
-
 def place_of(workspace_id: str) -> str | None:
-    """The place, as operators route it, whose own workspace *workspace_id* is; None where it is no such workspace."""
-    found = re.fullmatch(r"slack-([a-z0-9]+)", workspace_id)
-    return f"slack:{found[1].upper()}" if found else None
+    """Return the route of the team whose own workspace has the id *workspace_id*; None for other workspaces."""
+    match = re.fullmatch(r"slack-([a-z0-9]+)", workspace_id)
+    return f"slack:{match[1].upper()}" if match else None

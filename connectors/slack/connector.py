@@ -1,4 +1,8 @@
-"""Slack, by Socket Mode or HTTP events: the port, put together from the package's parts."""
+"""Slack, by Socket Mode or HTTP events: the connector, put together from the package's parts.
+
+In: `socket_mode` or `http_events` take what Slack delivers, `receive` passes it on, `events` says what it means.
+Out: `payloads` renders a reply, `send` sends it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,14 @@ from connectors.health import Backoff, Vitals
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 from connectors.slack import errors, events, payloads
 from connectors.slack.api import Api
-from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds
-from connectors.slack.events import emoji_name
-from connectors.slack.http_events import HttpEvents, InOrder
-from connectors.slack.receive import Channels, History, Intake
-from connectors.slack.send import Files, Responses, Sender, Streams
-from connectors.slack.socket_mode import APP_TOKEN_VARIABLE, Link
+from connectors.slack.backfill import History
+from connectors.slack.files import Files
+from connectors.slack.http_events import HttpEvents
+from connectors.slack.lookups import Lookups
+from connectors.slack.mrkdwn import emoji_name
+from connectors.slack.receive import Intake
+from connectors.slack.send import CommandResponses, Sender, Streams
+from connectors.slack.socket_mode import APP_TOKEN_VARIABLE, SocketMode
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -32,18 +38,17 @@ SECRET_VARIABLE = "AGENT_RUNTIME_SLACK_SIGNING_SECRET"  # noqa: S105
 BASE_VARIABLE = "AGENT_RUNTIME_SLACK_API_BASE"
 
 _STATUS = "is thinking…"
-_NEVER_A_STATUS = frozenset({"missing_scope", "unknown_method", "access_denied", "not_allowed"})
+_NO_STATUS_IN_WORKSPACE = frozenset({"missing_scope", "unknown_method", "access_denied", "not_allowed"})
 
 
 class SlackConnector:
     """A bot on Slack: `connectors.connector.Connector`, `EditsMessages`, `AppendsText`, `ShowsTyping`, `Reacts`,
     `ReadsBack`, `FetchesMissed`, `LocatesAttachments`, `ShowsButtons` and `MountsRoutes`.
 
-    With *app_token* events come by Socket Mode, else with *signing_secret* over HTTP. ``timeout_seconds`` bounds
-    each call; a socket on which a ping of every ``ping_seconds`` is not answered in half that time is opened anew,
-    as is one that is silent for ``quiet_seconds`` and longer than usual while Slack has newer messages;
-    the bot token is tried every ``check_seconds``. After a failure the waits grow from ``first_backoff_seconds``
-    to ``longest_backoff_seconds``. A reply of more than ``reply_max_parts`` parts goes as its beginning and a file.
+    With *app_token* events come by Socket Mode (see `SocketMode` for *ping_seconds* and *quiet_seconds*), else with
+    *signing_secret* over HTTP. *timeout_seconds* bounds each call. The bot token is tested every *check_seconds*.
+    After failures the waits grow from *first_backoff_seconds* to *longest_backoff_seconds*. A reply of more than
+    *reply_max_parts* parts is sent as its beginning and a file.
     """
 
     name = events.CONNECTOR
@@ -51,18 +56,18 @@ class SlackConnector:
         max_part_units=payloads.MAX_TEXT_CHARACTERS,
         threads=True,
         idempotency="metadata",
-        # docs.slack.dev, "Rate limits": one message a second in a channel. Of all other methods each has a rate for the
-        # whole workspace: chat.update is of tier 3, 50 a minute, chat.appendStream of tier 4, 100, chat.startStream and
-        # chat.stopStream of tier 2, 20: five at once and fifteen a minute are no more in any minute.
+        # docs.slack.dev, "Rate limits": one message a second in a channel. Every other method has a rate for the whole
+        # workspace: 50 a minute for chat.update (tier 3), 100 for chat.appendStream (tier 4), 20 for chat.startStream
+        # and chat.stopStream (tier 2); five at once and then fifteen a minute stay within these 20.
         sends_per_second=1.0,
         edits_per_second=0.8,
         edits_per_second_overall=50 / 60,
         openings_per_second_overall=15 / 60,
         additions_per_second_overall=100 / 60,
-        # The limit on all messages in a workspace, "several hundred per minute", has no figure: a 429 tells it.
+        # The limit for all messages in a workspace, "several hundred per minute", has no figure: a 429 shows it.
         command_mark=events.COMMAND_MARK,
     )
-    typing_lasts_seconds = 90.0  # Slack takes the status away after two minutes, and when the answer comes
+    typing_lasts_seconds = 90.0  # Slack removes the status after two minutes, or when the answer comes
     max_buttons = payloads.MAX_BUTTONS
 
     def __init__(
@@ -91,29 +96,26 @@ class SlackConnector:
         self._me: events.Identity | None = None
         self._has_status = True
         self._api = Api(token, api_base, timeout_seconds, app_token, signing_secret)
-        self._streams, responses = Streams(self._api), Responses(self._api)
-        channels = Channels(self._api)
-        self._intake = Intake(self._api, self._vitals, self._streams, responses, channels)
-        self._history = History(self._api, channels)
+        self._streams, responses = Streams(self._api), CommandResponses(self._api)
+        lookups = Lookups(self._api)
+        self._intake = Intake(self._api, self._vitals, self._streams, responses, lookups)
+        self._history = History(self._api, lookups)
         self._files = Files(self._api)
-        self._sender = Sender(self._api, self._streams, responses, self._files, self._identity, self._intake.sent)
-        has_secret = signing_secret is not None and bool(signing_secret.get_secret_value().strip())
-        over_http = signing_secret if has_secret and app_token is None else None
+        self._sender = Sender(self._api, self._streams, responses, self._files, self._identity, self._intake.note_sent)
         self._http: HttpEvents | None = None
-        if over_http is not None:
-            in_order = InOrder(self._history, self._intake.take)
-            self._http = HttpEvents(over_http, in_order.take, self._intake.take_command, self._intake.take_press)
+        if app_token is None and signing_secret is not None and signing_secret.get_secret_value().strip():
+            self._http = HttpEvents(signing_secret, self._intake, self._history)
 
     @property
     def health(self) -> Health:
         return self._vitals.health
 
     def routes(self) -> Sequence[BaseRoute]:
-        """``/slack/events`` and ``/slack/commands`` where events come over HTTP."""
+        """Return ``/slack/events`` and ``/slack/commands`` if events come over HTTP."""
         return self._http.routes() if self._http is not None else ()
 
     async def run(self, accept: Accept) -> None:
-        """Receives until cancelled. Raises `ConnectorFailed` when a token is missing or refused."""
+        """Receive until cancelled. Raises `ConnectorFailed` if a token is missing or refused."""
         self._vitals.start()
         try:
             self._require_a_way_in()
@@ -142,12 +144,11 @@ class SlackConnector:
         return await self._sender.find(key, part)
 
     def appends(self, message: OutboundMessage) -> bool:
-        """In threads, to people who are known, unless Slack said that it does not stream here."""
-        return self._streams.possible(message.key.external_id, message.answers)
+        return self._streams.possible(message)
 
     async def begin(self, message: OutboundMessage, text: str) -> Receipt:
         receipt = await self._streams.begin(message, text)
-        self._intake.sent(message.key.external_id, receipt.message_id)
+        self._intake.note_sent(message.key.external_id, receipt.message_id)
         return receipt
 
     async def find_beginning(self, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
@@ -160,38 +161,37 @@ class SlackConnector:
         return key.external_id.partition("/")[0]
 
     async def typing(self, key: ConversationKey) -> None:
-        """Only in threads: Slack shows no status anywhere else."""
+        """Show a status in a thread; Slack has none in other places."""
         try:
-            channel, thread = payloads.place_of(key.external_id)
+            channel, thread = payloads.split_place(key.external_id)
             if thread is not None and self._has_status:
-                await self._api.ask(
+                await self._api.request(
                     lambda client: client.assistant_threads_setStatus(
                         channel_id=channel, thread_ts=thread, status=_STATUS
                     )
                 )
         except SendFailed as failed:
-            if errors.word(failed.__cause__) in _NEVER_A_STATUS:
+            if errors.word(failed.__cause__) in _NO_STATUS_IN_WORKSPACE:
                 self._has_status = False
             log.debug("connector.sign_lost", connector=self.name, why=str(failed))
             if failed.retry_after_seconds:
                 raise
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        """Nothing where no message is, as for a command."""
+        """Add *emoji* to a message. A command shows no message and gets none."""
         name = emoji_name(emoji)
         if name is None or not payloads.is_ts(message_id):
             return
         try:
-            channel, _ = payloads.place_of(key.external_id)
-            await self._api.ask(lambda client: client.reactions_add(channel=channel, timestamp=message_id, name=name))
+            channel, _ = payloads.split_place(key.external_id)
+            await self._api.request(
+                lambda client: client.reactions_add(channel=channel, timestamp=message_id, name=name)
+            )
         except SendFailed as failed:
             log.debug("connector.sign_lost", connector=self.name, why=str(failed))
 
     async def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
-        """What was said after *after_message_id*, and calls in the channel that began other threads meanwhile.
-
-        Raises `SendFailed` where Slack cannot be asked now; nothing where it does not let the bot read.
-        """
+        """Yield missed messages; see `History.missed`."""
         async for message in self._history.missed(key, after_message_id, await self._identity()):
             yield message
 
@@ -201,11 +201,9 @@ class SlackConnector:
     async def close(self) -> None:
         try:
             await self._api.close()
-        except SLACK_ERRORS as error:
+        except errors.SLACK_ERRORS as error:
             log.warning("connector.close_failed", connector=self.name, why=type(error).__name__)
         self._vitals.stopped()
-
-    # Starting
 
     def _require_a_way_in(self) -> None:
         if self._app_token is None and self._http is None:
@@ -223,32 +221,32 @@ class SlackConnector:
             await asyncio.sleep(wait_seconds or 0)
 
     async def _try_token(self, backoff: Backoff) -> float | None:
-        """Asks Slack who the bot is; if that cannot be had, the time until the next attempt.
+        """Ask Slack who the bot is. Returns None, or the time (s) until the next attempt if Slack does not answer.
 
-        A bad bot token would not be noticed otherwise: the app token alone opens a socket. Raises `ConnectorFailed`.
+        Otherwise nobody would notice a bad bot token: the app token alone opens a socket. Raises `ConnectorFailed`.
         """
         try:
-            self._me = _identity(await self._api.call(lambda client: client.auth_test()))
-        except SLACK_ERRORS as error:
-            if meaning(error).bad_token:
+            self._me = _to_identity(await self._api.call(lambda client: client.auth_test()))
+        except errors.SLACK_ERRORS as error:
+            if errors.meaning(error).bad_token:
                 raise ConnectorFailed(
                     f"Slack does not accept the bot token ({self._api.describe(error)}). Set {TOKEN_VARIABLE} to the "
                     "app's Bot User OAuth Token, which begins with xoxb- (and leave "
                     f"{BASE_VARIABLE} unset unless you use a proxy)."
                 ) from error
             self._vitals.trouble("api", f"Slack's Web API does not answer: {self._api.describe(error)}")
-            return backoff.next_seconds(retry_after_seconds(error))
+            return backoff.next_seconds(errors.retry_after_seconds(error))
         backoff.failures = 0
         self._vitals.well("api")
         return None
 
     async def _identity(self) -> events.Identity:
-        """Who the bot is, also while it does not run. Raises `SendFailed`."""
+        """Return who the bot is, also while it does not run. Raises `SendFailed`."""
         if self._me is not None:
             return self._me
-        answer = await self._api.ask(lambda client: client.auth_test())
+        answer = await self._api.request(lambda client: client.auth_test())
         try:
-            return _identity(answer)
+            return _to_identity(answer)
         except ValueError as error:
             raise SendFailed(f"Slack does not say who the bot is: {error}", retryable=True) from error
 
@@ -260,14 +258,14 @@ class SlackConnector:
                 if self._app_token is None:
                     self._vitals.connected()
                 else:
-                    tasks.create_task(self._link(self._app_token).run(), name="slack link")
+                    tasks.create_task(self._socket_mode(self._app_token).run(), name="slack socket mode")
         except* ConnectorFailed as group:
             failed = _first(group)
         if failed is not None:
             raise failed
 
-    def _link(self, app_token: SecretStr) -> Link:
-        return Link(
+    def _socket_mode(self, app_token: SecretStr) -> SocketMode:
+        return SocketMode(
             self._api,
             self._intake,
             self._history,
@@ -280,29 +278,29 @@ class SlackConnector:
         )
 
     async def _watch_token(self) -> None:
-        """Tries the token again from time to time, and at once when a call says that it is bad."""
+        """Test the token from time to time, and at once if a call says that it is bad."""
         backoff = self._backoff.fresh()
         wait_seconds = self._check_seconds
         while True:
             try:
                 async with asyncio.timeout(wait_seconds):
-                    await self._api.doubt.wait()
+                    await self._api.token_suspect.wait()
             except TimeoutError:
                 pass
-            self._api.doubt.clear()
+            self._api.token_suspect.clear()
             wait_seconds = await self._try_token(backoff) or self._check_seconds
 
 
 def _first(group: BaseExceptionGroup[ConnectorFailed]) -> BaseException:
-    """The first failure of a group, which may hold groups."""
+    """Return the first failure of a group, which may contain groups."""
     first: BaseException = group.exceptions[0]
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return first
 
 
-def _identity(answer: AsyncSlackResponse) -> events.Identity:
-    """Raises `ValueError` for an answer that names no bot."""
+def _to_identity(answer: AsyncSlackResponse) -> events.Identity:
+    """Convert the answer of ``auth.test``. Raises `ValueError` if it names no bot."""
     user_id, team_id = str(answer.get("user_id") or ""), str(answer.get("team_id") or "")
     if not user_id or not team_id:
         raise ValueError("auth.test names no bot")

@@ -1,6 +1,6 @@
-"""What each error of Slack's and of its SDK means for a send and for the connection: one table.
+"""One table of what each error of Slack and its SDK means for a send and for the connection.
 
-Slack answers a call that it understood with a word (docs.slack.dev, "Errors" of each method).
+Slack answers a refused call with a word (docs.slack.dev, "Errors" of each method).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Closed(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """``retryable`` and ``ambiguous`` as in `connectors.connector.SendFailed`; ``bad_token``: nothing
-    will work until a person sets another token."""
+    """Has ``retryable`` and ``ambiguous`` as in `connectors.connector.SendFailed`. With ``bad_token`` nothing will work
+    until a person sets another token."""
 
     retryable: bool
     ambiguous: bool = False
@@ -40,7 +40,7 @@ WORDS: dict[str, Meaning] = {
     "not_authed": _BAD_TOKEN,
     "token_expired": _BAD_TOKEN,
     "token_revoked": _BAD_TOKEN,
-    # Not now, and not carried out.
+    # Not carried out now, but it may be later.
     "ratelimited": _LATER,
     "rate_limited": _LATER,
     "request_timeout": _LATER,  # "the POST data was either missing or truncated"
@@ -51,10 +51,10 @@ WORDS: dict[str, Meaning] = {
     "fatal_error": _UNKNOWN,
     "internal_error": _UNKNOWN,
 }
-"""Words that do not mean "refused", which all others do: what Slack adds is to be taken for final."""
+"""The words that do not mean "refused". All other words do, also those that Slack will add."""
 
 MEANINGS: dict[type[Exception], Meaning] = {
-    # Slack's own answer; `meaning` looks closer.
+    # An answer of Slack's without a word; see `meaning`.
     slack.SlackApiError: _UNKNOWN,
     # Raised inside the SDK, before anything is sent.
     slack.SlackClientError: _REFUSED,
@@ -64,7 +64,7 @@ MEANINGS: dict[type[Exception], Meaning] = {
     slack.SlackClientConfigurationError: _REFUSED,
     slack.SlackTokenRotationError: _REFUSED,
     slack.SlackClientNotConnectedError: _LATER,
-    # No connection came about, so nothing was sent.
+    # There was no connection, so nothing was sent.
     Closed: _LATER,
     aiohttp.ClientConnectorError: _LATER,
     aiohttp.ConnectionTimeoutError: _LATER,
@@ -73,57 +73,53 @@ MEANINGS: dict[type[Exception], Meaning] = {
     aiohttp.ClientError: _UNKNOWN,
     TimeoutError: _UNKNOWN,
     OSError: _UNKNOWN,
-    AttributeError: _UNKNOWN,  # how slack_sdk 3.47 takes an answer that is a text or a list
+    AttributeError: _UNKNOWN,  # slack_sdk 3.47 raises it for an answer that is a text or a list
     ValueError: _UNKNOWN,
 }
 
 SLACK_ERRORS = (slack.SlackClientError, aiohttp.ClientError, TimeoutError, OSError, AttributeError, ValueError)
-"""What a call through slack_sdk may raise."""
+"""All errors that a call through slack_sdk may raise."""
 
 
 def meaning(error: Exception) -> Meaning:
-    """The table's entry for *error*, or for the nearest of its base classes. Raises `KeyError`."""
+    """Return the table's entry for *error*, or for the nearest of its base classes. Raises `KeyError`."""
     if isinstance(error, slack.SlackApiError):
-        return _meaning_of_answer(error)
+        if status(error) == 429:
+            return _LATER
+        if error_word := word(error):
+            return WORDS.get(error_word, _REFUSED)
+        if 400 <= status(error) < 500:
+            return _REFUSED
+        # A page from a proxy on the way, which may have passed the request on.
     for known in type(error).__mro__:
         if known in MEANINGS:
             return MEANINGS[known]
     raise KeyError(type(error))
 
 
-def _meaning_of_answer(error: slack.SlackApiError) -> Meaning:
-    said = word(error)
-    if status(error) == 429:
-        return _LATER
-    if said:
-        return WORDS.get(said, _REFUSED)
-    # No word: a page from something on the way, which may have passed the request on.
-    return _REFUSED if 400 <= status(error) < 500 else MEANINGS[slack.SlackApiError]
-
-
 def word(error: BaseException | None) -> str:
-    """Slack's word for *error*, or nothing."""
+    """Return Slack's word for *error*, or an empty text."""
     data = getattr(getattr(error, "response", None), "data", None)
     return str(data.get("error") or "") if isinstance(data, dict) else ""
 
 
 def status(error: BaseException) -> int:
-    """The HTTP status of the answer that *error* is about; 0 where there was none."""
+    """Return the HTTP status of the answer that *error* is about; 0 if there was none."""
     answer: Any = getattr(error, "response", None)
     return int(getattr(answer, "status_code", None) or getattr(answer, "status", None) or 0)
 
 
 def retry_after_seconds(error: Exception) -> float | None:
-    """The wait that Slack asked for, if *error* is its 429."""
+    """Return the wait that Slack asked for with a 429; None if it asked for none."""
     if not isinstance(error, slack.SlackApiError) or meaning(error) is not _LATER:
         return None
     headers: Any = getattr(error.response, "headers", None) or {}
-    asked = {str(name).lower(): str(value) for name, value in headers.items()}.get("retry-after", "")
-    return float(asked) if asked.isdecimal() else None
+    retry_after = {str(name).lower(): str(value) for name, value in headers.items()}.get("retry-after", "")
+    return float(retry_after) if retry_after.isdecimal() else None
 
 
 def send_failed(error: Exception, why: str) -> SendFailed:
-    """*error* as ours; *why* is its text without secrets."""
+    """Convert *error*; *why* is its text without secrets."""
     found = meaning(error)
     return SendFailed(
         f"Slack did not take the message: {why}",

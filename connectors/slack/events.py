@@ -1,407 +1,51 @@
-"""Slack's events as our nouns. Pure. (The other way is `connectors.slack.payloads`.)
+"""Slack's events, commands and button presses as inbound messages. Pure. (`connectors.slack.payloads` is the way out.)
 
-A conversation is a direct message's channel, or a thread: a message that calls the bot in a channel
-begins one, which the answer and what follows belong to. So ``external_id`` is ``D123``, ``C123/1712.0001``
-(the timestamp of the thread's first message) or, for what is said to nobody in a channel, ``C123``.
+A conversation is a direct message's channel, or a thread: a message that mentions the bot in a channel begins a
+thread, to which the answer and what follows belong. So ``external_id`` is ``D123``, ``C123/1712.0001`` (with the
+timestamp of the thread's first message) or, for a message to nobody in a channel, ``C123``.
+
+An event of an unexpected shape raises one of `MALFORMED`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from connectors.message import Attachment, Author, InboundKind, InboundMessage, Quote
 from connectors.slack import REPLY_HINT
-from connectors.text import escape
-
-# ---- blocks ----
-#
-# What blocks say, as mrkdwn: for messages whose text Slack leaves empty. Pure.
-#
-# Apps may post blocks without a text; people's own messages always have both (docs.slack.dev, "Rich text block").
-
-
-_STAND_INS = frozenset({"This content can't be displayed.", "[no preview available]"})
-_STYLES = (("bold", "*"), ("italic", "_"), ("strike", "~"))
-_DEEPEST = 20
-
-Node = Mapping[str, Any]
-
-
-def text_of(said: Node) -> str:
-    """The text of a message, mrkdwn: its own, else what its blocks say, else that of its attachments."""
-    text = str(said.get("text") or "")
-    if text.strip() and text not in _STAND_INS:
-        return text
-    found = to_mrkdwn(said.get("blocks") or ())
-    if not found:
-        found = "\n".join(filter(None, map(_attached, said.get("attachments") or ())))
-    return found or ("" if text in _STAND_INS else text)
-
-
-def to_mrkdwn(blocks: Sequence[Any]) -> str:
-    """*blocks* one below the other; those without text are left out."""
-    return "\n".join(filter(None, (_block(block) for block in blocks if isinstance(block, Mapping))))
-
-
-def _attached(attachment: Node) -> str:
-    """Secondary content that an app posted; what was shared is quoted elsewhere, and previews are nobody's words."""
-    if any(attachment.get(name) for name in ("is_share", "is_msg_unfurl", "from_url", "is_app_unfurl")):
-        return ""
-    own = "\n".join(str(attachment[name]) for name in ("pretext", "title", "text") if attachment.get(name))
-    return own or to_mrkdwn(attachment.get("blocks") or ()) or str(attachment.get("fallback") or "")
-
-
-def _block(block: Node) -> str:
-    match block.get("type"):
-        case "rich_text":
-            return "\n".join(filter(None, (_rich(part) for part in _nodes(block, "elements"))))
-        case "section":
-            fields = [_object(field) for field in _nodes(block, "fields")]
-            return "\n".join(filter(None, [_object(block.get("text")), *fields]))
-        case "header":
-            title = _object(block.get("text"))
-            return f"*{title}*" if title else ""
-        case "context":
-            return " ".join(filter(None, (_object(element) for element in _nodes(block, "elements"))))
-        case "markdown":
-            return escape(str(block.get("text") or ""))
-        case "image" | "video":
-            return escape(str(block.get("alt_text") or ""))
-    return ""
-
-
-def _object(text: Any) -> str:
-    """A text object: mrkdwn as it is, plain text escaped."""
-    if not isinstance(text, Mapping) or not isinstance(text.get("text"), str):
-        return ""
-    said: str = text["text"]
-    return said if text.get("type") == "mrkdwn" else escape(said)
-
-
-def _rich(part: Node) -> str:
-    match part.get("type"):
-        case "rich_text_list":
-            return "\n".join(_items(part))
-        case "rich_text_quote":
-            return "\n".join(f"&gt; {line}" for line in _run(part).split("\n"))
-        case "rich_text_preformatted":
-            return f"```\n{_run(part)}\n```"
-    return _run(part)
-
-
-def _items(part: Node) -> Iterator[str]:
-    indent = min(int(part.get("indent") or 0), _DEEPEST) * 4 * " "
-    first = int(part.get("offset") or 0) + 1
-    for number, item in enumerate(_nodes(part, "elements"), first):
-        mark = f"{number}." if part.get("style") == "ordered" else "•"
-        yield f"{indent}{mark} {_run(item)}"
-
-
-def _run(part: Node) -> str:
-    return "".join(_inline(element) for element in _nodes(part, "elements"))
-
-
-def _inline(element: Node) -> str:
-    shown = _plain(element)
-    style = element.get("style")
-    if not isinstance(style, Mapping) or not shown.strip():
-        return shown
-    if style.get("code"):
-        return f"`{shown}`"
-    core = shown.strip()
-    before, after = shown[: shown.index(core)], shown[shown.index(core) + len(core) :]
-    for name, mark in _STYLES:
-        core = f"{mark}{core}{mark}" if style.get(name) else core
-    return before + core + after
-
-
-def _plain(element: Node) -> str:
-    match element.get("type"):
-        case "text":
-            return escape(str(element.get("text") or ""))
-        case "link":
-            label = element.get("text")
-            url = escape(str(element.get("url") or ""))
-            return f"<{url}|{escape(str(label))}>" if label else f"<{url}>"
-        case "user":
-            return f"<@{element.get('user_id')}>"
-        case "usergroup":
-            return f"<!subteam^{element.get('usergroup_id')}>"
-        case "channel":
-            return f"<#{element.get('channel_id')}>"
-        case "broadcast":
-            return f"<!{element.get('range')}>"
-        case "emoji":
-            return f":{element.get('name')}:"
-        case "date":
-            return escape(str(element.get("fallback") or ""))
-    return ""
-
-
-def _nodes(parent: Node, name: str) -> list[Node]:
-    found = parent.get(name)
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-
-
-# ---- mrkdwn ----
-#
-# Slack's mrkdwn, as people write it, as Markdown. Pure. (The other way is `connectors.text.render`.)
-#
-# mrkdwn writes links, mentions and dates as ``<…>`` and escapes ``&``, ``<`` and ``>`` everywhere else
-# (docs.slack.dev, "Formatting message text").
-
-
-_CODE = re.compile(r"(```[\s\S]*?```|`[^`\n]+`)")
-_TOKEN = re.compile(r"<([^<>\n]+)>")
-_PERSON = re.compile(r"<@([A-Z0-9]+)(?:\|[^<>\n]*)?>")
-_BOLD = re.compile(r"(?<![\w*])\*(?=[^\s*])([^*\n]*?[^\s*])\*(?![\w*])")
-_STRUCK = re.compile(r"(?<![\w~])~(?=[^\s~])([^~\n]*?[^\s~])~(?![\w~])")
-_ENTITY = re.compile(r"&(lt|gt|amp);")
-_ENTITIES = {"lt": "<", "gt": ">", "amp": "&"}
-
-# Stand-ins while a text is converted; neither Slack nor a reader knows these characters.
-_ME, _KEPT = "\x00", "\x01"
-_MRKDWN_STAND_INS = re.compile(f"[{_ME}{_KEPT}]")
-_AFTER_NAME = " \t\n,:;–—-"
-_HELD = re.compile(f"{_KEPT}(\\d+){_KEPT}")
-
-
-def people_in(text: str) -> frozenset[str]:
-    """The ids of the people whom *text*, mrkdwn, names."""
-    return frozenset(_PERSON.findall(text))
-
-
-def names_person(text: str, user_id: str) -> bool:
-    """Whether *text*, mrkdwn, calls that person; what stands in code calls nobody."""
-    return any(user_id in _PERSON.findall(piece) for piece in _CODE.split(text)[::2])
-
-
-def to_markdown(text: str, names: Mapping[str, str], me: str = "") -> str:
-    """*text*, mrkdwn, as Markdown with people's *names* (by id), and without the mentions of *me*."""
-    pieces = _CODE.split(_MRKDWN_STAND_INS.sub("", text))
-    converted = [
-        _prose_to_markdown(piece, names, me) if number % 2 == 0 else _code_to_markdown(piece, names)
-        for number, piece in enumerate(pieces)
-    ]
-    return _without_me("".join(converted))
-
-
-def _prose_to_markdown(text: str, names: Mapping[str, str], me: str) -> str:
-    held: list[str] = []
-
-    def hold(match: re.Match[str]) -> str:
-        shown = _token(match[1], names, lambda url, label: f"[{label}]({url})")
-        if me and match[1].split("|")[0] == f"@{me}":
-            return _ME
-        held.append(shown)
-        return f"{_KEPT}{len(held) - 1}{_KEPT}"
-
-    text = _TOKEN.sub(hold, text)
-    text = _STRUCK.sub(r"~~\1~~", _BOLD.sub(r"**\1**", text))
-    return _HELD.sub(lambda match: held[int(match[1])], unescape(text))
-
-
-def _code_to_markdown(text: str, names: Mapping[str, str]) -> str:
-    return unescape(_TOKEN.sub(lambda match: escape(_token(match[1], names, lambda url, _label: url)), text))
-
-
-def _token(inside: str, names: Mapping[str, str], link: Callable[[str, str], str]) -> str:
-    """What a reader sees of ``<inside>``."""
-    target, bar, label = inside.partition("|")
-    label = unescape(label)
-    if target.startswith("@"):
-        return f"@{names.get(target[1:]) or label or target[1:]}"
-    if target.startswith("#"):
-        return f"#{label or target[1:]}"
-    if target.startswith("!"):
-        word = target[1:].split("^")[0]
-        if word in {"here", "channel", "everyone"}:
-            return f"@{word}"
-        return label or f"@{word}"
-    url = unescape(target)
-    # Slack makes links of bare addresses; those read best as they were typed.
-    if not bar or label in {url, url.split(":", 1)[-1].removeprefix("//")}:
-        return label or url
-    return link(url, label)
-
-
-def _without_me(text: str) -> str:
-    """*text* without the stand-ins for the bot's own mention and the gaps that those would leave."""
-    if _ME not in text:
-        return text
-    # By fragments: patterns for the gaps would take quadratic time on long runs of white space.
-    joined, *fragments = text.split(_ME)
-    for fragment in fragments:
-        if not joined or joined.isspace():
-            joined = fragment.lstrip(_AFTER_NAME)
-        elif not fragment or fragment.isspace() or fragment.startswith((".", "!", "?")):
-            joined = joined.rstrip(" ,") + fragment  # "thanks, @bot!"
-        elif joined[-1].isspace() and (fragment[0].isspace() or fragment[0] in ",;:"):
-            joined = joined.rstrip(" ") + fragment
-        else:
-            joined += fragment
-    return joined.strip()
-
-
-def unescape(text: str) -> str:
-    """``&lt;``, ``&gt;`` and ``&amp;`` as the characters that they stand for; no other entity exists in mrkdwn."""
-    return _ENTITY.sub(lambda match: _ENTITIES[match[1]], text)
-
-
-# ---- attachments ----
-#
-# Files that come with a message: as our nouns, with a handle by which they are found again. Pure.
-
-
-File = Mapping[str, Any]
-
-HIDDEN = "hidden_by_limit"
-EXTERNAL = "external"
-ASK = "ask"
-HOSTED = "hosted"
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """``access``: `HOSTED` (``url`` has it), `ASK` (Slack says more when asked), `HIDDEN` or `EXTERNAL`."""
-
-    file_id: str
-    access: str
-    url: str = ""
-
-    def encode(self) -> str:
-        """One line; URLs have no spaces."""
-        return " ".join(filter(None, (self.file_id, self.access, self.url)))
-
-    @classmethod
-    def decode(cls, text: str) -> Handle:
-        """The inverse of `encode`. Raises `ValueError`."""
-        file_id, _, rest = text.partition(" ")
-        access, _, url = rest.partition(" ")
-        if not file_id:
-            raise ValueError("a file without an id")
-        return cls(file_id, access or ASK, url)
-
-
-def attachments_of(said: Mapping[str, Any]) -> tuple[Attachment, ...]:
-    """The files of a message and of those that it forwards; deleted ones are left out."""
-    return tuple(attachment_of(file) for file in _files(said) if file.get("mode") != "tombstone")
-
-
-def attachment_of(file: File) -> Attachment:
-    """Raises `KeyError` for a file without an id."""
-    media_type = str(file.get("mimetype") or "")
-    return Attachment(
-        kind=_kind(media_type, file),
-        name=str(file.get("name") or file.get("title") or file["id"]),
-        media_type=media_type,
-        size_bytes=int(file.get("size") or 0),
-        handle=handle_of(file).encode(),
-    )
-
-
-def handle_of(file: File) -> Handle:
-    """Where *file* is, as far as Slack says."""
-    file_id = str(file["id"])
-    if file.get("mode") == HIDDEN:
-        return Handle(file_id, HIDDEN)
-    if file.get("mode") == EXTERNAL or file.get("is_external"):
-        return Handle(file_id, EXTERNAL)
-    url = str(file.get("url_private_download") or file.get("url_private") or "")
-    if file.get("file_access") == "check_file_info" or not url or any(c.isspace() for c in url):
-        return Handle(file_id, ASK)
-    return Handle(file_id, HOSTED, url)
-
-
-def _files(said: Mapping[str, Any]) -> Iterator[File]:
-    yield from said.get("files") or ()
-    for shared in said.get("attachments") or ():
-        if shared.get("is_share") or shared.get("is_msg_unfurl"):
-            yield from shared.get("files") or ()
-
-
-def _kind(media_type: str, file: File) -> Literal["document", "image", "voice", "other"]:
-    if file.get("mode") == EXTERNAL or file.get("is_external"):
-        return "other"
-    if media_type.startswith("image/"):
-        return "image"
-    if media_type.startswith("audio/") or file.get("subtype") == "slack_audio":
-        return "voice"
-    return "other" if media_type.startswith("video/") else "document"
-
-
-# ---- emoji ----
-#
-# Emoji as characters and by Slack's names. Pure.
-
-
-_NAMES = {
-    "👀": "eyes",
-    "✅": "white_check_mark",
-    "⏳": "hourglass_flowing_sand",
-    "❌": "x",
-    "👍": "+1",
-    "👎": "-1",
-    "👌": "ok_hand",
-    "🎉": "tada",
-    "❤️": "heart",
-    "❤": "heart",
-    "🙏": "pray",
-    "🔥": "fire",
-    "🤔": "thinking_face",
-    "😀": "grinning",
-    "😄": "smile",
-    "👋": "wave",
-    "🚀": "rocket",
-    "💯": "100",
-    "⚠️": "warning",
-}
-_EMOJI = {name: emoji for emoji, name in reversed(_NAMES.items())} | {
-    "thumbsup": "👍",
-    "thumbsup_all": "👍",
-    "thumbsdown": "👎",
-}
-
-
-def emoji_name(emoji: str) -> str | None:
-    """Slack's name of *emoji*, which may be that name already; None for one that it has no name for."""
-    known = _NAMES.get(emoji)
-    bare = emoji.strip(":")
-    return known or (bare if re.fullmatch(r"[a-z0-9_+'-]+", bare) else None)
-
-
-def emoji_of(name: str) -> str:
-    """The emoji that Slack calls *name* (a skin tone is left out), else ``:name:``."""
-    bare = name.split("::")[0]
-    return _EMOJI.get(bare, f":{bare}:")
-
-
-# ---- convert ----
-
+from connectors.slack.mrkdwn import blocks_text, emoji_of, mentions, message_text, people_in, to_markdown, unescape
 
 CONNECTOR = "slack"
 
 COMMAND_MARK: Final = "!"
 """Slack takes every message that begins with ``/`` for a command of its own or of an app's manifest."""
 
-Event = Mapping[str, Any]
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 
-_SPOKEN = frozenset({None, "file_share", "thread_broadcast", "me_message", "bot_message"})
-_JOINED = frozenset({"member_joined_channel"})
-_LEFT = frozenset({"member_left_channel", "channel_left", "group_left"})
-_LIMITS = (4_000, 12_000, 40_000)
+MESSAGE_SUBTYPES = frozenset({None, "file_share", "thread_broadcast", "me_message", "bot_message"})
+"""The subtypes of ``message`` events that are new messages of people or apps."""
+
+Event = Mapping[str, Any]
+File = Mapping[str, Any]
+
+BUTTON_PREFIX = "command-"
+"""Begins the ``action_id`` of a button that gives a command."""
+
+_COMMAND_PREFIX = "command-"
+_COMMAND_WITHOUT_WORDS = "help"
+_SIZE_LIMITS = (4_000, 12_000, 40_000)
 _NEAR_LIMIT = 100
 _PLAIN_TEAM = re.compile(r"[A-Z0-9]{1,58}")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The bot's own account, as ``auth.test`` tells it."""
+    """The bot's own account, from ``auth.test``."""
 
     user_id: str
     bot_id: str
@@ -410,277 +54,305 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What an event does not say itself. ``place`` is the conversation of the message that a reaction is on."""
+class EventDetails:
+    """Facts that an event does not contain and that had to be looked up."""
 
     names: Mapping[str, str] = field(default_factory=dict)
+    """People's names by user id."""
     takes_part: bool = False
     """Whether the bot takes part in the event's thread."""
     place: str | None = None
+    """For a reaction: the conversation of the message that it is on."""
     public: bool = False
-    """Whether its channel is public, where the event does not name its type."""
+    """Whether the channel is public; used if the event does not name the channel's type."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Spoken:
-    """A message event without its envelope: ``said`` is the message itself, wherever the event has it."""
+class _Message:
+    """A message event without its envelope; ``body`` is the message itself, wherever the event has it."""
 
     kind: InboundKind
-    said: Event
+    body: Event
     channel: str
     ts: str
     direct: bool
     public: bool | None
-    """None where the event does not say."""
-    called: bool
-    """By an ``app_mention``, which needs no look at the text."""
+    """None if the event does not say."""
+    is_app_mention: bool
 
     @property
     def thread(self) -> str | None:
-        """The thread that the message replies in; the first message of a thread is no reply."""
-        thread = self.said.get("thread_ts")
+        """The thread in which the message is a reply. The first message of a thread is no reply."""
+        thread = self.body.get("thread_ts")
         return str(thread) if thread and thread != self.ts else None
 
     @property
     def text(self) -> str:
-        return text_of(self.said)
+        return message_text(self.body)
 
 
-def to_inbound(event: Event, me: Identity, known: Known | None = None) -> InboundMessage | None:
-    """What *event* says, or None for what is no concern of the runtime (own messages, service notes).
-
-    Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` for an event that is none of Slack's.
-    """
-    known = known or Known()
-    kind = event["type"]
-    if kind in {"message", "app_mention"}:
-        spoken = _spoken(event)
-        return None if spoken is None else _from_spoken(spoken, me, known)
-    if kind in {"reaction_added", "reaction_removed"}:
-        return _from_reaction(event, me, known)
-    if kind in _JOINED | _LEFT:
-        return _from_membership(event, me, known)
+def to_inbound(event: Event, me: Identity, details: EventDetails | None = None) -> InboundMessage | None:
+    """Convert *event*; None if the runtime does not need it (the bot's own messages, service notes)."""
+    details = details or EventDetails()
+    match event["type"]:
+        case "message" | "app_mention":
+            message = _message(event)
+            return None if message is None else _from_message(message, me, details)
+        case "reaction_added" | "reaction_removed":
+            return _from_reaction(event, me, details)
+        case "member_joined_channel" | "member_left_channel":
+            return _from_membership(event, me, details) if event.get("user", me.user_id) == me.user_id else None
+        case "channel_left" | "group_left":
+            return _from_membership(event, me, details)
     return None
 
 
-def identity_of(payload: Event) -> str:
-    """By which an event is recognised when it comes again.
+def to_command(payload: Event, me: Identity, *, public: bool = False) -> InboundMessage:
+    """Convert the payload of a slash command, given in a channel that is *public* or not.
 
-    What is said in a channel to the bot comes as two events with an ``event_id`` of their own each, ``message``
-    and ``app_mention``; the message's channel and timestamp are the same. Raises as `to_inbound`.
+    Our app declares one command in its settings; the word after it is the runtime's: ``/agent usage`` is ``usage``.
+    """
+    channel, user, trigger = str(payload["channel_id"]), str(payload["user_id"]), payload["trigger_id"]
+    if not (channel and trigger and user):
+        raise ValueError("a command without a channel, a trigger or a user")
+    thread = str(payload.get("thread_ts") or "")
+    return _inbound(
+        me,
+        channel,
+        external_id=f"{channel}/{thread}" if thread else channel,
+        message_id=f"{_COMMAND_PREFIX}{trigger}",
+        author=Author(id=user, name=str(payload.get("user_name") or "")),
+        text=str(payload.get("text") or "").strip() or _COMMAND_WITHOUT_WORDS,
+        kind=InboundKind.COMMAND,
+        direct=channel.startswith("D"),
+        public=public,
+    )
+
+
+def is_command(message_id: str) -> bool:
+    """Return whether *message_id* is that of a slash command, which shows no message that could be answered."""
+    return message_id.startswith(_COMMAND_PREFIX)
+
+
+def to_press(payload: Event, me: Identity) -> InboundMessage | None:
+    """Convert the press of a button that gives a command; None for other interactions."""
+    if payload["type"] != "block_actions":
+        return None
+    actions = [action for action in payload["actions"] if str(action.get("action_id")).startswith(BUTTON_PREFIX)]
+    if not actions:
+        return None
+    channel, thread = str(payload["channel"]["id"]), str(payload["message"].get("thread_ts") or "")
+    user = payload["user"]
+    return _inbound(
+        me,
+        channel,
+        external_id=f"{channel}/{thread}" if thread else channel,
+        message_id=f"button-{payload['trigger_id']}",
+        author=Author(id=str(user["id"]), name=str(user.get("username") or user.get("name") or "")),
+        text=str(actions[0]["value"]),
+        kind=InboundKind.COMMAND,
+        direct=channel.startswith("D"),
+    )
+
+
+# Questions about an event, asked before its conversion
+
+
+def event_identity(payload: Event) -> str:
+    """Return the identity by which an event is recognised when it is delivered again.
+
+    A message to the bot in a channel comes as two events, ``message`` and ``app_mention``, each with an ``event_id``
+    of its own. Channel and timestamp of the message are the same.
     """
     event = payload["event"]
-    if event["type"] in {"message", "app_mention"} and event.get("subtype") in _SPOKEN:
+    if event["type"] in {"message", "app_mention"} and event.get("subtype") in MESSAGE_SUBTYPES:
         return f"{event['channel']}/{event['ts']}"
     return str(payload["event_id"])
 
 
 def is_public(event: Event) -> bool | None:
-    """Whether *event* says that its channel is public; None where it does not name the channel's type."""
+    """Return whether *event* says that its channel is public; None if it does not name the channel's type."""
     kind = event.get("channel_type")
     return None if kind is None else kind == "channel"
 
 
 def people_of(event: Event) -> frozenset[str]:
-    """The ids of the people whose names `to_inbound` wants to know."""
+    """Return the ids of the people whose names `to_inbound` uses."""
     if event["type"] not in {"message", "app_mention"}:
         return frozenset(filter(None, [_user(event)]))
-    spoken = _spoken(event)
-    if spoken is None:
+    message = _message(event)
+    if message is None:
         return frozenset()
-    shared = (str(one.get("author_id") or "") for one in spoken.said.get("attachments") or () if one.get("is_share"))
-    return people_in(spoken.text) | frozenset(filter(None, [_user(spoken.said), *shared]))
+    shares = (share for share in message.body.get("attachments") or () if share.get("is_share"))
+    authors = [_user(message.body), *(str(share.get("author_id") or "") for share in shares)]
+    return people_in(message.text) | frozenset(filter(None, authors))
 
 
-def asker_of(event: Event, me: Identity) -> tuple[str, str]:
-    """The person who said a message, and their team, which in a shared channel may be another organisation's."""
+def author_and_team(event: Event, me: Identity) -> tuple[str, str]:
+    """Return who wrote a message, and their team, which in a shared channel may be another organisation's."""
     return _user(event), str(event.get("user_team") or event.get("source_team") or event.get("team") or me.team_id)
 
 
-def thread_in_question(event: Event, me: Identity) -> tuple[str, str] | None:
-    """Channel and thread of an event whose meaning depends on whether the bot takes part in the thread."""
+def thread_to_look_up(event: Event, me: Identity) -> tuple[str, str] | None:
+    """Return channel and thread of *event* if its meaning depends on whether the bot takes part in the thread."""
     if event["type"] != "message":
         return None
-    spoken = _spoken(event)
-    if spoken is None or spoken.thread is None or spoken.direct or spoken.kind is InboundKind.DELETE:
+    message = _message(event)
+    if message is None or message.thread is None or message.direct or message.kind is InboundKind.DELETE:
         return None
-    if is_own(spoken.said, me) or _is_bot(spoken.said) or _calls(spoken, me):
+    if is_own(message.body, me) or _is_bot(message.body) or _addresses_bot(message, me):
         return None
-    return spoken.channel, spoken.thread
+    return message.channel, message.thread
 
 
-def _spoken(event: Event) -> _Spoken | None:
+def is_own(message: Event, me: Identity) -> bool:
+    """Return whether the bot wrote *message* itself."""
+    return _user(message) == me.user_id or (bool(me.bot_id) and message.get("bot_id") == me.bot_id)
+
+
+# Workspaces
+
+
+def default_workspace(team_id: str) -> str:
+    """Return the id of a team's own workspace, which is never another team's.
+
+    Slack's ids are upper-case letters and digits. Any other id becomes its SHA-256, after two hyphens.
+    """
+    if _PLAIN_TEAM.fullmatch(team_id):
+        return f"{CONNECTOR}-{team_id.lower()}"
+    return f"{CONNECTOR}--{hashlib.sha256(team_id.encode('utf-8', 'surrogatepass')).hexdigest()[:57]}"
+
+
+def _inbound(me: Identity, channel: str, *, place: str | None = None, **fields: Any) -> InboundMessage:
+    """Return an `InboundMessage` with *fields* and with what all messages in *channel* have in common."""
+    return InboundMessage(
+        connector=CONNECTOR,
+        place=channel if place is None else place,
+        routes=(f"{CONNECTOR}:{me.team_id}/{channel}", f"{CONNECTOR}:{me.team_id}"),
+        default_workspace=default_workspace(me.team_id),
+        reply_hint=REPLY_HINT,
+        command_mark=COMMAND_MARK,
+        **fields,
+    )
+
+
+# Messages
+
+
+def _message(event: Event) -> _Message | None:
     subtype = event.get("subtype")
-    kind, said = InboundKind.MESSAGE, event
+    kind, body = InboundKind.MESSAGE, event
     if subtype == "message_changed":
-        said, before = event["message"], event.get("previous_message") or {}
-        if said.get("subtype") == "tombstone":  # a deleted message that has replies
-            kind, said = InboundKind.DELETE, {**before, "ts": said["ts"]}
-        elif _content(said) == _content(before):
+        body, before = event["message"], event.get("previous_message") or {}
+        if body.get("subtype") == "tombstone":  # a deleted message that has replies
+            kind, body = InboundKind.DELETE, {**before, "ts": body["ts"]}
+        elif _content(body) == _content(before):
             return None  # a link preview came, a thread grew, or a file's thumbnails are ready
         else:
             kind = InboundKind.EDIT
     elif subtype == "message_deleted":
-        kind, said = InboundKind.DELETE, {**(event.get("previous_message") or {}), "ts": event["deleted_ts"]}
-    elif subtype not in _SPOKEN:
+        kind, body = InboundKind.DELETE, {**(event.get("previous_message") or {}), "ts": event["deleted_ts"]}
+    elif subtype not in MESSAGE_SUBTYPES:
         return None
     channel = str(event["channel"])
-    return _Spoken(
+    return _Message(
         kind=kind,
-        said=said,
+        body=body,
         channel=channel,
-        ts=str(said["ts"]),
+        ts=str(body["ts"]),
         direct=event.get("channel_type") == "im" or channel.startswith("D"),
         public=is_public(event),
-        called=event["type"] == "app_mention",
+        is_app_mention=event["type"] == "app_mention",
     )
 
 
-def _from_spoken(spoken: _Spoken, me: Identity, known: Known) -> InboundMessage | None:
-    said = spoken.said
-    if is_own(said, me):
+def _from_message(message: _Message, me: Identity, details: EventDetails) -> InboundMessage | None:
+    body = message.body
+    if is_own(body, me):
         return None
-    attachments, quote = attachments_of(said), _quote(said, known)
-    if not spoken.text and not attachments and quote is None and spoken.kind is not InboundKind.DELETE:
+    attachments, quote = attachments_of(body), _quote(body, details)
+    if not message.text and not attachments and quote is None and message.kind is not InboundKind.DELETE:
         return None
-    called, in_our_thread = _calls(spoken, me), spoken.thread is not None and known.takes_part
-    return InboundMessage(
-        connector=CONNECTOR,
-        external_id=_external_id(spoken, called),
-        message_id=spoken.ts,
-        author=_author(said, known),
-        text=to_markdown(spoken.text, {me.user_id: me.name, **known.names}, me.user_id),
-        kind=spoken.kind,
-        sent_at=_time(spoken.ts),
-        direct=spoken.direct,
-        public=known.public if spoken.public is None else spoken.public,
-        place=spoken.channel,
-        addressed=spoken.direct or called or in_our_thread,
-        by_thread_only=in_our_thread and not (spoken.direct or called),
+    addresses_bot = _addresses_bot(message, me)
+    in_our_thread = message.thread is not None and details.takes_part
+    return _inbound(
+        me,
+        message.channel,
+        external_id=_external_id(message, addresses_bot),
+        message_id=message.ts,
+        author=_author(body, details),
+        text=to_markdown(message.text, {me.user_id: me.name, **details.names}, me.user_id),
+        kind=message.kind,
+        sent_at=_time(message.ts),
+        direct=message.direct,
+        public=details.public if message.public is None else message.public,
+        addressed=message.direct or addresses_bot or in_our_thread,
+        by_thread_only=in_our_thread and not (message.direct or addresses_bot),
         quote=quote,
         attachments=attachments,
-        looks_unfinished=spoken.kind is InboundKind.MESSAGE and _is_cut(spoken.text),
-        routes=routes_of(spoken.channel, me),
-        default_workspace=default_workspace(me.team_id),
-        reply_hint=REPLY_HINT,
-        command_mark=COMMAND_MARK,
+        looks_unfinished=message.kind is InboundKind.MESSAGE and _may_be_cut(message.text),
     )
 
 
-def _calls(spoken: _Spoken, me: Identity) -> bool:
-    """Whether the message itself says that it is for the bot: by its name, or as a reply to the bot's message."""
-    replied_to = spoken.said.get("parent_user_id") if spoken.thread is not None else None
-    return spoken.called or replied_to == me.user_id or names_person(spoken.text, me.user_id)
+def _addresses_bot(message: _Message, me: Identity) -> bool:
+    """Return whether the message itself is for the bot: it mentions the bot, or replies to the bot's message."""
+    replied_to = message.body.get("parent_user_id") if message.thread is not None else None
+    return message.is_app_mention or replied_to == me.user_id or mentions(message.text, me.user_id)
 
 
-def _external_id(spoken: _Spoken, called: bool) -> str:
-    if spoken.thread is not None:
-        return f"{spoken.channel}/{spoken.thread}"
-    begins_thread = not spoken.direct and (called or spoken.said.get("thread_ts") == spoken.ts)
-    return f"{spoken.channel}/{spoken.ts}" if begins_thread else spoken.channel
-
-
-def _from_reaction(event: Event, me: Identity, known: Known) -> InboundMessage | None:
-    item = event["item"]
-    user = _user(event)
-    if item.get("type") != "message" or user == me.user_id:
-        return None
-    channel, emoji, is_new = str(item["channel"]), emoji_of(str(event["reaction"])), event["type"] == "reaction_added"
-    return InboundMessage(
-        connector=CONNECTOR,
-        external_id=known.place or channel,
-        message_id=str(item["ts"]),
-        author=_author(event, known),
-        text="",
-        kind=InboundKind.REACTION,
-        sent_at=_time(event.get("event_ts")),
-        direct=channel.startswith("D"),
-        public=known.public,
-        place=channel,
-        addressed=False,
-        reaction=emoji if is_new else "",
-        unreacted=() if is_new else (emoji,),
-        routes=routes_of(channel, me),
-        default_workspace=default_workspace(me.team_id),
-        reply_hint=REPLY_HINT,
-        command_mark=COMMAND_MARK,
-    )
-
-
-def _from_membership(event: Event, me: Identity, known: Known) -> InboundMessage | None:
-    """The bot came into a channel or left it."""
-    if event.get("user", me.user_id) != me.user_id and event["type"] not in {"channel_left", "group_left"}:
-        return None
-    channel, at = str(event["channel"]), str(event.get("event_ts") or "")
-    by = str(event.get("inviter") or event.get("actor_id") or me.user_id)
-    return InboundMessage(
-        connector=CONNECTOR,
-        external_id=channel,
-        message_id=f"membership-{at}",
-        author=Author(id=by, name=known.names.get(by, "")),
-        text="",
-        kind=InboundKind.JOINED if event["type"] in _JOINED else InboundKind.LEFT,
-        sent_at=_time(at),
-        addressed=False,
-        routes=routes_of(channel, me),
-        default_workspace=default_workspace(me.team_id),
-        reply_hint=REPLY_HINT,
-        command_mark=COMMAND_MARK,
-    )
+def _external_id(message: _Message, addresses_bot: bool) -> str:
+    if message.thread is not None:
+        return f"{message.channel}/{message.thread}"
+    begins_thread = not message.direct and (addresses_bot or message.body.get("thread_ts") == message.ts)
+    return f"{message.channel}/{message.ts}" if begins_thread else message.channel
 
 
 def _user(event: Event) -> str:
-    found = event.get("user") or ""
-    return str(found.get("id", "") if isinstance(found, Mapping) else found)
+    user = event.get("user") or ""
+    return str(user.get("id", "") if isinstance(user, Mapping) else user)
 
 
-def is_own(said: Event, me: Identity) -> bool:
-    """Whether the bot said it itself."""
-    return _user(said) == me.user_id or (bool(me.bot_id) and said.get("bot_id") == me.bot_id)
+def _is_bot(message: Event) -> bool:
+    return bool(message.get("bot_id")) or message.get("subtype") == "bot_message" or _user(message) == "USLACKBOT"
 
 
-def _is_bot(said: Event) -> bool:
-    return bool(said.get("bot_id")) or said.get("subtype") == "bot_message" or _user(said) == "USLACKBOT"
+def _author(message: Event, details: EventDetails) -> Author:
+    user = _user(message)
+    profile = message.get("user_profile") or {}  # of people of another organisation
+    profile_name = profile.get("display_name") or profile.get("real_name") or profile.get("name")
+    name = details.names.get(user) or str(message.get("username") or profile_name or "")
+    return Author(id=user or str(message.get("bot_id") or "unknown"), name=name, is_bot=_is_bot(message))
 
 
-def _author(said: Event, known: Known) -> Author:
-    user = _user(said)
-    author_id = user or str(said.get("bot_id") or "unknown")
-    profile = said.get("user_profile") or {}  # of people of another organisation
-    given = profile.get("display_name") or profile.get("real_name") or profile.get("name")
-    name = known.names.get(user) or str(said.get("username") or given or "")
-    return Author(id=author_id, name=name, is_bot=_is_bot(said))
-
-
-def _quote(said: Event, known: Known) -> Quote | None:
-    """What was shared or forwarded with the message; Slack has no other way to quote. Several become one."""
-    quotes = [quote for shared in said.get("attachments") or () if (quote := _shared(shared, known))]
+def _quote(message: Event, details: EventDetails) -> Quote | None:
+    """Return what was shared or forwarded with *message*, Slack's only way to quote. Several quotes become one."""
+    quotes = [quote for shared in message.get("attachments") or () if (quote := _shared(shared, details))]
     if len(quotes) < 2:
         return quotes[0] if quotes else None
     text = "\n\n".join(f"**{quote.author}:** {quote.text}" if quote.author else quote.text for quote in quotes)
     return Quote(author="", text=text)
 
 
-def _shared(shared: Event, known: Known) -> Quote | None:
+def _shared(shared: Event, details: EventDetails) -> Quote | None:
     if not (shared.get("is_share") or shared.get("is_msg_unfurl")):
         return None
-    inner = (one.get("message") or {} for one in shared.get("message_blocks") or ())
-    found = shared.get("text") or "\n".join(to_mrkdwn(one.get("blocks") or ()) for one in inner)
-    text = to_markdown(found or shared.get("fallback") or "", known.names)
-    author = known.names.get(str(shared.get("author_id"))) or str(shared.get("author_name") or "")
+    inner = (block.get("message") or {} for block in shared.get("message_blocks") or ())
+    mrkdwn = shared.get("text") or "\n".join(blocks_text(message.get("blocks") or ()) for message in inner)
+    text = to_markdown(mrkdwn or shared.get("fallback") or "", details.names)
+    author = details.names.get(str(shared.get("author_id"))) or str(shared.get("author_name") or "")
     return Quote(author=author, text=text) if text.strip() else None
 
 
-def _content(said: Event) -> tuple[str, tuple[str, ...]]:
-    """What makes an edit one: the words and the files."""
-    text = said.get("text") or to_mrkdwn(said.get("blocks") or ())
-    return str(text), tuple(str(file.get("id")) for file in said.get("files") or ())
+def _content(message: Event) -> tuple[str, tuple[str, ...]]:
+    """Return the text and the files of *message*. Only a change of these is an edit."""
+    text = message.get("text") or blocks_text(message.get("blocks") or ())
+    return str(text), tuple(str(file.get("id")) for file in message.get("files") or ())
 
 
-def _is_cut(text: str) -> bool:
-    """Whether Slack may have cut *text*: its clients split what is longer, at the nearest space, its API cuts it."""
+def _may_be_cut(text: str) -> bool:
+    """Return whether Slack may have cut *text*. Its clients split longer texts at the nearest space; its API cuts."""
     length = len(unescape(text))
-    return any(limit - _NEAR_LIMIT <= length <= limit for limit in _LIMITS)
+    return any(limit - _NEAR_LIMIT <= length <= limit for limit in _SIZE_LIMITS)
 
 
 def _time(ts: object) -> datetime | None:
@@ -690,20 +362,137 @@ def _time(ts: object) -> datetime | None:
         raise ValueError(f"{ts!r} is no time") from error
 
 
-def routes_of(channel: str, me: Identity) -> tuple[str, ...]:
-    """The keys under which an operator may route a channel, most specific first."""
-    return (f"{CONNECTOR}:{me.team_id}/{channel}", f"{CONNECTOR}:{me.team_id}")
+# Reactions and membership
 
 
-def default_workspace(team_id: str) -> str:
-    """The workspace of a team alone; another team's is never the same.
+def _from_reaction(event: Event, me: Identity, details: EventDetails) -> InboundMessage | None:
+    item = event["item"]
+    if item.get("type") != "message" or _user(event) == me.user_id:
+        return None
+    channel, emoji, is_new = str(item["channel"]), emoji_of(str(event["reaction"])), event["type"] == "reaction_added"
+    return _inbound(
+        me,
+        channel,
+        external_id=details.place or channel,
+        message_id=str(item["ts"]),
+        author=_author(event, details),
+        text="",
+        kind=InboundKind.REACTION,
+        sent_at=_time(event.get("event_ts")),
+        direct=channel.startswith("D"),
+        public=details.public,
+        addressed=False,
+        reaction=emoji if is_new else "",
+        unreacted=() if is_new else (emoji,),
+    )
 
-    Slack's ids are upper-case letters and digits. What is not is written as ``_<hexadecimal>.``, and what is
-    then too long for a workspace id as its SHA-256, which no id in lower case can be confused with.
-    """
-    if _PLAIN_TEAM.fullmatch(team_id):
-        return f"{CONNECTOR}-{team_id.lower()}"
-    escaped = "".join(c.lower() if _PLAIN_TEAM.fullmatch(c) else f"_{ord(c):x}." for c in team_id)
-    if 0 < len(escaped) <= 58:
-        return f"{CONNECTOR}-{escaped}"
-    return f"{CONNECTOR}--{hashlib.sha256(team_id.encode('utf-8', 'surrogatepass')).hexdigest()[:57]}"
+
+def _from_membership(event: Event, me: Identity, details: EventDetails) -> InboundMessage:
+    """Convert the bot's arrival in a channel or its departure."""
+    channel, at = str(event["channel"]), str(event.get("event_ts") or "")
+    by = str(event.get("inviter") or event.get("actor_id") or me.user_id)
+    return _inbound(
+        me,
+        channel,
+        place="",
+        external_id=channel,
+        message_id=f"membership-{at}",
+        author=Author(id=by, name=details.names.get(by, "")),
+        text="",
+        kind=InboundKind.JOINED if event["type"] == "member_joined_channel" else InboundKind.LEFT,
+        sent_at=_time(at),
+        addressed=False,
+    )
+
+
+# Files
+
+
+class FileAccess:
+    """How the content of a file can be had."""
+
+    HOSTED = "hosted"
+    """Slack serves it at the handle's URL."""
+    ASK = "ask"
+    """Slack says where only if it is asked (``files.info``)."""
+    HIDDEN = "hidden_by_limit"
+    """Slack hides it, because the workspace is over its plan's limit."""
+    EXTERNAL = "external"
+    """It is only linked from Slack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Identifies a file in `connectors.message.Attachment`; ``access`` is one of `FileAccess`."""
+
+    file_id: str
+    access: str
+    url: str = ""
+
+    def encode(self) -> str:
+        """Return one line; the three parts contain no spaces."""
+        return " ".join(filter(None, (self.file_id, self.access, self.url)))
+
+    @classmethod
+    def decode(cls, text: str) -> Handle:
+        """Return the handle that `encode` wrote. Raises `ValueError`."""
+        file_id, _, rest = text.partition(" ")
+        access, _, url = rest.partition(" ")
+        if not file_id:
+            raise ValueError("a file without an id")
+        return cls(file_id, access or FileAccess.ASK, url)
+
+
+def attachments_of(message: Event) -> tuple[Attachment, ...]:
+    """Return the files of *message* and of those that it forwards, without deleted ones."""
+    return tuple(
+        Attachment(
+            kind=_file_kind(file),
+            name=str(file.get("name") or file.get("title") or file["id"]),
+            media_type=str(file.get("mimetype") or ""),
+            size_bytes=int(file.get("size") or 0),
+            handle=handle_of(file).encode(),
+        )
+        for file in _files(message)
+        if file.get("mode") != "tombstone"
+    )
+
+
+def handle_of(file: File) -> Handle:
+    """Return the handle of *file*, as far as Slack says where it is."""
+    file_id = str(file["id"])
+    if file.get("mode") == FileAccess.HIDDEN:
+        return Handle(file_id, FileAccess.HIDDEN)
+    if _is_external(file):
+        return Handle(file_id, FileAccess.EXTERNAL)
+    url = str(file.get("url_private_download") or file.get("url_private") or "")
+    if is_bare(file) or not url or any(c.isspace() for c in url):
+        return Handle(file_id, FileAccess.ASK)
+    return Handle(file_id, FileAccess.HOSTED, url)
+
+
+def is_bare(file: File) -> bool:
+    """Return whether Slack sent only the id of *file*, as it does for files of other organisations."""
+    return file.get("file_access") == "check_file_info"
+
+
+def _files(message: Event) -> Iterator[File]:
+    yield from message.get("files") or ()
+    for shared in message.get("attachments") or ():
+        if shared.get("is_share") or shared.get("is_msg_unfurl"):
+            yield from shared.get("files") or ()
+
+
+def _is_external(file: File) -> bool:
+    return file.get("mode") == FileAccess.EXTERNAL or bool(file.get("is_external"))
+
+
+def _file_kind(file: File) -> Literal["document", "image", "voice", "other"]:
+    media_type = str(file.get("mimetype") or "")
+    if _is_external(file):
+        return "other"
+    if media_type.startswith("image/"):
+        return "image"
+    if media_type.startswith("audio/") or file.get("subtype") == "slack_audio":
+        return "voice"
+    return "other" if media_type.startswith("video/") else "document"

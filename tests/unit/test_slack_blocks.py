@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.slack.events import text_of, to_markdown, to_mrkdwn
+from connectors.slack.mrkdwn import blocks_text, message_text, to_markdown
 
 
 def rich(*elements: dict[str, Any]) -> dict[str, Any]:
@@ -69,18 +69,24 @@ def text(said: str, **style: bool) -> dict[str, Any]:
 )
 def test_blocks_read_as_markdown(block: dict[str, Any], said: str) -> None:
     """Each kind by its words; what has none is left out."""
-    assert to_markdown(to_mrkdwn([block]), {"U1": "Lena"}) == said
+    assert to_markdown(blocks_text([block]), {"U1": "Lena"}) == said
 
 
 def test_a_text_comes_before_its_blocks() -> None:
     """Blocks, and an app's attachments, serve only where Slack has no text, or a stand-in for one."""
     blocks = [rich(section(text("from blocks")))]
-    assert text_of({"text": "the text", "blocks": blocks}) == "the text"
-    assert text_of({"text": "", "blocks": blocks}) == "from blocks"
-    assert text_of({"text": "This content can't be displayed.", "blocks": blocks}) == "from blocks"
-    assert text_of({"text": "This content can't be displayed."}) == ""
-    assert text_of({"attachments": [{"title": "Build 7", "text": "failed"}, {"fallback": "x"}]}) == "Build 7\nfailed\nx"
-    assert text_of({"attachments": [{"is_share": True, "text": "quoted"}, {"from_url": "u", "text": "preview"}]}) == ""
+    assert message_text({"text": "the text", "blocks": blocks}) == "the text"
+    assert message_text({"text": "", "blocks": blocks}) == "from blocks"
+    assert message_text({"text": "This content can't be displayed.", "blocks": blocks}) == "from blocks"
+    assert message_text({"text": "This content can't be displayed."}) == ""
+    assert (
+        message_text({"attachments": [{"title": "Build 7", "text": "failed"}, {"fallback": "x"}]})
+        == "Build 7\nfailed\nx"
+    )
+    assert (
+        message_text({"attachments": [{"is_share": True, "text": "quoted"}, {"from_url": "u", "text": "preview"}]})
+        == ""
+    )
 
 
 JUNK = st.recursive(
@@ -97,7 +103,7 @@ JUNK = st.recursive(
 def test_blocks_of_any_shape_say_something_or_are_unreadable(blocks: list[Any]) -> None:
     """With the errors that the connector takes for "unreadable"."""
     try:
-        said = to_mrkdwn(blocks)
+        said = blocks_text(blocks)
     except (KeyError, TypeError, ValueError, AttributeError):
         return
     assert isinstance(said, str)

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.connector import SendFailed
 from connectors.message import ConversationKey, InboundKind, InboundMessage, OutboundMessage, check_workspace_id
 from connectors.slack import events, payloads
-from connectors.slack.events import Identity, Known, emoji_name, unescape
+from connectors.slack.events import EventDetails, Identity
+from connectors.slack.mrkdwn import emoji_name, unescape
 from tests.emulators.slack import seen
 
 ME = Identity(user_id="U0BOT", bot_id="B0BOT", team_id="T0TEAM", name="helper")
@@ -23,7 +25,7 @@ def said(text: str = "hello", channel: str = "C200", **more: Any) -> dict[str, A
     return {"type": "message", "user": "U501", "text": text, "ts": TS, "channel": channel, **more}
 
 
-def read(event: dict[str, Any], known: Known | None = None) -> InboundMessage:
+def read(event: dict[str, Any], known: EventDetails | None = None) -> InboundMessage:
     message = events.to_inbound(event, ME, known)
     assert message is not None
     return message
@@ -31,7 +33,7 @@ def read(event: dict[str, Any], known: Known | None = None) -> InboundMessage:
 
 def test_a_direct_message_is_for_the_bot() -> None:
     """Everything that the runtime needs to answer it."""
-    message = read(said("good *morning*", "D501", channel_type="im"), Known({"U501": "Lena"}))
+    message = read(said("good *morning*", "D501", channel_type="im"), EventDetails({"U501": "Lena"}))
     assert (message.external_id, message.message_id) == ("D501", TS)
     assert (message.direct, message.addressed) == (True, True)
     assert (message.author.id, message.author.name, message.author.is_bot) == ("U501", "Lena", False)
@@ -58,15 +60,15 @@ def test_what_is_said_to_nobody_in_a_channel_is_not_for_the_bot() -> None:
 @pytest.mark.parametrize(
     ("more", "known", "addressed"),
     [
-        ({}, Known(), False),
-        ({}, Known(takes_part=True), True),
-        ({"parent_user_id": "U0BOT"}, Known(), True),
-        ({"parent_user_id": "U501"}, Known(), False),
-        ({"text": "<@U0BOT> and now?"}, Known(), True),
+        ({}, EventDetails(), False),
+        ({}, EventDetails(takes_part=True), True),
+        ({"parent_user_id": "U0BOT"}, EventDetails(), True),
+        ({"parent_user_id": "U501"}, EventDetails(), False),
+        ({"text": "<@U0BOT> and now?"}, EventDetails(), True),
     ],
 )
 def test_a_reply_in_a_thread_is_for_the_bot_where_it_takes_part(
-    more: dict[str, Any], known: Known, addressed: bool
+    more: dict[str, Any], known: EventDetails, addressed: bool
 ) -> None:
     """As author of the first message, called now, or by what is known of the thread."""
     message = read(said(thread_ts=ROOT) | more, known)
@@ -81,7 +83,7 @@ def test_threads_of_direct_messages_are_conversations_of_their_own() -> None:
 
 def test_who_takes_part_is_asked_only_where_it_matters() -> None:
     """Not for direct messages, mentions, first messages, bots and deletions."""
-    assert events.thread_in_question(said(thread_ts=ROOT), ME) == ("C200", ROOT)
+    assert events.thread_to_look_up(said(thread_ts=ROOT), ME) == ("C200", ROOT)
     for event in (
         said(),
         said(thread_ts=TS),
@@ -93,7 +95,7 @@ def test_who_takes_part_is_asked_only_where_it_matters() -> None:
         said(subtype="channel_topic", thread_ts=ROOT),
         {"type": "reaction_added", "user": "U501", "item": {}},
     ):
-        assert events.thread_in_question(event, ME) is None
+        assert events.thread_to_look_up(event, ME) is None
 
 
 @pytest.mark.parametrize("more", [{"user": "U0BOT"}, {"bot_id": "B0BOT"}, {"user": "U0BOT", "subtype": "bot_message"}])
@@ -153,7 +155,7 @@ def test_reactions_come_as_emoji_where_they_are_known() -> None:
     """And by Slack's name else; taking one away is the empty reaction; the place is the message's own."""
     item = {"type": "message", "channel": "C200", "ts": TS}
     event = {"type": "reaction_added", "user": "U501", "reaction": "eyes", "item": item, "event_ts": ROOT}
-    place = Known(place=f"C200/{ROOT}")
+    place = EventDetails(place=f"C200/{ROOT}")
     message = read(event, place)
     assert (message.kind, message.reaction) == (InboundKind.REACTION, "👀")
     assert (message.external_id, message.message_id, message.addressed) == (f"C200/{ROOT}", TS, False)
@@ -215,7 +217,7 @@ def test_several_forwarded_messages_are_one_quote() -> None:
         {"is_share": True, "text": " "},
     ]
     event = said("look", "D501", attachments=shared)
-    quote = read(event, Known({"U502": "Omar"})).quote
+    quote = read(event, EventDetails({"U502": "Omar"})).quote
     assert quote is not None
     assert (quote.author, quote.text) == ("", "**Omar:** ship it\n\n**Bo:** no, wait")
     assert events.people_of(event) == {"U501", "U502"}
@@ -261,9 +263,9 @@ def test_a_guest_from_another_organisation_has_a_name_and_a_team() -> None:
     """Slack Connect tells both with the message; a stream has to name the team."""
     event = said("hi", team="T0TEAM", user_team="T9", user_profile={"display_name": "", "real_name": "Ana Lima"})
     assert read(event).author.name == "Ana Lima"
-    assert read(event, Known({"U501": "Ana"})).author.name == "Ana"
-    assert events.asker_of(event, ME) == ("U501", "T9")
-    assert events.asker_of(said(), ME) == ("U501", "T0TEAM")
+    assert read(event, EventDetails({"U501": "Ana"})).author.name == "Ana"
+    assert events.author_and_team(event, ME) == ("U501", "T9")
+    assert events.author_and_team(said(), ME) == ("U501", "T0TEAM")
 
 
 def test_an_assistants_thread_is_a_conversation_and_its_opening_nothing() -> None:
@@ -280,8 +282,8 @@ def test_the_two_events_of_one_mention_have_one_identity() -> None:
     payload = {"event_id": "Ev1", "event": said("<@U0BOT> hi")}
     other = {"event_id": "Ev2", "event": said("<@U0BOT> hi", type="app_mention")}
     edited = {"event_id": "Ev3", "event": changed("message_changed")}
-    assert events.identity_of(payload) == events.identity_of(other) == f"C200/{TS}"
-    assert events.identity_of(edited) == "Ev3"
+    assert events.event_identity(payload) == events.event_identity(other) == f"C200/{TS}"
+    assert events.event_identity(edited) == "Ev3"
 
 
 JUNK = st.recursive(
@@ -380,8 +382,8 @@ def test_a_text_in_which_nothing_can_be_seen_has_no_parts(text: str) -> None:
 @pytest.mark.parametrize("place", ["", "7/8", "c200", "C200/", "C200/abc", "C200/1/2", "../C1"])
 def test_ids_that_are_none_of_slacks_are_refused(place: str) -> None:
     """Before anything is sent."""
-    with pytest.raises(ValueError, match="no channel"):
-        payloads.to_place(place)
+    with pytest.raises(SendFailed, match="no channel"):
+        payloads.split_place(place)
 
 
 def test_a_part_is_found_by_its_token_among_the_bots_own_messages() -> None:
@@ -390,8 +392,8 @@ def test_a_part_is_found_by_its_token_among_the_bots_own_messages() -> None:
     metadata = payloads.to_send(reply("hi"), part)["metadata"]
     others = {"ts": "1.1", "user": "U501", "metadata": metadata}
     mine = {"ts": "2.2", "bot_id": "B0BOT", "metadata": metadata}
-    assert payloads.found_in([{"ts": "0.0", "user": "U0BOT"}, others, mine], part, ME) == "2.2"
-    assert payloads.found_in([others], part, ME) is None
+    assert payloads.find_part([{"ts": "0.0", "user": "U0BOT"}, others, mine], part, ME) == "2.2"
+    assert payloads.find_part([others], part, ME) is None
 
 
 @pytest.mark.parametrize(
@@ -424,5 +426,5 @@ def test_only_what_is_said_in_a_public_channel_is_for_all(
 
 
 def test_an_event_that_names_the_type_of_its_channel_is_believed_before_what_was_known() -> None:
-    assert read(said(channel_type="group"), Known(public=True)).audience == "place:slack:C200"
-    assert read(said(), Known(public=True)).audience is None
+    assert read(said(channel_type="group"), EventDetails(public=True)).audience == "place:slack:C200"
+    assert read(said(), EventDetails(public=True)).audience is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.slack.events import names_person, people_in, to_markdown, unescape
+from connectors.slack.mrkdwn import mentions, people_in, to_markdown, unescape
 from connectors.text import escape
 
 NAMES = {"U1": "Lena", "U0BOT": "helper"}
@@ -60,9 +60,9 @@ def test_the_bots_own_name_is_taken_out_without_a_gap(said: str, read: str) -> N
 
 def test_only_a_name_outside_of_code_calls() -> None:
     """Somebody who shows how to call the bot does not call it."""
-    assert names_person("hi <@U0BOT>", "U0BOT")
-    assert not names_person("write `<@U0BOT> hi`", "U0BOT")
-    assert not names_person("hi <@U0BOTTOM>", "U0BOT")
+    assert mentions("hi <@U0BOT>", "U0BOT")
+    assert not mentions("write `<@U0BOT> hi`", "U0BOT")
+    assert not mentions("hi <@U0BOTTOM>", "U0BOT")
     assert people_in("<@U1> and <@U2|bo> and <@U1>") == {"U1", "U2"}
 
 

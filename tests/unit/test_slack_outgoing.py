@@ -48,8 +48,8 @@ def test_a_file_is_found_by_a_name_that_is_its_own() -> None:
     assert re.fullmatch(r"whole-reply-[0-9a-f]{10}\.md", name)
     assert payloads.upload_name(other) != name
     mine = {"ts": "2.2", "bot_id": "B0BOT", "files": [{"id": "F1", "name": name}]}
-    assert payloads.found_in([{"ts": "1.1", "user": "U501", "files": mine["files"]}, mine], file, ME) == "2.2"
-    assert payloads.found_in([mine], other, ME) is None
+    assert payloads.find_part([{"ts": "1.1", "user": "U501", "files": mine["files"]}, mine], file, ME) == "2.2"
+    assert payloads.find_part([mine], other, ME) is None
 
 
 def test_a_reply_to_a_command_is_for_one_person() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from connectors.slack.events import emoji_name, emoji_of
+from connectors.slack.mrkdwn import emoji_name, emoji_of
 from tests.emulators.play.world import ROOMS, CannotDo, Crew, Message, Reaction, Spot, Upload, calls_bot, room_in
 from tests.emulators.slack import Channel, Person, Shown, SlackEmulator
 

@@ -1,0 +1,157 @@
+"""Looks up what Slack's events leave out: names, files, public channels, and who takes part in a thread. I/O.
+
+No lookup delays a message for long: without an answer in time the message goes on with fewer details.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import structlog
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+
+from connectors.slack import errors, events
+from connectors.slack.api import Api, ApiCall, Recent
+from connectors.slack.events import Identity
+from connectors.slack.mrkdwn import mentions
+
+log = structlog.get_logger()
+
+ANSWER_WITHIN_SECONDS = 1.0
+"""Slack waits 3 s for an acknowledgement, and the message has to be stored in that time, too."""
+
+NAME_LASTS_SECONDS = 3600.0
+CHANNEL_LASTS_SECONDS = 60.0
+"""Short, because a channel may become private."""
+
+PAUSE_SECONDS = 60.0
+"""How long a failed question is not asked again, unless Slack sets a wait."""
+
+_REPLIES_READ = 200
+
+
+class Lookups:
+    """Asks Slack, and remembers the answers. Each method takes about `ANSWER_WITHIN_SECONDS` at most."""
+
+    def __init__(self, api: Api, now: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._now = now
+        self._names: Recent[str, tuple[str, float]] = Recent()
+        self._threads: Recent[tuple[str, str], bool] = Recent()
+        self._public_channels: Recent[str, tuple[bool, float]] = Recent()
+        self._paused_until: Recent[str, float] = Recent()
+
+    async def names(self, user_ids: Iterable[str]) -> dict[str, str]:
+        """Return the names that are known or can be looked up in time, by user id."""
+        ids = sorted(set(user_ids))
+        names = await asyncio.gather(*map(self._name, ids))
+        return {user_id: name for user_id, name in zip(ids, names, strict=True) if name}
+
+    async def _name(self, user_id: str) -> str:
+        """Return the name as Slack shows it: the display name, which may be empty, else the real one."""
+        name, expires_at = self._names.get(user_id) or ("", 0.0)
+        if expires_at > self._now():
+            return name
+        answer = await self._ask("users.info", user_id, lambda client: client.users_info(user=user_id))
+        if answer is None:
+            return name
+        user: dict[str, Any] = answer.get("user") or {}
+        profile: dict[str, Any] = user.get("profile") or {}
+        candidates = (profile.get("display_name"), profile.get("real_name"), user.get("real_name"), user.get("name"))
+        name = next((str(candidate) for candidate in candidates if candidate), "")
+        self._names.put(user_id, (name, self._now() + NAME_LASTS_SECONDS))
+        return name
+
+    def note_channel(self, channel: str, public: bool) -> None:
+        """Remember that an event named the channel's type."""
+        self._public_channels.put(channel, (public, self._now() + CHANNEL_LASTS_SECONDS))
+
+    async def is_public(self, channel: str) -> bool:
+        """Return whether everybody in the Slack workspace may read *channel*; False if Slack does not say."""
+        if channel.startswith("D"):
+            return False
+        public, expires_at = self._public_channels.get(channel) or (False, 0.0)
+        if expires_at > self._now():
+            return public
+        answer = await self._ask(
+            "conversations.info", channel, lambda client: client.conversations_info(channel=channel)
+        )
+        if answer is None:
+            return False
+        info: dict[str, Any] = answer.get("channel") or {}
+        public = bool(info.get("is_channel")) and not any(info.get(f"is_{kind}") for kind in ("private", "mpim", "im"))
+        self.note_channel(channel, public)
+        return public
+
+    def note_participation(self, channel: str, thread: str) -> None:
+        """Remember that the bot takes part in a thread."""
+        self._threads.put((channel, thread), True)
+
+    async def takes_part(self, channel: str, thread: str, me: Identity) -> bool:
+        """Return whether the bot was mentioned in a thread or wrote there; False if Slack does not say.
+
+        Asks Slack once for each thread, about its first messages.
+        """
+        known = self._threads.get((channel, thread))
+        if known is not None:
+            return known
+        messages = await self._replies(channel, thread, _REPLIES_READ)
+        if messages is None:
+            return False
+        found = any(
+            events.is_own(message, me)
+            or me.user_id in (message.get("reply_users") or ())
+            or mentions(message.get("text") or "", me.user_id)
+            for message in messages
+        )
+        self._threads.put((channel, thread), found)
+        return found
+
+    async def thread_of(self, channel: str, ts: str) -> str | None:
+        """Return the thread in which a message is a reply, "" if it is none; None if Slack does not say."""
+        messages = await self._replies(channel, ts, 1) or []
+        threads = [str(message.get("thread_ts") or "") for message in messages if message.get("ts") == ts]
+        return next(("" if thread == ts else thread for thread in threads), None)
+
+    async def _replies(self, channel: str, ts: str, limit: int) -> list[dict[str, Any]] | None:
+        answer = await self._ask(
+            "conversations.replies",
+            f"{channel}/{ts}",
+            lambda client: client.conversations_replies(channel=channel, ts=ts, limit=limit),
+        )
+        return None if answer is None else answer.get("messages") or []
+
+    async def complete_files(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return *event* with the details of those files of which Slack sent only the id."""
+        files = event.get("files")
+        if not isinstance(files, list):
+            return event
+        return {**event, "files": await asyncio.gather(*map(self._complete_file, files))}
+
+    async def _complete_file(self, file: Any) -> Any:
+        if not isinstance(file, Mapping) or "id" not in file or not events.is_bare(file):
+            return file
+        file_id = str(file["id"])
+        answer = await self._ask("files.info", file_id, lambda client: client.files_info(file=file_id))
+        return file if answer is None else answer.get("file") or file
+
+    async def _ask(self, method: str, subject: str, call: ApiCall) -> AsyncSlackResponse | None:
+        """Return Slack's answer, or None if there is none in time.
+
+        After a failure that may pass, *method* pauses; after a refusal, only questions about *subject* do (a person of
+        another workspace, a channel that the bot may not read).
+        """
+        refused = f"{method} {subject}"
+        if any((self._paused_until.get(key) or 0.0) > self._now() for key in (method, refused)):
+            return None
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_SECONDS):
+                return await self._api.call(call)
+        except errors.SLACK_ERRORS as error:
+            log.debug("connector.lookup_failed", connector="slack", what=method, why=self._api.describe(error))
+            key = method if errors.meaning(error).retryable else refused
+            self._paused_until.put(key, self._now() + (errors.retry_after_seconds(error) or PAUSE_SECONDS))
+            return None
