@@ -32,6 +32,8 @@ from grounding.evaluation import (
     paired,
     score,
 )
+from grounding.memory.context_document import ContextDocuments
+from grounding.memory.global_context import GlobalContexts
 from grounding.pipeline import Pipeline
 from grounding.prompt import Continuing, Freezing, assemble
 from grounding.prompt_input import Budgets, DegradedBlock, Passage, Query, RecalledTurn, RunContext, Tokens, load_tokens
@@ -42,8 +44,7 @@ from runtime.background import RememberTurns
 from runtime.cli.invocation import Invocation, json_option, keep_events_off_the_screen, run
 from runtime.cli.output import StatusLine, count, line, note, print_json, status_line, table
 from runtime.coordination import Job
-from runtime.process import Kept, wire_kept
-from runtime.stores import open_redis
+from runtime.stores import RedisStore, open_redis
 
 if TYPE_CHECKING:
     from grounding.evaluation import MemoryResult, MemoryScores, Message, Share, StrategyScores
@@ -382,7 +383,7 @@ async def run_memory(
     embedder = await embedder_of(own)
     tokens = load_tokens()
     async with _index(own, embedder, folder / "qdrant") as index, open_redis(own) as store:
-        memory = _Memory(own, wire_kept(own, store, tokens), index, embedder, tokens)
+        memory = _Memory(own, store, index, embedder, tokens)
         for number, conversation in enumerate(conversations, start=1):
             status.show(f"remembering {conversation.name}, {number}/{len(conversations)} …")
             await memory.live_through(_key(number), conversation)
@@ -451,15 +452,22 @@ class _Memory:
     """Has conversations, and is asked about them later: each message was a turn of its own, and a new session has begun
     since, so that nothing of them is in the tail."""
 
-    def __init__(self, settings: Settings, kept: Kept, index: PassageIndex, embedder: Embedder, tokens: Tokens) -> None:
-        self._transcript: Transcript = kept.transcript
+    def __init__(
+        self, settings: Settings, store: RedisStore, index: PassageIndex, embedder: Embedder, tokens: Tokens
+    ) -> None:
+        self._transcript = Transcript(store.client)
         self._turns = Turns(index, embedder)
         self._ranking = Turns(index, embedder, floor=_NO_FLOOR)
-        self._remember = RememberTurns(kept.transcript, self._turns)
+        self._remember = RememberTurns(self._transcript, self._turns)
         self._pipeline = Pipeline(
-            kept.transcript,
-            Continuing(kept.contexts, Freezing(tokens, settings.llm_grounding_layout)),
-            kept.global_contexts,
+            self._transcript,
+            Continuing(ContextDocuments(store.client), Freezing(tokens, settings.llm_grounding_layout)),
+            GlobalContexts(
+                store.client,
+                tokens,
+                max_tokens=settings.global_context_max_tokens,
+                idle_seconds=settings.session_idle_seconds,
+            ),
             _NoDocuments(),
             self._turns,
             timeout_seconds=60.0,

@@ -1,6 +1,5 @@
 """Chat commands: what people tell the bot itself to do."""
 
-from runtime.commands.documents import docs_command
 from runtime.commands.registry import Commands, CommandTurns, Spoken, code, plain, spoken
 from runtime.commands.wiring import NAMES, build_commands
 
@@ -11,7 +10,6 @@ __all__ = [
     "Spoken",
     "build_commands",
     "code",
-    "docs_command",
     "plain",
     "spoken",
 ]

@@ -146,9 +146,9 @@ GREETING = (
 
 
 class Help:
-    """What there is for a person of some role. *commands* gives all, in the order in which they are shown."""
+    """Lists the commands that a person's role allows, in the order of *commands*, which may still be filled."""
 
-    def __init__(self, commands: Callable[[], Sequence[Command]]) -> None:
+    def __init__(self, commands: Sequence[Command]) -> None:
         self._commands = commands
 
     def commands(self) -> list[Command]:
@@ -176,7 +176,7 @@ class Help:
         return f"{items(shown)}\n\n{code('/help COMMAND')} explains one.{both}"
 
     def _one(self, word: str, role: Role) -> str:
-        command = next((one for one in self._commands() if one.name == word), None)
+        command = next((one for one in self._commands if one.name == word), None)
         if command is None:
             close = difflib.get_close_matches(word, [one.name for one in self._allowed(role)], 1)
             meant = f" Did you mean {code('/' + close[0])}?" if close else f" {code('/help')} lists my commands."
@@ -186,7 +186,7 @@ class Help:
         return "\n\n".join(filter(None, (f"{code(_usage(command))} {command.summary}", command.details)))
 
     def _allowed(self, role: Role) -> list[Command]:
-        return [command for command in self._commands() if role.covers(command.role)]
+        return [command for command in self._commands if role.covers(command.role)]
 
 
 def _usage(command: Command) -> str:

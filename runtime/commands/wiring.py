@@ -1,13 +1,11 @@
-"""All commands, in the order in which people are shown them."""
+"""Builds all commands, in the order in which people are shown them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from config.settings import Settings
 from connectors.connector import Health
-from connectors.message import ConversationKey, Scope
-from grounding.documents import Status as IndexStatus
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
 from grounding.memory.records import KeepsRecords
@@ -15,8 +13,10 @@ from grounding.prompt import Sessions
 from grounding.transcript import Transcript
 from promptpolicy.publishing import Publisher
 from runtime.access import Access
+from runtime.attachments import Files
 from runtime.background import Forgetting, Marking
 from runtime.billing import Budgets, Usage
+from runtime.commands.documents import docs_command
 from runtime.commands.memory import GlobalContext, Memory, RecordWords
 from runtime.commands.people import People
 from runtime.commands.prompt import Prompts
@@ -25,7 +25,8 @@ from runtime.commands.session import Help, Session, Status
 from runtime.commands.settings import SettledHere
 from runtime.commands.turns import Marks, TurnFacts
 from runtime.llm import Model
-from runtime.turns import Manifests
+from runtime.search import Knowledge
+from runtime.turns import Cancellations, Manifests
 from runtime.workspaces import Places
 
 NAMES = (
@@ -71,31 +72,26 @@ def build_commands(
     places: Places,
     forgetting: Forgetting,
     marking: Marking,
-    stop: Callable[[ConversationKey], Awaitable[bool]],
-    end_turn: Callable[[ConversationKey], Awaitable[None]],
+    cancellations: Cancellations,
+    knowledge: Knowledge,
+    files: Files,
     stores: Callable[[], Awaitable[Mapping[str, Health]]],
     connectors: Callable[[], Mapping[str, Health]],
-    index: Callable[[Scope], Awaitable[IndexStatus]],
-    further: Sequence[Command] = (),
 ) -> Commands:
-    """The commands of one process. A further one: its module, its line here, and its word in the order."""
-    made: list[Command] = list(further)
-
-    def all_commands() -> list[Command]:
-        return made
-
+    """Build the commands of one process. A new command needs a module, a line here and its word in `NAMES`."""
+    commands: list[Command] = [docs_command(knowledge.shelf, knowledge, files, settings.document_max_bytes)]
     for part in (
-        Help(all_commands),
-        Session(transcript, global_contexts, sessions, stop),
+        Help(commands),
+        Session(transcript, global_contexts, sessions, cancellations.stop),
         TurnFacts(transcript, manifests, usage, budgets, marking),
         Marks(transcript, manifests, marking),
-        Memory(contexts, RecordWords(records, forgetting.records_to_come), forgetting, end_turn),
+        Memory(contexts, RecordWords(records, forgetting.records_to_come), forgetting, cancellations.end_turn),
         GlobalContext(global_contexts),
         SettledHere(settings, places, model),
-        Status(model, stores, connectors, index),
+        Status(model, stores, connectors, knowledge.status),
         Prompts(publisher),
         People(access),
     ):
-        made += part.commands()
-    made.sort(key=lambda command: NAMES.index(command.name))
-    return Commands(made, settings.llm_timeout_seconds)
+        commands += part.commands()
+    commands.sort(key=lambda command: NAMES.index(command.name))
+    return Commands(commands, settings.llm_timeout_seconds)

@@ -1,12 +1,10 @@
-"""The process: it opens and wires everything, and serves."""
+"""One process: `open_runtime` wires and runs all its parts, `serve.serve` serves them until it is told to stop."""
 
-from runtime.process.bootstrap import ALL_PARTS, Kept, Part, Runtime, open_runtime, wire_kept
+from runtime.process.bootstrap import ALL_PARTS, Part, Runtime, open_runtime
 
 __all__ = [
     "ALL_PARTS",
-    "Kept",
     "Part",
     "Runtime",
     "open_runtime",
-    "wire_kept",
 ]

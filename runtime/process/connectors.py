@@ -221,6 +221,10 @@ class Supervisor:
         why = self._failed.get(connector.name)
         return Health(State.FAILED, why) if why is not None else connector.health
 
+    def all_health(self) -> dict[str, Health]:
+        """Return the health of each connector by name."""
+        return {connector.name: self.health(connector) for connector in self._connectors}
+
     async def run(self, accept: Accept) -> None:
         """Run all connectors until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -114,7 +114,7 @@ def test_platforms_are_shown_the_words_and_what_they_do() -> None:
 
 async def test_help_lists_no_more_than_the_person_may_give() -> None:
     listed = list(commands().all)
-    among = Commands(Help(lambda: listed).commands(), SECONDS)
+    among = Commands(Help(listed).commands(), SECONDS)
 
     assert "rule" not in str(await said("help", among=among))
     assert "- `/rule` rule the place" in str(await said("help", role=Role.ADMIN, among=among))
@@ -126,7 +126,7 @@ async def test_where_a_platform_keeps_the_slash_to_itself_commands_are_named_as_
     """Only commands, and only as such: what is no command, or what a command shows of other things, stays."""
     show = failing(CommandRefused("Say `/rule 2`, not `/etc`: a/rule"))
     listed = list(commands(Command("show", "show", show)).all)
-    among = Commands((*listed, *Help(lambda: listed).commands()), SECONDS)
+    among = Commands((*listed, *Help(listed).commands()), SECONDS)
     message = replace(MESSAGE, command_mark="!")
 
     async def told(word: str) -> str:
