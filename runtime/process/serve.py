@@ -1,4 +1,4 @@
-"""One process that serves: platforms, HTTP and the worker, from the first event to an orderly end."""
+"""Runs one process that serves platforms, HTTP and turns, from its first event to an orderly end."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from runtime.process.bootstrap import ROLES, Role, Runtime, open_runtime
 from runtime.stores import SOCKET_NAME, prepare_data_dir
 
 CONNECTING_SECONDS = 10.0
-"""How long platforms may take to connect until it is said that the bot is ready."""
+"""How long the text for the person who started the bot waits until the platforms are connected."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger()
 
 
 class RoleUnavailable(AgentRuntimeError):
-    """The role cannot be had: ``exit_code`` 2, because the command line asks for it."""
+    """The settings do not allow the role. The exit code is 2, as for any wrong option of the command line."""
 
     exit_code = 2
 
@@ -46,24 +46,22 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT; a second one ends the process at once.
 
-    *fallen_back* are the numbers that stand at their default because what was set is none: one warning each. *engine*
-    is the process of the embedded index where it runs already; the caller ends it.
+    *fallen_back* are the settings whose value is no number, so that the default holds: one warning each. *engine* is
+    the process of the embedded index if it already runs; the caller ends it.
 
-    The order of stopping: no new messages (platforms and HTTP), then the answers that people wait for,
-    then the turns still in hand, all within ``SHUTDOWN_GRACE_SECONDS``; the stores last. Raises
+    Stops in this order: no new messages (platforms and HTTP), then the answers that people wait for, then the turns
+    in progress, all within ``SHUTDOWN_GRACE_SECONDS``; the stores last. Before any message is accepted it raises
     `RoleUnavailable`, `runtime.embedded.installed.NotInstalled`, `runtime.http.server.CannotListen`,
-    `runtime.stores.DataDirInUse`, `runtime.embedded.child.ChildFailed` and `OSError` with a text for the operator,
-    before anything was accepted.
+    `runtime.stores.DataDirInUse`, `runtime.embedded.child.ChildFailed` and `OSError`, with a text for the operator.
     """
     check_role(settings, role)
     stream, metrics, redaction = EventStream(), Metrics(), Redaction.of(settings)
 
-    def keep(event: events.Event, line: str) -> None:
+    def observe(event: events.Event, line: str) -> None:
         stream.put(line)
         metrics.observe(event)
 
-    # Before anything is awaited: what runs already says by it that it does.
-    events.configure(redaction, log_format=log_format, keep=keep)
+    events.configure(redaction, log_format=log_format, keep=observe)
     await asyncio.to_thread(check_installed, settings)
     for number in fallen_back:
         _log.warning("setting.fallen_back", variable=number.variable, value=number.value, default=number.default)
@@ -79,7 +77,7 @@ async def serve(
 
 
 def check_role(settings: Settings, role: Role) -> None:
-    """Raises `RoleUnavailable` where *role* needs servers that every process can reach, and none are set."""
+    """Raise `RoleUnavailable` if *role* needs servers that every process can reach and the settings name none."""
     unset = [
         f"AGENT_RUNTIME_{name}"
         for name, url in (("REDIS_URL", settings.redis_url), ("QDRANT_URL", settings.qdrant_url))
@@ -97,20 +95,24 @@ async def _run(
 ) -> None:
     async with serving(app, sockets, runtime.settings.shutdown_grace_seconds) as server, asyncio.TaskGroup() as tasks:
         supervisor = tasks.create_task(runtime.supervisor.run(runtime.accept), name="connectors")
-        _tell_where(runtime.settings, sockets)
-        ready = tasks.create_task(_say_ready(runtime, sockets), name="ready") if says_ready else None
+        _log.info("http.listening", **addresses(sockets))
+        if runtime.settings.listens_beyond_loopback:
+            _log.warning("http.exposed", why="other machines can reach it without TLS: put a TLS proxy in front")
+        ready = tasks.create_task(_print_ready(runtime, sockets), name="ready") if says_ready else None
         await stop.wait()
         _log.info("serve.stopping")
         if ready is not None:
             ready.cancel()
         runtime.worker.stops_soon()
-        _close_intake(server, supervisor)
-        # Whoever still waits then is told to ask again; cut connections would tell them nothing.
+        # From here on nothing new comes in; requests that wait for an answer keep their connection.
+        server.stop()
+        supervisor.cancel()
+        # Those who still wait at the end get an answer that says to ask again, not a cut connection.
         asyncio.get_running_loop().call_later(runtime.settings.shutdown_grace_seconds, runtime.http.release)
 
 
-async def _say_ready(runtime: Runtime, sockets: list[socket.socket]) -> None:
-    """Tell whoever started it where to chat, once the connectors have connected or that takes long."""
+async def _print_ready(runtime: Runtime, sockets: list[socket.socket]) -> None:
+    """Print where to chat once the connectors have connected, or after `CONNECTING_SECONDS`."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CONNECTING_SECONDS):
             await runtime.supervisor.settled.wait()
@@ -118,7 +120,7 @@ async def _say_ready(runtime: Runtime, sockets: list[socket.socket]) -> None:
 
 
 def ready_text(settings: Settings, chat: str) -> str:
-    """What a person who started it reads in the end: where to chat, and how to sign in."""
+    """Return the text for the person who started the bot: where to chat, and how to sign in."""
     token = settings.data_dir / TOKEN_FILE
     how = f"the token in the file {token}" if settings.admin_token is None else "the token in AGENT_RUNTIME_ADMIN_TOKEN"
     command = os.environ.get(COMMAND_VARIABLE, "agent-runtime")
@@ -126,36 +128,22 @@ def ready_text(settings: Settings, chat: str) -> str:
     return f"\nChat: {chat}, sign in with {how}.\n{invite} Ctrl-C stops the bot.\n"
 
 
-def _close_intake(server: HttpServer, supervisor: asyncio.Task[None]) -> None:
-    """Nothing new comes in from here on; requests that wait for an answer keep their connection."""
-    server.stop()
-    supervisor.cancel()
-
-
-def _tell_where(settings: Settings, sockets: list[socket.socket]) -> None:
-    _log.info("http.listening", **addresses(sockets))
-    if settings.listens_beyond_loopback:
-        _log.warning("http.exposed", why="other machines can reach it without TLS: put a TLS proxy in front")
-
-
 def addresses(sockets: Sequence[socket.socket]) -> dict[str, str | int]:
-    """Where a process that listens at *sockets* is found. One without the commands' socket is a worker, which has no
-    chat page either."""
-    tcp = next(one for one in sockets if one.family != socket.AF_UNIX)
+    """Return the addresses of a process that listens on *sockets*.
+
+    A process without the unix socket for commands is a worker, which has no chat page either.
+    """
+    tcp = next(listener for listener in sockets if listener.family != socket.AF_UNIX)
     host, port = tcp.getsockname()[:2]
-    url = f"http://{_in_url(host)}:{port}"
-    found: dict[str, str | int] = {"host": host, "port": port, "url": url}
-    return found if len(sockets) == 1 else {**found, "socket": SOCKET_NAME, "chat": f"{url}/chat"}
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    tcp_addresses: dict[str, str | int] = {"host": host, "port": port, "url": url}
+    return tcp_addresses if len(sockets) == 1 else {**tcp_addresses, "socket": SOCKET_NAME, "chat": f"{url}/chat"}
 
 
 @asynccontextmanager
 async def _listening(settings: Settings, *, has_commands: bool) -> AsyncIterator[list[socket.socket]]:
-    """The TCP socket and, for a process that *has_commands*, the unix socket of the data folder; taken before
-    anything is opened."""
+    """Listen on the TCP socket and, if *has_commands*, on the unix socket of the data folder, as long as the block
+    lasts."""
     path = await asyncio.to_thread(socket_path, settings.data_dir, SOCKET_NAME)
     tcp = await asyncio.to_thread(listen_tcp, settings.http_host, settings.http_port)
     if not has_commands:
@@ -180,12 +168,12 @@ async def _listening(settings: Settings, *, has_commands: bool) -> AsyncIterator
 
 @contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
-    """Set by the first SIGTERM or SIGINT; the second ends the process at once."""
+    """Yield an event that the first SIGTERM or SIGINT sets; the second ends the process at once."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
-            # Everything that was acknowledged is on disk, and the embedded servers end with this process.
+            # All acknowledged messages are on disk, and the embedded servers end with this process.
             sys.stdout.flush()
             os._exit(128 + number)
         stop.set()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from structlog.testing import capture_logs
 
 from connectors.message import Accepted, Author, ConversationKey, InboundMessage
-from runtime.process.connectors import Order
+from runtime.process.connectors import BackfillOrder
 
 KEY = ConversationKey("acme", "slack", "D1")
 OTHER = ConversationKey("acme", "slack", "D2")
@@ -36,16 +36,16 @@ async def settle() -> None:
 
 async def test_what_is_said_now_waits_for_what_was_missed_in_its_own_conversation_only() -> None:
     door = Door()
-    order = Order(door.accept)
+    order = BackfillOrder(door.accept)
     waiting = asyncio.create_task(order.accept(said("D1")))
     await asyncio.sleep(0)
-    order.begin([KEY, OTHER])
+    order.expect([KEY, OTHER])
     await order.accept(said("D3"))
-    order.heard(OTHER)
+    order.finish(OTHER)
     await order.accept(said("D2"))
     assert door.passed == ["D3", "D2"]
 
-    order.heard(KEY)
+    order.finish(KEY)
     await waiting
     await order.accept(said("D1"))
     assert door.passed == ["D3", "D2", "D1", "D1"]
@@ -53,21 +53,21 @@ async def test_what_is_said_now_waits_for_what_was_missed_in_its_own_conversatio
 
 async def test_a_place_that_two_workspaces_know_is_waited_for_until_both_were_heard() -> None:
     door = Door()
-    order, former = Order(door.accept), ConversationKey("former", "slack", "D1")
-    order.begin([KEY, former])
+    order, former = BackfillOrder(door.accept), ConversationKey("former", "slack", "D1")
+    order.expect([KEY, former])
     waiting = asyncio.create_task(order.accept(said("D1")))
-    order.heard(former)
+    order.finish(former)
     await settle()
     assert door.passed == []
-    order.heard(KEY)
+    order.finish(KEY)
     await waiting
     assert door.passed == ["D1"]
 
 
 async def test_what_waited_too_long_passes_and_says_so_once_and_nobody_waits_there_again() -> None:
     door = Door()
-    order = Order(door.accept, wait_seconds=0.01)
-    order.begin([KEY])
+    order = BackfillOrder(door.accept, wait_seconds=0.01)
+    order.expect([KEY])
     with capture_logs() as logs:
         await asyncio.gather(order.accept(said("D1")), order.accept(said("D1")))
         patient = asyncio.create_task(order.accept(said("D1")))
@@ -75,14 +75,14 @@ async def test_what_waited_too_long_passes_and_says_so_once_and_nobody_waits_the
         assert patient.done()
     assert door.passed == ["D1"] * 3
     assert [(one["event"], one["external_id"]) for one in logs] == [("message.overtakes", "D1")]
-    order.heard(KEY)
+    order.finish(KEY)
 
 
 async def test_after_a_wait_in_vain_what_is_said_elsewhere_waits_less() -> None:
     """A platform that hands out nothing must not hold up one conversation after the other."""
     door = Door()
-    order = Order(door.accept, wait_seconds=0.02, then_seconds=0.0)
-    order.begin([KEY, OTHER])
+    order = BackfillOrder(door.accept, wait_seconds=0.02, later_wait_seconds=0.0)
+    order.expect([KEY, OTHER])
     await order.accept(said("D1"))
     assert order._wait_seconds == 0.0
     await order.accept(said("D2"))
@@ -91,26 +91,26 @@ async def test_after_a_wait_in_vain_what_is_said_elsewhere_waits_less() -> None:
 
 async def test_where_somebody_waits_is_heard_before_all_other_places() -> None:
     """Of many conversations a few are asked for at a time."""
-    order = Order(Door().accept)
+    order = BackfillOrder(Door().accept)
     keys = [ConversationKey("acme", "slack", f"D{number}") for number in range(10)]
-    order.begin(keys)
+    order.expect(keys)
     free, asked = asyncio.Event(), list[str]()
 
-    async def hear(key: ConversationKey) -> None:
-        async with order.turn(key):
+    async def read(key: ConversationKey) -> None:
+        async with order.slot(key):
             asked.append(key.external_id)
             await free.wait()
-        order.heard(key)
+        order.finish(key)
 
     async with asyncio.TaskGroup() as group:
         for key in keys[:9]:
-            group.create_task(hear(key))
+            group.create_task(read(key))
         await settle()
         begun = len(asked)
         for place in ("D8", "D9"):
             group.create_task(order.accept(said(place)))
         await settle()
-        group.create_task(hear(keys[9]))
+        group.create_task(read(keys[9]))
         await settle()
         free.set()
     assert 0 < begun < 8
@@ -119,17 +119,17 @@ async def test_where_somebody_waits_is_heard_before_all_other_places() -> None:
 
 
 async def test_a_turn_that_is_given_up_goes_to_the_next() -> None:
-    order = Order(Door().accept)
+    order = BackfillOrder(Door().accept)
     keys = [ConversationKey("acme", "slack", f"D{number}") for number in range(10)]
-    order.begin(keys)
+    order.expect(keys)
     free, asked = asyncio.Event(), list[str]()
 
-    async def hear(key: ConversationKey) -> None:
-        async with order.turn(key):
+    async def read(key: ConversationKey) -> None:
+        async with order.slot(key):
             asked.append(key.external_id)
             await free.wait()
 
-    tasks = [asyncio.create_task(hear(key)) for key in keys]
+    tasks = [asyncio.create_task(read(key)) for key in keys]
     await settle()
     tasks[7].cancel()
     tasks[0].cancel()

@@ -1,6 +1,7 @@
 """Connectors side by side: one that breaks is named and started again, and the others go on."""
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -9,7 +10,6 @@ import structlog
 from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, State
 from connectors.message import Accepted, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 from runtime.embedded import beside
-from runtime.process import connectors
 from runtime.process.connectors import Supervisor
 
 
@@ -46,10 +46,8 @@ async def refuse(message: InboundMessage) -> Accepted:
     return Accepted("ignored", "test", key=ConversationKey("acme", message.connector, "x"))
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connectors, "_RESTART_SECONDS", (0.02, 0.05))
-    monkeypatch.setattr(connectors, "_WATCH_SECONDS", 0.01)
+def quick(*radios: Radio) -> Supervisor:
+    return Supervisor(radios, restart_seconds=(0.02, 0.05), watch_seconds=0.01)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -58,10 +56,9 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_connector_that_breaks_is_named_and_started_again() -> None:
     radio, other = Radio("radio", ValueError("static")), Radio("other")
-    watch = Supervisor([radio, other])
+    watch = quick(radio, other)
     with structlog.testing.capture_logs() as logs:
         async with beside(watch.run(refuse), "connectors"):
             await until(lambda: len(radio.started) == 2)
@@ -74,10 +71,9 @@ async def test_a_connector_that_breaks_is_named_and_started_again() -> None:
     assert [state for name, state in told if name == "other"] == ["connected"]  # a state is told when it changes
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_connector_that_failed_for_good_stays_so() -> None:
     radio = Radio("radio", ConnectorFailed("the token was revoked"))
-    watch = Supervisor([radio])
+    watch = quick(radio)
     async with beside(watch.run(refuse), "connectors"):
         await until(lambda: watch.health(radio).state is State.FAILED)
         await asyncio.sleep(0.1)
@@ -86,11 +82,10 @@ async def test_a_connector_that_failed_for_good_stays_so() -> None:
     assert watch.health(radio).why == "the token was revoked"
 
 
-@pytest.mark.usefixtures("quick")
 async def test_one_that_has_nothing_more_to_receive_is_left_alone() -> None:
     console = Radio("console")
     console.ends = True
-    async with beside(Supervisor([console]).run(refuse), "connectors"):
+    async with beside(quick(console).run(refuse), "connectors"):
         await until(lambda: console.started)
         await asyncio.sleep(0.1)
 
@@ -98,10 +93,9 @@ async def test_one_that_has_nothing_more_to_receive_is_left_alone() -> None:
 
 
 async def test_the_pause_before_another_start_grows_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connectors, "_RESTART_SECONDS", (0.02, 0.1))
-    monkeypatch.setattr(connectors.random, "uniform", lambda low, high: high)  # type: ignore[attr-defined]
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
     radio = Radio("radio", *(ValueError("static") for _ in range(5)))
-    async with beside(Supervisor([radio]).run(refuse), "connectors"):
+    async with beside(Supervisor([radio], restart_seconds=(0.02, 0.1)).run(refuse), "connectors"):
         await until(lambda: len(radio.started) == 6)
     pauses = [later - earlier for earlier, later in zip(radio.started, radio.started[1:], strict=False)]
 
