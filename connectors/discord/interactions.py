@@ -257,7 +257,7 @@ class Interactions:
                 raise
             # Nothing marks it for Discord as the same, and nobody else can look for it: it is not said again.
             log.warning("reply.ambiguous", connector=CONNECTOR, part=part.index, why=str(failed))
-            return Receipt(f"{ID_PREFIX}{one.id}", ambiguous=True)
+            return Receipt(f"{ID_PREFIX}{one.id}")
         if sent is None:
             return None
         receipt = Receipt(str(sent["id"]))

@@ -517,5 +517,5 @@ async def test_an_answer_that_discord_refuses_is_no_end_of_the_connection(
 async def test_a_receipt_of_unknown_outcome_cannot_be_edited(discord: DiscordEmulator, bot: DiscordConnector) -> None:
     message = OutboundMessage(ConversationKey("acme", "discord", "910"), "t1", "x")
     with pytest.raises(SendFailed) as caught:
-        await bot.edit(message, bot.render(message)[0], Receipt("interaction-5", ambiguous=True))
+        await bot.edit(message, bot.render(message)[0], Receipt("interaction-5"))
     assert not caught.value.retryable
