@@ -19,7 +19,7 @@ from connectors.message import AgentRuntimeError
 from runtime.access import FILE_NAME as TOKEN_FILE
 from runtime.embedded import check_installed, socket_path
 from runtime.embedded.index_client import IndexProcess
-from runtime.http import HttpServer, create_app, create_health_app, listen_tcp, listen_unix, serving, unlink_if_ours
+from runtime.http import create_app, create_health_app, listen_tcp, listen_unix, serving, unlink_if_ours
 from runtime.ingress import open_platforms
 from runtime.observability import EventStream, Metrics, Redaction, events
 from runtime.process.bootstrap import ROLES, Role, Runtime, open_runtime
