@@ -1,22 +1,25 @@
-"""Coordination of several processes: news, leadership, work streams and durable jobs."""
+"""Coordinates the processes that share one Redis.
+
+`Hub` carries short-lived news, `WorkStreams` hand each piece of work to one process, `Jobs` keep background work until
+it is done, and `Leadership` gives duties that only one process may do to one of them.
+"""
 
 from runtime.coordination.hub import EVERYBODY, Hub, News
 from runtime.coordination.jobs import Job, Jobs
 from runtime.coordination.leadership import KEY, Leadership
-from runtime.coordination.work_streams import GROUP, Given, WorkStreams, asks_after, entries_of, renews_after
+from runtime.coordination.work_streams import GROUP, StreamEntry, WorkStreams, reclaim_interval, renew_interval
 
 __all__ = [
     "EVERYBODY",
     "GROUP",
     "KEY",
-    "Given",
     "Hub",
     "Job",
     "Jobs",
     "Leadership",
     "News",
+    "StreamEntry",
     "WorkStreams",
-    "asks_after",
-    "entries_of",
-    "renews_after",
+    "reclaim_interval",
+    "renew_interval",
 ]

@@ -1,20 +1,18 @@
-"""Hands work to one of many processes: Redis streams with a consumer group, as mailbox and outbox use them.
+"""Hands work to one of many processes: Redis streams with a consumer group, as the mailbox and the outbox use them.
 
-An entry stays with the process that was given it until it is done. One that has not been renewed for a while is given
-to whoever asks for what was abandoned.
+An entry belongs to the process that read it until it is removed. The process renews it; an entry that nobody has
+renewed for a while goes to a process that reclaims.
 
-While the store is away, stands still or fails over nobody can renew anything, and afterwards all seem dead. So whoever
-asks for what was abandoned leaves the time of it in the store (``<stream>:asked``, beside the first of the streams):
-where that is longer ago than it ever is while the store serves, nothing is taken from anybody until the living have had
-time to renew. It is looked for in the step that would take it: that may have been sent before the store stood still, or
-by a process that has just started.
+While the store is away or fails over nobody can renew, and afterwards every process seems dead. So each reclaim stores
+its time (key ``<first stream>:asked``). If the last reclaim was longer ago than the usual interval, the store was away,
+and nothing is reclaimed until the living have had time to renew. The check is made in the same atomic step as the
+reclaim, because the call may have been sent before the store failed.
 """
 
 from __future__ import annotations
 
-import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,19 +22,18 @@ if TYPE_CHECKING:
 
 
 GROUP = "workers"
-_AT_ONCE = 500
-_MINE_AT_ONCE = 10_000
-_ALL_AT_ONCE = 1_000_000
-_AGAIN_SECONDS = 1.0
+_UPDATED_AT_ONCE = 500
+_OWN_AT_ONCE = 10_000
+_RETRY_SECONDS = 1.0
 _AWAY = 1 / 3
-"""Of a lease: where nobody asked for what was abandoned for longer, the store was away, or everybody."""
+"""Part of a lease: if nobody reclaimed for longer, the store was away."""
 _SPARED = 1 / 2
-"""Of a lease: how long the living have after that to renew what is theirs."""
+"""Part of a lease: how long the living have after that to renew their entries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """An entry of *stream* that this process was given."""
+class StreamEntry:
+    """An entry of *stream* that this process has read."""
 
     stream: str
     id: str
@@ -49,8 +46,8 @@ class Given:
         return int(milliseconds), int(number)
 
 
-# What is read is nobody's yet (``>``), or this consumer's own. A group that is missing is made.
-_OFFER = """
+# Read new entries (``>``), or the consumer's own (``0``). A missing group is created.
+_READ = """
 local found = {}
 for number, stream in ipairs(KEYS) do
   local function read()
@@ -67,9 +64,10 @@ end
 return found
 """
 
-# A step of XAUTOCLAIM looks at a part of what is in hand only: what is still renewed may stand before what is not.
-_ABANDONED = """
-local left, longest, rest = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+# One XAUTOCLAIM examines only some of the pending entries, and renewed ones may stand before abandoned ones: so repeat
+# it until its cursor is back at the start.
+_RECLAIM = """
+local left, longest, rest = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local found = {}
 local asked = table.remove(KEYS)
 if longest > 0 then
@@ -85,10 +83,10 @@ if longest > 0 then
   if now < spared then return found end
 end
 for number, stream in ipairs(KEYS) do
-  local cursor, here, most = '0-0', {}, math.min(tonumber(ARGV[4]), left)
-  while #here < most do
+  local cursor, here = '0-0', {}
+  while #here < left do
     local function claim()
-      return redis.pcall('XAUTOCLAIM', stream, ARGV[1], ARGV[2], ARGV[3], cursor, 'COUNT', most - #here)
+      return redis.pcall('XAUTOCLAIM', stream, ARGV[1], ARGV[2], ARGV[3], cursor, 'COUNT', left - #here)
     end
     local answer = claim()
     if answer.err and string.find(answer.err, 'NOGROUP', 1, true) then
@@ -106,7 +104,7 @@ end
 return found
 """
 
-# An entry that was given to another meanwhile stays there.
+# An entry that another process has reclaimed meanwhile stays with that process.
 _RENEW = """
 local renewed = 0
 for at = 3, #ARGV, 2 do
@@ -120,9 +118,8 @@ end
 return renewed
 """
 
-
-# An entry that was given to another meanwhile stays there.
-_BEHIND = """
+# As above.
+_REQUEUE = """
 for at = 3, #ARGV, 2 do
   local stream, id = KEYS[tonumber(ARGV[at])], ARGV[at + 1]
   local pending = redis.pcall('XPENDING', stream, ARGV[1], id, id, 1, ARGV[2])
@@ -140,109 +137,95 @@ return 1
 class WorkStreams:
     """Streams by name; *consumer* is this process's name in their groups.
 
-    Raises `connectors.message.StoreUnavailable` throughout.
+    All methods raise `connectors.message.StoreUnavailable`.
     """
 
     def __init__(self, redis: Redis, consumer: str = "") -> None:
         self._redis = redis
         self.consumer = consumer or uuid.uuid4().hex
-        self._offer = redis.register_script(_OFFER)
-        self._abandoned = redis.register_script(_ABANDONED)
+        self._read = redis.register_script(_READ)
+        self._reclaim = redis.register_script(_RECLAIM)
         self._renew = redis.register_script(_RENEW)
-        self._behind = redis.register_script(_BEHIND)
+        self._requeue = redis.register_script(_REQUEUE)
 
     async def prepare(self, streams: Iterable[str]) -> None:
-        """Make the groups that are not there yet: reading makes what it misses, this saves it the detour."""
+        """Create missing groups in one round trip; reading would create them one by one."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for stream in streams:
                 pipe.xgroup_create(stream, GROUP, id="0", mkstream=True)
-            # A group that is there already is an error reply; every other trouble shows when it is read.
+            # A group that exists is an error reply; any other trouble shows when the stream is read.
             await pipe.execute(raise_on_error=False)
 
-    async def offered(self, streams: Sequence[str], each: int) -> list[Given]:
-        """Entries that nobody was given yet: at most *each* of every stream."""
-        return await self._found(self._offer, streams, [GROUP, self.consumer, each, ">"])
+    async def read_new(self, streams: Sequence[str], each: int) -> list[StreamEntry]:
+        """Read entries that no process has read: at most *each* of every stream."""
+        return await self._read_with(streams, each, ">")
 
-    async def mine(self, streams: Sequence[str]) -> list[Given]:
-        """Entries that this process was given, and may not know of because it could not be told."""
-        return await self._found(self._offer, streams, [GROUP, self.consumer, _MINE_AT_ONCE, "0"])
+    async def read_own(self, streams: Sequence[str]) -> list[StreamEntry]:
+        """Read the entries of this process again; it may not know of one if the answer to a read was lost."""
+        return await self._read_with(streams, _OWN_AT_ONCE, "0")
 
-    async def abandoned(
-        self,
-        streams: Sequence[str],
-        silent_seconds: float,
-        each: int,
-        most: int = _ALL_AT_ONCE,
-        *,
-        spares: bool = False,
-    ) -> list[Given]:
-        """Entries that were not renewed for *silent_seconds*: now given to this process, at most *each* of every
-        stream and *most* of all.
-
-        Where it *spares* others, none while they may not yet have renewed theirs after the store was away: for half as
-        long again. All who do so ask for the same streams, every `asks_after` seconds or more often.
-        """
-        idle = round(silent_seconds * 1000)
-        away = [round(silent_seconds * 1000 * part) if spares else 0 for part in (_AWAY, _SPARED)]
-        found: list[Given] = []
-        for some in self.together(streams):
-            if len(found) < most:
-                args: list[str | int] = [GROUP, self.consumer, idle, each, most - len(found), *away]
-                answer: Any = await self._abandoned(keys=[*some, f"{some[0]}:asked"], args=args)
-                found += _found(some, answer)
+    async def _read_with(self, streams: Sequence[str], each: int, start: str) -> list[StreamEntry]:
+        found: list[StreamEntry] = []
+        for group in self._by_slot(streams):
+            found += _entries(group, await self._read(keys=group, args=[GROUP, self.consumer, each, start]))
         return found
 
-    async def renew(self, given: Iterable[Given]) -> None:
-        """Say that what was given is still worked on. What was given to another process meanwhile stays that one's."""
-        await self._each(self._renew, given)
+    async def reclaim(
+        self, streams: Sequence[str], silent_seconds: float, most: int, *, spares: bool = False
+    ) -> list[StreamEntry]:
+        """Take over up to *most* entries that nobody has renewed for *silent_seconds*.
 
-    async def behind(self, given: Iterable[Given]) -> None:
-        """Put what was given behind what else waits in its stream, for whoever asks next. What was given to another
-        process meanwhile stays that one's."""
-        await self._each(self._behind, given)
+        With *spares*, nothing is taken for half of that time after the store was away, so that the living can renew.
+        All processes that do so pass the same streams, at least every `reclaim_interval` seconds.
+        """
+        milliseconds = round(silent_seconds * 1000)
+        pauses = [round(milliseconds * part) if spares else 0 for part in (_AWAY, _SPARED)]
+        found: list[StreamEntry] = []
+        for group in self._by_slot(streams):
+            if len(found) < most:
+                args = [GROUP, self.consumer, milliseconds, most - len(found), *pauses]
+                found += _entries(group, await self._reclaim(keys=[*group, f"{group[0]}:asked"], args=args))
+        return found
 
-    async def _each(self, script: AsyncScript, given: Iterable[Given]) -> None:
-        for some in _batched(given, _AT_ONCE):
-            for streams in self.together(list(dict.fromkeys(one.stream for one in some))):
-                place = {stream: number for number, stream in enumerate(streams, 1)}
-                pairs = [part for one in some if one.stream in place for part in (place[one.stream], one.id)]
+    async def renew(self, entries: Iterable[StreamEntry]) -> None:
+        """Say that *entries* are still worked on; one that another process has reclaimed stays with that process."""
+        await self._update(self._renew, entries)
+
+    async def requeue(self, entries: Iterable[StreamEntry]) -> None:
+        """Put *entries* at the end of their streams for any process; one that another has reclaimed stays there."""
+        await self._update(self._requeue, entries)
+
+    async def _update(self, script: AsyncScript, entries: Iterable[StreamEntry]) -> None:
+        rest = list(entries)
+        while rest:
+            batch, rest = rest[:_UPDATED_AT_ONCE], rest[_UPDATED_AT_ONCE:]
+            for streams in self._by_slot(list(dict.fromkeys(entry.stream for entry in batch))):
+                number = {stream: number for number, stream in enumerate(streams, 1)}
+                pairs = [part for one in batch if one.stream in number for part in (number[one.stream], one.id)]
                 await script(keys=streams, args=[GROUP, self.consumer, *pairs])
 
-    async def done(self, given: Given) -> None:
+    async def remove(self, entry: StreamEntry) -> None:
         """Take an entry away for good."""
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.xack(given.stream, GROUP, given.id)
-            pipe.xdel(given.stream, given.id)
+            pipe.xack(entry.stream, GROUP, entry.id)
+            pipe.xdel(entry.stream, entry.id)
             await pipe.execute()
 
-    async def dropped(self, ids: Mapping[str, Sequence[str]]) -> None:
-        """Take entries away that belong to no group, by their streams."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for stream, some in ids.items():
-                pipe.xdel(stream, *some)
-            await pipe.execute()
-
-    async def all(self, streams: Sequence[str]) -> list[Given]:
-        """Every entry of the streams, whoever was given it."""
+    async def all(self, streams: Sequence[str]) -> list[StreamEntry]:
+        """Return every entry of the streams, whoever has read it."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for stream in streams:
                 pipe.xrange(stream)
             found = await pipe.execute()
         return [
-            Given(stream, entry_id, fields)
+            StreamEntry(stream, entry_id, fields)
             for stream, entries in zip(streams, found, strict=True)
             for entry_id, fields in entries
         ]
 
-    async def _found(self, script: AsyncScript, streams: Sequence[str], args: Sequence[str | int]) -> list[Given]:
-        found: list[Given] = []
-        for some in self.together(streams):
-            found += _found(some, await script(keys=some, args=args))
-        return found
-
-    def together(self, streams: Sequence[str]) -> Iterable[Sequence[str]]:
-        """*streams*, as one step may touch them: on a cluster those of one hash tag, else all."""
-        if not streams or not hasattr(self._redis, "keyslot"):  # which only a cluster's client has
+    def _by_slot(self, streams: Sequence[str]) -> Iterable[Sequence[str]]:
+        """Group *streams* as one script may touch them: on a cluster by hash tag, else all together."""
+        if not streams or not hasattr(self._redis, "keyslot"):  # only a cluster's client has it
             return [streams] if streams else []
         by_tag: dict[str, list[str]] = {}
         for stream in streams:
@@ -250,28 +233,24 @@ class WorkStreams:
         return by_tag.values()
 
 
-def asks_after(lease_seconds: float) -> float:
-    """How often, at least, who is given things for *lease_seconds* asks for what others abandoned."""
+def _entries(streams: Sequence[str], answer: Any) -> list[StreamEntry]:
+    """Return the entries in a script's answer; the fields of an entry that was deleted are nil."""
+    return [
+        StreamEntry(streams[number - 1], entry_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+        for number, entries in answer
+        for entry_id, flat in entries
+        if flat
+    ]
+
+
+def reclaim_interval(lease_seconds: float) -> float:
+    """Return how often, in seconds, a process whose entries have this lease must reclaim."""
     return lease_seconds * _AWAY / 2
 
 
-def renews_after(lease_seconds: float, *, failed: bool = False) -> float:
-    """In how many seconds what is held for *lease_seconds* is renewed again; where that just *failed*, soon: when the
-    store is back, the living are spared for a part of the lease only."""
-    return min(_AGAIN_SECONDS, lease_seconds / 15) if failed else lease_seconds / 3
+def renew_interval(lease_seconds: float, *, failed: bool = False) -> float:
+    """Return in how many seconds an entry is renewed again.
 
-
-def _found(streams: Sequence[str], answer: Any) -> list[Given]:
-    return [given for number, entries in answer for given in entries_of(streams[number - 1], entries)]
-
-
-def entries_of(stream: str, found: Iterable[Any]) -> list[Given]:
-    """The entries of *stream* in a script's answer: pairs of an id and its fields, which are nil where the entry was
-    taken away."""
-    return [Given(stream, entry_id, dict(zip(flat[::2], flat[1::2], strict=True))) for entry_id, flat in found if flat]
-
-
-def _batched(given: Iterable[Given], most: int) -> Iterator[list[Given]]:
-    rest = iter(given)
-    while some := list(itertools.islice(rest, most)):
-        yield some
+    After a renewal that *failed* it is short: when the store is back, the living are spared for part of a lease only.
+    """
+    return min(_RETRY_SECONDS, lease_seconds / 15) if failed else lease_seconds / 3

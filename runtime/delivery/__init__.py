@@ -1,8 +1,17 @@
-"""Delivery: the outbox, sending, previews, typing indicators and rate limits."""
+"""Delivers replies and notices to the platforms, and shows answers while they are written.
+
+A reply goes out in four steps. `Outbox.put` stores it. The `Deliverer` of a process with the right connector hears of
+it. `Delivery` sends it part by part, and stores each part's state around the call. Before each call the
+platform's `RateLimiter` waits for the platform's rates. On a 429 the limiter stops all calls to that chat, or to the
+platform, for as long as the platform asks; then the part is sent again.
+
+`Shows` runs previews and typing signs from what workers report through `telling`.
+"""
 
 from runtime.delivery.deliverer import Deliverer
-from runtime.delivery.outbox import Outbox, PartStates, address_of
-from runtime.delivery.preview import Shows, Telling, Watched, tell_none_comes, telling
+from runtime.delivery.outbox import Outbox, address_of
+from runtime.delivery.preview import Shows
+from runtime.delivery.progress import Telling, Watched, tell_none_comes, telling
 from runtime.delivery.rate_limiter import RateLimiters
 from runtime.delivery.sender import Delivery
 
@@ -10,7 +19,6 @@ __all__ = [
     "Deliverer",
     "Delivery",
     "Outbox",
-    "PartStates",
     "RateLimiters",
     "Shows",
     "Telling",

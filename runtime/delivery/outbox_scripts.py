@@ -1,14 +1,13 @@
-"""What the outbox does in one atomic step each, as Lua for Redis. Keys and arguments come from
-`runtime.delivery.outbox`.
+"""The atomic steps of the outbox, as Lua for Redis; keys and arguments come from `runtime.delivery.outbox`.
 
-All keys of a script are of one partition. Those that are found on the way (whoever else awaits a reply, the turns of a
-stream) are named after the ones that are given.
+All keys of a script are in one partition. A script builds the names of further keys (other addresses, the turns of a
+conversation) from the names that it gets.
 """
 
 from __future__ import annotations
 
-# What is stored of a turn ends by itself. Which turns of a conversation have something, by when that ends (epoch
-# seconds, by the server's clock), is kept with it: to forget a conversation nothing else need be looked at.
+# Each turn's hash expires by itself. The conversation's index lists its turns by the time they expire (epoch seconds,
+# by the server's clock), so that forgetting a conversation reads nothing else.
 _KEEP = """
 local function keep(turn, index, id, seconds)
   local now = tonumber(redis.call('TIME')[1])
@@ -19,8 +18,10 @@ local function keep(turn, index, id, seconds)
 end
 """
 
-# The streams of those who wait for it elsewhere lie beside the one that is named: their names end otherwise. What any
-# process may deliver stands in its conversation's line, too; a consumer that is named gets what waits there right away.
+# Store a reply and enter it at its address, and at every address that waits for an answer to one of its messages.
+# An entry for one process expires; an entry that any process may deliver also stands in its conversation's line.
+# Return the addresses of new entries; if there are none, the addresses at which the reply still waits. -1: the fence
+# does not hold.
 PUT = (
     _KEEP
     + """
@@ -37,7 +38,6 @@ local function enter(address, seconds)
     redis.call('RPUSH', root .. 'line:' .. address .. ':' .. ARGV[4], id)
   end
   entered[#entered + 1] = address
-  entered[#entered + 1] = id
 end
 enter(ARGV[8], ARGV[7])
 if #entered == 0 then
@@ -47,53 +47,39 @@ if #entered == 0 then
     local id = address and redis.call('HGET', KEYS[1], field)
     if id and #redis.call('XRANGE', root .. 'out:' .. address, id, id) > 0 then waiting[#waiting + 1] = address end
   end
-  return {0, entered, {}, waiting}
+  return {entered, waiting}
 end
 redis.call('HSET', KEYS[1], 'v', ARGV[1])
-local stored = redis.call('HSETNX', KEYS[1], 'message', ARGV[2])
+redis.call('HSETNX', KEYS[1], 'message', ARGV[2])
 keep(KEYS[1], KEYS[4], ARGV[5], ARGV[3])
-for at = 13, #ARGV do
+for at = 10, #ARGV do
   local address = redis.call('HGET', KEYS[3], ARGV[at])
   if address then
     redis.call('HDEL', KEYS[3], ARGV[at])
     enter(address, string.find(address, '@', 1, true) and ARGV[9] or '')
   end
 end
-if ARGV[10] == '' then return {stored, entered, {}, {}} end
-local function read()
-  return redis.pcall('XREADGROUP', 'GROUP', ARGV[12], ARGV[10], 'COUNT', ARGV[11], 'STREAMS', KEYS[2], '>')
-end
-local found = read()
-if found and found.err then
-  redis.pcall('XGROUP', 'CREATE', KEYS[2], ARGV[12], '0', 'MKSTREAM')
-  found = read()
-end
-return {stored, entered, found and not found.err and found[1][2] or {}, {}}
+return {entered, {}}
 """
 )
 
-AWAIT = """
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[3])
-return 1
-"""
-
-# An entry is delivered by whom it was given to, and not before the older ones of its conversation are done. One that
-# stands first in the line and not in the stream was taken away by who knows of no lines, and holds up nobody.
-# 0: an older one is not done; -1: the entry is another's; -2: it is done.
+# Make the caller the holder of a reply, and return the reply's fields; empty if the reply was forgotten. With an entry:
+# only while the entry is the caller's, and after the older entries of the conversation. An id that stands first in the
+# line but not in the stream was taken away by a version without lines, and is dropped.
+# 0: an older entry is not delivered yet; -1: the entry is another process's; -2: it was delivered.
 HOLD = (
     _KEEP
     + """
 if KEYS[3] then
-  local pending = redis.pcall('XPENDING', KEYS[4], ARGV[6], ARGV[5], ARGV[5], 1, ARGV[1])
+  local pending = redis.pcall('XPENDING', KEYS[4], ARGV[5], ARGV[4], ARGV[4], 1, ARGV[1])
   if pending.err or #pending == 0 then
-    return #redis.call('XRANGE', KEYS[4], ARGV[5], ARGV[5]) == 0 and -2 or -1
+    return #redis.call('XRANGE', KEYS[4], ARGV[4], ARGV[4]) == 0 and -2 or -1
   end
   local function age(id)
     local ms, number = string.match(id, '(%d+)-(%d+)')
     return tonumber(ms), tonumber(number)
   end
-  local ms, number = age(ARGV[5])
+  local ms, number = age(ARGV[4])
   local head = redis.call('LINDEX', KEYS[3], 0)
   while head do
     local head_ms, head_number = age(head)
@@ -104,22 +90,15 @@ if KEYS[3] then
   end
 end
 if redis.call('HEXISTS', KEYS[1], 'message') == 0 then return {} end
-local fields = redis.call('HGETALL', KEYS[1])
-if ARGV[4] ~= '' then
-  for at = 1, #fields, 2 do
-    if fields[at] == 'message' then fields[at + 1] = '' end
-  end
-end
 redis.call('HSET', KEYS[1], 'holder', ARGV[1])
-if ARGV[3] ~= '' then redis.call('HSETNX', KEYS[1], 'part:0', ARGV[3]) end
-keep(KEYS[1], KEYS[2], ARGV[7], ARGV[2])
-return fields
+keep(KEYS[1], KEYS[2], ARGV[3], ARGV[2])
+return redis.call('HGETALL', KEYS[1])
 """
 )
 
-# What only grows is nobody's: it may be marked until somebody delivers. What was held and has no holder was forgotten.
-# With a line and its stream: not while another turn's reply waits in them, which is older then.
-# -1: somebody else delivers; -2: forgotten; 0: an older one is not done.
+# Store the state of one part. Without a holder's name (a preview): only until a delivery holds the reply. With a line
+# and its stream: only while no other turn's entry waits in them.
+# -1: another process is the holder; -2: the reply was forgotten; 0: an older entry is not delivered yet.
 MARK = (
     _KEEP
     + """
@@ -142,18 +121,17 @@ return 1
 """
 )
 
-# What was forgotten meanwhile has no holder, and is not to come back.
+# Take an entry out of its stream and its line. -1: another process is the holder. A forgotten reply has no holder.
 DONE = """
 local holder = redis.call('HGET', KEYS[1], 'holder')
 if holder and holder ~= ARGV[1] then return -1 end
-if holder and ARGV[4] then redis.call('HSET', KEYS[1], unpack(ARGV, 4)) end
 redis.call('XACK', KEYS[3], ARGV[3], ARGV[2])
 redis.call('XDEL', KEYS[3], ARGV[2])
 redis.call('LREM', KEYS[2], 1, ARGV[2])
 return 1
 """
 
-# As many turns as ARGV[2] at most; how many there were.
+# Delete up to ARGV[2] turns of a conversation, and return how many there were.
 FORGET = """
 local ids = redis.call('ZRANGE', KEYS[1], 0, ARGV[2] - 1)
 for _, id in ipairs(ids) do redis.call('DEL', ARGV[1] .. id) end
@@ -161,23 +139,8 @@ if #ids > 0 then redis.call('ZREM', KEYS[1], unpack(ids)) end
 return #ids
 """
 
-# What is for one process alone: every entry of its streams, with the reply where that is still stored.
-ARRIVED = """
-local found = {}
-for number, stream in ipairs(KEYS) do
-  local root = string.match(stream, '^(.-})')
-  for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do
-    local fields = entry[2]
-    local turn = root .. ':turn:' .. fields[2] .. ':' .. fields[4]
-    local stored = redis.call('HMGET', turn, 'v', 'message')
-    found[#found + 1] = {number, entry[1], fields, stored}
-  end
-end
-return found
-"""
-
-# Of a page of turns, the newest first, the one of whose first parts one is sent, or shown, as the message ARGV[2];
-# empty where none is, and -1 where there are no more.
+# Look in one page of turns, newest first, for the turn with a part that is sent or shown as the platform's message
+# ARGV[2]; return its id, '' if the page has none, -1 if there are no more pages.
 TURN_OF = """
 local ids = redis.call('ZREVRANGE', KEYS[1], ARGV[3], ARGV[3] + ARGV[4] - 1)
 local sent, shown = 'sent:' .. ARGV[2], 'shown:' .. ARGV[2]

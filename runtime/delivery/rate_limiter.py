@@ -1,12 +1,12 @@
 """Keeps calls to a platform within its rates: final parts of replies, previews and typing signs.
 
-A final part goes at once while its chat and the platform have burst left. After that it waits for the documented
-rate. After a 429 nothing goes until the platform's pause is over, and for a minute after that there are no bursts.
-Previews and signs never wait in line and never use up a final part's burst: where they may not go now, their caller
-drops them.
+A final part goes at once while its chat and the platform have burst left; then it waits for the documented rate. After
+a 429, nothing goes until the platform's pause is over (`RateLimiter.hold`), and for a minute after that there are no
+bursts. Previews and signs never wait in line and never use up a final part's burst: if they may not go now, their
+caller drops them.
 
-`Limits` is pure: each method gets the time, in seconds on any clock that does not go back. `RateLimiter` waits on the
-event loop. The limits hold for one process: one gateway at a time serves a platform.
+`Limits` is pure: each method gets the time, in seconds on a monotonic clock. `RateLimiter` waits on the event loop. The
+limits hold for one process: one gateway at a time serves a platform.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from connectors.connector import Capabilities, Connector, CountsByMinute, SendFa
 from connectors.message import ConversationKey
 
 CHAT_BURST = 100
-"""Final parts that may go to one chat at once before its documented rate holds."""
+"""Final parts that may go to one chat before its documented rate holds."""
 OVERALL_BURST_SECONDS = 4.0
-"""Seconds' worth of the overall rate that may go at once."""
+"""The platform-wide burst, as seconds of the overall rate."""
 CALM_SECONDS = 60.0
-"""Time after a pause that a platform asked for, in which there are no bursts, previews and signs."""
+"""Time after a pause that a platform asked for, without bursts, previews and signs."""
 MINUTE_SECONDS = 61.0
-"""A platform's minute. The platform counts when calls arrive, and one call may take a second longer than another."""
+"""A platform's minute, and one second more: the platform counts when calls arrive, and some take longer than others."""
 _REMEMBERED_CHATS = 4096
 
 
 class Extra(Enum):
-    """A call that gives way to final parts."""
+    """A kind of call that gives way to final parts."""
 
     MESSAGE = auto()
     """The first message of a preview."""
@@ -43,30 +43,32 @@ class Extra(Enum):
     OPENING = auto()
     """The beginning of a preview that grows by the platform's own means."""
     ADDITION = auto()
-    """What is added to such a preview."""
+    """An addition to such a preview."""
     SIGN = auto()
     """A typing sign or a reaction."""
 
 
 class Bucket:
-    """Allows *burst* calls at once, then *rate* a second (the generic cell rate algorithm, ITU-T I.371). A rate of 0
-    is no limit."""
+    """Allows *burst* calls at once, then *rate* a second; a rate of 0 is no limit.
+
+    This is the generic cell rate algorithm (ITU-T I.371).
+    """
 
     def __init__(self, rate: float, burst: float = 1.0) -> None:
         self._interval = 1.0 / rate if rate > 0 else 0.0
-        self._ahead = max(0.0, burst - 1.0) * self._interval
+        self._tolerance = max(0.0, burst - 1.0) * self._interval
         self._next = -math.inf
-        """When the next call is due by the rate alone."""
+        """Time of the next call by the rate alone."""
         self._held_until = -math.inf
 
     def free_at(self) -> float:
-        """When the next call may be made."""
-        by_burst = max(self._next - self._ahead, self._held_until + CALM_SECONDS)
+        """Return when the next call may be made."""
+        by_burst = max(self._next - self._tolerance, self._held_until + CALM_SECONDS)
         return max(self._held_until, min(self._next, by_burst))
 
     def roomy_at(self) -> float:
-        """When the next call may be made that leaves half of the burst, and no pause was asked for lately."""
-        return max(self._next - self._ahead / 2, self._held_until + CALM_SECONDS)
+        """Return when the next call may be made that leaves half of the burst, and respects `CALM_SECONDS`."""
+        return max(self._next - self._tolerance / 2, self._held_until + CALM_SECONDS)
 
     def count(self, now: float) -> None:
         self._next = max(self._next, now) + self._interval
@@ -76,7 +78,7 @@ class Bucket:
         self._held_until = self._next = max(self._held_until, until)
 
     def is_idle(self, now: float) -> bool:
-        """Whether nothing that happened matters any more."""
+        """Return whether the past has no effect any more."""
         return max(self._next, self._held_until + CALM_SECONDS) <= now
 
 
@@ -88,18 +90,18 @@ class Window:
         self._half = max(1, most // 2)
 
     def free_at(self) -> float:
-        """When the next call may be made."""
+        """Return when the next call may be made."""
         return self._calls[0] + MINUTE_SECONDS if len(self._calls) == self._calls.maxlen else -math.inf
 
     def roomy_at(self) -> float:
-        """When the next call may be made that leaves half of the minute."""
+        """Return when the next call may be made that leaves half of the minute."""
         return self._calls[-self._half] + MINUTE_SECONDS if len(self._calls) >= self._half else -math.inf
 
     def count(self, now: float) -> None:
         self._calls.append(now)
 
     def is_idle(self, now: float) -> bool:
-        """Whether no call of the last minute is known."""
+        """Return whether there was no call in the last minute."""
         return not self._calls or self._calls[-1] + MINUTE_SECONDS <= now
 
 
@@ -115,8 +117,10 @@ class _Chat:
 
 
 class Limits:
-    """The rates of one platform. *most_in_a_minute* gives, for a chat, the messages and edits that it takes in a
-    minute; 0 for no such limit."""
+    """The rates of one platform.
+
+    *most_in_a_minute* returns how many messages and edits a chat takes in a minute, or 0 for no such limit.
+    """
 
     def __init__(self, rates: Capabilities, most_in_a_minute: Callable[[str], int] = lambda _: 0) -> None:
         self._rates = rates
@@ -131,73 +135,72 @@ class Limits:
         self._forget_beyond = _REMEMBERED_CHATS
 
     def chat_free_at(self, chat: str) -> float:
-        """When *chat* takes the next final part."""
-        place = self._chat(chat)
-        return max(place.finals.free_at(), place.minute.free_at() if place.minute else -math.inf)
+        """Return when *chat* takes the next final part."""
+        state = self._chat(chat)
+        return max(state.finals.free_at(), state.minute.free_at() if state.minute else -math.inf)
 
     def overall_free_at(self) -> float:
-        """When the platform takes the next final part, in whichever chat."""
+        """Return when the platform takes the next final part in any chat."""
         return self._overall.free_at()
 
     def take_final(self, chat: str, now: float) -> bool:
-        """Count a final part, if it may go now."""
+        """Count a final part and return True, if it may go now."""
         if max(self.chat_free_at(chat), self.overall_free_at()) > now:
             return False
-        place = self._chat(chat)
-        place.finals.count(now)
-        if place.minute:
-            place.minute.count(now)
+        state = self._chat(chat)
+        state.finals.count(now)
+        if state.minute:
+            state.minute.count(now)
         self._overall.count(now)
         self._forget_idle(now)
         return True
 
     def take_extra(self, chat: str, extra: Extra, now: float) -> float:
-        """Count a call that gives way, if it may go now, and return 0.0; else return the seconds until it might."""
-        place, own = self._chat(chat), self._extras.get(extra)
-        free_at = max(place.finals.roomy_at(), self._overall.roomy_at(), own.free_at() if own else -math.inf)
+        """Count a preview or sign and return 0.0, if it may go now; else return the seconds until it might."""
+        state, bucket = self._chat(chat), self._extras.get(extra)
+        free_at = max(state.finals.roomy_at(), self._overall.roomy_at(), bucket.free_at() if bucket else -math.inf)
         if extra is not Extra.SIGN:
-            free_at = max(free_at, place.previews.free_at(), place.minute.roomy_at() if place.minute else -math.inf)
+            free_at = max(free_at, state.previews.free_at(), state.minute.roomy_at() if state.minute else -math.inf)
         if free_at > now:
             return free_at - now
         self._overall.count(now)
-        if own:
-            own.count(now)
+        if bucket:
+            bucket.count(now)
         if extra is not Extra.SIGN:
-            place.previews.count(now)
-            if place.minute:
-                place.minute.count(now)
+            state.previews.count(now)
+            if state.minute:
+                state.minute.count(now)
         return 0.0
 
     def count_edit(self, now: float) -> None:
-        """Count an edit that gives a reply its last form. It waits for no preview; previews wait for it."""
+        """Count an edit that gives a reply its last form: previews wait for it, and it waits for none."""
         self._extras[Extra.EDIT].count(now)
 
     def hold(self, chat: str | None, until: float) -> None:
-        """Let nothing go to *chat*, or with None to anybody, before *until*."""
+        """Allow no call to *chat*, or with None to any chat, before *until*."""
         (self._overall if chat is None else self._chat(chat).finals).hold(until)
 
     def _chat(self, chat: str) -> _Chat:
-        place = self._chats.get(chat)
-        if place is None:
+        state = self._chats.get(chat)
+        if state is None:
             most, rates = self._most(chat), self._rates
             if most:
                 a_second = most / MINUTE_SECONDS
                 edits = min(rates.edits_per_second, a_second / 2)
-                place = _Chat(Bucket(a_second, most), Bucket(edits), Window(most))
+                state = _Chat(Bucket(a_second, most), Bucket(edits), Window(most))
             else:
-                place = _Chat(Bucket(rates.sends_per_second, CHAT_BURST), Bucket(rates.edits_per_second), None)
-            self._chats[chat] = place
-        return place
+                state = _Chat(Bucket(rates.sends_per_second, CHAT_BURST), Bucket(rates.edits_per_second), None)
+            self._chats[chat] = state
+        return state
 
     def _forget_idle(self, now: float) -> None:
         if len(self._chats) > self._forget_beyond:
-            self._chats = {name: place for name, place in self._chats.items() if not place.is_idle(now)}
+            self._chats = {name: state for name, state in self._chats.items() if not state.is_idle(now)}
             self._forget_beyond = max(_REMEMBERED_CHATS, 2 * len(self._chats))  # else each call would look
 
 
 class RateLimiter:
-    """Makes calls to the platform of *connector* wait. *clock* (by default the event loop's) and *sleep* are for
-    tests."""
+    """Makes calls to the platform of *connector* wait. The default *clock* is the event loop's."""
 
     def __init__(
         self,
@@ -215,10 +218,10 @@ class RateLimiter:
             self._limits = Limits(rates)
         self._overall_line = asyncio.Lock()
         self._lines: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        """By chat; each as long as somebody waits in it."""
+        """A lock for each chat while somebody waits for it."""
 
     async def wait_for_turn(self, key: ConversationKey) -> None:
-        """Wait until a final part for *key* may go; it is counted when this returns. First come, first served."""
+        """Wait until a final part for *key* may go, first come, first served, and count it."""
         if self.take_turn(key):
             return
         chat = self._chat(key)
@@ -232,7 +235,7 @@ class RateLimiter:
                         return
 
     def take_turn(self, key: ConversationKey) -> bool:
-        """Count a final part for *key*, if it may go now and nobody waits before it."""
+        """Count a final part for *key* and return True, if it may go now and no other waits before it."""
         chat = self._chat(key)
         line = self._lines.get(chat)
         if (line is not None and line.locked()) or self._overall_line.locked():
@@ -240,16 +243,15 @@ class RateLimiter:
         return self._limits.take_final(chat, self._clock())
 
     def take_extra(self, key: ConversationKey, extra: Extra) -> float:
-        """Count a preview or sign for *key*, if it may go now, and return 0.0; else return the seconds until it
-        might."""
+        """Count a preview or sign for *key* and return 0.0, if it may go now; else the seconds until it might."""
         return self._limits.take_extra(self._chat(key), extra, self._clock())
 
     def count_edit(self) -> None:
-        """Count an edit that gives a reply its last form, for platforms that limit all edits together."""
+        """Count an edit that gives a reply its last form; some platforms limit all edits together."""
         self._limits.count_edit(self._clock())
 
     def hold(self, key: ConversationKey, error: SendFailed) -> None:
-        """Let nothing go there, or anywhere if the platform means that, for as long as *error* asks for."""
+        """Allow no call to the chat of *key*, or to the platform, for the pause that *error* (a 429) asks for."""
         if error.retry_after_seconds:
             chat = None if error.everywhere else self._chat(key)
             self._limits.hold(chat, self._clock() + error.retry_after_seconds)
@@ -263,14 +265,14 @@ class RateLimiter:
 
 
 class RateLimiters:
-    """One rate limiter for each connector of the process, made by *make*."""
+    """One rate limiter for each connector of the process."""
 
     def __init__(self, make: Callable[[Connector], RateLimiter] = RateLimiter) -> None:
         self._make = make
         self._limiters: dict[str, RateLimiter] = {}
 
     def of(self, connector: Connector) -> RateLimiter:
-        """The rate limiter of all calls to *connector*'s platform."""
+        """Return the rate limiter of all calls to *connector*'s platform."""
         limiter = self._limiters.get(connector.name)
         if limiter is None:
             limiter = self._limiters[connector.name] = self._make(connector)

@@ -1,4 +1,10 @@
-"""Sends one reply, part by part: each part's state is stored before the platform is called."""
+"""Sends stored replies through the connectors of this process, part by part.
+
+Each part's state is stored in the outbox before and after the platform is called, so a reply that is delivered again,
+by whichever process, goes on from where it stopped. A call that the platform refuses for now is repeated after the
+pause that the platform asks for (`runtime.delivery.rate_limiter`), or after a growing random pause. If the outcome of a
+call is unknown, the platform is asked for the part; if it cannot be asked, ``DELIVERY_AMBIGUOUS`` decides.
+"""
 
 from __future__ import annotations
 
@@ -7,110 +13,170 @@ import itertools
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 import structlog
 
 from connectors.connector import AppendsText, Connector, EditsMessages, ReadsBack, SendFailed
 from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessage, OutboundPart, Receipt
-from runtime.coordination import Given
-from runtime.delivery.outbox import Forgotten, Held, PartState, PartStates, Stage, drafted
+from runtime.coordination import StreamEntry
+from runtime.delivery.outbox import Outbox, PartState, ReplyForgotten, Stage
 from runtime.delivery.rate_limiter import RateLimiter, RateLimiters
 
+LONG_TEXT_CHARACTERS = 20_000
+"""A longer reply is rendered off the event loop."""
 _BACKOFF_SECONDS = (1.0, 30.0)
-"""First and longest pause between attempts, where the platform asks for none."""
+"""First and longest pause between attempts, if the platform asks for none."""
 _GIVE_UP_SECONDS = 600.0
-"""How long a part that the platform does not take now is offered again: a platform's usual outage."""
+"""How long a part that the platform does not take now is tried again: a platform's usual outage."""
 _SEND_SECONDS = 90.0
-"""Longer than any connector's own time-out: what a send may take before its outcome counts as unknown."""
+"""Longer than any connector's own time-out; after that the outcome of a call counts as unknown."""
 _SETTLING_SECONDS = 2.0
-"""How long a platform gets to show what may be on its way, before it is asked for it."""
+"""How long a platform gets to show a message before it is asked for it."""
 _NONCE_SECONDS = 120.0
-"""For how long a platform surely knows a part again by its nonce; Discord says "a few minutes"."""
+"""How long a platform certainly recognises a part by its nonce; Discord says "a few minutes"."""
 _Result = TypeVar("_Result")
 _log = structlog.get_logger()
 
 
-class Sending:
-    """One reply on its way."""
+class NoConnector(AgentRuntimeError):
+    """There is no connector of that name in this process."""
+
+    user_text = "I cannot send a reply here."
+
+
+class Delivery:
+    """Delivers replies through *connectors* (by name), within the limits of their platforms.
+
+    *ambiguous* says what happens to a part if nobody can find out whether it was sent.
+    """
 
     def __init__(
         self,
-        states: PartStates,
+        outbox: Outbox,
+        connectors: Mapping[str, Connector],
+        rate_limiters: RateLimiters,
+        ambiguous: Literal["skip", "resend"],
+    ) -> None:
+        self._outbox = outbox
+        self._connectors = connectors
+        self._rate_limiters = rate_limiters
+        self._ambiguous = ambiguous
+
+    async def deliver(self, key: ConversationKey, turn_id: str, entry: StreamEntry | None = None) -> int:
+        """Send what is unsent of a turn's stored reply, and return its number of parts.
+
+        With *entry*, the reply waits for older entries of its conversation, and the entry is taken away afterwards. No
+        part of a silent reply is sent, but a preview of it gets its last form. Raises `SendFailed` if a part is
+        refused for good, `NoConnector`, `runtime.delivery.outbox.OlderReplyWaits`, `connectors.message.Superseded` and
+        `connectors.message.StoreUnavailable`.
+        """
+        connector = self._connectors.get(key.connector)
+        if connector is None:
+            raise NoConnector(f"no connector {key.connector!r} runs in this process")
+        if connector.capabilities.local:
+            return await self._hand_over(connector, key, turn_id)
+        reply = await self._outbox.hold(key, turn_id, entry)
+        parts: Sequence[OutboundPart] = ()
+        if reply.message is not None:
+            if not reply.message.silent or reply.states:
+                parts = await render_reply(connector, reply.message)
+            rate_limiter = self._rate_limiters.of(connector)
+            sender = _ReplySender(
+                self._outbox, rate_limiter, self._ambiguous, connector, reply.message, dict(reply.states)
+            )
+            try:
+                await sender.send_all(parts)
+                _log.info("reply.delivered", parts=len(parts), kind=reply.message.kind)
+            except ReplyForgotten:
+                pass
+        if entry is not None:
+            await self._outbox.done(key, turn_id, entry)
+        return len(parts)
+
+    async def give_up(self, key: ConversationKey, turn_id: str, entry: StreamEntry) -> None:
+        """Take the entry of an undeliverable reply away. Raises as `deliver`."""
+        await self._outbox.done(key, turn_id, entry)
+
+    async def _hand_over(self, connector: Connector, key: ConversationKey, turn_id: str) -> int:
+        """Give a reply to people who are connected to this process; others find it in the conversation's history."""
+        message = await self._outbox.load(key, turn_id)
+        if message is None:
+            return 0
+        parts = connector.render(message)
+        for part in parts:
+            await connector.send(message, part)
+        _log.info("reply.delivered", parts=len(parts), kind=message.kind)
+        return len(parts)
+
+
+class _ReplySender:
+    """Brings all parts of one reply from *states* to their last form."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
         rate_limiter: RateLimiter,
         ambiguous: Literal["skip", "resend"],
         connector: Connector,
-        held: Held,
         message: OutboundMessage,
-        *,
-        may_go: bool,
+        states: Mapping[int, PartState],
     ) -> None:
-        self._states = states
+        self._outbox = outbox
         self._rate_limiter = rate_limiter
         self._ambiguous = ambiguous
         self._connector = connector
-        self._held = held
         self._message = message
-        self._may_go = may_go
-        """Whether the next call has had its turn already."""
-        self._begun = held.begun
+        self._states = states
 
-    async def settle_all(self, parts: Sequence[OutboundPart], *, keep_last: bool) -> dict[int, PartState]:
-        """Have *parts* shown in their last form, from whichever states. With *keep_last* what became of the last one is
-        not stored but returned, where nothing is left to be done after it."""
-        left_over = [state for index, state in self._held.states.items() if index >= len(parts)]
+    async def send_all(self, parts: Sequence[OutboundPart]) -> None:
         for part in parts:
-            become = await self._settle(part)
-            if become is None:
+            state = self._states.get(part.index, PartState())
+            if state.stage in (Stage.SENT, Stage.AMBIGUOUS):
                 continue
-            if keep_last and part is parts[-1] and not left_over:
-                return {part.index: become}
-            await self._states.mark(self._message, part.index, become.stage, become.message_id, held=True)
-        for state in left_over:  # what was shown while the reply grew, and is no part of what it became
-            await self._take_back(state)
-        return {}
+            receipt = await self._complete(part, state)
+            if receipt is None:
+                await self._mark(part, Stage.AMBIGUOUS)
+            else:
+                await self._mark(part, Stage.SENT, receipt.message_id)
+        for index, state in self._states.items():
+            if index >= len(parts):  # the preview was longer than the reply
+                await self._take_back(state)
 
-    async def _settle(self, part: OutboundPart) -> PartState | None:
-        """What became of *part*; None where that is stored already."""
-        state = self._held.states.get(part.index, PartState())
-        if state.stage in (Stage.SENT, Stage.AMBIGUOUS):
-            return None
-        receipt = await self._settled(part, state)
-        return PartState(Stage.AMBIGUOUS) if receipt is None else PartState(Stage.SENT, receipt.message_id)
-
-    async def _settled(self, part: OutboundPart, state: PartState) -> Receipt | None:
-        """The receipt of *part* in its last form; None where it stays unknown whether it was sent."""
+    async def _complete(self, part: OutboundPart, state: PartState) -> Receipt | None:
+        """Return the receipt of *part* in its last form; None if it stays unknown whether it was sent."""
+        receipt = None
         if state.stage is Stage.SHOWN:
-            receipt = await self._finish(part, state)
-            if receipt is not None:
-                return receipt
-        if state.stage is Stage.DRAFTING and not part.file_name:
+            receipt = await self._finish_preview(part, state)
+        elif state.stage is Stage.DRAFTING and not part.file_name:
             receipt = await self._finish_draft(part)
-            if receipt is not None:
-                return receipt
-        if state.stage is Stage.SENDING and not self._is_known_again(state):
-            # The process died between the call and its receipt.
-            receipt, known = await self._read_back(part)
-            if not known:
-                self._count(part, "interrupted")
-            if receipt is not None or (not known and self._ambiguous == "skip"):
-                return receipt
-        return await self._send(part)
+        elif state.stage is Stage.SENDING and not self._has_live_nonce(state):
+            # The process ended between the call and its receipt.
+            receipt, is_known = await self._read_back(part)
+            if not is_known:
+                self._log_ambiguous(part, "interrupted")
+                if self._ambiguous == "skip":
+                    return None
+        return receipt if receipt is not None else await self._send(part)
 
-    def _count(self, part: OutboundPart, why: str) -> None:
-        _log.warning("reply.ambiguous", part=part.index, why=why, then=self._ambiguous)
+    def _has_live_nonce(self, state: PartState) -> bool:
+        """Return whether the platform recognises the part, so that sending it again shows it once."""
+        # A start in the future (beyond a second of rounding) comes from another clock: the send may be long ago.
+        age = time.time() - state.since
+        return self._connector.capabilities.idempotency == "nonce" and -1.0 <= age < _NONCE_SECONDS
 
-    async def _finish(self, part: OutboundPart, state: PartState) -> Receipt | None:
-        """Give what is shown its last form; None where that cannot be, and it is gone. A text never becomes a file."""
+    async def _finish_preview(self, part: OutboundPart, state: PartState) -> Receipt | None:
+        """Edit a shown preview to its last form; return None if that is impossible, after taking the preview back."""
         receipt, connector, message = Receipt(state.message_id), self._connector, self._message
-        if isinstance(connector, EditsMessages) and not part.file_name:
+        if isinstance(connector, EditsMessages) and not part.file_name:  # a text cannot become a file
             self._rate_limiter.count_edit()
-            for waits in (True, False):
+            for can_wait in (True, False):
                 try:
-                    await self._until_taken(part, lambda: _within(connector.edit(message, part, receipt)))
+                    await self._retry(part, lambda: _limit_time(connector.edit(message, part, receipt)))
                 except SendFailed as error:
-                    if waits and error.retry_after_seconds:
-                        continue  # it stands there: a message in its place would have to wait as long
+                    if can_wait and error.retry_after_seconds:
+                        continue  # a new message would have to wait as long
                     _log.info("reply.resent", part=part.index, why=str(error))
                     break
                 return receipt
@@ -118,30 +184,32 @@ class Sending:
         return None
 
     async def _finish_draft(self, part: OutboundPart) -> Receipt | None:
-        """Give a preview its last form, if nobody knows whether its first message arrived; None where the platform
-        does not show it, or cannot be asked."""
-        connector, message, draft = self._connector, self._message, drafted(part)
+        """Edit a preview to its last form if it is unknown whether its first message arrived.
+
+        Return None if the platform does not show the preview, or cannot be asked.
+        """
+        connector, message, draft = self._connector, self._message, draft_of(part)
         if not isinstance(connector, EditsMessages):
             return None
+        shown: Receipt | None
         if connector.capabilities.idempotency == "nonce":
-            # If the preview is there, its receipt comes back; if not, or it is too long ago, this sends the part.
-            shown = await self._until_taken(part, lambda: _within(connector.send(message, draft)))
+            # Returns the preview's receipt if the preview arrived; else, or after too long, this sends the part.
+            shown = await self._retry(part, lambda: _limit_time(connector.send(message, draft)))
         else:
-            found, known = await self._read_back(draft)
-            if found is None and isinstance(connector, AppendsText):
-                found, known = await self._begun_by_words(connector, part), False
-            if found is None:
+            shown, is_known = await self._read_back(draft)
+            if shown is None and isinstance(connector, AppendsText):
+                shown, is_known = await self._find_beginning(connector, part), False
+            if shown is None:
                 # The reply is sent below the preview, if that arrived: it says more, and is never skipped.
-                if not known:
+                if not is_known:
                     _log.warning("reply.ambiguous", part=part.index, why="preview", then="resend")
                 return None
-            shown = found
-        return await self._finish(part, PartState(Stage.SHOWN, shown.message_id))
+        return await self._finish_preview(part, PartState(Stage.SHOWN, shown.message_id))
 
-    async def _begun_by_words(self, connector: AppendsText, part: OutboundPart) -> Receipt | None:
-        """What seems to be the beginning of *part*, where the platform shows any."""
+    async def _find_beginning(self, connector: AppendsText, part: OutboundPart) -> Receipt | None:
+        """Return the message that seems to be the beginning of *part*, if the platform shows any."""
         try:
-            return await self._until_taken(part, lambda: _within(connector.find_beginning(self._message, part)))
+            return await self._retry(part, lambda: _limit_time(connector.find_beginning(self._message, part)))
         except SendFailed as error:
             _log.warning("reply.not_read_back", part=part.index, why=str(error))
             return None
@@ -150,40 +218,50 @@ class Sending:
         if state.stage is not Stage.SHOWN or not isinstance(self._connector, EditsMessages):
             return
         try:
-            await _within(self._connector.take_back(self._message, Receipt(state.message_id)))
+            await _limit_time(self._connector.take_back(self._message, Receipt(state.message_id)))
         except SendFailed as error:
             _log.warning("reply.left_over", why=str(error))
 
     async def _send(self, part: OutboundPart) -> Receipt | None:
-        """The receipt; None where the outcome is unknown and the part is not to be sent again."""
+        """Return the receipt; None if the outcome is unknown and the part is not to be sent again."""
 
-        async def once() -> Receipt | None:
-            await self._mark_sending(part)
+        async def send_once() -> Receipt | None:
+            await self._mark(part, Stage.SENDING)
             try:
-                return await _within(self._connector.send(self._message, part))
+                return await _limit_time(self._connector.send(self._message, part))
             except SendFailed as error:
                 if not error.ambiguous:
                     await self._mark(part, Stage.UNSENT)
                 elif self._connector.capabilities.idempotency != "nonce":
                     if isinstance(self._connector, ReadsBack):
                         await asyncio.sleep(_SETTLING_SECONDS)
-                    receipt, known = await self._read_back(part)
-                    if not known:
-                        self._count(part, str(error))
-                    if receipt is not None or (not known and self._ambiguous == "skip"):
+                    receipt, is_known = await self._read_back(part)
+                    if not is_known:
+                        self._log_ambiguous(part, str(error))
+                    if receipt is not None or (not is_known and self._ambiguous == "skip"):
                         return receipt
                 raise
 
-        return await self._until_taken(part, once)
+        return await self._retry(part, send_once)
 
-    async def _until_taken(self, part: OutboundPart, call: Callable[[], Awaitable[_Result]]) -> _Result:
-        """What *call* gives, tried again while that may help. Raises its last `SendFailed`."""
+    async def _read_back(self, part: OutboundPart) -> tuple[Receipt | None, bool]:
+        """Return the receipt of *part* if the platform shows it, and whether the platform could be asked."""
+        connector = self._connector
+        if not isinstance(connector, ReadsBack):
+            return None, False
+        try:
+            found = await self._retry(part, lambda: _limit_time(connector.find(self._message.key, part)))
+        except SendFailed as error:
+            _log.warning("reply.not_read_back", part=part.index, why=str(error))
+            return None, False
+        return found, True
+
+    async def _retry(self, part: OutboundPart, call: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Return the result of *call*, repeated while that may help. Raises its last `SendFailed`."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _GIVE_UP_SECONDS
         for attempt in itertools.count(1):
-            if not self._may_go:
-                await self._rate_limiter.wait_for_turn(self._message.key)
-            self._may_go = False
+            await self._rate_limiter.wait_for_turn(self._message.key)
             try:
                 return await call()
             except SendFailed as error:
@@ -198,145 +276,35 @@ class Sending:
                     await asyncio.sleep(wait)
         raise AssertionError("the loop returns or raises")
 
-    async def _read_back(self, part: OutboundPart) -> tuple[Receipt | None, bool]:
-        """The receipt of a part of which nobody knows, if the platform shows it; and whether it could be asked."""
-        connector = self._connector
-        if not isinstance(connector, ReadsBack):
-            return None, False
-        try:
-            found = await self._until_taken(part, lambda: _within(connector.find(self._message.key, part)))
-        except SendFailed as error:
-            _log.warning("reply.not_read_back", part=part.index, why=str(error))
-            return None, False
-        return found, True
+    async def _mark(self, part: OutboundPart, stage: Stage, message_id: str = "") -> None:
+        await self._outbox.mark(self._message, part.index, stage, message_id, as_holder=True)
 
-    async def _mark_sending(self, part: OutboundPart) -> None:
-        if part.index == 0 and self._begun:
-            self._begun = False  # it was marked with the hold; a repetition marks anew
-        else:
-            await self._mark(part, Stage.SENDING)
+    def _log_ambiguous(self, part: OutboundPart, why: str) -> None:
+        _log.warning("reply.ambiguous", part=part.index, why=why, then=self._ambiguous)
 
-    async def _mark(self, part: OutboundPart, stage: Stage) -> None:
-        await self._states.mark(self._message, part.index, stage, held=True)
 
-    def _is_known_again(self, state: PartState) -> bool:
-        """Whether the platform would recognise the part, so that sending it again shows it once."""
-        # In the future where clocks differ (a second of that is rounding): then it may be long ago.
-        age = time.time() - state.since
-        return self._connector.capabilities.idempotency == "nonce" and -1.0 <= age < _NONCE_SECONDS
+def draft_of(part: OutboundPart) -> OutboundPart:
+    """Return *part* with a preview's own token: a platform that knows the token again would drop the last form."""
+    return replace(part, token=f"{part.token}.draft")
+
+
+async def render_reply(connector: Connector, message: OutboundMessage) -> Sequence[OutboundPart]:
+    """Return *message* in the parts that *connector* sends; a long text is rendered in a thread."""
+    if len(message.text) > LONG_TEXT_CHARACTERS:
+        return await asyncio.to_thread(connector.render, message)
+    return connector.render(message)
 
 
 def _backoff_seconds(attempt: int) -> float:
-    """Full jitter: anything up to a bound that doubles with each attempt."""
+    """Return a pause with full jitter: anything up to a bound that doubles with each attempt."""
     first, longest = _BACKOFF_SECONDS
     return random.uniform(0, min(longest, first * 2.0 ** min(attempt - 1, 20)))  # noqa: S311 - jitter, no secret
 
 
-async def _within(sending: Awaitable[_Result]) -> _Result:
-    """What *sending* returns. A send that never ends is one of unknown outcome."""
+async def _limit_time(call: Awaitable[_Result]) -> _Result:
+    """Return the result of *call*; a call that never ends has an unknown outcome (`SendFailed`)."""
     try:
         async with asyncio.timeout(_SEND_SECONDS):
-            return await sending
+            return await call
     except TimeoutError as error:
         raise SendFailed(f"no answer within {_SEND_SECONDS:g} s", retryable=True, ambiguous=True) from error
-
-
-# ---- delivery ----
-#
-# Delivers what the runtime says by the connectors of this process.
-#
-# What became of each part is kept in `runtime.delivery.outbox`: a reply that is delivered again, by whichever
-# process, goes
-# on where it stopped. How it is sent, part by part, is in `runtime.delivery.sender`.
-
-
-LONG_TEXT_CHARACTERS = 20_000
-"""Beyond this a reply is rendered off the event loop."""
-
-
-class NoConnector(AgentRuntimeError):
-    """There is no connector of that name in this process."""
-
-    user_text = "I cannot send a reply here."
-
-
-class Delivery:
-    """Sends replies by the process's *connectors* (by name), within the limits of their platforms.
-
-    *ambiguous* says what is done with a part of which nobody can find out whether it was sent.
-    """
-
-    def __init__(
-        self,
-        states: PartStates,
-        connectors: Mapping[str, Connector],
-        rate_limiters: RateLimiters,
-        ambiguous: Literal["skip", "resend"],
-    ) -> None:
-        self._states = states
-        self._connectors = connectors
-        self._rate_limiters = rate_limiters
-        self._ambiguous = ambiguous
-
-    async def deliver(
-        self, key: ConversationKey, turn_id: str, given: Given | None = None, known: OutboundMessage | None = None
-    ) -> int:
-        """Send the stored reply of a turn, or what of it was not sent yet; how many parts it has.
-
-        With *given*, the entry by which the reply waits, its turn in the conversation is kept, and the entry is done
-        afterwards. *known* is the reply, where it need not be read. Of a silent reply nothing is sent.
-        Each part's state is stored before it is sent; what people have seen growing gets its last form. Raises
-        `SendFailed` when a part is refused for good, `NoConnector`, `runtime.delivery.outbox.NotNext`,
-        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
-        """
-        connector = self._connectors.get(key.connector)
-        if connector is None:
-            raise NoConnector(f"no connector {key.connector!r} runs in this process")
-        if connector.capabilities.local:
-            return await self._hand_over(connector, key, turn_id, known)
-        rate_limiter = self._rate_limiters.of(connector)
-        # To say at once that the first part is being sent, it has to be: nothing may come between.
-        parts = await rendered(connector, known) if known is not None and not known.silent else ()
-        at_once = bool(parts) and rate_limiter.take_turn(key)
-        held = await self._states.hold(key, turn_id, given, known, begin=at_once)
-        if held.message is not None:
-            if not held.message.silent or held.states:  # what was shown of it before gets its last form
-                parts = parts or await rendered(connector, held.message)
-            sending = Sending(
-                self._states, rate_limiter, self._ambiguous, connector, held, held.message, may_go=at_once
-            )
-            try:
-                last = await sending.settle_all(parts, keep_last=given is not None)
-                _log.info("reply.delivered", parts=len(parts), kind=held.message.kind)
-            except Forgotten:
-                last = {}  # what is left of it is not to be seen, and holds up nobody
-        else:
-            parts, last = (), {}  # it was forgotten, or is delivered
-        if given is not None:
-            await self._states.done(key, turn_id, given, last)
-        return len(parts)
-
-    async def give_up(self, key: ConversationKey, turn_id: str, given: Given) -> None:
-        """Take the entry of a reply away that cannot be delivered. Raises `connectors.message.Superseded` where another
-        process delivers it now, and `connectors.message.StoreUnavailable`."""
-        await self._states.done(key, turn_id, given)
-
-    async def _hand_over(
-        self, connector: Connector, key: ConversationKey, turn_id: str, known: OutboundMessage | None
-    ) -> int:
-        """Answer people who are connected to this process; who has gone finds the reply in the conversation."""
-        message = known if known is not None else await self._states.load(key, turn_id)
-        parts = connector.render(message) if message is not None else ()
-        for part in parts:
-            assert message is not None
-            await connector.send(message, part)
-        await asyncio.sleep(0)  # who waits for it has it first
-        _log.info("reply.delivered", parts=len(parts), kind=message.kind if message else "")
-        return len(parts)
-
-
-async def rendered(connector: Connector, message: OutboundMessage) -> Sequence[OutboundPart]:
-    """*message* in the parts that *connector* sends, worked out in a thread where the text is long."""
-    if len(message.text) > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(connector.render, message)
-    return connector.render(message)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from connectors.message import StoreUnavailable, Superseded
-from runtime.coordination import renews_after
+from runtime.coordination import renew_interval
 from runtime.turns.batch import Lease
 from runtime.turns.mailbox import Mailbox
 
@@ -60,13 +60,13 @@ async def _renew_lease(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> 
                     return
             except StoreUnavailable:
                 failed = True  # while it is away, nobody can take the lease either; soon after it is back they can
-            await asyncio.sleep(renews_after(lease_seconds, failed=failed))
+            await asyncio.sleep(renew_interval(lease_seconds, failed=failed))
 
     # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it. Most turns are
     # over before it is needed.
     tasks: list[asyncio.Task[None]] = []
     timer = asyncio.get_running_loop().call_later(
-        renews_after(lease_seconds), lambda: tasks.append(asyncio.create_task(renew()))
+        renew_interval(lease_seconds), lambda: tasks.append(asyncio.create_task(renew()))
     )
     try:
         yield

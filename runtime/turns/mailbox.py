@@ -30,7 +30,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
-from runtime.coordination import GROUP, Given, WorkStreams
+from runtime.coordination import GROUP, StreamEntry, WorkStreams
 from runtime.turns import mailbox_scripts as scripts
 from runtime.turns.batch import (
     AmendResult,
@@ -192,17 +192,17 @@ class Mailbox:
     async def offers(self, partitions: Collection[int], each: int) -> list[WorkItem]:
         """Conversations of *partitions* that nobody was given yet, at most *each* of every one."""
         names = [self._work(partition_tag(partition)) for partition in partitions]
-        return [_offer(given) for given in await self._streams.offered(names, each)]
+        return [_offer(given) for given in await self._streams.read_new(names, each)]
 
     async def abandoned(self, silent_seconds: float, most: int, *, spares: bool = False) -> list[WorkItem]:
         """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one, at most so
-        many. *spares*: none of the living, see `WorkStreams.abandoned`."""
-        found = await self._streams.abandoned(self._all_work, silent_seconds, most, most, spares=spares)
+        many. *spares*: none of the living, see `WorkStreams.reclaim`."""
+        found = await self._streams.reclaim(self._all_work, silent_seconds, most, spares=spares)
         return [_offer(given) for given in found]
 
     async def pass_on(self, offers: Sequence[WorkItem]) -> None:
         """Let others have the conversations of *offers*, none of them claimed: behind what else waits."""
-        await self._streams.behind(Given(self._work(offer.key.tag), offer.entry, {}) for offer in offers)
+        await self._streams.requeue(StreamEntry(self._work(offer.key.tag), offer.entry, {}) for offer in offers)
 
     async def claim(self, offer: WorkItem) -> Lease | None:
         """Hold the conversation of *offer*; every earlier hold of it is void. None if nothing waits in it."""
@@ -334,7 +334,7 @@ def _check(answer: object) -> None:
         raise Superseded("another worker holds the conversation now")
 
 
-def _offer(given: Given) -> WorkItem:
+def _offer(given: StreamEntry) -> WorkItem:
     return WorkItem(ConversationKey.decode(given.fields["key"]), given.id)
 
 

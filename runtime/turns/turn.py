@@ -281,7 +281,7 @@ class Turns:
         if not signals.dropped or progress.text or len(batch.envelopes) > 1:
             return False
         try:
-            return not (batch.resumed and await self._outbox.states.of_turn(batch.key, batch.turn_id))
+            return not (batch.resumed and await self._outbox.part_states(batch.key, batch.turn_id))
         except StoreUnavailable:
             return False
 

@@ -14,7 +14,7 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
-from runtime.coordination import Hub, News, asks_after
+from runtime.coordination import Hub, News, reclaim_interval
 from runtime.delivery import tell_none_comes
 from runtime.observability import about
 from runtime.turns.batch import Batch, BatchGrown, Lane, Lease, WorkItem
@@ -209,7 +209,7 @@ class Worker:
             self._reclaims = True
             self._rung |= set(range(PARTITIONS))
             self._bell.set()
-            await asyncio.sleep(min(SWEEP_SECONDS, asks_after(self._lease_seconds)))
+            await asyncio.sleep(min(SWEEP_SECONDS, reclaim_interval(self._lease_seconds)))
 
     async def _serve(self, offer: WorkItem) -> None:
         """Answer everything that waits in the mailbox of *offer*."""

@@ -14,7 +14,8 @@ from config.settings import Settings
 from connectors.connector import Capabilities
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from grounding.transcript import EntryRole
-from runtime.delivery import Delivery, PartStates, RateLimiters
+from runtime.coordination import Hub
+from runtime.delivery import Delivery, Outbox, RateLimiters
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written
@@ -87,10 +88,10 @@ async def test_a_part_that_seems_to_have_been_sent_in_the_future_counts_as_one_o
     clock: Clock, redis: Redis
 ) -> None:
     """Who sent it had another clock: it may be long ago, and the nonce forgotten."""
-    paper, states = Nonces(), PartStates(redis, clock)
-    delivery = Delivery(states, {"paper": paper}, RateLimiters(), "skip")
+    paper, outbox = Nonces(), Outbox(redis, Hub(redis, shared=False), clock=clock)
+    delivery = Delivery(outbox, {"paper": paper}, RateLimiters(), "skip")
     reply = OutboundMessage(ConversationKey("acme", "paper", PLACE), "t1", "the answer")
-    await states.put(reply, "paper")
+    await outbox.put(reply, ["paper"])
     clock.off, paper.dies = HOUR, True
     with pytest.raises(asyncio.CancelledError):
         await delivery.deliver(reply.key, "t1")

@@ -75,8 +75,8 @@ class Process:
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
         rate_limiters = RateLimiters()
-        shows = Shows(connectors, self.outbox.states, rate_limiters, self.hub)
-        delivery = Delivery(self.outbox.states, connectors, rate_limiters, then)
+        shows = Shows(connectors, self.outbox, rate_limiters, self.hub)
+        delivery = Delivery(self.outbox, connectors, rate_limiters, then)
         self.deliverer = Deliverer(settings, self.outbox, connectors, delivery, shows, self.hub, alone=alone)
 
     async def put(self, message: OutboundMessage) -> bool:
@@ -98,7 +98,7 @@ class Process:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliverer, "SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(deliverer, "_TURN_SECONDS", 0.01)
-    monkeypatch.setattr(deliverer, "_RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(stores, "RETRY_SECONDS", (0.01, 0.02))
 
 
 async def until(happened: Any) -> None:
@@ -143,7 +143,7 @@ async def test_a_later_reply_waits_for_the_earlier_one_of_a_dead_process(redis: 
     shown: list[str] = []
     dead = Process(redis, settings(), Paper(shown))
     await dead.put(FIRST)
-    assert len(await dead.outbox.streams.offered([stream_of(KEY.partition, "paper")], 1)) == 1
+    assert len(await dead.outbox.streams.read_new([stream_of(KEY.partition, "paper")], 1)) == 1
     async with Process(redis, settings(turn_lease_seconds=1), Paper(shown)).running() as living:
         await living.put(SECOND)
         await until_none_wait(redis)
@@ -164,20 +164,20 @@ async def test_a_delivery_that_was_taken_over_marks_nothing_and_gives_nothing_ba
         other.paper.open.clear()
         await slow.put(FIRST)
         await until(lambda: slow.paper.asked)
-        other.deliverer.take(await other.outbox.streams.abandoned([stream], 0.0, 10))
+        other.deliverer._line_up(await other.outbox.streams.reclaim([stream], 0.0, 10))
         await until(lambda: other.paper.asked)
 
         slow.paper.refuses = refuses
         slow.paper.open.set()
         await until(lambda: not slow.deliverer._lines)
-        states = await other.outbox.states.of_turn(KEY, "t1")
+        states = await other.outbox.part_states(KEY, "t1")
 
         assert await waiting(redis) == ["t1"]
         assert states[0].stage is Stage.SENDING
 
         other.paper.open.set()
         await until_none_wait(redis)
-        states = await other.outbox.states.of_turn(KEY, "t1")
+        states = await other.outbox.part_states(KEY, "t1")
         assert (states[0].stage, states[0].message_id) == (Stage.SENT, "paper1")
 
 
@@ -192,7 +192,7 @@ async def test_what_another_process_was_given_is_not_begun_by_the_one_that_lost_
         await slow.put(FIRST)
         await slow.put(SECOND)
         await until(lambda: slow.paper.asked)
-        assert len(await other.outbox.streams.abandoned([stream], 0.0, 10)) == 2
+        assert len(await other.outbox.streams.reclaim([stream], 0.0, 10)) == 2
         slow.paper.open.set()
         await until(lambda: not slow.deliverer._lines)
 
@@ -204,7 +204,7 @@ async def test_renewing_takes_nothing_back_that_another_process_was_given(redis:
     mine, others = WorkStreams(redis), WorkStreams(redis)
     await redis.xadd("ar:x", {"key": "a"})
     await redis.xadd("ar:x", {"key": "b"})
-    given = await mine.offered(["ar:x"], 10)
+    given = await mine.read_new(["ar:x"], 10)
     await redis.xclaim("ar:x", "workers", others.consumer, 0, [given[0].id])
     await redis.xclaim("ar:x", "workers", mine.consumer, 0, [given[1].id], idle=5_000)
 
@@ -213,7 +213,7 @@ async def test_renewing_takes_nothing_back_that_another_process_was_given(redis:
 
     assert [one["consumer"] for one in pending] == [others.consumer, mine.consumer]
     assert pending[1]["time_since_delivered"] < 5_000
-    assert [one.fields["key"] for one in await mine.mine(["ar:x"])] == ["b"]
+    assert [one.fields["key"] for one in await mine.read_own(["ar:x"])] == ["b"]
 
 
 async def test_an_entry_that_was_taken_away_without_its_line_holds_up_nobody(
@@ -223,61 +223,11 @@ async def test_an_entry_that_was_taken_away_without_its_line_holds_up_nobody(
     shown: list[str] = []
     early = Process(redis, settings(), Paper(shown))
     await early.put(FIRST)
-    (given,) = await early.outbox.streams.offered([stream_of(KEY.partition, "paper")], 1)
-    await early.outbox.streams.done(given)
+    (given,) = await early.outbox.streams.read_new([stream_of(KEY.partition, "paper")], 1)
+    await early.outbox.streams.remove(given)
     async with Process(redis, settings(), Paper(shown)).running() as later:
         await later.put(SECOND)
         await until(lambda: shown == ["second"])
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls of scripts and commands that name a conversation or its turns."""
-    made: list[str] = []
-    command = stores.Client.execute_command
-
-    async def execute_command(self: Any, *args: Any, **options: Any) -> Any:
-        if any(KEY.encoded in str(arg) for arg in args):
-            made.append(str(args[0]))
-        return await command(self, *args, **options)
-
-    monkeypatch.setattr(stores.Client, "execute_command", execute_command)
-    return made
-
-
-async def test_a_short_reply_costs_three_calls_to_the_store(
-    redis: Redis, settings: MakeSettings, calls: list[str]
-) -> None:
-    """It is stored and given in one, held and begun in one, and done in one, however much waits elsewhere."""
-    async with Process(redis, settings(), Paper([])).running() as process:
-        await process.put(FIRST)  # the scripts are known from here on
-        await until_none_wait(redis)
-        calls.clear()
-        await process.put(SECOND)
-        await until_none_wait(redis)
-
-    assert calls == ["EVALSHA", "EVALSHA", "EVALSHA"]
-
-
-async def test_a_reply_to_who_is_connected_to_this_process_costs_one_call_to_the_store(
-    redis: Redis, settings: MakeSettings, calls: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deliverer, "_TIDY_SECONDS", 0.05)
-    shown: list[str] = []
-    key = replace(KEY, connector="room")
-    async with Process(redis, settings(), Paper(shown, "room")).running() as process:
-        address = f"room@{process.hub.name}"
-        await process.outbox.put(replace(FIRST, key=key), [address])
-        await until(lambda: shown)
-        calls.clear()
-        await process.outbox.put(replace(SECOND, key=key), [address])
-        await until(lambda: len(shown) == 2)
-        async with asyncio.timeout(5):
-            while await waiting(redis, address):
-                await asyncio.sleep(0.01)
-
-    assert shown == ["first", "second"]
-    assert len(calls) <= 1
 
 
 async def test_a_reply_of_another_process_to_who_is_connected_to_this_one_arrives(
@@ -298,11 +248,13 @@ async def test_a_reply_of_another_process_to_who_is_connected_to_this_one_arrive
     ("call", "lost", "then", "times"),
     [
         ("_hold", "request", "skip", 1),
-        ("_hold", "request", "resend", 1),
-        ("_hold", "answer", "skip", 0),
-        ("_hold", "answer", "resend", 1),
+        ("_hold", "answer", "skip", 1),
+        ("_mark", "request", "skip", 1),
+        ("_mark", "request", "resend", 1),
+        ("_mark", "answer", "skip", 0),
+        ("_mark", "answer", "resend", 1),
         ("_done", "request", "skip", 1),
-        ("_done", "request", "resend", 2),
+        ("_done", "request", "resend", 1),
         ("_done", "answer", "skip", 1),
         ("_done", "answer", "resend", 1),
     ],
@@ -319,8 +271,7 @@ async def test_after_a_store_was_silent_around_a_send_the_setting_decides(
     """A part that is stored as being sent may have arrived: it is sent again, or not. With `resend` none is lost."""
     shown: list[str] = []
     process = Process(redis, settings(), Paper(shown), then)
-    states = process.outbox.states
-    script, silent = getattr(states, call), True
+    script, silent = getattr(process.outbox, call), True
 
     async def breaking(**said: Any) -> Any:
         nonlocal silent
@@ -330,7 +281,7 @@ async def test_after_a_store_was_silent_around_a_send_the_setting_decides(
             raise StoreUnavailable("Redis: timeout")
         return answer
 
-    monkeypatch.setattr(states, call, breaking)
+    monkeypatch.setattr(process.outbox, call, breaking)
     async with process.running():
         await process.put(FIRST)
         await until_none_wait(redis)
@@ -339,38 +290,20 @@ async def test_after_a_store_was_silent_around_a_send_the_setting_decides(
     assert shown == ["first"] * times
 
 
-async def test_what_was_given_without_an_answer_is_delivered_before_the_lease_is_over(
+async def test_a_reply_that_was_stored_without_an_answer_is_delivered_before_the_lease_is_over(
     redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Process(redis, settings(turn_lease_seconds=600), Paper([])).running() as process:
-        put = process.outbox.states._put
+        put = process.outbox._put
 
         async def silent(**said: Any) -> Any:
             await put(**said)
             raise StoreUnavailable("Redis: timeout")
 
-        monkeypatch.setattr(process.outbox.states, "_put", silent)
+        monkeypatch.setattr(process.outbox, "_put", silent)
         with pytest.raises(StoreUnavailable):
             await process.put(FIRST)
         await until(lambda: process.paper.shown == ["first"])
-
-
-async def test_in_an_outage_most_replies_wait_in_the_store_and_all_are_delivered_in_order(
-    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deliverer, "_EACH", 4)
-    monkeypatch.setattr(deliverer, "_MOST", 8)
-    texts = [f"n{number}" for number in range(40)]
-    async with Process(redis, settings(), Paper([])).running() as process:
-        process.paper.open.clear()
-        for number, text in enumerate(texts):
-            await process.put(replace(FIRST, turn_id=f"t{number}", text=text))
-        await asyncio.sleep(0.2)
-        assert len(process.deliverer._known) <= 12
-        process.paper.open.set()
-        await until_none_wait(redis)
-
-    assert process.paper.shown == texts
 
 
 @pytest.mark.parametrize("name", ["paper", "room"])
@@ -381,7 +314,7 @@ async def test_who_stores_a_reply_may_end_before_anybody_was_told(
     shown: list[str] = []
     process = Process(redis, settings(turn_lease_seconds=600), Paper(shown, name), alone=True)
     message = replace(FIRST, key=replace(KEY, connector=name))
-    put, stored = process.outbox.states._put, asyncio.Event()
+    put, stored = process.outbox._put, asyncio.Event()
 
     async def held_up(**said: Any) -> Any:
         await put(**said)
@@ -390,7 +323,7 @@ async def test_who_stores_a_reply_may_end_before_anybody_was_told(
 
     async with process.running():
         await asyncio.sleep(0.1)  # it has looked once, and is quiet now
-        monkeypatch.setattr(process.outbox.states, "_put", held_up)
+        monkeypatch.setattr(process.outbox, "_put", held_up)
         address = name if name == "paper" else f"{name}@{process.hub.name}"
         worker = asyncio.create_task(process.outbox.put(message, [address]))
         await stored.wait()
@@ -400,10 +333,9 @@ async def test_who_stores_a_reply_may_end_before_anybody_was_told(
     assert shown == ["first"]
 
 
-@pytest.mark.parametrize("given", [0, 1])
 @pytest.mark.parametrize("name", ["paper", "room"])
 async def test_a_reply_that_is_stored_again_is_delivered_if_nobody_was_told_of_it(
-    redis: Redis, settings: MakeSettings, name: str, given: int
+    redis: Redis, settings: MakeSettings, name: str
 ) -> None:
     """Also at the other address where it is awaited; and once, however often that is."""
     shown: list[str] = []
@@ -415,7 +347,7 @@ async def test_a_reply_that_is_stored_again_is_delivered_if_nobody_was_told_of_i
         if name == "room":  # who asked again is answered in this process, too
             await process.outbox.expect(message.key, "m1", addresses[0])
             addresses = ["room@another"]
-        await process.outbox.states.put(message, addresses[0], take=given)
+        await process.outbox._store(message, addresses[0], None)
         await asyncio.sleep(0.1)
         assert shown == []
         for _ in range(3):
@@ -470,14 +402,14 @@ async def test_a_store_that_is_silent_at_the_end_holds_up_only_for_the_grace_per
     shown: list[str] = []
     process = Process(redis, settings(shutdown_grace_seconds=0.1), Paper(shown, "room"))
 
-    async def silent(ids: Any) -> None:
+    async def silent(entry: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(process.outbox.streams, "dropped", silent)
+    monkeypatch.setattr(process.outbox.streams, "remove", silent)
     running = asyncio.create_task(process.deliverer.run())
     await asyncio.sleep(0.05)
     await process.outbox.put(replace(FIRST, key=replace(KEY, connector="room")), [f"room@{process.hub.name}"])
-    await until(lambda: process.deliverer._over)
+    await until(lambda: shown)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

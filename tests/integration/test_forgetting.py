@@ -375,7 +375,7 @@ async def test_replies_and_notices_are_gone_however_many_and_whoever_stored_them
         await house.outbox.put(OutboundMessage(KEY, f"t{number}", f"reply {number}"), ["paper"])
     await house.redis.delete(f"ar:outbox:{KEY.tag}:turns:{KEY.encoded}")  # as a former version left them
     for number in range(2, 10):
-        await house.outbox.states.hold(KEY, f"t{number}")
+        await house.outbox.hold(KEY, f"t{number}")
     await house.outbox.put(OutboundMessage(OTHER, "t99", "other 99"), ["paper"])
 
     await house.forgetting.everything(KEY, "m9")

@@ -89,8 +89,8 @@ class Door:
         self.places = Places(redis)
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
-        shows = Shows(connectors, self.outbox.states, RateLimiters(), self.hub)
-        self._delivery = Delivery(self.outbox.states, connectors, RateLimiters(), "skip")
+        shows = Shows(connectors, self.outbox, RateLimiters(), self.hub)
+        self._delivery = Delivery(self.outbox, connectors, RateLimiters(), "skip")
         self._redis, self._streams = redis, WorkStreams(redis)
         self.woken: list[int] = []
         self.gateway = Gateway(
@@ -117,7 +117,7 @@ class Door:
         accepted = await self.gateway.accept(message)
         if not await self._redis.keys("ar:outbox:*"):
             return accepted
-        for waiting in await self._streams.offered(streams_of(["telegram", "slack"]), 10):
+        for waiting in await self._streams.read_new(streams_of(["telegram", "slack"]), 10):
             await self._delivery.deliver(ConversationKey.decode(waiting.fields["key"]), waiting.fields["turn"])
         return accepted
 

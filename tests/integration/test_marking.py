@@ -75,7 +75,7 @@ class House:
         await self.transcript.append(key, turn_id, said)
         reply = OutboundMessage(key, turn_id, answered)
         await self.outbox.put(reply, ["telegram"])
-        await self.outbox.states.mark(reply, 0, Stage.SENT, message_id)
+        await self.outbox.mark(reply, 0, Stage.SENT, message_id)
 
     async def react(self, emoji: str, *gone: str, by: str = BO, on: str = "9", key: ConversationKey = GROUP) -> str:
         connector, _, user = by.partition(":")
@@ -111,7 +111,7 @@ def house(redis: Redis) -> House:
 
 async def test_a_reaction_on_any_part_of_a_reply_makes_its_exchange_an_example(house: House) -> None:
     await house.answer("t1")
-    await house.outbox.states.mark(OutboundMessage(GROUP, "t1", ""), 1, Stage.SENT, "10")
+    await house.outbox.mark(OutboundMessage(GROUP, "t1", ""), 1, Stage.SENT, "10")
     with capture_logs() as told:
         assert await house.react("👍🏽", on="10") == ""
 

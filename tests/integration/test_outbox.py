@@ -79,7 +79,7 @@ class Box:
     def __init__(self, redis: Redis, paper: Paper, ambiguous: Literal["skip", "resend"] = "skip") -> None:
         connectors: dict[str, Connector] = {"paper": paper}
         self.outbox = Outbox(redis, Hub(redis, shared=False))
-        self.delivery = Delivery(self.outbox.states, connectors, RateLimiters(), ambiguous)
+        self.delivery = Delivery(self.outbox, connectors, RateLimiters(), ambiguous)
         self.load = self.outbox.load
 
     async def deliver(self, message: OutboundMessage) -> int:
@@ -204,7 +204,7 @@ async def test_a_refusal_for_good_is_raised(redis: Redis) -> None:
 
 
 async def test_a_place_without_a_connector_is_named(redis: Redis) -> None:
-    states = Box(redis, Paper()).outbox.states
+    states = Box(redis, Paper()).outbox
     with pytest.raises(NoConnector, match="paper"):
         await Delivery(states, {}, RateLimiters(), "skip").deliver(KEY, "t1")
 

@@ -1,12 +1,9 @@
 """Replies that are shown while they are written, and get their last form whatever happens in between."""
 
 import asyncio
-import gc
-import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -71,8 +68,8 @@ class Box:
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
         rate_limiters = RateLimiters()
-        self.shows = Shows(connectors, self.outbox.states, rate_limiters, self.hub, streams=streams)
-        self.delivery = Delivery(self.outbox.states, connectors, rate_limiters, "skip")
+        self.shows = Shows(connectors, self.outbox, rate_limiters, self.hub, streams=streams)
+        self.delivery = Delivery(self.outbox, connectors, rate_limiters, "skip")
         self.watched = self.shows.watched(platform, DRAFT)
 
     @asynccontextmanager
@@ -140,7 +137,7 @@ async def test_first_words_wait_until_the_replies_before_are_delivered(redis: Re
     before = OutboundMessage(KEY, "t0", "It is.", answers=("m0",))
     await outbox.outbox.put(before, ["board"])
     stream = stream_of(KEY.partition, "board")
-    [given] = await outbox.outbox.streams.offered([stream], 1)
+    [given] = await outbox.outbox.streams.read_new([stream], 1)
     async with outbox.preview(DRAFT) as preview:
         await preview.show("Here is")
         await asyncio.sleep(0.05)
@@ -321,7 +318,7 @@ async def test_a_beginning_by_the_platforms_own_means_of_which_nobody_knows_is_c
 
     feed = FoundFeed()
     outbox = box(redis, feed)
-    await outbox.outbox.states.mark(DRAFT, 0, Stage.DRAFTING)
+    await outbox.outbox.mark(DRAFT, 0, Stage.DRAFTING)
     with capture_logs() as told:
         await outbox.deliver(replace(DRAFT, text="one"))
 
@@ -376,25 +373,6 @@ async def test_only_an_answer_that_takes_a_while_is_announced_by_signs(
     async with outbox.preview(DRAFT), asyncio.timeout(5):
         while not board.signs:
             await asyncio.sleep(0.002)
-
-
-async def test_a_show_that_is_over_is_freed_at_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hangs on it would else hold the event loop up, once much of it is there to be looked through."""
-    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 30.0)
-    board = Signs()
-    outbox = box(redis, board)
-    gc.disable()
-    try:
-        async with outbox.preview(DRAFT) as preview:
-            await preview.show("one")
-            await until(board, "one")
-            show = outbox.shows._shows[DRAFT.turn_id]
-            seen: list[weakref.ref[Any]] = [weakref.ref(show.signs), weakref.ref(show.task)]
-            del show
-        await asyncio.sleep(0)
-        assert [one() for one in seen] == [None, None]
-    finally:
-        gc.enable()
 
 
 class SlowSigns(Signs):
@@ -460,7 +438,7 @@ async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_
     async def asked(*_: object) -> None:
         raise AssertionError("the store was asked")
 
-    monkeypatch.setattr(outbox.outbox.states, "of_turn", asked)
+    monkeypatch.setattr(outbox.outbox, "part_states", asked)
     with capture_logs() as told:
         async with outbox.preview(DRAFT) as preview:
             await preview.show("o")
@@ -478,7 +456,7 @@ async def test_first_words_whose_process_died_become_the_reply_where_the_platfor
     board = kind()
     outbox = box(redis, board)
     part = board.render(replace(DRAFT, text="o"))[0]
-    await outbox.outbox.states.mark(DRAFT, 0, Stage.DRAFTING)
+    await outbox.outbox.mark(DRAFT, 0, Stage.DRAFTING)
     if arrived:
         await board.send(DRAFT, replace(part, token=f"{part.token}.draft"))
 
@@ -494,7 +472,7 @@ async def test_what_a_platform_began_by_its_own_means_becomes_the_reply_though_n
     board.messages["feed"] = "on"
     for turn_id, text in (("t1", "one"), ("t2", "two")):
         draft = replace(DRAFT, turn_id=turn_id)
-        await outbox.outbox.states.mark(draft, 0, Stage.DRAFTING)
+        await outbox.outbox.mark(draft, 0, Stage.DRAFTING)
         with capture_logs() as told:
             await outbox.deliver(replace(draft, text=text))
         assert ("reply.ambiguous" in [one["event"] for one in told]) == (text == "two")
@@ -505,7 +483,7 @@ async def test_what_a_platform_began_by_its_own_means_becomes_the_reply_though_n
 async def test_first_words_that_may_have_stayed_behind_are_counted(redis: Redis) -> None:
     board = Board()
     outbox = box(redis, board)
-    await outbox.outbox.states.mark(DRAFT, 0, Stage.DRAFTING)
+    await outbox.outbox.mark(DRAFT, 0, Stage.DRAFTING)
     with capture_logs() as told:
         await outbox.deliver(replace(DRAFT, text="one"))
     (ambiguous,) = [one for one in told if one["event"] == "reply.ambiguous"]

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
 from runtime.coordination import Hub
-from runtime.delivery import PartStates, RateLimiters, Shows, tell_none_comes
+from runtime.delivery import Outbox, RateLimiters, Shows, tell_none_comes
 from runtime.llm import Completion
 from runtime.turns.batch import Batch, BatchGrown, Envelope, Lease
 from runtime.turns.cancel import Cancellations, notify_interrupted
@@ -301,7 +301,7 @@ async def test_who_waits_at_another_process_hears_that_a_newer_message_gets_the_
             let_go.append((key, messages))
 
     gateway, worker = Hub(redis, shared=True), Hub(redis, shared=True)
-    Shows({"http": Door()}, PartStates(redis), RateLimiters(), gateway)
+    Shows({"http": Door()}, Outbox(redis, gateway), RateLimiters(), gateway)
     listening = asyncio.create_task(gateway.run())
     try:
         async with asyncio.timeout(60):

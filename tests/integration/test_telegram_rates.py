@@ -32,7 +32,7 @@ class Chat:
         limiters = RateLimiters(lambda connector: RateLimiter(connector, self.clock.time, self.clock.sleep))
         self.telegram = telegram
         self.outbox = Outbox(redis, Hub(redis, shared=False))
-        self._delivery = Delivery(self.outbox.states, connectors, limiters, "resend")
+        self._delivery = Delivery(self.outbox, connectors, limiters, "resend")
         self._key = ConversationKey("acme", "telegram", str(place.id))
         self._place = place
         telegram.join(place)
