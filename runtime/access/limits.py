@@ -1,8 +1,8 @@
-"""How many messages one person may send into one conversation: a sliding window.
+"""Limits how many messages one person may send into one conversation: a sliding window.
 
-Keys (owner ``limits``, tag of the conversation): ``counted``, a sorted set of the messages that were let
-through within the window by their times, each once however often it comes, and ``told``, whether the person was
-told in this window.
+Keys (owner ``limits``, tag of the conversation): ``counted``, a sorted set of the messages that were admitted within
+the window by their times, each once however often it comes, and ``told``, which exists if the person was told of a
+refusal in this window.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# Times in whole milliseconds. The server's clock is the one that all processes share.
+# Times are whole milliseconds by the server's clock, which all processes share.
 _ADMIT = """
 local now = tonumber(ARGV[3])
 if now == nil then
@@ -40,18 +40,18 @@ return {0, wait, first and 1 or 0}
 """
 _COUNTED = 2
 MOMENT_SECONDS = 20
-"""Up to here it is a moment."""
+"""A wait that people call a moment."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
 _LONGEST = 31 * _DAY
-"""No quota lasts for longer than a month: what does is no wait, but the seconds of a date, or milliseconds."""
+"""No quota lasts longer than a month; a larger number is a date in seconds, or milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Whether a message is within the limit.
 
-    ``retry_after_seconds`` is whole and at least 1 where it is not; ``first_refusal`` is true at most
-    once in a window: then the person is told.
+    ``retry_after_seconds`` of a refused message is whole and at least 1. ``first_refusal`` is true at most once in a
+    window, for the message whose author is told. ``counted`` is false for a message that was counted before.
     """
 
     allowed: bool
@@ -63,7 +63,7 @@ class Admission:
 class RateLimit:
     """``RATE_LIMIT_MESSAGES`` per ``RATE_LIMIT_WINDOW_SECONDS``, for each person in each conversation.
 
-    *clock* (seconds) stands in for the server's own clock.
+    *clock* (seconds) replaces the server's clock in tests.
     """
 
     def __init__(self, redis: Redis, settings: Settings, *, clock: Callable[[], float] | None = None) -> None:
@@ -73,18 +73,16 @@ class RateLimit:
         self._window_milliseconds = settings.rate_limit_window_seconds * 1000
         self._clock = clock
 
-    async def admit(self, key: ConversationKey, message: InboundMessage, role: Role, *, apart: str = "") -> Admission:
-        """Count *message* if it is within the limit, once however often that is asked. Raises `StoreUnavailable`.
+    async def admit(self, key: ConversationKey, message: InboundMessage, role: Role, *, bucket: str = "") -> Admission:
+        """Count *message* if it is within the limit, once however often this is called. Raises `StoreUnavailable`.
 
-        What is counted *apart* (a word for what) has a limit of its own, of the same size.
-
-        Not counted: people whose *role* is admin, and callers whose token is an admin's, whatever
+        Each *bucket* has a limit of its own, of the same size. Admins by *role* or by token are not counted, whatever
         author they name. Refused messages do not lengthen the wait.
         """
         if Role.ADMIN in (role, message.caller_role):
             return Admission(True)
         allowed, wait, first = await self._admit(
-            keys=self._keys(key, message, apart),
+            keys=self._keys(key, message, bucket),
             args=[
                 self._messages,
                 self._window_milliseconds,
@@ -96,42 +94,41 @@ class RateLimit:
             return Admission(True, counted=allowed == _COUNTED)
         return Admission(False, max(1, math.ceil(wait / 1000)), bool(first))
 
-    async def take_back(
-        self, admission: Admission, key: ConversationKey, message: InboundMessage, *, apart: str = ""
+    async def undo(
+        self, admission: Admission, key: ConversationKey, message: InboundMessage, *, bucket: str = ""
     ) -> None:
-        """Let *admission* not have happened: *message* had been said before. Raises `StoreUnavailable`."""
-        counted, told = self._keys(key, message, apart)
+        """Undo *admission*: *message* turned out to be a duplicate. Raises `StoreUnavailable`."""
+        counted, told = self._keys(key, message, bucket)
         if admission.counted:
             await self._redis.zrem(counted, encode_id(message.message_id))
         elif admission.first_refusal:
             await self._redis.delete(told)
 
     @staticmethod
-    def _keys(key: ConversationKey, message: InboundMessage, apart: str) -> list[str]:
-        who = [encode_id(message.author.id), *([apart] if apart else [])]
-        return [redis_key("limits", key.tag, part, key.encoded, *who) for part in ("counted", "told")]
+    def _keys(key: ConversationKey, message: InboundMessage, bucket: str) -> list[str]:
+        names = [encode_id(message.author.id), *([bucket] if bucket else [])]
+        return [redis_key("limits", key.tag, part, key.encoded, *names) for part in ("counted", "told")]
 
 
 def in_words(seconds: float) -> str:
-    """``in a moment``, ``in about 15 minutes``: rounded up, so that nobody comes back too soon, to what people say;
-    ``later`` for what nobody can mean."""
+    """Return a wait in words, rounded up: ``in a moment``, ``in about 15 minutes``, ``later`` beyond a month."""
     if seconds <= MOMENT_SECONDS:
         return "in a moment"
     if seconds <= _MINUTE - 10:
-        return f"in about {_up(seconds, 10)} seconds"
+        return f"in about {_round_up(seconds, 10)} seconds"
     if seconds <= _HOUR - 5 * _MINUTE:
-        minutes = _up(seconds / _MINUTE, 1)
-        return _about(minutes if minutes <= 10 else _up(minutes, 5), "minute")
+        minutes = _round_up(seconds / _MINUTE, 1)
+        return _in_about(minutes if minutes <= 10 else _round_up(minutes, 5), "minute")
     if seconds <= _DAY:
-        return _about(_up(seconds / _HOUR, 1), "hour")
-    return _about(_up(seconds / _DAY, 1), "day") if seconds <= _LONGEST else "later"
+        return _in_about(_round_up(seconds / _HOUR, 1), "hour")
+    return _in_about(_round_up(seconds / _DAY, 1), "day") if seconds <= _LONGEST else "later"
 
 
-def _up(amount: float, step: int) -> int:
+def _round_up(amount: float, step: int) -> int:
     return math.ceil(amount / step) * step
 
 
-def _about(count: int, what: str) -> str:
+def _in_about(count: int, unit: str) -> str:
     if count == 1:
-        return f"in about {'an' if what == 'hour' else 'a'} {what}"
-    return f"in about {count} {what}s"
+        return f"in about {'an' if unit == 'hour' else 'a'} {unit}"
+    return f"in about {count} {unit}s"

@@ -1,4 +1,10 @@
-"""The one door for everything that people say: authorise, deduplicate, store; only then acknowledge."""
+"""The one door for everything that people say: authorise, deduplicate, store, and only then acknowledge.
+
+A connector calls `Gateway.accept` with each message. A message that is meant for the bot, from a person who may talk to
+it and within the rate limit, is stored in the mailbox of its conversation, and the hub tells a worker. When `accept`
+returns, the connector acknowledges the message to the platform; if it raises, nothing was stored and the platform
+delivers again. Edits, deletions, reactions, joining and leaving also come in here.
+"""
 
 from __future__ import annotations
 
@@ -51,18 +57,19 @@ from runtime.workspaces import Places, Settled, Workspaces
 MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 200
 TOO_MANY = "You are writing faster than I can answer."
+REFUSED = "I could not accept this message."
 BEGINNING_CHARACTERS = 80
-"""How much of a message is quoted where people are told of it."""
+"""How much of a message a notice quotes."""
 FULL_SECONDS = 30
-"""When to try again what a full mailbox did not take."""
+"""The ``Retry-After`` if a mailbox is full."""
 HELLO = "Hello! Mention me when you want to ask something; `/help` says what else I can do."
 LET_IN = "Welcome! An admin has let you in. `/help` says what I can do."
 TURNED_AWAY = "An admin has decided not to let you in. I cannot answer you, sorry."
 SETTLE_SECONDS = 5.0
-"""How soon people hear of what was decided by another process."""
+"""How often the gateway looks for pairing requests that another process has decided."""
 _log = structlog.get_logger()
-# Marked and not taken out: what is left would be somebody else's id, or begin as no person's may.
 _UNFIT = re.compile(r"[\x00\ud800-\udfff]")
+"""Characters that no store takes. In ids they are replaced, not dropped: the rest could be another person's id."""
 
 
 class Gateway:
@@ -101,8 +108,232 @@ class Gateway:
         self._marking = marking
         self._dead_letters = dead_letters
 
+    async def accept(self, message: InboundMessage) -> Accepted:
+        """Store *message* if it is to be answered. When this returns, the platform may be told.
+
+        Raises `connectors.message.StoreUnavailable` (nothing was stored: do not acknowledge) and
+        `runtime.workspaces.UnknownWorkspace`.
+        """
+        message = _clean(message)
+        if message.author.is_bot and not self._settings.answer_bots:
+            return _ignored(message, "bot")
+        if _is_empty(message):
+            return _ignored(message, "empty")
+        workspace_id = await self._workspaces.resolve(message)
+        key = ConversationKey(workspace_id, message.connector, message.external_id)
+        with about(workspace_id=workspace_id, context_id=key.context_id, connector=message.connector):
+            match message.kind:
+                case InboundKind.DELETE:
+                    return await self._delete(message, key)
+                case InboundKind.JOINED:
+                    return await self._greet(message, key)
+                case InboundKind.REACTION:
+                    why = await self._marking.reacted(message, key)
+                    fields = {name: value for name, value in (("emoji", message.reaction), ("why", why)) if value}
+                    _log.info("place.reaction", **fields)
+                    return Accepted("ignored", message.kind.value, key=key)
+                case InboundKind.LEFT:
+                    _log.info("place.left")
+                    return Accepted("ignored", message.kind.value, key=key)
+                case _:
+                    return await self._accept_text(message, key)
+
+    # A message, a command or an edit
+
+    async def _accept_text(self, message: InboundMessage, key: ConversationKey) -> Accepted:
+        command, is_edit = spoken(message), message.kind is InboundKind.EDIT
+        if is_edit:  # a karma example may be older than anything the mailbox knows
+            await self._marking.amended(key, message.message_id)
+        settings = await self._places.of_message(key, message)
+        if not self._is_meant_for_us(message, command, settings) and not await self._was_meant_for_us(message, key):
+            return _ignored(message, "not_addressed")
+        decision = await self._access.authorise(message, key.workspace_id)  # may give a stranger a notice
+        if not decision.allowed:
+            return await self._turn_away(message, key, decision)
+        is_admin = decision.role is Role.ADMIN and message.direct and message.caller_role is None
+        if is_admin and await self._access.note_direct(message, key):
+            for request in await self._access.pending():
+                await self._ask_admins(request)
+        if is_edit:
+            amended = await self._amend(message, key, decision, settings)
+            if amended is not None:
+                return amended
+            message = replace(message, kind=InboundKind.MESSAGE)  # the edit is the first version that is said to us
+            command = spoken(message)
+        is_command = command is not None and self._commands.claims(command, decision.role)
+        lane = Lane.COMMANDS if is_command else Lane.TURNS
+        return await self._store(self._envelope(message, key, decision, settings), key, decision, lane)
+
+    def _is_meant_for_us(self, message: InboundMessage, command: Spoken | None, settings: Settled) -> bool:
+        """Return whether *message* is said to the bot, by itself and by the settings of its place."""
+        if message.direct or (message.caller_role is not None and message.addressed):
+            return True
+        if command is not None and self._commands.knows(command.word) and (message.addressed or command.sure):
+            return True
+        if command is not None and command.sure and not message.addressed:
+            return False  # an unknown "/word" in a group is another bot's
+        answering = settings.answering or self._settings.answer_in_groups
+        return answering == "all" or (answering == "addressed" and message.addressed)
+
+    async def _was_meant_for_us(self, message: InboundMessage, key: ConversationKey) -> bool:
+        """Return whether *message* edits one that was said to the bot, even if the edit drops the mention."""
+        if message.kind is not InboundKind.EDIT:
+            return False
+        return await self._mailboxes[Lane.TURNS].known(key, message.message_id) is not None
+
+    async def _turn_away(self, message: InboundMessage, key: ConversationKey, decision: Decision) -> Accepted:
+        request = decision.request
+        if decision.notice and message.kind is not InboundKind.EDIT:
+            text, notice_id = decision.notice, ""
+            if not message.direct:  # others read along: say who is meant, and say it once
+                name = f", {plain(message.author.name)}" if message.author.name else ""
+                text = f"I do not know you yet{name}. {text}"
+                notice_id = f"asked-{request.id}" if request is not None else ""
+            await self._notify_author(key, text, message, notice_id)
+        if request is not None:
+            await self._ask_admins(request)
+        return Accepted("refused", decision.why, key=key)
+
+    def _envelope(
+        self, message: InboundMessage, key: ConversationKey, decision: Decision, settings: Settled
+    ) -> Envelope:
+        connector = self._connectors.get(key.connector)
+        draft = OutboundMessage(key, "", "", answers=(message.message_id,))
+        return Envelope(
+            message,
+            decision.role,
+            time.time(),
+            origin=self._hub.name,
+            address=self._address(key),
+            watched=self._shows.watched(connector, draft) if connector else Watched.NOT,
+            queue=settings.queue or self._settings.queue_mode,
+            model=settings.model or "",
+            shows_sources=self._settings.show_sources if settings.sources is None else settings.sources,
+        )
+
+    async def _store(self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
+        mailbox, message = self._mailboxes[lane], envelope.message
+        if message.workspace_id is None:  # routing creates what it names, once somebody may talk there
+            await self._workspaces.create(key.workspace_id)
+        # Each lane has its own limit: a person over the limit can still say "stop".
+        admission = await self._limit.admit(key, message, decision.role, bucket=lane.value)
+        if not admission.allowed:
+            if await mailbox.known(key, message.message_id) is not None:
+                return await self._accept_duplicate(key, envelope, lane, admission)
+            seconds = admission.retry_after_seconds
+            _log.info("message.ignored", why="rate_limit")
+            again = f"Please send it, and whatever you write before then, again {in_words(seconds)}"
+            await self._refuse(key, message, lane, f"{TOO_MANY} {REFUSED} {again}" if admission.first_refusal else "")
+            return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
+        try:
+            stored = await mailbox.store(key, envelope)
+        except MailboxFull as error:
+            _log.warning("message.ignored", why="mailbox_full")
+            notice = f"{error.user_text} {REFUSED} Please send it again" if error.first else ""
+            await self._refuse(key, message, lane, notice)
+            return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
+        if not stored.new:
+            return await self._accept_duplicate(key, envelope, lane, admission)
+        if not stored.held:
+            await notify_worker(self._hub, lane, key)
+        if stored.current_turn and envelope.queue == "interrupt" and lane is Lane.TURNS:
+            await notify_interrupted(self._hub, stored.current_turn)
+        _log.info("message.accepted", role=decision.role.value, direct=message.direct)
+        return Accepted("stored", key=key)
+
+    async def _refuse(self, key: ConversationKey, message: InboundMessage, lane: Lane, notice: str) -> None:
+        """Tell the author with *notice*, if not empty, and keep *message* refused if the platform delivers it again.
+
+        A caller over HTTP has the refusal in the response, and may repeat the request.
+        """
+        if message.caller_role is not None:
+            return
+        if notice:
+            await self._notify_author(key, f"{notice}:\n\n> {code(beginning(message))}", message)
+        await self._mailboxes[lane].refuse(key, message.message_id)
+
+    async def _accept_duplicate(
+        self, key: ConversationKey, envelope: Envelope, lane: Lane, admission: Admission
+    ) -> Accepted:
+        """Answer a message that was stored before, with its reply if there is one.
+
+        If its turn was given up and a program repeats it, it is tried again.
+        """
+        _log.info("message.duplicate")
+        message, mailbox = envelope.message, self._mailboxes[lane]
+        message_id, address = message.message_id, self._address(key)
+        if "@" in address:  # the caller waits here, and may have asked at another process before
+            await self._outbox.expect(key, message_id, address)
+        turn_id = await mailbox.turn_of(key, message_id)
+        reply = await self._outbox.load(key, turn_id) if turn_id else None
+        if reply is not None and message_id not in reply.answers:
+            reply = None
+        is_given_up = reply is not None and reply.error_code == GIVEN_UP and message.caller_role is not None
+        if not is_given_up:
+            await self._limit.undo(admission, key, message, bucket=lane.value)
+            return Accepted("duplicate", reply=reply, key=key)
+        if not admission.allowed:
+            return Accepted("refused", "rate_limit", retry_after_seconds=admission.retry_after_seconds, key=key)
+        try:
+            await self._try_again(key, envelope, lane, turn_id)
+        except MailboxFull:
+            return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
+        return Accepted("duplicate", key=key)
+
+    async def _try_again(self, key: ConversationKey, envelope: Envelope, lane: Lane, turn_id: str) -> None:
+        """Have the messages of the given-up turn *turn_id* answered by a new turn, once. Raises `MailboxFull`."""
+        try:
+            await self._dead_letters.retry(key.scope, turn_id)
+        except UnknownLetter:  # it is being tried again already; or it was dropped, and only this message is left
+            if await self._mailboxes[lane].put_back(key, turn_id, [envelope]):
+                await notify_worker(self._hub, lane, key)
+
+    # Edits and deletions
+
+    async def _amend(
+        self, message: InboundMessage, key: ConversationKey, decision: Decision, settings: Settled
+    ) -> Accepted | None:
+        """Apply an edit to the waiting message or to the transcript; None if the message was never said to the bot."""
+        envelope = self._envelope(replace(message, kind=InboundKind.MESSAGE), key, decision, settings)
+        result = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, envelope)
+        if result is AmendResult.UNKNOWN:
+            return None
+        if result is not AmendResult.AMENDED:
+            await self._transcript.amend(key, message.message_id, message.text)
+            await self._marking.amended(key, message.message_id)
+        _log.info("message.edited", state=result.value)
+        return Accepted("ignored", InboundKind.EDIT.value, key=key)
+
+    async def _delete(self, message: InboundMessage, key: ConversationKey) -> Accepted:
+        """Forget a deleted message, and do not answer it unless people see its answer already.
+
+        The author need not be known: the platform decides who may delete.
+        """
+        mailbox = self._mailboxes[Lane.TURNS]
+        result = await mailbox.amend(key, message.message_id, None)
+        if result in (AmendResult.ANSWERING, AmendResult.ANSWERED):
+            await self._transcript.amend(key, message.message_id, "")
+        if result is AmendResult.ANSWERING and (turn_id := await mailbox.drop(key, message.message_id)):
+            await notify_deleted(self._hub, turn_id)
+        await self._access.withdraw(message, key.workspace_id)
+        await self._marking.amended(key, message.message_id)  # last: it may be marked until its words are gone
+        if result is not AmendResult.UNKNOWN:
+            _log.info("message.deleted", state=result.value)
+        return Accepted("ignored", InboundKind.DELETE.value, key=key)
+
+    async def _greet(self, message: InboundMessage, key: ConversationKey) -> Accepted:
+        """Say hello in a group to which a person who may talk has brought the bot."""
+        _log.info("place.joined")
+        user = message.author.user(key.connector)
+        if message.author.id and not message.direct and await self._access.may_talk(user, key.workspace_id):
+            hello = self._commands.as_written(HELLO, message.command_mark)
+            await self._outbox.notice(key, self._address(key), hello, turn_id=f"joined-{message.message_id}")
+        return Accepted("ignored", message.kind.value, key=key)
+
+    # Strangers who ask to be let in
+
     async def run(self) -> NoReturn:
-        """Tell people what was decided of their requests to be let in, and answer what they asked, until cancelled."""
+        """Tell people what was decided of their pairing requests, and answer their messages, until cancelled."""
         while True:
             self._access.decided.clear()
             try:
@@ -116,225 +347,23 @@ class Gateway:
                 async with asyncio.timeout(SETTLE_SECONDS):
                     await self._access.decided.wait()
 
-    async def accept(self, message: InboundMessage) -> Accepted:
-        """Store *message* if it is to be answered. When this returns, the platform may be told.
-
-        Raises `connectors.message.StoreUnavailable` (nothing was stored: do not acknowledge) and
-        `runtime.workspaces.workspaces.UnknownWorkspace`.
-        """
-        message = _clean(message)
-        why = self._not_for_us(message)
-        if why:
-            return _ignored(message, why)
-        workspace_id = await self._workspaces.resolve(message)
-        key = ConversationKey(workspace_id, message.connector, message.external_id)
-        with about(workspace_id=workspace_id, context_id=key.context_id, connector=message.connector):
-            match message.kind:
-                case InboundKind.DELETE:
-                    return await self._withdraw(message, key)
-                case InboundKind.JOINED:
-                    return await self._greet(message, key)
-                case InboundKind.REACTION:
-                    why = await self._marking.reacted(message, key)
-                    told = {name: said for name, said in (("emoji", message.reaction), ("why", why)) if said}
-                    _log.info("place.reaction", **told)
-                    return Accepted("ignored", message.kind.value, key=key)
-                case InboundKind.LEFT:
-                    _log.info("place.left")
-                    return Accepted("ignored", message.kind.value, key=key)
-                case _:
-                    return await self._accept(message, key)
-
-    def _not_for_us(self, message: InboundMessage) -> str:
-        """Why *message* is not to be answered by anybody, in one word; empty where it may be."""
-        if message.author.is_bot and not self._settings.answer_bots:
-            return "bot"
-        if message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.EDIT):
-            return ""
-        if not message.text.strip() and not message.attachments and message.quote is None:
-            return "empty"
-        return ""
-
-    async def _accept(self, message: InboundMessage, key: ConversationKey) -> Accepted:
-        said, is_edit = spoken(message), message.kind is InboundKind.EDIT
-        if is_edit:  # an example may be older than anything the mailbox knows
-            await self._marking.amended(key, message.message_id)
-        settled = await self._places.of_message(key, message)
-        if not self._is_meant_for_us(message, said, settled) and not await self._was_meant_for_us(message, key):
-            return _ignored(message, "not_addressed")
-        decision = await self._access.authorise(message, key.workspace_id)  # strangers are told, so only now
-        if not decision.allowed:
-            if decision.notice and not is_edit:
-                await self._notice(key, _to_whom(message, decision), message, _notice_id(message, decision))
-            if decision.request is not None:
-                await self._ask_admins(decision.request)
-            return Accepted("refused", decision.why, key=key)
-        by_admin = decision.role is Role.ADMIN and message.direct and message.caller_role is None
-        if by_admin and await self._access.note_direct(message, key):
-            for request in await self._access.pending():
-                await self._ask_admins(request)
-        if is_edit:
-            amended = await self._amend(message, key, decision, settled)
-            if amended is not None:
-                return amended
-            message = replace(message, kind=InboundKind.MESSAGE)  # only now is it said to the bot
-            said = spoken(message)
-        command = said is not None and self._commands.claims(said, decision.role)
-        lane = Lane.COMMANDS if command else Lane.TURNS
-        return await self._keep(self._envelope(message, key, decision, settled), key, decision, lane)
-
-    def _is_meant_for_us(self, message: InboundMessage, said: Spoken | None, settled: Settled) -> bool:
-        """In groups: by what the message says itself, and by what was settled for the place."""
-        if message.direct or (message.caller_role is not None and message.addressed):
-            return True
-        if said is not None and self._commands.knows(said.word) and (message.addressed or said.sure):
-            return True
-        if said is not None and said.sure and not message.addressed:
-            return False  # "/help" in a group may be another bot's, unless it is a word that is known here
-        answering = settled.answering or self._settings.answer_in_groups
-        return answering == "all" or (answering == "addressed" and message.addressed)
-
-    async def _was_meant_for_us(self, message: InboundMessage, key: ConversationKey) -> bool:
-        """Whether *message* changes one that was said to the bot: it holds though the mention is gone from it, too."""
-        if message.kind is not InboundKind.EDIT:
-            return False
-        return await self._mailboxes[Lane.TURNS].known(key, message.message_id) is not None
-
-    async def _keep(self, envelope: Envelope, key: ConversationKey, decision: Decision, lane: Lane) -> Accepted:
-        mailbox, message = self._mailboxes[lane], envelope.message
-        admission = await self._admitted(message, key, decision, lane)
-        if not admission.allowed:
-            if await mailbox.known(key, message.message_id) is not None:
-                return await self._duplicate(key, envelope, lane, admission)
-            seconds = admission.retry_after_seconds
-            _log.info("message.ignored", why="rate_limit")
-            await self._refuse(key, message, lane, _too_many(message, seconds) if admission.first_refusal else "")
-            return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
-        try:
-            stored = await mailbox.store(key, envelope)
-        except MailboxFull as error:
-            _log.warning("message.ignored", why="mailbox_full")
-            await self._refuse(key, message, lane, _full(message, error) if error.first else "")
-            return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
-        if not stored.new:
-            return await self._duplicate(key, envelope, lane, admission)
-        if not stored.held:
-            await notify_worker(self._hub, lane, key)
-        if stored.current_turn and envelope.queue == "interrupt" and lane is Lane.TURNS:
-            await notify_interrupted(self._hub, stored.current_turn)
-        _log.info("message.accepted", role=decision.role.value, direct=message.direct)
-        return Accepted("stored", key=key)
-
-    async def _admitted(
-        self, message: InboundMessage, key: ConversationKey, decision: Decision, lane: Lane
-    ) -> Admission:
-        """Routing creates what it names, once somebody may talk there. Who has said too much can still say "stop"."""
-        if message.workspace_id is None:
-            await self._workspaces.create(key.workspace_id)
-        return await self._limit.admit(key, message, decision.role, apart=lane.value)
-
-    def _envelope(
-        self, message: InboundMessage, key: ConversationKey, decision: Decision, settled: Settled
-    ) -> Envelope:
-        connector = self._connectors.get(key.connector)
-        draft = OutboundMessage(key, "", "", answers=(message.message_id,))
-        return Envelope(
-            message,
-            decision.role,
-            time.time(),
-            origin=self._hub.name,
-            address=self._address(key),
-            watched=self._shows.watched(connector, draft) if connector else Watched.NOT,
-            queue=settled.queue or self._settings.queue_mode,
-            model=settled.model or "",
-            shows_sources=self._settings.show_sources if settled.sources is None else settled.sources,
-        )
-
-    def _address(self, key: ConversationKey) -> str:
-        connector = self._connectors.get(key.connector)
-        return address_of(connector, self._hub.name) if connector else key.connector
-
-    async def _notice(self, key: ConversationKey, text: str, message: InboundMessage, turn_id: str = "") -> None:
-        """Tell whoever wrote *message*; in a group it hangs there. Once for one *turn_id*, if given."""
-        text = self._commands.as_written(text, message.command_mark)
-        hangs_at = None if message.direct else message.message_id
-        await self._outbox.notice(key, self._address(key), text, (message.message_id,), turn_id, hangs_at)
-
-    async def _refuse(self, key: ConversationKey, message: InboundMessage, lane: Lane, notice: str) -> None:
-        """Tell whoever wrote *message* that it is refused, unless *notice* is empty, and have it stay refused if the
-        platform delivers it again. A caller over HTTP has the refusal in the answer, and may repeat the request."""
-        if message.caller_role is not None:
-            return
-        if notice:
-            await self._notice(key, notice, message)
-        await self._mailboxes[lane].refuse(key, message.message_id)
-
-    async def _duplicate(self, key: ConversationKey, envelope: Envelope, lane: Lane, admission: Admission) -> Accepted:
-        """A reply is stored before its turn is over, so that the turn at hand may have the answer already. A program
-        that repeats a message whose turn was given up has it tried again."""
-        _log.info("message.duplicate")
-        message, mailbox = envelope.message, self._mailboxes[lane]
-        message_id, address = message.message_id, self._address(key)
-        if "@" in address:  # who asks again waits here, and may have asked at another process before
-            await self._outbox.expect(key, message_id, address)
-        turn_id = await mailbox.turn_of(key, message_id)
-        reply = await self._outbox.load(key, turn_id) if turn_id else None
-        if reply is not None and message_id not in reply.answers:
-            reply = None
-        given_up = reply is not None and reply.error_code == GIVEN_UP and message.caller_role is not None
-        if not given_up:
-            await self._limit.take_back(admission, key, message, apart=lane.value)
-            return Accepted("duplicate", reply=reply, key=key)
-        if not admission.allowed:
-            return Accepted("refused", "rate_limit", retry_after_seconds=admission.retry_after_seconds, key=key)
-        try:
-            await self._try_again(key, envelope, lane, turn_id)
-        except MailboxFull:
-            return Accepted("refused", "mailbox_full", retry_after_seconds=FULL_SECONDS, key=key)
-        return Accepted("duplicate", key=key)
-
-    async def _try_again(self, key: ConversationKey, envelope: Envelope, lane: Lane, turn_id: str) -> None:
-        """Have what the given-up turn *turn_id* was to answer answered by a new turn, once. Raises `MailboxFull`."""
-        try:
-            await self._dead_letters.retry(key.scope, turn_id)
-        except UnknownLetter:  # it is being tried again already; or it was dropped, and this message is what is left
-            if await self._mailboxes[lane].put_back(key, turn_id, [envelope]):
-                await notify_worker(self._hub, lane, key)
-
-    async def _amend(
-        self, message: InboundMessage, key: ConversationKey, decision: Decision, settled: Settled
-    ) -> Accepted | None:
-        """Let an edit hold: for what waits still, and for what is remembered. None where the message that it
-        changes was never said to the bot."""
-        said = replace(message, kind=InboundKind.MESSAGE)
-        envelope = self._envelope(said, key, decision, settled)
-        where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, envelope)
-        if where is AmendResult.UNKNOWN:
-            return None
-        if where is not AmendResult.AMENDED:
-            await self._transcript.amend(key, message.message_id, message.text)
-            await self._marking.amended(key, message.message_id)
-        _log.info("message.edited", state=where.value)
-        return Accepted("ignored", InboundKind.EDIT.value, key=key)
-
-    async def _withdraw(self, message: InboundMessage, key: ConversationKey) -> Accepted:
-        """A message that was deleted is not answered any more, unless people see its answer already, and not
-        remembered. Whose it was need not be known: who may delete it is the platform's to say."""
-        where = await self._mailboxes[Lane.TURNS].amend(key, message.message_id, None)
-        if where in (AmendResult.ANSWERING, AmendResult.ANSWERED):
-            await self._transcript.amend(key, message.message_id, "")
-        if where is AmendResult.ANSWERING and (
-            turn_id := await self._mailboxes[Lane.TURNS].drop(key, message.message_id)
-        ):
-            await notify_deleted(self._hub, turn_id)
-        await self._access.withdraw(message, key.workspace_id)
-        await self._marking.amended(key, message.message_id)  # after the words are gone: it may be marked meanwhile
-        if where is not AmendResult.UNKNOWN:
-            _log.info("message.deleted", state=where.value)
-        return Accepted("ignored", InboundKind.DELETE.value, key=key)
+    async def _settle(self, request: Request) -> None:
+        """Tell one person, and answer their messages. Each step may be repeated: notices have ids, messages too."""
+        is_in = request.state == "approved"
+        # Others should not read that somebody was turned away.
+        first = next((one for one in request.messages if one.direct or is_in), None)
+        if first is not None:
+            key = ConversationKey(request.workspace_id, first.connector, first.external_id)
+            text = self._commands.as_written(LET_IN if is_in else TURNED_AWAY, first.command_mark)
+            reply_to = None if first.direct else first.message_id
+            await self._outbox.notice(key, self._address(key), text, turn_id=f"pairing-{request.id}", reply_to=reply_to)
+        if is_in:
+            for message in request.messages:
+                await self.accept(message)
+        await self._access.settled(request)
 
     async def _ask_admins(self, request: Request) -> None:
-        """Tell the admins of the workspace that a stranger asks to be let in: once, however often they write."""
+        """Tell the admins of the workspace, once, that a stranger asks to be let in."""
         if request.state != "waiting" or not request.messages:
             return
         approve, deny = f"pair approve {request.code}", f"pair deny {request.code}"
@@ -346,58 +375,23 @@ class Gateway:
         )
         buttons = (Button("Approve", approve), Button("Deny", deny))
         for key in await self._access.admins_to_tell(request.workspace_id):
-            turn_id = f"pairing-{request.id}"
-            connector = self._connectors.get(key.connector)  # where the admin reads it, which may be another platform
-            said = self._commands.as_written(text, connector.capabilities.command_mark if connector else "/")
-            await self._outbox.notice(key, self._address(key), said, turn_id=turn_id, buttons=buttons)
+            connector = self._connectors.get(key.connector)  # the admin's, which may be another platform
+            written = self._commands.as_written(text, connector.capabilities.command_mark if connector else "/")
+            await self._outbox.notice(
+                key, self._address(key), written, turn_id=f"pairing-{request.id}", buttons=buttons
+            )
 
-    async def _settle(self, request: Request) -> None:
-        """Each step may be done again: a notice is said once for its id, and a message that is known is a duplicate."""
-        is_in = request.state == "approved"
-        # Nobody else is to read that somebody was turned away.
-        first = next((one for one in request.messages if one.direct or is_in), None)
-        if first is not None:
-            key = ConversationKey(request.workspace_id, first.connector, first.external_id)
-            text = self._commands.as_written(LET_IN if is_in else TURNED_AWAY, first.command_mark)
-            hangs_at = None if first.direct else first.message_id
-            await self._outbox.notice(key, self._address(key), text, turn_id=f"pairing-{request.id}", reply_to=hangs_at)
-        if is_in:
-            for message in request.messages:
-                await self.accept(message)
-        await self._access.settled(request)
+    # Notices
 
-    async def _greet(self, message: InboundMessage, key: ConversationKey) -> Accepted:
-        """Say hello in a group to which somebody who may talk has brought the bot."""
-        _log.info("place.joined")
-        user = message.author.user(key.connector)
-        if message.author.id and not message.direct and await self._access.may_talk(user, key.workspace_id):
-            hello = self._commands.as_written(HELLO, message.command_mark)
-            await self._outbox.notice(key, self._address(key), hello, turn_id=f"joined-{message.message_id}")
-        return Accepted("ignored", message.kind.value, key=key)
+    def _address(self, key: ConversationKey) -> str:
+        connector = self._connectors.get(key.connector)
+        return address_of(connector, self._hub.name) if connector else key.connector
 
-
-def _to_whom(message: InboundMessage, decision: Decision) -> str:
-    """What whoever may not talk is told; where others read along it begins with who is meant."""
-    if message.direct:
-        return decision.notice
-    name = f", {plain(message.author.name)}" if message.author.name else ""
-    return f"I do not know you yet{name}. {decision.notice}"
-
-
-def _notice_id(message: InboundMessage, decision: Decision) -> str:
-    """In a group they are told once, however often the message is delivered."""
-    return "" if message.direct or decision.request is None else f"asked-{decision.request.id}"
-
-
-def _too_many(message: InboundMessage, seconds: int) -> str:
-    """The notice that *message* is over the rate limit, which takes one again in *seconds*."""
-    again = f"Please send it, and whatever you write before then, again {in_words(seconds)}"
-    return f"{TOO_MANY} I could not accept this message. {again}:\n\n> {code(beginning(message))}"
-
-
-def _full(message: InboundMessage, error: MailboxFull) -> str:
-    """The notice that *message* found the mailbox full."""
-    return f"{error.user_text} I could not accept this message. Please send it again:\n\n> {code(beginning(message))}"
+    async def _notify_author(self, key: ConversationKey, text: str, message: InboundMessage, turn_id: str = "") -> None:
+        """Send a notice to the author of *message*, in a group as a reply to it; once for one *turn_id*, if given."""
+        text = self._commands.as_written(text, message.command_mark)
+        reply_to = None if message.direct else message.message_id
+        await self._outbox.notice(key, self._address(key), text, (message.message_id,), turn_id, reply_to)
 
 
 def beginning(message: InboundMessage) -> str:
@@ -409,27 +403,31 @@ def beginning(message: InboundMessage) -> str:
     return words[: cluster_edge(words, BEGINNING_CHARACTERS)].rstrip() + " …"
 
 
+def _is_empty(message: InboundMessage) -> bool:
+    if message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.EDIT):
+        return False
+    return not message.text.strip() and not message.attachments and message.quote is None
+
+
 def _ignored(message: InboundMessage, why: str) -> Accepted:
     _log.info("message.ignored", why=why, connector=message.connector)
     return Accepted("ignored", why)
 
 
 def _clean(message: InboundMessage) -> InboundMessage:
-    """*message* with text that every store and model takes: no lone surrogates, no NUL, no endless ids."""
-    text, author = _text(message.text), message.author
-    author_id, name = _UNFIT.sub("\ufffd", author.id)[:MAX_ID_CHARACTERS], _name(author.name)
-    if (author_id, name) != (author.id, author.name):
-        author = replace(author, id=author_id, name=name)
-    quote = message.quote and replace(message.quote, author=_name(message.quote.author), text=_text(message.quote.text))
-    attachments = tuple(replace(one, name=_name(one.name)) for one in message.attachments)
-    if text == message.text and author is message.author and not quote and not attachments:  # as most are
-        return message
-    return replace(message, text=text, author=author, quote=quote, attachments=attachments)
+    """Return *message* with text that every store and model takes: no lone surrogates, no NUL, no endless ids."""
+    author = message.author
+    author = replace(author, id=_UNFIT.sub("\ufffd", author.id)[:MAX_ID_CHARACTERS], name=_clean_name(author.name))
+    quote = message.quote and replace(
+        message.quote, author=_clean_name(message.quote.author), text=_clean_text(message.quote.text)
+    )
+    attachments = tuple(replace(one, name=_clean_name(one.name)) for one in message.attachments)
+    return replace(message, text=_clean_text(message.text), author=author, quote=quote, attachments=attachments)
 
 
-def _text(text: str, limit: int | None = None) -> str:
+def _clean_text(text: str, limit: int | None = None) -> str:
     return text.encode("utf-8", "replace").decode()[:limit].replace("\x00", "")
 
 
-def _name(name: str) -> str:
-    return " ".join(_text(name, MAX_NAME_CHARACTERS).split())
+def _clean_name(name: str) -> str:
+    return " ".join(_clean_text(name, MAX_NAME_CHARACTERS).split())

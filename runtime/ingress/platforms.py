@@ -1,7 +1,7 @@
-"""The platforms that are on, by the settings. A new platform is one line in `PLATFORMS`.
+"""Opens the platforms whose token is set, and asks them about their bots. A new platform is one line in `PLATFORMS`.
 
-Each platform package is imported only when its token is set: some cost seconds. To ask a platform about a bot needs no
-SDK.
+A connector's module is imported only when its token is set: some SDKs take seconds to import. Asking a platform about
+its bot needs no SDK.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from connectors.connector import Connector, Examined
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """How a platform is opened, and how it is asked about its bot; both None where it is off. ``place_of`` gives the
-    place whose own workspace has a given id, as operators route it; None for other workspaces."""
+    """How a platform is opened and asked about its bot; both return None if its token is not set.
+
+    ``place_of`` returns the place, as operators route it, that has the workspace of a given id for its own, if any.
+    ``reply_hint`` tells the model how replies read there.
+    """
 
     name: str
     open: Callable[[Settings], Connector | None]
     examine: Callable[[Settings], Awaitable[Examined] | None]
     place_of: Callable[[str], str | None]
     reply_hint: str
-    """What the model is told of how replies read there."""
 
 
 def _telegram(settings: Settings) -> Connector | None:
@@ -113,37 +115,36 @@ PLATFORMS = (
 
 
 def platforms_on(settings: Settings) -> list[str]:
-    """The platforms whose token is set."""
+    """Return the names of the platforms whose token is set."""
     return [platform.name for platform in PLATFORMS if getattr(settings, f"{platform.name}_bot_token") is not None]
 
 
 def reply_hint_of(connector: str) -> str:
-    """What the model is told of how replies read on *connector*; empty where that is no platform."""
+    """Return what the model is told of how replies read on *connector*; empty for a connector that is no platform."""
     return next((platform.reply_hint for platform in PLATFORMS if platform.name == connector), "")
 
 
 def place_of(workspace_id: str) -> str | None:
-    """The place of a platform whose own workspace *workspace_id* is."""
+    """Return the platform's place that has *workspace_id* for its own workspace, if any."""
     found = (platform.place_of(workspace_id) for platform in PLATFORMS)
     return next((place for place in found if place is not None), None)
 
 
 async def open_platforms(settings: Settings) -> list[Connector]:
-    """A connector for each platform whose token is set. Imports in a thread: it takes up to seconds."""
-    made = [await asyncio.to_thread(platform.open, settings) for platform in PLATFORMS]
-    return [connector for connector in made if connector is not None]
+    """Return a connector for each platform whose token is set. Imports run in a thread: they may take seconds."""
+    opened = [await asyncio.to_thread(platform.open, settings) for platform in PLATFORMS]
+    return [connector for connector in opened if connector is not None]
 
 
 async def examine_platforms(settings: Settings) -> dict[str, Examined]:
-    """What each platform whose token is set says of its bot, by name, in two of its time-outs at most."""
-    asking = [(platform.name, platform.examine(settings)) for platform in PLATFORMS]
-    on = [(name, asked) for name, asked in asking if asked is not None]
-    found = await asyncio.gather(*(asked for _, asked in on))
-    return {name: examined for (name, _), examined in zip(on, found, strict=True)}
+    """Return what each platform whose token is set says of its bot, by name, within two of its time-outs."""
+    names = platforms_on(settings)
+    found = await asyncio.gather(*(examine_platform(settings, name) for name in names))
+    return dict(zip(names, found, strict=True))
 
 
 async def examine_platform(settings: Settings, name: str) -> Examined:
-    """What the platform *name*, whose token is set, says of its bot."""
-    (asked,) = (platform.examine(settings) for platform in PLATFORMS if platform.name == name)
-    assert asked is not None, f"no token of {name} is set"
-    return await asked
+    """Return what the platform *name*, whose token is set, says of its bot."""
+    (examination,) = (platform.examine(settings) for platform in PLATFORMS if platform.name == name)
+    assert examination is not None, f"no token of {name} is set"
+    return await examination

@@ -13,7 +13,7 @@ from grounding.memory.karma import MarkStore
 from grounding.memory.records import RecordStore
 from grounding.prompt_input import load_tokens
 from runtime.ingress import Audiences
-from runtime.ingress.removal import Private
+from runtime.ingress.upgrade import Private
 from runtime.turns.manifest import Manifests
 
 ACME = Scope("acme")

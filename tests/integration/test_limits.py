@@ -55,9 +55,9 @@ async def test_a_message_that_comes_again_counts_once(redis: Redis) -> None:
     assert [one.allowed for one in again] == [True] * 10
     assert [one.counted for one in again] == [True, *[False] * 9]
     for admission in again[1:]:
-        await limit.take_back(admission, KEY, MESSAGE)
+        await limit.undo(admission, KEY, MESSAGE)
     assert [(await admit(limit)).allowed for _ in range(3)] == [True, True, False]
-    await limit.take_back(again[0], KEY, MESSAGE)
+    await limit.undo(again[0], KEY, MESSAGE)
     assert (await admit(limit)).allowed
 
 

@@ -29,7 +29,7 @@ from grounding.memory.records.model import (
     WritesRecords,
     in_words,
 )
-from grounding.memory.records.records import FollowsRecords, Records
+from grounding.memory.records.records import FollowsRecords, Records, digest
 from grounding.memory.records.store import Change, RecordStore, place
 from grounding.memory.records.tools import create_item, delete_item, expand, query_items, update_item
 
@@ -67,6 +67,7 @@ __all__ = [
     "create_item",
     "days_meant",
     "delete_item",
+    "digest",
     "expand",
     "in_words",
     "is_heard_preference",
