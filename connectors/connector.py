@@ -1,20 +1,20 @@
 """The port between the runtime and a platform.
 
-A platform is one package with a class that has the methods of `Connector`, and those of the optional
-abilities below that the platform has. The runtime asks with ``isinstance`` which abilities there are
-(all are runtime-checkable protocols) and does without the rest.
+A platform is one package with a class that has the methods of `Connector`, and those of the optional abilities below
+that the platform has. The runtime tests with ``isinstance`` which abilities there are (all are runtime-checkable
+protocols) and works without the others.
 
-Life of a connector: built by the wiring; `run` is started inside a task group and ends when it is
-cancelled, or raises `ConnectorFailed`, after which the others go on; `close` is called once, always.
+Lifetime: the wiring builds a connector. `run` starts in a task group and ends when it is cancelled, or raises
+`ConnectorFailed`; the other connectors go on. `close` is always called, once.
 
-Inbound: for each thing that happens the connector awaits ``accept(message)`` **before** it
-acknowledges the platform. When `accept` returns, the message is stored (or knowingly dropped) and may
-be acknowledged. When it raises `connectors.message.StoreUnavailable` nothing was stored: the connector
-must not acknowledge, and lets the platform deliver again (or keeps the message and tries again).
+Inbound: for each event the connector awaits ``accept(message)`` **before** it acknowledges the platform. When `accept`
+returns, the message is stored (or deliberately dropped) and may be acknowledged. If it raises
+`connectors.message.StoreUnavailable`, nothing was stored: the connector must not acknowledge, and lets the platform
+deliver again (or keeps the message and tries again).
 
-Outbound: `render` is pure and splits a reply into parts within the platform's limits; `send` sends one
-part and returns its receipt. The runtime stores the state of each part around that call, so `send`
-itself never retries a send whose outcome is unknown: it raises `SendFailed` with ``ambiguous=True``.
+Outbound: `render` is pure and splits a reply into parts within the platform's limits; `send` sends one part and returns
+its receipt. The runtime stores the state of each part around that call. So `send` never repeats a send whose outcome
+is unknown: it raises `SendFailed` with ``ambiguous=True``.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 
 Accept = Callable[[InboundMessage], Awaitable[Accepted]]
-"""The gateway's door. Raises `connectors.message.StoreUnavailable` when nothing could be stored."""
+"""Hands a message to the gateway. Raises `connectors.message.StoreUnavailable` if nothing was stored."""
 
 
 class State(StrEnum):
-    """What ``/readyz`` and the event ``connector.state`` say of a connector or store."""
+    """The state of a connector or store, as ``/readyz`` and the event ``connector.state`` show it."""
 
     CONNECTED = "connected"
     CONNECTING = "connecting"
@@ -58,7 +58,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A state and, unless all is well, why and what to do about it."""
+    """A state and, unless all is well, the reason and what to do about it."""
 
     state: State
     why: str = ""
@@ -66,41 +66,40 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a platform can do, as far as the runtime decides by it."""
+    """What a platform can do, as far as the runtime needs to know. A rate of 0 means that there is no such limit."""
 
     max_part_units: int
-    """Size limit of one part, in the platform's own units (see ``units``)."""
-    units: Literal["characters", "utf16", "bytes"] = "characters"
-    threads: bool = False
-    idempotency: Literal["none", "nonce", "metadata"] = "none"
-    """How a repeated send can be recognised by the platform."""
+    """Size limit of one part, in the platform's ``units``."""
+    units: Literal["characters", "utf16"] = "characters"
+    idempotency: Literal["none", "nonce"] = "none"
+    """``nonce``: the platform recognises a repeated send by the part's token."""
     edits_per_second: float = 0.0
-    """How often one message may be edited while a reply streams; 0 where it may not."""
+    """Rate of edits of one message while a reply streams; 0 if that is not possible."""
     sends_per_second: float = 0.0
-    """Pace of sends into one place; 0 for no limit of its own."""
+    """Rate of sends to one place."""
     sends_per_second_overall: float = 0.0
-    """Pace of all calls together; 0 for no limit of its own."""
+    """Rate of all calls together."""
     edits_per_second_overall: float = 0.0
-    """Pace of all edits together; 0 for no limit of its own."""
+    """Rate of all edits together."""
     openings_per_second_overall: float = 0.0
-    """Pace of all replies together that begin to grow by the platform's own means; 0 for no limit of its own."""
+    """Rate of all calls of `AppendsText.begin`."""
     additions_per_second_overall: float = 0.0
-    """Pace of all that is added to them; 0 for no limit of its own."""
+    """Rate of all calls of `AppendsText.append`."""
     local: bool = False
-    """Whether its people are connected to one process: only that one can answer them."""
+    """True if people are connected to one process, which alone can answer them."""
     command_mark: Literal["/", "!"] = "/"
-    """What people write before a command's word there; see `connectors.message.InboundMessage`."""
+    """The sign before a command's word; see `connectors.message.InboundMessage`."""
 
 
 class ConnectorFailed(AgentRuntimeError):
-    """The connector cannot work until a person does something; the text names the variable."""
+    """The connector cannot work until a person does something. The text names the variable to set."""
 
 
 class SendFailed(AgentRuntimeError):
-    """A part was not taken, or (``ambiguous``) nobody can know whether it was.
+    """The platform did not accept a part, or (``ambiguous``) nobody can know whether it did.
 
-    ``retry_after_seconds`` is the wait that the platform asked for, if it did; ``everywhere`` says that it means all
-    its places, and not only this one.
+    ``retry_after_seconds`` is the wait that the platform asked for, if any. With ``everywhere`` the wait holds for all
+    places, not only for this one.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class SendFailed(AgentRuntimeError):
 
 
 class AttachmentUnavailable(AgentRuntimeError):
-    """A file that came with a message cannot be had; the text says why, for the person who sent it."""
+    """A file that came with a message cannot be fetched. The text says why, for the person who sent it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -129,12 +128,11 @@ class AttachmentUnavailable(AgentRuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a file can be fetched. ``url`` and ``headers`` may hold a secret: they go to ``hosts`` only, and to no log.
+    """Where a file can be fetched: by ``url``, or at ``path`` on the connector's machine.
 
-    ``hosts`` are the only ones that may be asked, redirects included: a name, or ``.name`` for all below it.
-    ``trusts_private`` says that the operator named the host in the settings (a proxy, an API server of their
-    own), so that it may stand at a private address. Where there is a ``path``, the file lies there on the machine of
-    the connector, and nothing is asked.
+    ``url`` and ``headers`` may contain a secret: they go to ``hosts`` only, and to no log. ``hosts`` are the only hosts
+    that may be contacted, also by redirects: a name, or ``.name`` for all names below it. ``trusts_private``: the
+    operator named the host in the settings (a proxy, their own API server), so it may have a private address.
     """
 
     url: str = field(default="", repr=False)
@@ -146,7 +144,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class CommandHint:
-    """What a platform shows of a command: its word, what follows it (e.g. ``[name]``), and what it does."""
+    """What a platform shows of a command: its word, its arguments (e.g. ``[name]``), and what it does."""
 
     name: str
     summary: str
@@ -155,144 +153,155 @@ class CommandHint:
 
 @runtime_checkable
 class Connector(Protocol):
-    """What every platform has."""
+    """The methods of every platform."""
 
     @property
     def name(self) -> str:
-        """The connector's word in ids, settings and events, e.g. ``telegram``."""
+        """The connector's name in ids, settings and events, e.g. ``telegram``."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     @property
     def health(self) -> Health:
-        """The truth about the connection now. Must not block."""
+        """The present state of the connection. Must not block."""
 
     async def run(self, accept: Accept) -> None:
-        """Receive until cancelled. Raises `ConnectorFailed` when only a person can help."""
+        """Receive until cancelled. Raises `ConnectorFailed` if only a person can help."""
 
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        """*message* as parts within the platform's limits; no character of its text is lost. Pure."""
+        """Return *message* as parts within the platform's limits, without losing a character of its text. Pure."""
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         """Send one part of *message* to its place. Raises `SendFailed`."""
 
     async def close(self) -> None:
-        """Let go of connections. Bounded; never raises."""
+        """Close all connections. Bounded; never raises."""
 
 
 @runtime_checkable
 class EditsMessages(Protocol):
-    """Sent parts can be replaced; used to show a reply while it grows and to give it its final form.
+    """Sent parts can be replaced, to show a reply while it grows and to give it its final form.
 
-    At which pace is ``capabilities.edits_per_second``.
+    ``capabilities.edits_per_second`` limits how often.
     """
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
-        """Replace what *receipt* stands for by *part*. Repeating it is harmless. Raises `SendFailed`."""
+        """Replace the message of *receipt* with *part*. Repeating it is harmless. Raises `SendFailed`."""
 
     async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
-        """Delete what *receipt* stands for; one that is gone already is no error. Raises `SendFailed`."""
+        """Delete the message of *receipt*; one that is already deleted is no error. Raises `SendFailed`."""
 
 
 @runtime_checkable
 class AppendsText(Protocol):
-    """The platform has means of its own to show a reply that grows. Its last form comes by `EditsMessages.edit`,
-    which works also after a restart, when nobody knows any more that the message was begun this way.
+    """The platform has its own way to show a reply that grows.
+
+    `EditsMessages.edit` gives it its final form, also after a restart, when nobody knows any more how it began.
     """
 
     def appends(self, message: OutboundMessage) -> bool:
-        """Whether the reply to *message*'s ``answers`` can be shown that way in its place."""
+        """Return whether *message* can grow that way, in its place and as an answer to its ``answers``."""
 
     async def begin(self, message: OutboundMessage, text: str) -> Receipt:
         """Begin the reply with *text* (Markdown). Raises `SendFailed`."""
 
     async def find_beginning(self, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
-        """What was begun since *message* was asked for and seems to be the beginning of *part* of it, in its last form,
-        where the answer to `begin` was lost. Raises `SendFailed` when the platform cannot be asked."""
+        """Return the receipt of a reply that `begin` began although its answer was lost.
+
+        *part* is the final form of the beginning. Only messages after the question count. Raises `SendFailed` if the
+        platform cannot be asked.
+        """
 
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
-        """Add *text* to what was begun. May be lost where the last form puts it right. Raises `SendFailed`."""
+        """Append *text*. It may be lost, as the final form contains it. Raises `SendFailed`."""
 
 
 @runtime_checkable
 class StreamsText(Protocol):
-    """A reply can be shown while it is written, as text that is added to."""
+    """A reply can be shown to a waiting program or page while it is written, delta by delta."""
 
     def is_watched(self, key: ConversationKey, answers: tuple[str, ...]) -> bool:
-        """Whether anybody watches the reply to *answers* grow; if not, it is not streamed at all."""
+        """Return whether anybody watches the reply to *answers* grow; otherwise it is not streamed."""
 
     async def stream(self, key: ConversationKey, answers: tuple[str, ...], delta: str) -> None:
-        """Show *delta*, the next piece of the reply to *answers*. May be lost; never raises."""
+        """Show *delta*, the next piece of the reply to *answers*. It may be lost; never raises."""
 
 
 @runtime_checkable
 class LetsGo(Protocol):
-    """Somebody waits for the answer to each message, and is to know at once when there will be none."""
+    """Somebody waits for the answer to each message, and must learn at once if there will be none."""
 
     def let_go(self, key: ConversationKey, messages: tuple[str, ...], *, gone: bool) -> None:
-        """A newer message took the place of these, or their workspace is *gone*. Never blocks or raises."""
+        """Tell those who wait for *messages* that a newer message replaced them, or that their workspace is *gone*.
+
+        Never blocks or raises.
+        """
 
 
 @runtime_checkable
 class ShowsTyping(Protocol):
-    """A sign that an answer is on its way; the platform lets it fade by itself."""
+    """The platform can show that an answer is on its way; it removes the sign by itself."""
 
     typing_lasts_seconds: float
 
     async def typing(self, key: ConversationKey) -> None:
-        """Show the sign once. May be lost; raises `SendFailed` only with a wait that the platform asks for."""
+        """Show the sign once. It may be lost; raises `SendFailed` only with a wait that the platform asks for."""
 
 
 @runtime_checkable
 class Reacts(Protocol):
-    """An emoji can be put on a message, to acknowledge it."""
+    """The bot can put an emoji on a message, to acknowledge it."""
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        """Put *emoji* on a message. May be lost; raises `SendFailed` only with a wait that the platform asks for."""
+        """Put *emoji* on a message. It may be lost; raises `SendFailed` only with a wait that the platform asks for."""
 
 
 @runtime_checkable
 class SharesPace(Protocol):
-    """Several conversations are one place to the platform's limits: the threads of a channel, the topics of a group."""
+    """Several conversations share the platform's rate limit: the threads of a channel, the topics of a group."""
 
     def paced_as(self, key: ConversationKey) -> str:
-        """The place whose pace holds for *key*. Pure."""
+        """Return the place whose rate limit holds for *key*. Pure."""
 
 
 @runtime_checkable
 class CountsByMinute(Protocol):
-    """The platform bounds how much may be said in some places within a minute, beside any pace."""
+    """The platform limits how many messages some places take in a minute, in addition to any rate per second."""
 
     def most_in_a_minute(self, place: str) -> int:
-        """How many messages and edits *place* takes in any minute, by its name from `SharesPace.paced_as` (else the
-        conversation's ``external_id``); 0 for no such limit. Pure."""
+        """Return how many messages and edits *place* takes in any minute; 0 for no such limit. Pure.
+
+        *place* is a result of `SharesPace.paced_as`, or the conversation's ``external_id`` without that ability.
+        """
 
 
 @runtime_checkable
 class ShowsButtons(Protocol):
-    """`OutboundMessage.buttons` are shown below the last part. A press comes in as an `InboundKind.COMMAND` of whoever
-    pressed, with the button's command as its text, once however often the platform brings it; once it was taken, the
-    buttons go."""
+    """`OutboundMessage.buttons` are shown below the last part.
+
+    A press comes in as an `InboundKind.COMMAND` of the person who pressed, with the button's command as its text, and
+    only once even if the platform delivers it again. After it was accepted, the buttons are removed.
+    """
 
     max_buttons: int
-    """How many buttons one message may have."""
+    """The most buttons that one message may have."""
 
 
 @runtime_checkable
 class ReadsBack(Protocol):
-    """What became of an ambiguous send can be found out."""
+    """The platform can be asked for the outcome of an ambiguous send."""
 
     async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
-        """The receipt of *part* if the platform has it. Raises `SendFailed` when it cannot be asked."""
+        """Return the receipt of *part* if the platform has it. Raises `SendFailed` if it cannot be asked."""
 
 
 @runtime_checkable
 class FetchesMissed(Protocol):
-    """Messages that came while no process listened can be read afterwards."""
+    """Messages that were written while no process listened can be read afterwards."""
 
     def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
-        """What was said after *after_message_id*, oldest first."""
+        """Yield the messages after *after_message_id*, oldest first."""
 
 
 @runtime_checkable
@@ -300,39 +309,36 @@ class LocatesAttachments(Protocol):
     """Files that come with messages can be fetched."""
 
     async def locate(self, attachment: Attachment) -> Location:
-        """Where *attachment* (by its ``handle``) lies now. Raises `AttachmentUnavailable`."""
+        """Return where *attachment* (by its ``handle``) can be fetched now. Raises `AttachmentUnavailable`."""
 
 
 @runtime_checkable
 class RegistersCommands(Protocol):
-    """People are shown the commands by the platform itself. They come in as `InboundKind.COMMAND`."""
+    """The platform itself offers people the commands, which come in as `InboundKind.COMMAND`."""
 
     async def register_commands(self, commands: Sequence[CommandHint]) -> None:
-        """Have the platform offer *commands*, and no others. Called once connected. Raises `SendFailed`."""
+        """Let the platform offer *commands*, and no others. Called once connected. Raises `SendFailed`."""
 
 
 @runtime_checkable
 class MountsRoutes(Protocol):
-    """The platform talks to us over HTTP: routes for the runtime's own HTTP face."""
+    """The platform, or a browser, calls us over HTTP."""
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Routes to be mounted before `run`; each authenticates its caller itself."""
+        """Return the routes to mount before `run`; each authenticates its caller itself."""
 
 
-# ---- examination ----
-#
-# What a platform says of a bot when it is asked, before or while a connector runs: `setup` and `doctor` show it.
-#
-# Each platform's package has a module ``examine`` that asks with plain HTTP, so that its SDK need not be imported.
+# Examination: a platform is asked about the bot, before or while a connector runs, for `setup` and `doctor`.
+# Each platform's package has a function ``examine`` that asks over plain HTTP, without the platform's SDK.
 
 
 class CannotAsk(Exception):
-    """The platform gave no answer that could be read. Its text says so in a line, without secrets."""
+    """The platform gave no readable answer. The text says so in a line, without secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that keeps the bot from working: what was seen, and what a person has to do."""
+    """Something that keeps the bot from working, and what a person has to do about it."""
 
     detail: str
     advice: str
@@ -340,9 +346,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Who the bot is there, e.g. ``@helper in Acme``, as far as that could be found out; and what is wrong.
+    """Who the bot is, e.g. ``@helper in Acme`` (empty if unknown), and what is wrong.
 
-    ``invitation`` is a link by which the bot is brought to where people are, on platforms that have one.
+    ``invitation`` is a link that adds the bot to a place, on platforms that have one.
     """
 
     who: str = ""
@@ -352,7 +358,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A platform's answer: HTTP's status, its JSON object, and headers by their names in small letters."""
+    """A platform's answer: HTTP status, JSON object, and headers by their lower-case names."""
 
     status: int
     body: dict[str, Any]
@@ -362,15 +368,18 @@ class Answer:
 async def ask(
     url: str, *, shown_as: str, seconds: float, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> Answer:
-    """What *url* answers within *seconds*. Raises `CannotAsk`, which names *shown_as*: the URL may hold a secret."""
-    # Loads the machine's certificates from disk.
+    """Return the answer of *url* within *seconds*.
+
+    Raises `CannotAsk`, which names *shown_as* and not the URL, since that may contain a secret.
+    """
+    # In a thread, because it loads the machine's certificates from disk.
     http = await asyncio.to_thread(httpx.AsyncClient, timeout=seconds)
     try:
         async with http, asyncio.timeout(seconds):
             response = await http.request(method, url, headers=headers)
             body = response.json()
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:
-        # "from None": the error shows the URL.
+        # "from None", because the error shows the URL.
         raise CannotAsk(f"{shown_as} cannot be reached ({type(error).__name__})") from None
     if not isinstance(body, dict):
         raise CannotAsk(f"{shown_as} does not answer like the platform")
@@ -378,6 +387,6 @@ async def ask(
 
 
 def unreachable(error: CannotAsk, variable: str) -> Examined:
-    """A platform that gave no answer at the address that *variable* sets."""
+    """Return the examination of a platform that does not answer at the address that *variable* sets."""
     advice = f"check that this machine can reach it, and that {variable} is right"
     return Examined(problems=(Problem(str(error), advice),))

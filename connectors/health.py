@@ -1,4 +1,4 @@
-"""How a connection fares: what troubles it now, and how long to wait before the next attempt."""
+"""Health of a connection, waits between attempts, and work in order within each place."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Generic, TypeVar
 
 from connectors.connector import Health, State
 
+_Item = TypeVar("_Item")
+
 
 class Vitals:
-    """`health` from what is known: connected once or not, and each trouble until it is over."""
+    """Derives a connector's `health`: whether it has connected yet, and the troubles that are not over."""
 
     def __init__(self) -> None:
         self._state = State.CONNECTING
@@ -31,7 +33,7 @@ class Vitals:
         return Health(State.DEGRADED if why else State.CONNECTED, why)
 
     def start(self) -> None:
-        """Everything begins anew."""
+        """Begin a run of the connector, without troubles."""
         self._state, self._why = State.CONNECTING, ""
         self._connected = False
         self._troubles.clear()
@@ -40,7 +42,7 @@ class Vitals:
         self._connected = True
 
     def trouble(self, what: str, why: str) -> None:
-        """*what* is troubled, until `well` is told of it."""
+        """Note a trouble with *what*, e.g. ``store``, until `well` ends it; *why* is for people."""
         self._troubles[what] = why
 
     def well(self, what: str) -> None:
@@ -50,13 +52,13 @@ class Vitals:
         self._state, self._why = State.FAILED, why
 
     def stopped(self) -> None:
-        """A failure stays a failure."""
+        """Note the end of a run. A failure stays a failure."""
         if self._state is not State.FAILED:
             self._state, self._why = State.STOPPED, ""
 
 
 class Backoff:
-    """Waits that grow after each failure, with jitter, so that many bots do not come back in the same instant."""
+    """Waits that grow after each failure, with jitter, so that many bots do not return at the same moment."""
 
     def __init__(self, first_seconds: float, longest_seconds: float) -> None:
         self.first_seconds = first_seconds
@@ -64,28 +66,21 @@ class Backoff:
         self.failures = 0
 
     def fresh(self) -> Backoff:
-        """Another one like it, without failures."""
+        """Return another one like it, without failures."""
         return Backoff(self.first_seconds, self.longest_seconds)
 
     def next_seconds(self, asked_seconds: float | None = None) -> float:
-        """How long to wait now: what was asked for, else exponentially more, with jitter."""
+        """Return the next wait and count a failure: *asked_seconds* if given, else twice the last one, with jitter."""
         longest = min(self.longest_seconds, self.first_seconds * 2.0 ** min(self.failures, 20))
         self.failures += 1
         return asked_seconds or longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
-# ---- lanes ----
-#
-# What has to be done one after the other in a place, and beside one another in different places.
-
-
-_Item = TypeVar("_Item")
-
-
 class Lanes(Generic[_Item]):
-    """Does *work* with each item, in the order of its place: ``work(place, item)``, which handles its own errors.
+    """Calls ``work(place, item)`` for each item: in order within a place, concurrently among places.
 
-    What *work* was cancelled at is the next of its place again when the lanes are opened anew.
+    *work* handles its own errors. An item whose work was cancelled is the first of its place when the lanes are opened
+    again.
     """
 
     def __init__(self, work: Callable[[str, _Item], Awaitable[None]]) -> None:
@@ -94,17 +89,16 @@ class Lanes(Generic[_Item]):
         self._tasks: asyncio.TaskGroup | None = None
 
     def put(self, place: str, item: _Item) -> None:
-        """*item* is the last of *place* for now. Never waits."""
-        lane = self._lanes.get(place)
-        if lane is not None:
-            lane.append(item)
-            return
-        self._lanes[place] = deque([item])
-        self._start(place)
+        """Append *item* to the lane of *place*. Never waits."""
+        if place in self._lanes:
+            self._lanes[place].append(item)
+        else:
+            self._lanes[place] = deque([item])
+            self._start(place)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[asyncio.TaskGroup]:
-        """Work goes on inside, and is cancelled at the end; work of other kinds may be added to the group."""
+        """Work within this context, and cancel the work at its end. Other tasks may join the group."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for place in self._lanes:
@@ -116,9 +110,9 @@ class Lanes(Generic[_Item]):
 
     def _start(self, place: str) -> None:
         if self._tasks is not None:
-            self._tasks.create_task(self._walk(place), name=f"lane {place}")
+            self._tasks.create_task(self._empty(place), name=f"lane {place}")
 
-    async def _walk(self, place: str) -> None:
+    async def _empty(self, place: str) -> None:
         lane = self._lanes[place]
         while lane:
             await self._work(place, lane[0])

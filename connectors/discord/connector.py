@@ -61,7 +61,6 @@ class DiscordConnector:
     capabilities = Capabilities(
         max_part_units=MAX_TEXT_UNITS,
         units="utf16",
-        threads=True,
         idempotency="nonce",
         # Discord tells its limits in headers, and discord.py waits by them: 5 in 5 s for one channel. It also keeps to
         # 50 requests a second.

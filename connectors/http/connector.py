@@ -189,7 +189,7 @@ class HttpConnector:
     """
 
     name = convert.NAME
-    capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, idempotency="metadata", local=True)
+    capabilities = Capabilities(max_part_units=MAX_PART_CHARACTERS, local=True)
     openapi = OPENAPI
     """The description of `routes` in ``/openapi.json``."""
 

@@ -54,8 +54,6 @@ class SlackConnector:
     name = events.CONNECTOR
     capabilities = Capabilities(
         max_part_units=payloads.MAX_TEXT_CHARACTERS,
-        threads=True,
-        idempotency="metadata",
         # docs.slack.dev, "Rate limits": one message a second in a channel. Every other method has a rate for the whole
         # workspace: 50 a minute for chat.update (tier 3), 100 for chat.appendStream (tier 4), 20 for chat.startStream
         # and chat.stopStream (tier 2); five at once and then fifteen a minute stay within these 20.

@@ -7,10 +7,8 @@ uploaded (`connectors.slack.files`), everything else is a message. In threads a 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,10 +22,6 @@ from connectors.slack.events import Identity, is_command
 from connectors.slack.files import Files, is_file
 
 log = structlog.get_logger()
-
-MAX_RESPONSES = 5
-RESPONSE_SECONDS = 30 * 60.0
-"""Slack takes five posts within 30 minutes (docs.slack.dev, "Handling user interaction")."""
 
 _READ_BACK_PAGES = 5
 _READ_BACK_MESSAGES = 200
@@ -260,30 +254,23 @@ class Streams:
             self._refusing_channels.put(channel, None)
 
 
-@dataclass(slots=True)
-class _ResponseUrl:
-    url: str
-    expires_at: float
-    posts: int = 0
-
-
 class CommandResponses:
     """Replies to slash commands, which only the person who gave the command sees.
 
-    They go to the ``response_url`` that came with the command. The URLs are in memory only, as they expire soon.
+    They go to the ``response_url`` that came with the command. It is in memory only, as Slack takes five posts within
+    30 minutes (docs.slack.dev, "Handling user interaction").
     """
 
-    def __init__(self, api: Api, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._now = now
-        self._urls: Recent[str, _ResponseUrl] = Recent(1000)
+        self._urls: Recent[str, str] = Recent(1000)
 
     def expect(self, message_id: str, url: str) -> None:
         """Let replies to *message_id* go to *url*, unless that is no address of Slack's."""
         if not self._is_slacks(url):
             log.warning("connector.request_refused", connector="slack", why="response_url of another host")
         elif message_id not in self._urls:
-            self._urls.put(message_id, _ResponseUrl(url, self._now() + RESPONSE_SECONDS))
+            self._urls.put(message_id, url)
 
     def forget(self, message_id: str) -> None:
         self._urls.drop(message_id)
@@ -294,13 +281,11 @@ class CommandResponses:
         Raises `connectors.connector.SendFailed`.
         """
         for message_id in answers:
-            response_url = self._urls.get(message_id)
-            if response_url is None:
+            url = self._urls.get(message_id)
+            if url is None:
                 continue
-            is_usable = response_url.posts < MAX_RESPONSES and response_url.expires_at > self._now()
-            if is_usable and await self._post(response_url.url, part):
-                response_url.posts += 1
-                return Receipt(f"{_RESPONSE_PREFIX}{message_id}-{response_url.posts}")
+            if await self._post(url, part):
+                return Receipt(f"{_RESPONSE_PREFIX}{message_id}-{part.index}")
             self.forget(message_id)
         return None
 

@@ -30,7 +30,6 @@ log = structlog.get_logger()
 APP_TOKEN_VARIABLE = "AGENT_RUNTIME_SLACK_APP_TOKEN"  # noqa: S105 - the variable's name
 
 _QUEUE_SIZE = 1000
-_COMMANDS_AT_ONCE = 20
 _LINGER_SECONDS = 10.0
 _SEND_SECONDS = 5.0
 _MAX_AGE_FACTOR = 1.1
@@ -73,19 +72,18 @@ class SocketMode:
         self._gaps = Gaps(history)
         self._overrun = False
         self._events: asyncio.Queue[Envelope] = asyncio.Queue(_QUEUE_SIZE)
-        self._commands: asyncio.Queue[Envelope] = asyncio.Queue(_QUEUE_SIZE)
         self._socket: Socket | None = None
+        self._tasks: asyncio.TaskGroup
 
     async def run(self) -> None:
         """Run until cancelled. Raises `connectors.connector.ConnectorFailed` in a group."""
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             tasks.create_task(self._take_events(), name="slack events")
-            for number in range(_COMMANDS_AT_ONCE):
-                tasks.create_task(self._take_commands(), name=f"slack commands {number}")
             tasks.create_task(self._watch_silence(), name="slack silence")
-            tasks.create_task(self._stay_connected(tasks), name="slack socket")
+            tasks.create_task(self._stay_connected(), name="slack socket")
 
-    async def _stay_connected(self, tasks: asyncio.TaskGroup) -> None:
+    async def _stay_connected(self) -> None:
         backoff = self._backoff.fresh()
         while True:
             try:
@@ -102,7 +100,7 @@ class SocketMode:
                 await asyncio.sleep(backoff.next_seconds(retry_after_seconds(error)))
                 continue
             # A task of its own: the socket is read on while its successor is opened.
-            tasks.create_task(socket.read(self._timeout_seconds), name="slack socket reader")
+            self._tasks.create_task(socket.read(self._timeout_seconds), name="slack socket reader")
             await socket.settled.wait()
             opened_at = asyncio.get_running_loop().time()
             if socket.greeted:
@@ -123,19 +121,21 @@ class SocketMode:
         secret = self._app_token.get_secret_value()
         answer = await self._api.call(lambda client: client.apps_connections_open(app_token=secret))
         websocket = await self._api.websocket(str(answer.get("url") or ""), self._ping_seconds)
-        return Socket(websocket, self._enqueue, self._gaps.breaks)
+        return Socket(websocket, self._receive, self._gaps.breaks)
 
-    def _enqueue(self, envelope: Envelope) -> None:
+    def _receive(self, envelope: Envelope) -> None:
         self._silence.note_heard(envelope.payload, asyncio.get_running_loop().time())
-        queue = self._commands if envelope.kind in {"slash_commands", "interactive"} else self._events
+        if envelope.kind in {"slash_commands", "interactive"}:
+            self._tasks.create_task(self._take_command(envelope), name="slack command")
+            return
         try:
-            queue.put_nowait(envelope)
+            self._events.put_nowait(envelope)
         except asyncio.QueueFull:  # not acknowledged, so that Slack delivers it again
             if not self._overrun:  # one warning for a flood, not one for each of its messages
-                log.warning("connector.overrun", connector="slack", waiting=queue.qsize())
+                log.warning("connector.overrun", connector="slack", waiting=self._events.qsize())
             self._overrun = True
         else:
-            self._overrun = self._overrun and queue.qsize() > _QUEUE_SIZE // 2
+            self._overrun = self._overrun and self._events.qsize() > _QUEUE_SIZE // 2
 
     async def _take_events(self) -> None:
         """Pass on events one after the other, so that messages keep their order; acknowledge each after that."""
@@ -157,15 +157,12 @@ class SocketMode:
             await self._intake.take_until_accepted(envelope, self._backoff.fresh())
             self._gaps.note_passed_on(message)
 
-    async def _take_commands(self) -> None:
-        while True:
-            envelope = await self._commands.get()
-            if envelope.kind == "interactive":
-                if await self._intake.take_press(envelope.payload):
-                    await envelope.acknowledge()
-                continue
+    async def _take_command(self, envelope: Envelope) -> None:
+        if envelope.kind == "slash_commands":
             text = await self._intake.take_command(envelope.payload)
             await envelope.acknowledge(ephemeral(text) if text else None)
+        elif await self._intake.take_press(envelope.payload):
+            await envelope.acknowledge()
 
     async def _watch_silence(self) -> None:
         while True:

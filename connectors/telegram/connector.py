@@ -81,7 +81,6 @@ class TelegramConnector:
         self.capabilities = Capabilities(
             max_part_units=payloads.MAX_TEXT_UNITS,
             units="utf16",
-            threads=True,
             # "avoid sending more than one message per second" in one chat (Bot FAQ, "My bot is hitting limits"). Edits
             # count like messages. `most_in_a_minute` has the limit of groups.
             sends_per_second=1.0,

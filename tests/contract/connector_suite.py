@@ -129,13 +129,7 @@ async def running(connector: Connector, gateway: FakeGateway) -> AsyncIterator[N
 
 def measured(text: str, units: str) -> int:
     """The size of *text* in a platform's own units."""
-    match units:
-        case "utf16":
-            return len(text.encode("utf-16-le", "surrogatepass")) // 2
-        case "bytes":
-            return len(text.encode("utf-8", "surrogatepass"))
-        case _:
-            return len(text)
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2 if units == "utf16" else len(text)
 
 
 def visible(text: str) -> str:

@@ -24,7 +24,6 @@ from connectors.message import (
 )
 from connectors.slack import receive
 from connectors.slack.connector import SlackConnector
-from connectors.slack.send import MAX_RESPONSES
 from tests.contract.connector_suite import FakeGateway, reply_to, running, send_all
 from tests.contract.slack_harness import slack_connector, slack_connector_over_http
 from tests.emulators.slack import Channel, Person, SlackEmulator
@@ -32,6 +31,8 @@ from tests.emulators.slack import Channel, Person, SlackEmulator
 LENA = Person("U501", "Lena")
 TEAM = Channel("C200", "team")
 FORM = "application/x-www-form-urlencoded"
+
+POSTS_PER_COMMAND = 5
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ async def test_once_slack_takes_no_more_replies_a_direct_message_serves(
     async with running(bot, gateway):
         private = reply_to(await heard(slack, gateway, "usage"), "again")
         public = reply_to(await heard(slack, gateway, "usage", to=TEAM), "again")
-        for _ in range(MAX_RESPONSES if over == "posts" else 0):
+        for _ in range(POSTS_PER_COMMAND if over == "posts" else 0):
             await send_all(bot, private)
             await send_all(bot, public)
         slack.commands.expired = over == "time"
@@ -113,7 +114,7 @@ async def test_once_slack_takes_no_more_replies_a_direct_message_serves(
     assert (caught.value.retryable, caught.value.ambiguous) == (False, False)
     assert [shown.text for shown in slack.shown(LENA)] == ["again"]
     assert slack.shown(TEAM) == []
-    assert len(slack.whispers) == (2 * MAX_RESPONSES if over == "posts" else 0)
+    assert len(slack.whispers) == (2 * POSTS_PER_COMMAND if over == "posts" else 0)
 
 
 async def test_a_reply_that_slack_asks_to_wait_with_waits(

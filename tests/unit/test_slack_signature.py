@@ -7,7 +7,7 @@ import time
 import pytest
 from slack_sdk.signature import SignatureVerifier
 
-from connectors.slack.http_events import MAX_AGE_SECONDS, AnsweredSignatures, is_genuine
+from connectors.slack.http_events import is_genuine
 
 VERIFIER = SignatureVerifier("8f742231b10e8888abcd99yyyzzz85a5")
 NOW = str(int(time.time()))
@@ -22,7 +22,7 @@ def test_a_signed_request_is_genuine() -> None:
     assert is_genuine(VERIFIER, NOW, BODY, sign(NOW))
 
 
-@pytest.mark.parametrize("off", [-MAX_AGE_SECONDS - 60, MAX_AGE_SECONDS + 60])
+@pytest.mark.parametrize("off", [-360, 360])
 def test_an_old_or_future_request_is_not(off: int) -> None:
     """Even with a right signature."""
     at = str(int(time.time()) + off)
@@ -53,15 +53,3 @@ def test_an_unsigned_request_is_not_genuine(timestamp: str, signature: str) -> N
 def test_a_body_that_is_no_text_is_not_genuine() -> None:
     """Slack sends UTF-8 only."""
     assert not is_genuine(VERIFIER, NOW, b"\xff", sign(NOW))
-
-
-def test_answered_requests_are_remembered_while_they_would_be_fresh() -> None:
-    """And forgotten after, so that memory is bounded."""
-    answered, now = AnsweredSignatures(), 1_531_420_618.0
-    answered.add("v0=a", now)
-    assert "v0=a" in answered
-    answered.add("v0=b", now + 2 * MAX_AGE_SECONDS)
-    assert "v0=a" in answered
-    answered.add("v0=c", now + 2 * MAX_AGE_SECONDS + 1)
-    assert "v0=a" not in answered
-    assert "v0=b" in answered
