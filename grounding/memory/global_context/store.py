@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 # Common keys: the editor's numbering, then the lines of the workspace and, if another audience is in view, its lines.
 # ``ARGV[1]`` is the number of these line hashes. A line's name is its owner's letter (``w``, ``u``) and its id.
 # Lines of
-# format 1 date from a version that showed everything said in groups to the workspace (`runtime.ingress.removal`).
+# format 1 date from a version that showed everything said in groups to the workspace (`runtime.ingress.upgrade`).
 #
 # A numbering is a hash. ``at`` is when it was last read (in the server's milliseconds). ``lines`` holds the names in
 # the

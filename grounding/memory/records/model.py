@@ -99,7 +99,7 @@ class Record(_Strict):
     """One stored record. Times are RFC 3339 in UTC.
 
     ``audience`` says who may see it, as in `connectors.message.Scope`; empty means the workspace. Format 1 called the
-    field ``user`` and knew no places (see `runtime.ingress.removal`). ``text`` is the full text; ``micro`` (about 20
+    field ``user`` and knew no places (see `runtime.ingress.upgrade`). ``text`` is the full text; ``micro`` (about 20
     tokens)
     and ``summary`` (50 to 100) are computed when the record is written. ``confidence`` is between 0 and 1.
     """

@@ -555,7 +555,7 @@ class RecordStore:
 def _is_unsettled(record: Record) -> bool:
     """Say whether an earlier version stored a person's record for everybody.
 
-    `runtime.ingress.removal` finds its owner. Records that programs wrote belong to the workspace.
+    `runtime.ingress.upgrade` finds its owner. Records that programs wrote belong to the workspace.
     """
     came = record.provenance
     is_person = ":" in came.author and not came.author.startswith(CALLER_PREFIX)
