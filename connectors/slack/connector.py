@@ -83,10 +83,6 @@ class SlackConnector:
         longest_backoff_seconds: float = 30.0,
         reply_max_parts: int = payloads.MAX_PARTS,
     ) -> None:
-        self._app_token = app_token
-        self._timeout_seconds = timeout_seconds
-        self._ping_seconds = ping_seconds
-        self._quiet_seconds = quiet_seconds
         self._check_seconds = check_seconds
         self._reply_max_parts = reply_max_parts
         self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
@@ -100,8 +96,21 @@ class SlackConnector:
         self._history = History(self._api, lookups)
         self._files = Files(self._api)
         self._sender = Sender(self._api, self._streams, responses, self._files, self._identity, self._intake.note_sent)
+        self._socket_mode: SocketMode | None = None
         self._http: HttpEvents | None = None
-        if app_token is None and signing_secret is not None and signing_secret.get_secret_value().strip():
+        if app_token is not None:
+            self._socket_mode = SocketMode(
+                self._api,
+                self._intake,
+                self._history,
+                self._vitals,
+                app_token,
+                timeout_seconds=timeout_seconds,
+                ping_seconds=ping_seconds,
+                quiet_seconds=quiet_seconds,
+                backoff=self._backoff,
+            )
+        elif signing_secret is not None and signing_secret.get_secret_value().strip():
             self._http = HttpEvents(signing_secret, self._intake, self._history)
 
     @property
@@ -204,7 +213,7 @@ class SlackConnector:
         self._vitals.stopped()
 
     def _require_a_way_in(self) -> None:
-        if self._app_token is None and self._http is None:
+        if self._socket_mode is None and self._http is None:
             raise ConnectorFailed(
                 f"Slack has no way to reach this bot. Set {APP_TOKEN_VARIABLE} (Socket Mode) or {SECRET_VARIABLE} "
                 "(events over HTTP at /slack/events; without it nobody could tell them from forged ones)."
@@ -253,27 +262,14 @@ class SlackConnector:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch_token(), name="slack token")
-                if self._app_token is None:
+                if self._socket_mode is None:
                     self._vitals.connected()
                 else:
-                    tasks.create_task(self._socket_mode(self._app_token).run(), name="slack socket mode")
+                    tasks.create_task(self._socket_mode.run(), name="slack socket mode")
         except* ConnectorFailed as group:
             failed = _first(group)
         if failed is not None:
             raise failed
-
-    def _socket_mode(self, app_token: SecretStr) -> SocketMode:
-        return SocketMode(
-            self._api,
-            self._intake,
-            self._history,
-            self._vitals,
-            app_token,
-            timeout_seconds=self._timeout_seconds,
-            ping_seconds=self._ping_seconds,
-            quiet_seconds=self._quiet_seconds,
-            backoff=self._backoff,
-        )
 
     async def _watch_token(self) -> None:
         """Test the token from time to time, and at once if a call says that it is bad."""
