@@ -5,7 +5,7 @@ the embedded Redis and the embedded index of a new DATA_DIR, then builds the pro
 conversation of its own, so that nothing is reused:
 
 - warm: the whole prompt (`Prompting.build`), and what gathering it takes (`Pipeline.ground`), of which the records take
-  `Remembering.look` and `.chosen`, in a process that has built prompts before;
+  `RecordSelector.look` and `.selected`, in a process that has built prompts before;
 - first: gathering for the first prompt of a new process whose index is open, and beside it loading the embedding model,
   which a process does at its start, or the first prompt has to wait for.
 """
@@ -30,7 +30,8 @@ from bench.stages import timed
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
 from grounding.memory.records import NewRecord, Provenance, Type
-from grounding.pipeline import Pipeline, Remembering
+from grounding.memory.selection import RecordSelector
+from grounding.pipeline import Pipeline
 from grounding.strategy import phrases
 from runtime.observability import EventStream, Redaction, events
 from runtime.process import Runtime, open_runtime
@@ -135,8 +136,8 @@ async def first(folder: Path) -> dict[str, float]:
 def watch() -> None:
     """Time the stages of gathering."""
     Pipeline.ground = timed("ground", Pipeline.ground)  # type: ignore[method-assign]
-    Remembering.look = timed("records_look", Remembering.look)  # type: ignore[method-assign]
-    Remembering.chosen = timed("records_chosen", Remembering.chosen)  # type: ignore[method-assign]
+    RecordSelector.look = timed("records_look", RecordSelector.look)  # type: ignore[method-assign]
+    RecordSelector.selected = timed("records_chosen", RecordSelector.selected)  # type: ignore[method-assign]
 
 
 async def warm(folder: Path) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def search_documents(
         check_query(arguments.query)
         lost: list[DegradedBlock] = []
         found = await documents.passages(
-            call.scope, arguments.query, top_k, excerpt_bytes, layers.room(max_tokens), lost=lost, earlier=()
+            call.scope, arguments.query, top_k, excerpt_bytes, layers.passages_room(max_tokens), lost=lost, earlier=()
         )
         missing = layers.INCOMPLETE if any(one.block == "retrieved" for one in lost) else ""
         return found_passages(found, tokens, excerpt_bytes, nothing=NOTHING_FOUND, missing=missing)

@@ -1,28 +1,32 @@
-"""Gathers what one turn may need to know; the only owner of memory assembly.
+"""Gather the layers of one turn: everything that its prompt may show.
 
-What a turn is given is a list of layers (`grounding.pipeline`); they are begun together (`grounding.pipeline`).
+`Deciding` chooses the strategy: by the message's cues and, if these leave it open, by the workspace's documents.
+`Pipeline.ground` then reads the layers side by side, each once and each within its time limit. The methods of `_Layers`
+are those layers, in the order in which they start. A layer that fails is named in ``Grounds.degraded`` and left out;
+the turn goes on without it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from asyncio import Task, shield
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
-from grounding.memory.frames import SHIPPED, Chosen, Frames, choose
+from grounding.memory.frames import SHIPPED, Chosen, Frames
+from grounding.memory.frames import choose as choose_frame
 from grounding.memory.global_context import UNTRUSTED, GlobalContexts, model_in
-from grounding.memory.karma import NOTHING as UNMARKED
+from grounding.memory.karma import NOTHING as NO_MARKS
 from grounding.memory.karma import Karma, preferred
 from grounding.memory.karma import Looked as Marks
-from grounding.memory.selection import RecordLookup, RecordSelector, ScopeState, Selected, Standing
-from grounding.prompt import Continuing, Documents, Going, Shown, ShownState, last_turns, tail_entry
-from grounding.prompt import layers as summary_layer
-from grounding.prompt import layers as tail_layer
+from grounding.memory.selection import RecordLookup, RecordSelector, Standing
+from grounding.prompt import Continuing, Documents, Going, Shown, last_turns, layers, tail_entry
+from grounding.prompt.layers import TailLimits
 from grounding.prompt_input import (
     Budgets,
     Calibration,
@@ -37,6 +41,7 @@ from grounding.prompt_input import (
     SummaryInput,
     TailEntry,
     Trace,
+    utf8_length,
 )
 from grounding.retrieval import Match
 from grounding.strategy import (
@@ -46,26 +51,62 @@ from grounding.strategy import (
     Cues,
     addresses_assistant,
     asked_before,
+    choose,
     considered,
     is_follow_up,
     search_text,
     without_courtesy,
 )
-from grounding.strategy import choose as strategy_choose
-from grounding.transcript import Entry, Reach, Transcript
+from grounding.transcript import Entry, Transcript
 
-# ---- recalling ----
-#
-# Earlier turns of a conversation, as one turn needs them: beyond what its tail shows.
+__all__ = ["Deciding", "FindsPassages", "Grounds", "Pipeline", "seen_in", "true_error", "why"]
 
-
-ASKED_FOR_TURNS = 40
-UNASKED_SECONDS = 0.5
-"""An answer does not wait longer for what may not be needed."""
-UNASKED_TURNS = 12
-"""Of what nobody asked for by name less is told: it may be beside the point."""
+LATEST_ENTRIES = 6
+"""Entries of the transcript among which a person's last message is looked for."""
+HOPELESS_LOG_ODDS = -4.0
+"""Below this relevance the messages before cannot make a message that is no follow-up a question for documents."""
+REQUESTED_TURNS = 40
+"""The most turns that are recalled if the message asks about the conversation."""
+UNREQUESTED_TURNS = 12
+"""The most if it does not: they may be irrelevant."""
+UNREQUESTED_SECONDS = 0.5
+"""An answer does not wait longer for turns that may not be needed."""
 RECALLED_CHARACTERS_PER_TOKEN = 8
-"""More fit no budget; what is gathered is kept with every turn."""
+"""No token budget holds more. All gathered turns are stored with the turn's manifest."""
+SHORTEST_TOKEN_BYTES = 3
+"""Tail and summary are sure to be shown up to so many bytes for each token of their budgets."""
+
+T = TypeVar("T")
+LastMessages = Callable[[], Awaitable[Sequence[TailEntry]]]
+"""Returns the last messages of the conversation as soon as they are read."""
+Decides = Callable[[LastMessages], Awaitable[Choice]]
+"""Decides what a message needs if its cues leave that open."""
+_log = structlog.get_logger()
+
+
+# What the pipeline reads from
+
+
+class FindsPassages(Protocol):
+    """Finds passages in the workspace's documents."""
+
+    async def passages(
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        excerpt_bytes: int,
+        max_tokens: int,
+        *,
+        lost: list[DegradedBlock],
+        earlier: Sequence[str],
+    ) -> Sequence[Passage]:
+        """Return at most *top_k* relevant passages, the best first; none if nothing is relevant.
+
+        Each has at most *excerpt_bytes* bytes, all together with their labels *max_tokens* tokens. *earlier* are
+        people's messages just before, the oldest first: *query* may lean on them. Parts that could not be searched
+        while others answered are added to *lost*.
+        """
 
 
 class RecallsTurns(Protocol):
@@ -82,72 +123,127 @@ class RecallsTurns(Protocol):
         lost: list[DegradedBlock],
         asked_for: bool,
     ) -> Sequence[RecalledTurn]:
-        """At most *top_k* turns that bear on *query*, without those of *exclude*. *earlier* and *lost* as in
-        `grounding.pipeline.FindsPassages`. Where they are not *asked_for*, none unless they surely do."""
+        """Return at most *top_k* turns that are relevant to *query*, without those of *exclude*.
+
+        *earlier* and *lost* are those of `FindsPassages`. Unless the message asks for turns (*asked_for*), returns only
+        turns that are surely relevant.
+        """
+
+
+class SpeaksOf(Protocol):
+    """Knows the subjects of the workspace's documents."""
+
+    async def awake(self, scope: Scope) -> None:
+        """Wait until the documents can be searched, or cannot be for now: a moment after a start, later not at all."""
+
+    async def best_match(self, scope: Scope, text: str) -> Match | None:
+        """Return the relevance of the best passage to *text*; None if the documents cannot be searched now."""
+
+
+class ReadsTail(Protocol):
+    """Reads the last messages; see `grounding.transcript.log.Transcript.tail`."""
+
+    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> Sequence[Entry]: ...
+
+
+# The strategy of a turn
 
 
 @dataclass(frozen=True, slots=True)
-class Recalling:
-    """What of a conversation is recalled, and whether it is worth a look. Raises what its parts raise."""
+class Deciding:
+    """Chooses the strategy of a turn.
 
-    turns: RecallsTurns
+    *timeout_seconds* bounds the look into the documents; without *vocabulary* the cues alone decide.
+    """
 
-    async def asked_for(
+    transcript: ReadsTail
+    documents: SpeaksOf
+    timeout_seconds: float
+    vocabulary: bool = True
+
+    async def choose(
         self,
         key: ConversationKey,
         text: str,
-        earlier: Sequence[str],
-        settled: ShownState,
-        lost: list[DegradedBlock],
-    ) -> Sequence[RecalledTurn]:
-        """Turns that bear on *text*, which asks about the conversation, but for those that are shown whole, as
-        *settled*; *earlier* is what people asked just before."""
-        return await self.turns.recall(
-            key.scope, text, ASKED_FOR_TURNS, _shown(settled), earlier=earlier, lost=lost, asked_for=True
+        cues: Cues,
+        turn_id: str = "",
+        history: Sequence[TailEntry] | None = None,
+    ) -> Choice:
+        """Return the strategy for *text*. A *history* replaces the stored one.
+
+        Never raises: if the documents cannot be searched in time, the cues' choice stands and ``strategy.unsure`` is
+        logged.
+        """
+
+        async def last_messages() -> Sequence[TailEntry]:
+            if history is not None:
+                return history
+            entries = await self.transcript.tail(key, LATEST_ENTRIES, except_turn=turn_id)
+            return [tail_entry(entry) for entry in entries]
+
+        first = self.by_cues(text, cues)
+        await self.awake(first, key)
+        return await self.decide(first, key, text, cues, last_messages)
+
+    def by_cues(self, text: str, cues: Cues) -> Choice:
+        """Return the cues' choice; ``open`` if the documents decide, too."""
+        choice = choose(text, cues)
+        return choice if self.vocabulary else replace(choice, open=False)
+
+    async def awake(self, first: Choice, key: ConversationKey) -> None:
+        """Wait until the documents can be searched, if they decide."""
+        if first.open:
+            await self.documents.awake(key.scope)
+
+    async def decide(
+        self, first: Choice, key: ConversationKey, text: str, cues: Cues, last_messages: LastMessages
+    ) -> Choice:
+        """Return the strategy for *text*, given the cues' choice *first*. Never raises; see `choose`."""
+        if not first.open:
+            return first
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                return await self._by_documents(first, key, text, cues, last_messages)
+        except (AgentRuntimeError, TimeoutError) as error:
+            _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=key.workspace_id)
+        except Exception as error:  # noqa: BLE001 - a turn is answered without, whatever broke
+            _log.exception("strategy.unsure", why=type(error).__name__, workspace_id=key.workspace_id)
+        return first
+
+    async def _by_documents(
+        self, first: Choice, key: ConversationKey, text: str, cues: Cues, last_messages: LastMessages
+    ) -> Choice:
+        alone = await self.documents.best_match(key.scope, without_courtesy(text, cues))
+        if alone is None:
+            return first
+        follows_up = is_follow_up(text, cues)
+        decide = partial(
+            considered,
+            first,
+            alone.relevance,
+            passages=alone.passages,
+            addresses_assistant=addresses_assistant(text, cues),
+            is_follow_up=follows_up,
         )
-
-    async def unasked(self, key: ConversationKey, text: str, settled: ShownState, turns: int) -> Sequence[RecalledTurn]:
-        """Turns that speak of what *text* asks, though it does not say that it is about the conversation ("what is my
-        sister's name?"). Nothing is searched while the tail shows all of the conversation's *turns*."""
-        shown = _shown(settled)
-        if turns <= len(shown):
-            return ()
-        async with asyncio.timeout(UNASKED_SECONDS):
-            return await self.turns.recall(key.scope, text, UNASKED_TURNS, shown, earlier=(), lost=[], asked_for=False)
-
-
-def is_looked_for(first: Choice, choice: Choice) -> bool:
-    """Whether earlier turns are looked for unasked: where the cues left it open what the message needs (*first*), and
-    nothing said since that it is about the conversation."""
-    return first.open and not choice.wants_history
+        decided = decide(None)
+        if decided is not first or not alone.passages:
+            return decided
+        if alone.relevance < HOPELESS_LOG_ODDS and not follows_up:
+            return first
+        messages = await last_messages()
+        before = next((entry.text for entry in reversed(messages) if entry.speaker != ASSISTANT), "")
+        if not before:
+            return first
+        together = await self.documents.best_match(key.scope, f"{before}\n{text}")
+        return decide(together.relevance if together else None)
 
 
-def as_many(turns: Sequence[RecalledTurn], tokens: int) -> Iterator[RecalledTurn]:
-    """The first of *turns*, until they have more characters together than so many *tokens* ever have."""
-    characters = tokens * RECALLED_CHARACTERS_PER_TOKEN
-    for turn in turns:
-        if characters <= 0:
-            return
-        yield turn
-        characters -= len(turn.text)
-
-
-def _shown(settled: ShownState) -> frozenset[str]:
-    return frozenset(entry.turn_id for entry in settled.tail) - settled.partly
-
-
-# ---- remembering ----
-#
-# What of the typed records one turn is given, beside the other layers: the frame, records, censors, calibration.
-
-
-SHORTEST_TOKEN_BYTES = 3
-"""What of tail and summary is sure to be shown: so many bytes for each token of their budgets."""
+# The layers of a turn
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """What was chosen for a turn. ``selection`` is None where nothing was looked up."""
+class RecordsLayer:
+    """The frame of a message and the typed records for it. ``selection`` is None if no records were looked for."""
 
     frame: FrameInput | None = None
     records: tuple[SelectedRecord, ...] = ()
@@ -155,461 +251,9 @@ class Remembered:
     calibration: Calibration | None = None
 
 
-NOTHING = Remembered()
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A message, and in which frame it was asked."""
-
-    text: str
-    chosen: Chosen
-    earlier: tuple[str, ...]
-
-    @property
-    def frame(self) -> FrameInput:
-        frame = self.chosen.frame
-        return FrameInput(
-            name=frame.name,
-            description=frame.description,
-            questions=frame.questions,
-            reason=self.chosen.reason,
-            cue=self.chosen.cue,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Remembering:
-    """The records of all workspaces, as turns ask for them. The steps are apart, so that looking goes on beside the
-    other layers, and choosing knows what they brought."""
-
-    selecting: RecordSelector
-
-    async def standing(self, key: ConversationKey, audience: str | None) -> Standing:
-        """What holds without being searched for. Raises `connectors.message.StoreUnavailable`."""
-        return await self.selecting.standing(seen_in(key, audience))
-
-    def last_censors(self, key: ConversationKey, audience: str | None) -> tuple[Censor, ...] | None:
-        """Those that were in force a moment ago; None where nobody has looked yet."""
-        return self.selecting.last_standing(seen_in(key, audience))
-
-    async def there(self, key: ConversationKey, audience: str | None, *, continues: bool) -> ScopeState:
-        """What can be read before it is known what is asked. Raises `connectors.message.StoreUnavailable`."""
-        return await self.selecting.there(seen_in(key, audience), key, continues=continues)
-
-    async def look(
-        self,
-        key: ConversationKey,
-        audience: str | None,
-        asked: Asked,
-        cues: Cues,
-        there: ScopeState,
-        standing: Standing,
-    ) -> RecordLookup:
-        """What there is for a message. Raises what searches raise."""
-        query = search_text(asked.text, cues) if there.count else ""  # nothing is searched where there is no record
-        return await self.selecting.look(
-            seen_in(key, audience), query, asked.chosen, asked.earlier, there, standing.pinned
-        )
-
-    async def chosen(
-        self, key: ConversationKey, turn_id: str, asked: Asked, looked: RecordLookup, shown: Sequence[str]
-    ) -> Remembered:
-        """The records out of *looked*; without a *turn_id* nothing is kept for the next message. Raises
-        `connectors.message.StoreUnavailable`."""
-        selected: Selected = await self.selecting.selected(looked, asked.text, asked.chosen, shown)
-        if selected.keep is not None and turn_id:
-            await self.selecting.keep(key, selected.keep)
-        return Remembered(asked.frame, selected.records, selected.selection, looked.calibration)
-
-
-def asked_in(text: str, earlier: tuple[str, ...], frames: Frames, cues: Cues) -> Asked:
-    """*text* in its frame, after what people asked *earlier*. Pure."""
-    return Asked(text, choose(text, frames, earlier, cues), earlier)
-
-
-def shown_besides(tail: Sequence[TailEntry], summary: SummaryInput | None, budgets: Budgets) -> list[str]:
-    """What the prompt is sure to show of *tail* and *summary*. Pure."""
-    room = min(budgets.tail_bytes, budgets.tail_tokens * SHORTEST_TOKEN_BYTES)
-    said = last_turns(tail, budgets.history_turns)
-    shown = list(tail_layer.section(said, budgets.tail_lines, room).pieces)
-    if summary is not None:
-        section, left = summary_layer.summary_section(summary.text), budgets.summary_tokens * SHORTEST_TOKEN_BYTES
-        for index in section.keep or range(len(section.pieces)):
-            left -= len(section.pieces[index].encode("utf-8", "surrogatepass"))
-            if left < 0:
-                break
-            shown.append(section.pieces[index])
-    return shown
-
-
-def seen_in(key: ConversationKey, audience: str | None) -> Scope:
-    """Whose records are seen where a conversation's *audience* reads: the workspace's, and theirs."""
-    return Scope(key.workspace_id, audience=audience)
-
-
-# ---- gathering ----
-#
-# How the layers of one turn are gathered: all of them side by side, each once, each within its time.
-#
-# A layer is a function of the `Gathering`. It reads from the `Sources`, and waits for the layers that it needs with
-# `Gathering.of`; what it asks of a store goes through `Gathering.bounded`, so that one that fails is named and left out
-# while the others come all the same.
-
-
-T = TypeVar("T")
-Layer = Callable[["Gathering"], Coroutine[Any, Any, T]]
-"""What a turn is given of one kind."""
-Said = Callable[[], Awaitable[Sequence[TailEntry]]]
-"""What was said last, as soon as it is known."""
-Decides = Callable[[Said], Awaitable[Choice]]
-"""Decides what a message needs that the cues leave open."""
-_log = structlog.get_logger()
-
-
-class FindsPassages(Protocol):
-    """Finds what the workspace's documents say."""
-
-    async def passages(
-        self,
-        scope: Scope,
-        query: str,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int,
-        *,
-        lost: list[DegradedBlock],
-        earlier: Sequence[str],
-    ) -> Sequence[Passage]:
-        """At most *top_k* relevant passages of *excerpt_bytes* bytes each and *max_tokens* tokens together, labels
-        included, the best first; none where nothing is relevant. *lost* is given what could not be had while the rest
-        answered. *earlier* is what people said just before, the oldest first: *query* may lean on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the layers come from. ``timeout_seconds`` bounds what each of them asks."""
-
-    transcript: Transcript
-    continuing: Continuing
-    global_contexts: GlobalContexts
-    documents: FindsPassages
-    turns: RecallsTurns
-    timeout_seconds: float
-    remembering: Remembering | None = None
-    """None where no records are kept."""
-    karma: Karma | None = None
-    """None where nothing is marked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What layers are gathered for; see `grounding.pipeline.Pipeline.ground`. ``first`` is what the cues chose."""
-
-    key: ConversationKey
-    text: str
-    first: Choice
-    budgets: Budgets
-    turn_id: str
-    history: Sequence[TailEntry] | None
-    audience: str | None
-    cues: Cues
-    frames: Frames
-    today: str
-    deciding: Decides | None
-
-
-class Gathering:
-    """The layers of one message while they are gathered, as tasks of *group*."""
-
-    def __init__(self, sources: Sources, message: Message, group: asyncio.TaskGroup) -> None:
-        self.sources = sources
-        self.message = message
-        self.degraded: list[DegradedBlock] = []
-        self._group = group
-        self._begun: dict[Layer[Any], asyncio.Task[Any]] = {}
-
-    def begin(self, layers: Iterable[Layer[Any]]) -> None:
-        """Begin all of *layers*, in their order."""
-        for layer in layers:
-            self.of(layer)
-
-    def of(self, layer: Layer[T]) -> asyncio.Task[T]:
-        """*layer*, which begins now if nobody has begun it. Who waits for it within a time of their own has to shield
-        it: it is not theirs to give up."""
-        task = self._begun.get(layer)
-        if task is None:
-            task = self._begun[layer] = self._group.create_task(layer(self))
-        return task
-
-    async def bounded(
-        self, block: str, get: Callable[[], Awaitable[T]], lost: list[DegradedBlock] | None = None
-    ) -> T | None:
-        """What *get* gives in time; None where it fails, and then *lost* (the turn's ``degraded``) names *block*."""
-        named = self.degraded if lost is None else lost
-        try:
-            async with asyncio.timeout(self.sources.timeout_seconds):
-                return await get()
-        except TimeoutError:
-            named.append(DegradedBlock(block=block, why="timeout"))
-        except AgentRuntimeError as error:
-            named.append(DegradedBlock(block=block, why=why(error)))
-        except Exception as error:  # noqa: BLE001 - a lost layer degrades the turn, whatever broke it
-            _log.exception("layer.failed", block=block)
-            named.append(DegradedBlock(block=block, why=why(error)))
-        return None
-
-
-def true_error(several: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error that ended a group of tasks, by whose class callers know what to do."""
-    found: BaseException = several
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
-
-
-def why(error: BaseException) -> str:
-    """An error's class as a word of metrics: ``IndexUnavailable`` is ``index_unavailable``."""
-    name = type(error).__name__
-    return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")
-
-
-# ---- given ----
-#
-# What a turn is given: each layer as a function of the `Gathering`, which says what it needs, and what it reads.
-
-
-async def choice(of: Gathering) -> Choice:
-    """What the message needs: as the cues chose, or as is decided where they leave it open."""
-
-    async def said() -> Sequence[TailEntry]:
-        last = of.of(tail)
-        return await asyncio.shield(last) or ()
-
-    deciding = of.message.deciding
-    if deciding is None:
-        return of.message.first
-    return await deciding(said)
-
-
-async def session(of: Gathering) -> Shown | None:
-    """What the conversation's last prompt showed."""
-    return await of.bounded("session", lambda: of.sources.continuing.before(of.message.key))
-
-
-async def global_context(of: Gathering) -> tuple[ContextLine, ...] | None:
-    """What is always known, whatever else is wanted."""
-    message = of.message
-    model = model_in(message.key, message.audience)
-    lines = await of.bounded(
-        "global_context", lambda: of.sources.global_contexts.open(model, store=bool(message.turn_id))
-    )
-    if lines is None:
-        return None
-    return tuple(
-        ContextLine(number=line.number, content=line.content, marked=line.origin in UNTRUSTED) for line in lines
-    )
-
-
-async def documents(of: Gathering) -> Documents | None:
-    """The context documents: the newest, and the one that the last prompt showed."""
-    before = of.of(session)
-    return await of.bounded("summary", lambda: of.sources.continuing.documents(of.message.key, before))
-
-
-async def tail(of: Gathering) -> tuple[TailEntry, ...] | None:
-    """What was said last; the history that was given, where one was."""
-    message = of.message
-    if message.history is not None:
-        return tuple(message.history)
-    most = message.budgets.tail_lines + 1
-    entries = await of.bounded(
-        "tail", lambda: of.sources.transcript.tail(message.key, most, except_turn=message.turn_id)
-    )
-    return None if entries is None else tuple(tail_entry(entry) for entry in entries)
-
-
-async def earlier(of: Gathering) -> tuple[str, ...]:
-    """What people asked just before, as a search uses it."""
-    last = await of.of(tail)
-    return asked_before(last or (), of.message.cues)
-
-
-async def begin_session(of: Gathering) -> Going:
-    """How the session goes on, as soon as it is known what there is."""
-    continuing, message = of.sources.continuing, of.message
-    before, lines, newest, said = of.of(session), of.of(global_context), of.of(documents), of.of(tail)
-    if message.history is not None:
-        return continuing.instead(await lines, message.history, message.budgets)
-    there = await before, await lines, await newest, await said
-    return continuing.go_on(*there, message.audience, message.budgets, message.today)
-
-
-async def going_on_with_small_talk(of: Gathering) -> Going:
-    """The same for a message that needs nothing."""
-    before, lines = of.of(session), of.of(global_context)
-    return of.sources.continuing.small_talk(await before, await lines, of.message.audience)
-
-
-async def marked_lines(of: Gathering) -> Marks:
-    """What people marked as good: all that stands in the session, and how like it is to the message."""
-    if of.sources.karma is None:
-        return UNMARKED
-    return await _marks(of, of.message.text, await of.of(earlier))
-
-
-async def standing_marks(of: Gathering) -> Marks:
-    """Of what people marked as good what stands in the session."""
-    return await _marks(of, "", ())
-
-
-async def _marks(of: Gathering, text: str, before: Sequence[str]) -> Marks:
-    if of.sources.karma is None:
-        return UNMARKED
-    karma, message = of.sources.karma, of.message
-
-    async def stood() -> Sequence[str] | None:
-        shown = await asyncio.shield(of.of(session))
-        return shown.karma_floor if shown else None
-
-    found = await of.bounded("karma", lambda: karma.look(message.key, message.audience, text, before, stood=stood))
-    return found or UNMARKED
-
-
-async def standing(of: Gathering) -> Standing | None:
-    """The records that hold without being searched for."""
-    if of.sources.remembering is None:
-        return None
-    remembering = of.sources.remembering
-    return await of.bounded("censors", lambda: remembering.standing(of.message.key, of.message.audience))
-
-
-async def censors(of: Gathering) -> tuple[Censor, ...] | None:
-    """What must not be said or done; while the store is away, what must not a moment ago, if that is known."""
-    if of.sources.remembering is None:
-        return ()
-    holding = await of.of(standing)
-    if holding is None:
-        return of.sources.remembering.last_censors(of.message.key, of.message.audience)
-    return holding.censors
-
-
-async def looked(of: Gathering) -> tuple[Asked, RecordLookup | None] | None:
-    """The frame, and the records that there are for the message. What does not depend on the tail is read beside it;
-    the search begins when it is there."""
-    if of.sources.remembering is None:
-        return None
-    remembering, message = of.sources.remembering, of.message
-    key, audience, continues = message.key, message.audience, message.history is None
-    there = await of.bounded("records", lambda: remembering.there(key, audience, continues=continues))
-    asked = asked_in(message.text, await of.of(earlier), message.frames, message.cues)
-    if there is None:
-        return asked, None
-    known, holding = there, await of.of(standing)
-
-    async def found() -> RecordLookup:
-        holds = await remembering.standing(key, audience) if holding is None else holding
-        return await remembering.look(key, audience, asked, message.cues, known, holds)
-
-    return asked, await of.bounded("records", found)
-
-
-async def remembered(of: Gathering) -> Remembered:
-    """What of the records is shown, once it is known what is shown besides."""
-    settled, found = (await of.of(begin_session)).settled, await of.of(looked)
-    if of.sources.remembering is None or found is None:
-        return NOTHING
-    remembering, message, (asked, there) = of.sources.remembering, of.message, found
-    if there is None:
-        return Remembered(asked.frame)
-    # Where there is no record nothing can be said twice.
-    known, shown = there, [] if there.is_empty else shown_besides(settled.tail, settled.summary, message.budgets)
-    chosen = await of.bounded("records", lambda: remembering.chosen(message.key, message.turn_id, asked, known, shown))
-    return Remembered(asked.frame) if chosen is None else chosen
-
-
-async def passages(of: Gathering) -> tuple[Passage, ...]:
-    """What the documents say. The search begins when the tail is there; without one the message is searched for
-    alone."""
-    if not (await of.of(choice)).wants_documents:
-        return ()
-    message, before = of.message, await of.of(earlier)
-    query, budgets = search_text(message.text, message.cues), message.budgets
-    room = tail_layer.room(budgets.retrieved_tokens)
-    found = await of.bounded(
-        "retrieved",
-        lambda: of.sources.documents.passages(
-            message.key.scope, query, budgets.top_k, budgets.excerpt_bytes, room, lost=of.degraded, earlier=before
-        ),
-    )
-    return tuple(found or ())
-
-
-async def reach(of: Gathering) -> Reach | None:
-    """How much was said in all, where earlier turns may be looked for unasked; None where that is not known."""
-    message = of.message
-    if message.history is not None or not message.first.open:
-        return None
-    return await of.bounded("records", lambda: of.sources.transcript.reach(message.key), [])
-
-
-async def recalled_turns(of: Gathering) -> Sequence[RecalledTurn]:
-    """Earlier turns, where they are asked for, or surely bear on the message; it says so where a look failed that
-    nobody asked for, and nothing is missed for certain."""
-    message = of.message
-    if message.history is not None:
-        return ()
-    decided, settled = await of.of(choice), (await of.of(begin_session)).settled
-    recalling, unsure = Recalling(of.sources.turns), list[DegradedBlock]()
-    key, text, found = message.key, message.text, None
-    if decided.wants_history:
-        before = await of.of(earlier)
-        found = await of.bounded("records", lambda: recalling.asked_for(key, text, before, settled, of.degraded))
-    elif is_looked_for(message.first, decided):
-        said = await of.of(reach)
-        turns = said.turns if said else 0
-        found = await of.bounded("records", lambda: recalling.unasked(key, text, settled, turns), unsure)
-    if unsure:
-        _log.warning("recall.unsure", why=unsure[0].why, workspace_id=key.workspace_id)
-    return found or ()
-
-
-# ---- pipeline ----
-
-
-__all__ = ["Grounds", "Pipeline", "true_error", "why"]
-
-_LAYERS: tuple[Layer[Any], ...] = (
-    session,
-    global_context,
-    documents,
-    tail,
-    standing,
-    reach,
-    choice,
-    marked_lines,
-    looked,
-    passages,
-    begin_session,
-    recalled_turns,
-    remembered,
-    censors,
-)
-"""What a turn is given. Those come first that wait for no other: what they ask goes out together."""
-_SMALL_TALK: tuple[Layer[Any], ...] = (
-    session,
-    global_context,
-    standing,
-    standing_marks,
-    going_on_with_small_talk,
-    censors,
-)
-"""What it is given for small talk."""
-
-
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What was gathered for a turn, and what was decided that it needs. ``degraded`` names the blocks that failed."""
+    """The layers of one turn, and its strategy. ``degraded`` names the blocks that failed."""
 
     summary: SummaryInput | None = None
     tail: tuple[TailEntry, ...] = ()
@@ -617,14 +261,14 @@ class Grounds:
     passages: tuple[Passage, ...] = ()
     global_context: tuple[ContextLine, ...] | None = None
     degraded: tuple[DegradedBlock, ...] = ()
-    remembered: Remembered = NOTHING
+    remembered: RecordsLayer = RecordsLayer()
     censors: tuple[Censor, ...] | None = ()
-    """None where the store is away and this process never knew them: then nothing may be said yet."""
+    """None if the store is down and this process has never read them: then nothing may be answered yet."""
     karma_floor: tuple[Trace, ...] = ()
     karma: tuple[Trace, ...] = ()
     deltas: tuple[str, ...] = ()
     going: Going | None = None
-    """How the session goes on."""
+    """The state of the session."""
     choice: Choice | None = None
 
     @property
@@ -634,8 +278,20 @@ class Grounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline(Sources):
-    """The layers of all turns."""
+class Pipeline:
+    """Gathers the layers of turns. ``timeout_seconds`` bounds each read of a layer.
+
+    Without a *selector* there are no records, without *karma* no good answers.
+    """
+
+    transcript: Transcript
+    continuing: Continuing
+    global_contexts: GlobalContexts
+    documents: FindsPassages
+    turns: RecallsTurns
+    timeout_seconds: float
+    selector: RecordSelector | None = None
+    karma: Karma | None = None
 
     async def ground(
         self,
@@ -652,178 +308,339 @@ class Pipeline(Sources):
         *,
         deciding: Decides | None = None,
     ) -> Grounds:
-        """Everything that *choice*, made by *cues*, asks for, or what *deciding* makes of it: never small talk. A
-        *history* given stands in for the stored one.
+        """Return the layers for *text*.
 
-        *audience* is who reads the answer: what is kept is shown where it is theirs, or the workspace's. Without a
-        *turn_id* nothing is stored. A layer that fails is left out and named in ``degraded``; the others come all the
-        same. What breaks outside of what a layer asks is raised as it is.
+        *choice* is the strategy by *cues*; *deciding* may change it, but never to small talk. A *history* replaces the
+        stored conversation. *audience* are the readers of the answer: private data is shown only to its own audience.
+        Without a *turn_id* nothing is stored. An error outside of a layer's reads is raised as it is.
         """
-        message = Message(key, text, choice, budgets, turn_id, history, audience, cues, frames, today, deciding)
+        turn = _Layers(self, key, text, choice, budgets, turn_id, history, audience, cues, frames, today, deciding)
         try:
-            async with asyncio.TaskGroup() as group:
-                gathered = Gathering(self, message, group)
-                gathered.begin(_SMALL_TALK if choice.small_talk else _LAYERS)
-        except BaseExceptionGroup as several:
-            raise true_error(several) from several
-        return _of_small_talk(gathered) if choice.small_talk else _grounds(gathered)
-
-
-def _of_small_talk(gathered: Gathering) -> Grounds:
-    going = gathered.of(going_on_with_small_talk).result()
-    return Grounds(
-        global_context=going.settled.global_context,
-        degraded=_by_block(gathered.degraded),
-        censors=gathered.of(censors).result(),
-        karma_floor=gathered.of(standing_marks).result().floor,
-        going=going,
-        choice=gathered.message.first,
-    )
-
-
-def _grounds(gathered: Gathering) -> Grounds:
-    going, marks = gathered.of(begin_session).result(), gathered.of(marked_lines).result()
-    settled, found = going.settled, gathered.of(recalled_turns).result()
-    recalled = tuple(as_many(preferred(found, marks.turns), gathered.message.budgets.records_tokens))
-    return Grounds(
-        settled.summary,
-        settled.tail,
-        recalled,
-        gathered.of(passages).result(),
-        settled.global_context,
-        remembered=gathered.of(remembered).result(),
-        degraded=_by_block(gathered.degraded),
-        censors=gathered.of(censors).result(),
-        karma_floor=marks.floor,
-        karma=marks.chosen({one.turn_id for one in settled.tail} | {one.turn_id for one in recalled}),
-        deltas=settled.deltas,
-        going=going,
-        choice=gathered.of(choice).result(),
-    )
-
-
-def _by_block(degraded: Sequence[DegradedBlock]) -> tuple[DegradedBlock, ...]:
-    return tuple(sorted(degraded, key=lambda part: part.block))
-
-
-# ---- deciding ----
-#
-# Decides the strategy of a turn: by the message's cues and, where none decides, by the workspace's documents.
-
-
-LATEST_ENTRIES = 6
-"""Entries in which what the person said last is looked for."""
-HOPELESS_LOG_ODDS = -4.0
-"""Below this what was said before cannot make a message that is no follow-up a question for documents."""
-
-
-class SpeaksOf(Protocol):
-    """Knows what the workspace's documents speak of."""
-
-    async def awake(self, scope: Scope) -> None:
-        """Return once they can be asked, or cannot be for now: after a start that takes a moment, later nothing."""
-
-    async def best_match(self, scope: Scope, text: str) -> Match | None:
-        """How relevant the best passage is to *text*; None where nobody can tell now."""
-
-
-class SaidBefore(Protocol):
-    """Knows what was said before; see `grounding.transcript.log.Transcript.tail`."""
-
-    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> Sequence[Entry]: ...
+            return await (turn.gather_small_talk() if choice.small_talk else turn.gather())
+        except BaseExceptionGroup as errors:
+            raise true_error(errors) from errors
 
 
 @dataclass(frozen=True, slots=True)
-class Deciding:
-    """*timeout_seconds* bounds the look into the documents; with *vocabulary* off cues alone decide."""
+class _Layers:
+    """The layers of one turn. A task among a method's parameters is a layer that it waits for."""
 
-    transcript: SaidBefore
-    documents: SpeaksOf
-    timeout_seconds: float
-    vocabulary: bool = True
+    sources: Pipeline
+    key: ConversationKey
+    text: str
+    first: Choice
+    budgets: Budgets
+    turn_id: str
+    history: Sequence[TailEntry] | None
+    audience: str | None
+    cues: Cues
+    frames: Frames
+    today: str
+    deciding: Decides | None
+    degraded: list[DegradedBlock] = field(default_factory=list)
 
-    async def choose(
-        self,
-        key: ConversationKey,
-        text: str,
-        cues: Cues,
-        turn_id: str = "",
-        history: Sequence[TailEntry] | None = None,
-    ) -> Choice:
-        """The strategy for *text*. A *history* given stands in for the stored one. Never raises: where the documents
-        cannot be asked in time the cues' choice stands, and ``strategy.unsure`` is logged."""
-
-        async def said() -> Sequence[TailEntry]:
-            if history is not None:
-                return history
-            entries = await self.transcript.tail(key, LATEST_ENTRIES, except_turn=turn_id)
-            return [tail_entry(entry) for entry in entries]
-
-        first = self.by_cues(text, cues)
-        await self.awake(first, key)
-        return await self.decide(first, key, text, cues, said)
-
-    def by_cues(self, text: str, cues: Cues) -> Choice:
-        """What the cues choose; ``open`` where the documents are to be asked, too."""
-        choice = strategy_choose(text, cues)
-        return choice if self.vocabulary else replace(choice, open=False)
-
-    async def awake(self, first: Choice, key: ConversationKey) -> None:
-        """Wait until the documents can be asked, where they are to be."""
-        if first.open:
-            await self.documents.awake(key.scope)
-
-    async def decide(
-        self,
-        first: Choice,
-        key: ConversationKey,
-        text: str,
-        cues: Cues,
-        said: Callable[[], Awaitable[Sequence[TailEntry]]],
-    ) -> Choice:
-        """As `choose`, where the cues chose *first*; *said* gives what was said last, where that is needed."""
-        if not first.open:
-            return first
-        try:
-            async with asyncio.timeout(self.timeout_seconds):
-                return await self._considered(first, key, text, cues, said)
-        except (AgentRuntimeError, TimeoutError) as error:
-            _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=key.workspace_id)
-        except Exception as error:  # noqa: BLE001 - a turn is answered without, whatever broke
-            _log.exception("strategy.unsure", why=type(error).__name__, workspace_id=key.workspace_id)
-        return first
-
-    async def _considered(
-        self,
-        choice: Choice,
-        key: ConversationKey,
-        text: str,
-        cues: Cues,
-        said: Callable[[], Awaitable[Sequence[TailEntry]]],
-    ) -> Choice:
-        alone = await self.documents.best_match(key.scope, without_courtesy(text, cues))
-        if alone is None:
-            return choice
-        decide = partial(
-            considered,
-            choice,
-            alone.relevance,
-            passages=alone.passages,
-            addresses_assistant=addresses_assistant(text, cues),
-            is_follow_up=is_follow_up(text, cues),
+    async def gather(self) -> Grounds:
+        async with asyncio.TaskGroup() as group:
+            start = group.create_task
+            # These wait for no other layer, so that their reads go out together.
+            session = start(self.session())
+            global_context = start(self.global_context())
+            documents = start(self.documents(session))
+            tail = start(self.tail())
+            standing = start(self.standing_records())
+            turn_count = start(self.turn_count())
+            # These wait for some of them.
+            choice = start(self.choice(tail))
+            earlier = start(self.earlier_messages(tail))
+            marks = start(self.marks(session, earlier))
+            going = start(self.going(session, global_context, documents, tail))
+            records = start(self.records(standing, earlier, going))
+            passages = start(self.passages(choice, earlier))
+            recalled = start(self.recalled(choice, going, earlier, turn_count))
+        settled = going.result().settled
+        turns = tuple(_within(preferred(recalled.result(), marks.result().turns), self.budgets.records_tokens))
+        visible_turns = {entry.turn_id for entry in settled.tail} | {turn.turn_id for turn in turns}
+        return Grounds(
+            settled.summary,
+            settled.tail,
+            turns,
+            passages.result(),
+            settled.global_context,
+            degraded=self._degraded_by_block(),
+            remembered=records.result(),
+            censors=self._censors(standing.result()),
+            karma_floor=marks.result().floor,
+            karma=marks.result().chosen(visible_turns),
+            deltas=settled.deltas,
+            going=going.result(),
+            choice=choice.result(),
         )
-        decided = decide(None)
-        if decided is not choice or not alone.passages:
-            return decided
-        if alone.relevance < HOPELESS_LOG_ODDS and not is_follow_up(text, cues):
-            return choice
-        before = said_last(await said())
-        if not before:
-            return choice
-        together = await self.documents.best_match(key.scope, f"{before}\n{text}")
-        return decide(together.relevance if together else None)
+
+    async def gather_small_talk(self) -> Grounds:
+        """Return the layers that small talk needs, too: global context, censors, and the standing good answers."""
+        async with asyncio.TaskGroup() as group:
+            start = group.create_task
+            session = start(self.session())
+            global_context = start(self.global_context())
+            standing = start(self.standing_records())
+            marks = start(self.marks(session, None))
+        continuing = self.sources.continuing
+        going = continuing.small_talk(session.result(), global_context.result(), self.audience)
+        return Grounds(
+            global_context=going.settled.global_context,
+            degraded=self._degraded_by_block(),
+            censors=self._censors(standing.result()),
+            karma_floor=marks.result().floor,
+            going=going,
+            choice=self.first,
+        )
+
+    async def session(self) -> Shown | None:
+        """Read what the conversation's last prompt showed."""
+        return await self._read("session", lambda: self.sources.continuing.before(self.key))
+
+    async def global_context(self) -> tuple[ContextLine, ...] | None:
+        model = model_in(self.key, self.audience)
+        lines = await self._read(
+            "global_context", lambda: self.sources.global_contexts.open(model, store=bool(self.turn_id))
+        )
+        if lines is None:
+            return None
+        return tuple(
+            ContextLine(number=line.number, content=line.content, marked=line.origin in UNTRUSTED) for line in lines
+        )
+
+    async def documents(self, session: Task[Shown | None]) -> Documents | None:
+        """Read the context documents: the newest, and the one that the last prompt showed."""
+        return await self._read("summary", lambda: self.sources.continuing.documents(self.key, session))
+
+    async def tail(self) -> tuple[TailEntry, ...] | None:
+        """Read the last messages. One more than the tail may show, so that its first turn is complete."""
+        if self.history is not None:
+            return tuple(self.history)
+        most = self.budgets.tail_lines + 1
+        entries = await self._read(
+            "tail", lambda: self.sources.transcript.tail(self.key, most, except_turn=self.turn_id)
+        )
+        return None if entries is None else tuple(map(tail_entry, entries))
+
+    async def standing_records(self) -> Standing | None:
+        """Read the records that hold without a search: censors and verbatim records."""
+        if (selector := self.sources.selector) is None:
+            return None
+        return await self._read("censors", lambda: selector.standing(self._records_scope))
+
+    async def turn_count(self) -> int:
+        """Count the conversation's turns, if earlier ones may be recalled unasked; 0 if that is unknown."""
+        if self.history is not None or not self.first.open:
+            return 0
+        reach = await self._read("records", lambda: self.sources.transcript.reach(self.key), [])
+        return reach.turns if reach else 0
+
+    async def choice(self, tail: Task[tuple[TailEntry, ...] | None]) -> Choice:
+        async def last_messages() -> Sequence[TailEntry]:
+            return await shield(tail) or ()
+
+        return self.first if self.deciding is None else await self.deciding(last_messages)
+
+    async def earlier_messages(self, tail: Task[tuple[TailEntry, ...] | None]) -> tuple[str, ...]:
+        """Return people's messages just before, as searches use them; none if the tail could not be read."""
+        return asked_before(await tail or (), self.cues)
+
+    async def marks(self, session: Task[Shown | None], earlier: Task[tuple[str, ...]] | None) -> Marks:
+        """Read the answers that people marked as good: those that stand for the session and, after *earlier* messages,
+        those that are like the message."""
+        if (karma := self.sources.karma) is None:
+            return NO_MARKS
+        text, before = (self.text, await earlier) if earlier else ("", ())
+
+        async def standing() -> Sequence[str] | None:
+            shown = await shield(session)
+            return shown.karma_floor if shown else None
+
+        found = await self._read("karma", lambda: karma.look(self.key, self.audience, text, before, stood=standing))
+        return found or NO_MARKS
+
+    async def going(
+        self,
+        session: Task[Shown | None],
+        global_context: Task[tuple[ContextLine, ...] | None],
+        documents: Task[Documents | None],
+        tail: Task[tuple[TailEntry, ...] | None],
+    ) -> Going:
+        """Decide which messages, summary and lines are shown, and which stay as in the last prompt."""
+        continuing, budgets = self.sources.continuing, self.budgets
+        if self.history is not None:
+            return continuing.instead(await global_context, self.history, budgets)
+        read = (await session, await global_context, await documents, await tail)
+        return continuing.go_on(*read, self.audience, budgets, self.today)
+
+    async def records(
+        self, standing: Task[Standing | None], earlier: Task[tuple[str, ...]], going: Task[Going]
+    ) -> RecordsLayer:
+        """Choose the frame, search the records, and select those that the rest of the prompt does not show already."""
+        if (selector := self.sources.selector) is None:
+            return RecordsLayer()
+        scope, continues = self._records_scope, self.history is None
+        state = await self._read("records", lambda: selector.there(scope, self.key, continues=continues))
+        before = await earlier
+        chosen = choose_frame(self.text, self.frames, before, self.cues)
+        frame = _frame_input(chosen)
+        if state is None:
+            return RecordsLayer(frame)
+        standing_records = await standing
+
+        async def search() -> RecordLookup:
+            pinned = (standing_records or await selector.standing(scope)).pinned
+            query = search_text(self.text, self.cues) if state.count else ""
+            return await selector.look(scope, query, chosen, before, state, pinned)
+
+        found = await self._read("records", search)
+        settled = (await going).settled
+        if found is None:
+            return RecordsLayer(frame)
+        shown = [] if found.is_empty else _shown_texts(settled.tail, settled.summary, self.budgets)
+
+        async def select() -> RecordsLayer:
+            selected = await selector.selected(found, self.text, chosen, shown)
+            if selected.keep is not None and self.turn_id:
+                await selector.keep(self.key, selected.keep)
+            return RecordsLayer(frame, selected.records, selected.selection, found.calibration)
+
+        return await self._read("records", select) or RecordsLayer(frame)
+
+    async def passages(self, choice: Task[Choice], earlier: Task[tuple[str, ...]]) -> tuple[Passage, ...]:
+        """Search the documents, if the message needs them."""
+        if not (await choice).wants_documents:
+            return ()
+        before, budgets = await earlier, self.budgets
+        query, room = search_text(self.text, self.cues), layers.passages_room(budgets.retrieved_tokens)
+        found = await self._read(
+            "retrieved",
+            lambda: self.sources.documents.passages(
+                self.key.scope, query, budgets.top_k, budgets.excerpt_bytes, room, lost=self.degraded, earlier=before
+            ),
+        )
+        return tuple(found or ())
+
+    async def recalled(
+        self, choice: Task[Choice], going: Task[Going], earlier: Task[tuple[str, ...]], turn_count: Task[int]
+    ) -> Sequence[RecalledTurn]:
+        """Find earlier turns that the tail does not show whole: if the message asks about the conversation, or, if its
+        cues left its needs open ("what is my sister's name?"), those that are surely relevant.
+
+        If the second search fails, that is only logged: perhaps nothing is missing.
+        """
+        if self.history is not None:
+            return ()
+        decided, settled = await choice, (await going).settled
+        shown = frozenset(entry.turn_id for entry in settled.tail) - settled.partly
+        recall = partial(self.sources.turns.recall, self.key.scope, self.text)
+        if decided.wants_history:
+            before = await earlier
+            found = await self._read(
+                "records",
+                lambda: recall(REQUESTED_TURNS, shown, earlier=before, lost=self.degraded, asked_for=True),
+            )
+            return found or ()
+        if not self.first.open or await turn_count <= len(shown):
+            return ()
+        failed: list[DegradedBlock] = []
+
+        async def unrequested() -> Sequence[RecalledTurn]:
+            async with asyncio.timeout(UNREQUESTED_SECONDS):
+                return await recall(UNREQUESTED_TURNS, shown, earlier=(), lost=[], asked_for=False)
+
+        found = await self._read("records", unrequested, failed)
+        if failed:
+            _log.warning("recall.unsure", why=failed[0].why, workspace_id=self.key.workspace_id)
+        return found or ()
+
+    @property
+    def _records_scope(self) -> Scope:
+        return seen_in(self.key, self.audience)
+
+    def _censors(self, standing: Standing | None) -> tuple[Censor, ...] | None:
+        """Return the censors in force; if the store is down, those that were last read, None if there are none."""
+        if (selector := self.sources.selector) is None:
+            return ()
+        return selector.last_standing(self._records_scope) if standing is None else standing.censors
+
+    async def _read(
+        self, block: str, read: Callable[[], Awaitable[T]], degraded: list[DegradedBlock] | None = None
+    ) -> T | None:
+        """Return the result of *read*; if it fails or takes too long, None, and name *block* in *degraded* (by default
+        the turn's)."""
+        degraded = self.degraded if degraded is None else degraded
+        try:
+            async with asyncio.timeout(self.sources.timeout_seconds):
+                return await read()
+        except TimeoutError:
+            degraded.append(DegradedBlock(block=block, why="timeout"))
+        except AgentRuntimeError as error:
+            degraded.append(DegradedBlock(block=block, why=why(error)))
+        except Exception as error:  # noqa: BLE001 - a lost layer degrades the turn, whatever broke it
+            _log.exception("layer.failed", block=block)
+            degraded.append(DegradedBlock(block=block, why=why(error)))
+        return None
+
+    def _degraded_by_block(self) -> tuple[DegradedBlock, ...]:
+        return tuple(sorted(self.degraded, key=lambda part: part.block))
 
 
-def said_last(tail: Sequence[TailEntry]) -> str:
-    """What people said last of *tail*."""
-    return next((entry.text for entry in reversed(tail) if entry.speaker != ASSISTANT), "")
+def _frame_input(chosen: Chosen) -> FrameInput:
+    frame = chosen.frame
+    return FrameInput(
+        name=frame.name,
+        description=frame.description,
+        questions=frame.questions,
+        reason=chosen.reason,
+        cue=chosen.cue,
+    )
+
+
+def _shown_texts(tail: Sequence[TailEntry], summary: SummaryInput | None, budgets: Budgets) -> list[str]:
+    """Return the lines of *tail* and the sections of *summary* that the prompt is sure to show."""
+    limits = TailLimits.of(budgets)
+    limits = limits._replace(bytes=min(limits.bytes, limits.tokens * SHORTEST_TOKEN_BYTES))
+    shown = list(layers.tail_section(last_turns(tail, limits.turns), limits).pieces)
+    if summary is not None:
+        section, left = layers.summary_section(summary.text), budgets.summary_tokens * SHORTEST_TOKEN_BYTES
+        for index in section.keep or range(len(section.pieces)):
+            left -= utf8_length(section.pieces[index])
+            if left < 0:
+                break
+            shown.append(section.pieces[index])
+    return shown
+
+
+def _within(turns: Sequence[RecalledTurn], tokens: int) -> Iterator[RecalledTurn]:
+    """Yield the first of *turns*, until they have more characters together than *tokens* tokens can have."""
+    characters = tokens * RECALLED_CHARACTERS_PER_TOKEN
+    for turn in turns:
+        if characters <= 0:
+            return
+        yield turn
+        characters -= len(turn.text)
+
+
+# Helpers that others use, too
+
+
+def seen_in(key: ConversationKey, audience: str | None) -> Scope:
+    """Return the scope of the records that a conversation's *audience* may read: the workspace's, and its own."""
+    return Scope(key.workspace_id, audience=audience)
+
+
+def true_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error that ended a group of tasks; callers handle errors by their class."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def why(error: BaseException) -> str:
+    """Return an error's class as a word of metrics: ``IndexUnavailable`` is ``index_unavailable``."""
+    name = type(error).__name__
+    return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")

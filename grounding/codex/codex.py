@@ -264,7 +264,7 @@ def search_codex(
 
     async def run(call: Call, arguments: SearchCodex) -> Evidence:
         check_query(arguments.query)
-        room = layers.room(max_tokens)
+        room = layers.passages_room(max_tokens)
         found, is_whole = await material.find(call.scope, arguments.query, top_k, excerpt_bytes, room)
         missing = "" if is_whole else INCOMPLETE
         return found_passages(found, tokens, excerpt_bytes, nothing=NOTHING_FOUND, missing=missing)

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from grounding.memory.context_document import bodies
 from grounding.prompt import assemble
-from grounding.prompt.layers import lost
+from grounding.prompt.layers import lost_connections
 from grounding.prompt.session_prefix import pairs
 from grounding.prompt_input import (
     CONDENSED,
@@ -323,7 +323,7 @@ def has_crossed(told: EnvironmentInput, now: EnvironmentInput, buffer_mib: int) 
         return True
     if any(_state(before[one.name], one, buffer_mib) for one in now.devices):
         return True
-    return lost(told) != lost(now) or _saving(told) != _saving(now)
+    return lost_connections(told) != lost_connections(now) or _saving(told) != _saving(now)
 
 
 def _state(before: Device, now: Device, buffer_mib: int) -> bool:

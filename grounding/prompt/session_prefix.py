@@ -1,8 +1,16 @@
-"""Decide which parts of the last prompt a turn shows again, and how it reports what has changed since. Pure.
+"""Keep the beginning of a conversation's prompts the same, so that a model need not read it again.
 
-The global context and the context document stay byte for byte the same, so that an engine need not read them, and the
-text behind them, again. Changes are reported behind the volatile boundary in the block ``now``, or the block is shown
-anew, whichever makes the engine read fewer tokens. Every change is reported, and deleted text is never shown.
+Three things decide how much of a prompt an engine or a provider can reuse:
+
+- the tail (`visible_history`): it keeps its first turn and grows at its end until it exceeds its limits; then it is
+  compacted in one step to about a third;
+- the session (`Shown`, stored by `Sessions`): what the last prompt of the conversation showed;
+- what stays (`Freezing`): global context and context document are shown as in the last prompt, and changes are reported
+  behind them in the block ``now``, or the block is shown anew, whichever makes the engine read fewer tokens. Every
+  change is reported, and deleted text is never shown.
+
+`Continuing` is the entry point for a turn. `compared` measures the shared prefix of two prompts, and `standing_ends`
+gives the positions at which a provider may cache it. All but `Sessions` and `Continuing` is pure.
 """
 
 from __future__ import annotations
@@ -11,16 +19,16 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
 
-from connectors.message import AgentRuntimeError, ConversationKey, redis_key
+from connectors.message import ConversationKey, redis_key
 from grounding.memory.context_document import ContextDocument, ContextDocuments, corrected, parse
 from grounding.memory.global_context import shown as shown_line
 from grounding.prompt import layers
-from grounding.prompt.layers import Limits, shortened, shows_all
+from grounding.prompt.layers import TAIL_FOOT, TailLimits, is_shown_whole, shortened
 from grounding.prompt_input import (
     PLACES,
     SEPARATOR,
@@ -31,7 +39,6 @@ from grounding.prompt_input import (
     Injected,
     Layout,
     Prompt,
-    RecentObjects,
     RunContext,
     SessionInput,
     Strict,
@@ -39,8 +46,6 @@ from grounding.prompt_input import (
     TailEntry,
     Tokens,
     Volatility,
-    front_bytes,
-    front_room,
     speaker,
 )
 from grounding.strategy import ASSISTANT
@@ -49,78 +54,92 @@ from grounding.transcript import Entry, EntryRole
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-
-# ---- history ----
-#
-# How far back a prompt looks into its conversation: the last turns, as whole pairs of request and reply. Pure.
-
-
-def pairs(entries: Sequence[TailEntry]) -> list[tuple[TailEntry, ...]]:
-    """*entries*, the oldest first, by turns: what was said, by one or several, and the reply to it.
-
-    Messages of one turn have its id; where they have none (a history that a caller gave) whoever speaks after the
-    assistant begins the next pair.
-    """
-    turns: list[list[TailEntry]] = []
-    for entry in entries:
-        if turns and _goes_on(turns[-1][-1], entry):
-            turns[-1].append(entry)
-        else:
-            turns.append([entry])
-    return [tuple(turn) for turn in turns]
-
-
-def last_turns(entries: Sequence[TailEntry], most: int) -> tuple[TailEntry, ...]:
-    """The entries of the last *most* turns, each whole: a reply whose request is not among *entries* any more is left
-    out, too, as nobody could tell what it answers, unless there is nothing else."""
-    turns = pairs(entries)
-    if len(turns) > 1 and turns[0][0].speaker == ASSISTANT:
-        del turns[0]
-    return tuple(entry for turn in turns[-most:] for entry in turn)
-
-
-def _goes_on(last: TailEntry, entry: TailEntry) -> bool:
-    if last.turn_id or entry.turn_id:
-        return last.turn_id == entry.turn_id
-    return last.speaker != ASSISTANT or entry.speaker == ASSISTANT
-
-
-def places(entries: Sequence[TailEntry]) -> Callable[[str], tuple[int, str]]:
-    """Which of two turns came first, as a key for a turn's id: by where they stand in *entries*. Ids are made by
-    several machines, whose clocks differ: they decide only about turns that do not stand there."""
-    where = {entry.turn_id: place for place, entry in enumerate(entries) if entry.turn_id}
-    last = entries[-1].turn_id if entries else ""
-
-    def place(turn_id: str) -> tuple[int, str]:
-        if turn_id in where:
-            return where[turn_id], ""
-        return (len(entries) if last and turn_id > last else -1), turn_id
-
-    return place
-
-
-# ---- growing ----
-#
-# Decide which turns of a conversation a prompt shows. Pure.
-#
-# An engine can reuse a prefix only as long as nothing in it moves. So the tail keeps its first turn and grows at its
-# end
-# until it exceeds its ceilings. Then it is compacted in one step to about a third, so that it can grow again.
-
-
 MAX_ENTRY_CHARACTERS = 2000
 AFTER_COMPACTION = 1 / 3
-"""The share of the ceilings that is used after compaction.
+"""The share of the limits that is used after compaction.
 
 A larger share loses less but compacts more often. Tokens read again per turn in the conversations of
 ``tests/unit/test_prefix_share.py``, 40 turns long: 839 with a half, 754 with a third, 725 with a quarter.
 """
 NEARLY_FULL = 2 / 3
 """Above this share the tail is compacted if it must be read again anyway."""
-UNTOLD = 3 / 4
+UNSUMMARISED = 3 / 4
 """The share that turns may use if no context document covers them yet, because they would be shown nowhere else."""
+TURNS_TO_COME = 8
+"""For how many turns a reported change is expected to be repeated, until the tail is compacted or the session ends.
+
+An estimate: at 40 tokens a message the tail's limit allows about as many.
+"""
+_DIGEST_BYTES = 12
+_OWNER = "sessions"
+_NEW_LINE = re.compile(r"\n(?=\S)")
+"""An entry of the tail begins at the left; its further lines are indented."""
 
 Turn = tuple[TailEntry, ...]
+Documents = tuple[ContextDocument | None, ContextDocument | None]
+"""The newest context document of a conversation, and the one that its last prompt showed, if it is still stored."""
+
+
+# Turns of a conversation
+
+
+def tail_entry(entry: Entry) -> TailEntry:
+    """Return *entry* of the transcript as an entry of a tail."""
+    by = ASSISTANT if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
+    text = entry.text[:MAX_ENTRY_CHARACTERS]
+    return TailEntry(speaker=by, text=text, turn_id=entry.turn_id, user=entry.user, foreign=entry.foreign)
+
+
+def pairs(entries: Sequence[TailEntry]) -> list[Turn]:
+    """Return *entries*, the oldest first, by turns: the messages of one or several people, and the reply to them.
+
+    Messages of one turn have its id. Without ids (a history from a caller) whoever speaks after the assistant begins
+    the next turn.
+    """
+    turns: list[list[TailEntry]] = []
+    for entry in entries:
+        if turns and _is_same_turn(turns[-1][-1], entry):
+            turns[-1].append(entry)
+        else:
+            turns.append([entry])
+    return [tuple(turn) for turn in turns]
+
+
+def last_turns(entries: Sequence[TailEntry], most: int) -> Turn:
+    """Return the entries of the last *most* turns, each whole.
+
+    A reply whose request is not among *entries* is left out, because nobody could tell what it answers, unless there
+    is nothing else.
+    """
+    turns = pairs(entries)
+    if len(turns) > 1 and turns[0][0].speaker == ASSISTANT:
+        del turns[0]
+    return tuple(entry for turn in turns[-most:] for entry in turn)
+
+
+def _is_same_turn(last: TailEntry, entry: TailEntry) -> bool:
+    if last.turn_id or entry.turn_id:
+        return last.turn_id == entry.turn_id
+    return last.speaker != ASSISTANT or entry.speaker == ASSISTANT
+
+
+def _turn_order(entries: Sequence[TailEntry]) -> Callable[[str], tuple[int, str]]:
+    """Return a sort key for turn ids: their position in *entries*.
+
+    Several machines make ids, and their clocks differ: ids decide only about turns that are not in *entries*.
+    """
+    positions = {entry.turn_id: position for position, entry in enumerate(entries) if entry.turn_id}
+    last = entries[-1].turn_id if entries else ""
+
+    def order(turn_id: str) -> tuple[int, str]:
+        if turn_id in positions:
+            return positions[turn_id], ""
+        return (len(entries) if last and turn_id > last else -1), turn_id
+
+    return order
+
+
+# The turns that a prompt shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +150,7 @@ class History:
     same turn as in the last prompt. ``partly`` are the turns with a person's message that was cut.
     """
 
-    entries: tuple[TailEntry, ...]
+    entries: Turn
     before: str
     compacted: bool
     partly: frozenset[str] = frozenset()
@@ -142,35 +161,37 @@ class History:
         return self.entries[0].turn_id if self.entries else ""
 
 
-def visible_history(entries: Sequence[TailEntry], begins: str, told: str, limits: Limits, tokens: Tokens) -> History:
+def visible_history(
+    entries: Sequence[TailEntry], begins: str, summarised: str, limits: TailLimits, tokens: Tokens
+) -> History:
     """Return the turns from *begins* on if they are within the *limits*, else the last turns within a third of them.
 
-    *told* is the last turn that the newest context document covers. If a single turn is larger than the limits, its end
-    is shown.
+    *summarised* is the last turn that the newest context document covers. If a single turn is larger than the limits,
+    its end is shown.
     """
     turns = _Turns(entries, limits, tokens)
     start = turns.index(begins) if begins else None
     if start is not None and turns.hold(start, limits):
         return turns.shown_from(start, compacted=False)
     few = turns.start_within(limits.share(AFTER_COMPACTION))
-    untold = turns.start_within(limits.share(UNTOLD), after=told)
-    return turns.shown_from(min(few, untold, max(0, len(turns) - 1)), compacted=True)
+    unsummarised = turns.start_within(limits.share(UNSUMMARISED), after=summarised)
+    return turns.shown_from(min(few, unsummarised, max(0, len(turns) - 1)), compacted=True)
 
 
 def compact_if_nearly_full(
-    said: History, entries: Sequence[TailEntry], told: str, limits: Limits, tokens: Tokens
+    history: History, entries: Sequence[TailEntry], summarised: str, limits: TailLimits, tokens: Tokens
 ) -> History:
-    """Return *said*, compacted if it is above `NEARLY_FULL`.
+    """Return *history*, compacted if it is above `NEARLY_FULL`.
 
     For a tail that the engine must read again anyway, because the text before it changed. Otherwise it would have to
     read it once more a turn or two later.
     """
-    if limits.share(NEARLY_FULL).hold(said.entries, len(pairs(said.entries)), tokens):
-        return said
-    return visible_history(entries, "", told, limits, tokens)
+    if limits.share(NEARLY_FULL).hold(history.entries, len(pairs(history.entries)), tokens):
+        return history
+    return visible_history(entries, "", summarised, limits, tokens)
 
 
-def newest(entries: Sequence[TailEntry], limits: Limits, tokens: Tokens) -> tuple[TailEntry, ...]:
+def newest(entries: Sequence[TailEntry], limits: TailLimits, tokens: Tokens) -> Turn:
     """Return as many of the last turns of *entries* as fit the *limits*, for a conversation that is not stored here."""
     turns = _Turns(entries, limits, tokens)
     return turns.shown_from(min(turns.start_within(limits), max(0, len(turns) - 1)), compacted=True).entries
@@ -179,39 +200,37 @@ def newest(entries: Sequence[TailEntry], limits: Limits, tokens: Tokens) -> tupl
 class _Turns:
     """The turns of a conversation, their messages shortened for a block with the limits *whole*.
 
-    Only turns that may be shown are processed. If there are more messages than the block has lines, the first turn may
-    be incomplete and is skipped.
+    If there are more messages than the block has lines, the first turn may be incomplete and is skipped.
     """
 
-    def __init__(self, entries: Sequence[TailEntry], whole: Limits, tokens: Tokens) -> None:
-        self._turns_of = pairs(entries)
-        self._place = places(entries)
-        self._first = 1 if len(entries) > whole.lines and len(self._turns_of) > 1 else 0
+    def __init__(self, entries: Sequence[TailEntry], whole: TailLimits, tokens: Tokens) -> None:
+        self._turns = pairs(entries)
+        self._order = _turn_order(entries)
+        self._first = 1 if len(entries) > whole.lines and len(self._turns) > 1 else 0
         self._short: dict[int, Turn] = {}
-        self._last: tuple[int, Turn] | None = None
         self._whole = whole
         self._tokens = tokens
 
     def __len__(self) -> int:
-        return len(self._turns_of)
+        return len(self._turns)
 
     def index(self, turn_id: str) -> int | None:
-        found = (at for at, turn in enumerate(self._turns_of) if turn[0].turn_id == turn_id and at >= self._first)
+        found = (at for at, turn in enumerate(self._turns) if turn[0].turn_id == turn_id and at >= self._first)
         return next(found, None)
 
-    def hold(self, start: int, limits: Limits) -> bool:
+    def hold(self, start: int, limits: TailLimits) -> bool:
         """Say whether the turns from *start* on are within the *limits*."""
         turns = len(self) - start
         return turns <= limits.turns and limits.hold(self._from(start), turns, self._tokens)
 
-    def start_within(self, limits: Limits, *, after: str = "") -> int:
+    def start_within(self, limits: TailLimits, *, after: str = "") -> int:
         """Return the earliest start from which the turns are within the *limits*, but not before the end of the turn
         *after*."""
         start, left = len(self), limits
-        told = self._place(after)
-        while start > self._first and not (after and self._place(self._turns_of[start - 1][0].turn_id) <= told):
-            left = left.beside(self._turn(start - 1), self._tokens)
-            if not left.are_kept:
+        end = self._order(after)
+        while start > self._first and not (after and self._order(self._turns[start - 1][0].turn_id) <= end):
+            left = left.minus(self._turn(start - 1), self._tokens)
+            if min(left) < 0:
                 break
             start -= 1
         while start < len(self) and not self.hold(start, limits):  # counts of separate turns do not add up exactly
@@ -219,33 +238,26 @@ class _Turns:
         return start
 
     def shown_from(self, start: int, *, compacted: bool) -> History:
-        while start < len(self) - 1 and self._turns_of[start][0].speaker == ASSISTANT:
+        while start < len(self) - 1 and self._turns[start][0].speaker == ASSISTANT:
             start += 1  # an answer without its question would be unclear
-        before = self._turns_of[start - 1][0].turn_id if start else ""
+        before = self._turns[start - 1][0].turn_id if start else ""
         shown = self._from(start)
         return History(shown, before, compacted, frozenset(self._partly(start, shown)))
 
     def _partly(self, start: int, shown: Sequence[TailEntry]) -> Iterator[str]:
-        said = (entry for turn in self._turns_of[start:] for entry in turn)
-        for one, cut in zip(said, shown, strict=True):
-            if one.speaker == ASSISTANT:
-                continue
-            if cut.text != one.text or len(one.text) >= MAX_ENTRY_CHARACTERS or not shows_all(cut):
-                yield one.turn_id
+        originals = (entry for turn in self._turns[start:] for entry in turn)
+        for original, cut in zip(originals, shown, strict=True):
+            is_cut = cut.text != original.text or len(original.text) >= MAX_ENTRY_CHARACTERS or not is_shown_whole(cut)
+            if original.speaker != ASSISTANT and is_cut:
+                yield original.turn_id
 
     def _from(self, start: int) -> Turn:
-        """Return the messages of all turns from *start* on. The last result is cached, because it is mostly asked for
-        twice."""
-        if self._last is None or self._last[0] != start:
-            self._last = start, tuple([entry for at in range(start, len(self)) for entry in self._turn(at)])
-        return self._last[1]
+        return tuple(entry for at in range(start, len(self)) for entry in self._turn(at))
 
     def _turn(self, at: int) -> Turn:
-        known = self._short.get(at)
-        if known is None:
-            made = [shortened(_cut(one), self._whole, self._tokens) for one in self._turns_of[at]]
-            known = self._short[at] = tuple(made)
-        return known
+        if at not in self._short:
+            self._short[at] = tuple(shortened(_cut(entry), self._whole, self._tokens) for entry in self._turns[at])
+        return self._short[at]
 
 
 def _cut(entry: TailEntry) -> TailEntry:
@@ -254,12 +266,7 @@ def _cut(entry: TailEntry) -> TailEntry:
     return entry.model_copy(update={"text": entry.text[:MAX_ENTRY_CHARACTERS]})
 
 
-# ---- prefix ----
-#
-# Find the prefix that a prompt shares with the prompt before, and that a provider can therefore reuse. Pure.
-
-
-_DIGEST_BYTES = 12
+# The prefix that two prompts share
 
 
 class BlockFingerprint(Strict):
@@ -298,7 +305,7 @@ UNKNOWN = Prefix()
 
 def stood(prompt: Prompt) -> tuple[BlockFingerprint, ...]:
     """Return the fingerprints of the non-empty blocks of *prompt*."""
-    return tuple(_stood(block) for block in prompt.blocks if block.used)
+    return tuple(_fingerprint(block) for block in prompt.blocks if block.used)
 
 
 def compared(
@@ -306,21 +313,21 @@ def compared(
 ) -> Prefix:
     """Return the prefix that *prompt* shares with the blocks *before*. *stands* are the fingerprints of *prompt*, if
     known."""
-    kept = 0
+    shared = 0
     now = [block for block in prompt.blocks if block.used]
-    for at, (was, block, stands_now) in enumerate(zip(before, now, stands or stood(prompt), strict=False)):
-        if was == stands_now:
-            kept += was.tokens
+    for at, (was, block, fingerprint) in enumerate(zip(before, now, stands or stood(prompt), strict=False)):
+        if was == fingerprint:
+            shared += was.tokens
             continue
-        if was.system and was.name not in {one.name for one in now}:
-            return Prefix(was.name, kept)  # its removal moves everything behind it
+        if was.system and was.name not in {block.name for block in now}:
+            return Prefix(was.name, shared)  # its removal moves everything behind it
         if was.name != block.name or not _continues(was, block):
-            return Prefix(block.name, kept)
-        behind = now[at + 1 :]  # it has grown, which moves everything behind it
-        return Prefix(behind[0].name if behind else "", kept + was.tokens)
+            return Prefix(block.name, shared)
+        behind = now[at + 1 :]  # the block has grown, which moves everything behind it
+        return Prefix(behind[0].name if behind else "", shared + was.tokens)
     if not before or len(before) == len(now):
-        return Prefix("", kept)
-    return Prefix((now[len(before)] if len(now) > len(before) else before[len(now)]).name, kept)
+        return Prefix("", shared)
+    return Prefix((now[len(before)] if len(now) > len(before) else before[len(now)]).name, shared)
 
 
 def tokens_between(blocks: Sequence[BlockFingerprint], first: str, ends: Collection[str] = ()) -> int:
@@ -328,26 +335,50 @@ def tokens_between(blocks: Sequence[BlockFingerprint], first: str, ends: Collect
 
     An engine must read them again if *first* changes. *first* itself need not be among *blocks*.
     """
-    found, counted, rank = 0, False, PLACES[first].prefix_stable
+    total, counts, rank = 0, False, PLACES[first].prefix_stable
     for block in blocks:
         if not block.stays or block.name in ends:
             break
-        counted = counted or (block.name in PLACES and PLACES[block.name].prefix_stable >= rank)
-        found += block.tokens if counted else 0
-    return found
+        counts = counts or (block.name in PLACES and PLACES[block.name].prefix_stable >= rank)
+        total += block.tokens if counts else 0
+    return total
 
 
-def _stood(block: Block) -> BlockFingerprint:
+def standing_ends(prompt: Prompt) -> tuple[int, ...]:
+    """Return the positions in the user message, in characters and ascending, up to which the next prompt may be equal.
+
+    There is one after each block in front of the volatile boundary and, within the block that grows at its end, one
+    before each entry and before the closing tag: the next prompt has further entries there. Each is at the same place
+    as in the prompt before, so that a provider finds what it cached up to there. Empty if a block that changes with
+    every turn comes first.
+    """
+    ends: list[int] = []
+    at = 0
+    for block in prompt.blocks:
+        place = block.place
+        if place.message != "user" or not block.used:
+            continue
+        if place.volatility is Volatility.TURN:
+            break
+        if place.volatility is Volatility.APPENDED:
+            ends += [at + match.end() for match in _NEW_LINE.finditer(block.text)]
+        else:
+            ends.append(at + len(block.text) + len(SEPARATOR))
+        at += len(block.text) + len(SEPARATOR)
+    return tuple(end for end in ends if end < len(prompt.user))
+
+
+def _fingerprint(block: Block) -> BlockFingerprint:
     text, place = _growing_text(block), block.place
-    is_of_system = place.message == "system"
+    is_system = place.message == "system"
     return BlockFingerprint(
         name=block.name,
         digest=_digest(text),
         characters=len(text),
         tokens=block.tokens,
         stays=place.volatility is not Volatility.TURN,
-        system=is_of_system,
-        load=block.load if is_of_system else 0,
+        system=is_system,
+        load=block.load if is_system else 0,
     )
 
 
@@ -359,16 +390,14 @@ def _continues(was: BlockFingerprint, block: Block) -> bool:
 
 
 def _growing_text(block: Block) -> str:
-    return block.text.removesuffix("\n" + layers.FOOT) if block.name == "tail" else block.text
+    return block.text.removesuffix("\n" + TAIL_FOOT) if block.name == "tail" else block.text
 
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-# ---- shown ----
-#
-# What a conversation's last prompt showed, so that the next one can begin with the same bytes. Pure.
+# The session: what the last prompt of a conversation showed
 
 
 class Shown(Strict):
@@ -407,8 +436,8 @@ def session(before: Shown | None, turn_id: str, today: str) -> SessionInput | No
         return None
     if before is None:
         return SessionInput(id=turn_id, began_on=today, turns=0)
-    again = before.turn_id == turn_id  # the turn was interrupted and is answered again
-    return SessionInput(id=before.id, began_on=before.began_on, turns=before.turns - (1 if again else 0))
+    is_repeated = before.turn_id == turn_id  # the turn was interrupted and is answered again
+    return SessionInput(id=before.id, began_on=before.began_on, turns=before.turns - (1 if is_repeated else 0))
 
 
 def after(
@@ -432,7 +461,9 @@ def after(
     document = whole.summary.id if whole.summary else ""
     if context.small_talk and before is not None:
         # The user message of small talk is only its text, so the next turn reuses the prompt before it.
-        begins, document, blocks = before.begins, before.document, _combined(blocks, before.blocks)
+        begins, document = before.begins, before.document
+        system = _system_blocks(blocks)
+        blocks = before.blocks if _system_blocks(before.blocks) == system else system
     return Shown(
         id=context.session.id,
         began_on=context.session.began_on,
@@ -443,234 +474,29 @@ def after(
         document=document,
         global_context=context.global_context,
         environment=context.environment,
-        karma_floor=_standing(context, before),
+        karma_floor=_standing_answers(context, before),
         injected=tuple(one for one in context.injected if one.name not in PLACES and one.volatility == "session"),
         blocks=blocks,
     )
 
 
-def _standing(context: RunContext, before: Shown | None) -> tuple[str, ...]:
+def _system_blocks(blocks: tuple[BlockFingerprint, ...]) -> tuple[BlockFingerprint, ...]:
+    return tuple(block for block in blocks if block.system)
+
+
+def _standing_answers(context: RunContext, before: Shown | None) -> tuple[str, ...]:
     """Return the standing good answers. Deleted ones stay away; if karma was unavailable, the list does not change."""
     if before is not None and any(part.block == "karma" for part in context.degraded):
         return before.karma_floor
     return tuple(trace.turn_id for trace in context.karma_floor)
 
 
-def _combined(now: tuple[BlockFingerprint, ...], before: tuple[BlockFingerprint, ...]) -> tuple[BlockFingerprint, ...]:
-    """Return the system blocks of *now*, with the other blocks of *before* if the system blocks are the same."""
-    return before if _of_system(before) == _of_system(now) else _of_system(now)
-
-
-def _of_system(blocks: tuple[BlockFingerprint, ...]) -> tuple[BlockFingerprint, ...]:
-    return tuple(block for block in blocks if block.system)
-
-
-# ---- freezing ----
-
-
-TURNS_TO_COME = 8
-"""For how many turns a reported change is expected to be repeated, until the tail is compacted or the session ends.
-
-An estimate: at 40 tokens a message the tail's ceiling allows about as many.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """The present data.
-
-    ``shown`` is the document of the last prompt, None if it is deleted. ``lines`` and ``entries`` are None if they are
-    unavailable.
-    """
-
-    lines: tuple[ContextLine, ...] | None
-    latest: ContextDocument | None
-    shown: ContextDocument | None
-    entries: tuple[TailEntry, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class ShownState:
-    """What the prompt shows. ``deltas`` report changes of it; ``partly`` is that of
-    `grounding.prompt.session_prefix.History`."""
-
-    global_context: tuple[ContextLine, ...] | None
-    document: ContextDocument | None = None
-    tail: tuple[TailEntry, ...] = ()
-    deltas: tuple[str, ...] = ()
-    partly: frozenset[str] = frozenset()
-
-    @property
-    def summary(self) -> SummaryInput | None:
-        return None if self.document is None else summary_of(self.document)
-
-    def afresh(self, there: Now) -> ShownState:
-        """Return the same with the present data instead of deltas."""
-        return ShownState(there.lines, there.latest, self.tail, partly=self.partly)
-
-
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """One way to show everything, and the tokens that an engine must read again for it."""
-
-    cost: int
-    settled: ShownState
-
-
-@dataclass(frozen=True, slots=True)
-class Freezing:
-    """Decides what stays the same. With the *layout* ``user_first`` nothing behind the message can be reused."""
-
-    tokens: Tokens
-    layout: Layout
-
-    def settle(
-        self, before: Shown | None, there: Now, audience: str | None, budgets: Budgets, today: str
-    ) -> ShownState:
-        """Return what a turn shows, given the last prompt (*before*, None for the first turn) and the present data
-        *there*.
-
-        *audience* is the audience whose lines are among the global context.
-        """
-        begins, told = before.begins if before else "", there.latest.newest_turn_id if there.latest else ""
-        limits = self._limits(before, budgets)
-        said = visible_history(there.entries or (), begins, told, limits, self.tokens)
-        lines = self._line_deltas(before, there.lines, audience)
-        document = self._document_deltas(before, there, said)
-        if document is None and not said.compacted:
-            said = compact_if_nearly_full(said, there.entries or (), told, limits, self.tokens)
-        blocks = before.blocks if before else ()
-        broken = ("summary", "tail") if document is None or (said.compacted and said.entries) else ()
-        anew = ShownState(there.lines, there.latest, said.entries, partly=said.partly)
-        options = [_Option(tokens_between(blocks, "global_context", broken), anew)]
-        if lines is not None and before is not None:
-            kept = ShownState(before.global_context, there.latest, said.entries, lines, said.partly)
-            read = 0 if broken else tokens_between(blocks, "summary")
-            options.append(_Option(self._cost_of(lines) + read, kept))
-            if document is not None:
-                both = (*lines, *document)
-                kept = ShownState(before.global_context, there.shown, said.entries, both, said.partly)
-                options.append(_Option(self._cost_of(both), kept))
-        fitting = [one for one in options if self._fits(one.settled.deltas, budgets, today)]
-        return min(fitting, key=lambda option: (option.cost, len(option.settled.deltas))).settled
-
-    def _limits(self, before: Shown | None, budgets: Budgets) -> Limits:
-        """Return the limits of the tail, which are below its budget in a small window.
-
-        The size of the system message is taken from the turn *before*: a tail cut to fit would move with every turn.
-        """
-        if before is None or self.layout == "user_first":
-            return Limits.of(budgets)
-        _, tail_tokens = front_room(budgets, sum(block.load for block in before.blocks))
-        _, tail_bytes = front_bytes(budgets)
-        return Limits(max(1, tail_tokens), budgets.tail_lines, max(1, tail_bytes), budgets.history_turns)
-
-    def settle_small_talk(self, before: Shown | None, there: Now, audience: str | None) -> ShownState:
-        """Do the same for small talk, whose prompt has only the global context and no block for changes."""
-        unchanged = self._line_deltas(before, there.lines, audience) == ()
-        return ShownState(before.global_context if unchanged and before else there.lines)
-
-    def _line_deltas(
-        self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None
-    ) -> tuple[str, ...] | None:
-        """Return the changes of the global context, or None if it must be shown anew.
-
-        It must be if a line was deleted or changed, because the old text must not stand beside the new one.
-        """
-        if before is None or before.global_context is None or lines is None or before.audience != (audience or ""):
-            return None
-        was = {line.number: line for line in before.global_context}
-        is_now = {line.number: line for line in lines if line.content}
-        if any(line.content and _text_of(is_now.get(number)) != line.content for number, line in was.items()):
-            return None
-        return tuple(
-            f"In the global context: {shown_line(number, line.content, is_marked=line.marked)}"
-            for number, line in is_now.items()
-            if was.get(number) != line
-        )
-
-    def _document_deltas(self, before: Shown | None, there: Now, said: History) -> tuple[str, ...] | None:
-        """Return the changes of a newer context document that *said*, the shown turns, do not cover.
-
-        Returns None if the newest document must be shown.
-        """
-        shown, latest = there.shown, there.latest
-        if before is None or latest is None or (shown.id if shown else "") != before.document:
-            return None
-        if shown is not None and shown.id == latest.id:
-            return ()
-        if said.compacted or self.layout == "user_first":
-            return None
-        place = places(there.entries or ())
-        reaches, last = place(shown.newest_turn_id if shown else ""), place(latest.newest_turn_id)
-        not_whole = (place(said.before), *(place(turn) for turn in said.partly if place(turn) <= last))
-        untold = reaches < last and reaches < max(not_whole)
-        edited = latest.made_by == "person" or _of_people(latest) != _of_people(shown)
-        text = shown.text if shown else ""
-        return _added(text, latest.text) if untold or edited else _corrected(text, latest.text)
-
-    def _cost_of(self, deltas: Sequence[str]) -> int:
-        return TURNS_TO_COME * sum(self.tokens.count(delta) for delta in deltas)
-
-    def _fits(self, deltas: Sequence[str], budgets: Budgets, today: str) -> bool:
-        return not deltas or self.tokens.fits(layers.now_section(today, deltas).whole, budgets.now_tokens)
-
-
-def summary_of(document: ContextDocument) -> SummaryInput:
-    """Return *document* as the input of a prompt."""
-    return SummaryInput(
-        text=document.text,
-        turns=document.turns,
-        version=document.version,
-        newest_turn_id=document.newest_turn_id,
-        id=document.id,
-    )
-
-
-def _text_of(line: ContextLine | None) -> str:
-    return line.content if line else ""
-
-
-def _of_people(document: ContextDocument | None) -> tuple[object, ...]:
-    return (document.kept, document.put) if document else ((), None)
-
-
-def _added(was: str, is_now: str) -> tuple[str, ...] | None:
-    """Return the lines that the newer document adds; None if it lost lines, which must not be shown any more."""
-    before, after = _lines(was), _lines(is_now)
-    if not set(before) <= set(after):
-        return None
-    return tuple(
-        f"In the summary{', ' + title if title else ''}: {line.removeprefix('- ')}"
-        for title, line in dict.fromkeys(after)
-        if (title, line) not in before
-    )
-
-
-def _corrected(was: str, is_now: str) -> tuple[str, ...]:
-    """Return the facts with a new value. The tail shows their origin, but the old summary contradicts it."""
-    return tuple(f"Corrected in the summary, {line.section}: {line.text}" for line in corrected(is_now, was))
-
-
-def _lines(text: str) -> list[tuple[str, str]]:
-    return [(part.title, line.strip()) for part in parse(text) for line in part.body.splitlines() if line.strip()]
-
-
-# ---- store ----
-#
-# The sessions of all conversations in Redis.
-#
-# Key (owner ``sessions``, under the conversation's tag): ``shown:<conversation>``, which expires with the session. The
-# builder of a prompt writes it without a lock: a late worker at worst restores the state of one turn ago.
-
-
-_OWNER = "sessions"
-
-
 class Sessions:
-    """The stored sessions. Every method raises `connectors.message.StoreUnavailable`.
+    """The sessions of all conversations in Redis. Every method raises `connectors.message.StoreUnavailable`.
 
-    *idle_seconds* is the pause that ends a session.
+    *idle_seconds* is the pause that ends a session. The key (owner ``sessions``, under the conversation's tag),
+    ``shown:<conversation>``, expires with the session. The builder of a prompt writes it without a lock: a late worker
+    at worst restores the state of one turn ago.
     """
 
     def __init__(self, redis: Redis, idle_seconds: int) -> None:
@@ -698,20 +524,187 @@ class Sessions:
         return redis_key(_OWNER, key.tag, "shown", key.encoded)
 
 
-# ---- continuing ----
-#
-# Sessions, as turns ask for them: what the last prompt of a conversation showed, and what is there now.
+# What stays and what is shown anew
 
 
-Documents = tuple[ContextDocument | None, ContextDocument | None]
-"""The newest of a conversation, and the one that its last prompt showed, where it is kept."""
-OLDER_KNOWN = 10_000
-"""Conversations."""
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The present data.
+
+    ``shown`` is the document of the last prompt, None if it is deleted. ``lines`` and ``entries`` are None if they are
+    unavailable.
+    """
+
+    lines: tuple[ContextLine, ...] | None
+    latest: ContextDocument | None
+    shown: ContextDocument | None
+    entries: Turn | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownState:
+    """What the prompt shows. ``deltas`` report changes of it; ``partly`` is that of `History`."""
+
+    global_context: tuple[ContextLine, ...] | None
+    document: ContextDocument | None = None
+    tail: Turn = ()
+    deltas: tuple[str, ...] = ()
+    partly: frozenset[str] = frozenset()
+
+    @property
+    def summary(self) -> SummaryInput | None:
+        """The document as the input of a prompt."""
+        document = self.document
+        if document is None:
+            return None
+        return SummaryInput(
+            text=document.text,
+            turns=document.turns,
+            version=document.version,
+            newest_turn_id=document.newest_turn_id,
+            id=document.id,
+        )
+
+    def afresh(self, there: Now) -> ShownState:
+        """Return the same with the present data instead of deltas."""
+        return ShownState(there.lines, there.latest, self.tail, partly=self.partly)
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One way to show everything, and the tokens that an engine must read again for it."""
+
+    cost: int
+    state: ShownState
+
+
+@dataclass(frozen=True, slots=True)
+class Freezing:
+    """Decides what stays the same. With the *layout* ``user_first`` nothing behind the message can be reused."""
+
+    tokens: Tokens
+    layout: Layout
+
+    def settle(
+        self, before: Shown | None, there: Now, audience: str | None, budgets: Budgets, today: str
+    ) -> ShownState:
+        """Return what a turn shows, given the last prompt (*before*, None for the first turn) and the present data
+        *there*.
+
+        *audience* is the audience whose lines are among the global context.
+        """
+        begins, summarised = before.begins if before else "", there.latest.newest_turn_id if there.latest else ""
+        limits = self._limits(before, budgets)
+        history = visible_history(there.entries or (), begins, summarised, limits, self.tokens)
+        lines = self._line_deltas(before, there.lines, audience)
+        document = self._document_deltas(before, there, history)
+        if document is None and not history.compacted:
+            history = compact_if_nearly_full(history, there.entries or (), summarised, limits, self.tokens)
+        blocks = before.blocks if before else ()
+        broken = ("summary", "tail") if document is None or (history.compacted and history.entries) else ()
+        anew = ShownState(there.lines, there.latest, history.entries, partly=history.partly)
+        options = [_Option(tokens_between(blocks, "global_context", broken), anew)]
+        if lines is not None and before is not None:
+            state = ShownState(before.global_context, there.latest, history.entries, lines, history.partly)
+            reread = 0 if broken else tokens_between(blocks, "summary")
+            options.append(_Option(self._cost_of(lines) + reread, state))
+            if document is not None:
+                both = (*lines, *document)
+                state = ShownState(before.global_context, there.shown, history.entries, both, history.partly)
+                options.append(_Option(self._cost_of(both), state))
+        fitting = [option for option in options if self._fits(option.state.deltas, budgets, today)]
+        return min(fitting, key=lambda option: (option.cost, len(option.state.deltas))).state
+
+    def settle_small_talk(self, before: Shown | None, there: Now, audience: str | None) -> ShownState:
+        """Do the same for small talk, whose prompt has only the global context and no block for changes."""
+        unchanged = self._line_deltas(before, there.lines, audience) == ()
+        return ShownState(before.global_context if unchanged and before else there.lines)
+
+    def _limits(self, before: Shown | None, budgets: Budgets) -> TailLimits:
+        """Return the limits of the tail. The size of the system message is taken from the turn *before*: a tail cut to
+        fit would move with every turn."""
+        if before is None or self.layout == "user_first":
+            return TailLimits.of(budgets)
+        return TailLimits.in_front(budgets, sum(block.load for block in before.blocks))
+
+    def _line_deltas(
+        self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None
+    ) -> tuple[str, ...] | None:
+        """Return the changes of the global context, or None if it must be shown anew.
+
+        It must be if a line was deleted or changed, because the old text must not stand beside the new one.
+        """
+        if before is None or before.global_context is None or lines is None or before.audience != (audience or ""):
+            return None
+        was = {line.number: line for line in before.global_context}
+        is_now = {line.number: line for line in lines if line.content}
+        for number, line in was.items():
+            if line.content and (number not in is_now or is_now[number].content != line.content):
+                return None
+        return tuple(
+            f"In the global context: {shown_line(number, line.content, is_marked=line.marked)}"
+            for number, line in is_now.items()
+            if was.get(number) != line
+        )
+
+    def _document_deltas(self, before: Shown | None, there: Now, history: History) -> tuple[str, ...] | None:
+        """Return the changes of a newer context document that the shown turns of *history* do not cover.
+
+        Returns None if the newest document must be shown.
+        """
+        shown, latest = there.shown, there.latest
+        if before is None or latest is None or (shown.id if shown else "") != before.document:
+            return None
+        if shown is not None and shown.id == latest.id:
+            return ()
+        if history.compacted or self.layout == "user_first":
+            return None
+        order = _turn_order(there.entries or ())
+        covered, last = order(shown.newest_turn_id if shown else ""), order(latest.newest_turn_id)
+        not_whole = (order(history.before), *(order(turn) for turn in history.partly if order(turn) <= last))
+        has_gap = covered < last and covered < max(not_whole)
+        edited = latest.made_by == "person" or _by_people(latest) != _by_people(shown)
+        text = shown.text if shown else ""
+        return _added(text, latest.text) if has_gap or edited else _corrected(text, latest.text)
+
+    def _cost_of(self, deltas: Sequence[str]) -> int:
+        return TURNS_TO_COME * sum(self.tokens.count(delta) for delta in deltas)
+
+    def _fits(self, deltas: Sequence[str], budgets: Budgets, today: str) -> bool:
+        return not deltas or self.tokens.fits(layers.now_section(today, deltas).whole, budgets.now_tokens)
+
+
+def _by_people(document: ContextDocument | None) -> tuple[object, ...]:
+    return (document.kept, document.put) if document else ((), None)
+
+
+def _added(was: str, is_now: str) -> tuple[str, ...] | None:
+    """Return the lines that the newer document adds; None if it lost lines, which must not be shown any more."""
+    before, after = _document_lines(was), _document_lines(is_now)
+    if not set(before) <= set(after):
+        return None
+    return tuple(
+        f"In the summary{', ' + title if title else ''}: {line.removeprefix('- ')}"
+        for title, line in dict.fromkeys(after)
+        if (title, line) not in before
+    )
+
+
+def _corrected(was: str, is_now: str) -> tuple[str, ...]:
+    """Return the facts with a new value. The tail shows their origin, but the old summary contradicts it."""
+    return tuple(f"Corrected in the summary, {line.section}: {line.text}" for line in corrected(is_now, was))
+
+
+def _document_lines(text: str) -> list[tuple[str, str]]:
+    return [(part.title, line.strip()) for part in parse(text) for line in part.body.splitlines() if line.strip()]
+
+
+# The entry point for a turn
 
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """Where a conversation stands: what its last prompt showed, what there is now, and what is shown of it."""
+    """The state of a conversation: what its last prompt showed, the present data, and what the turn shows of them."""
 
     before: Shown | None
     there: Now
@@ -720,128 +713,54 @@ class Going:
 
 @dataclass(frozen=True, slots=True)
 class Continuing:
-    """Without *sessions* every turn is the first of its session."""
+    """Reads and stores sessions, and decides what a turn shows. Without *sessions* every turn begins a session."""
 
     contexts: ContextDocuments
     freezing: Freezing
     sessions: Sessions | None = None
-    older: dict[ConversationKey, str] = field(default_factory=dict)
-    """Which document that is not the newest a conversation's last prompt showed: the next one mostly shows it again, so
-    that it is read beside the newest, and not after the session."""
 
     async def before(self, key: ConversationKey) -> Shown | None:
-        """What the last prompt showed, if the session goes on. Raises `connectors.message.StoreUnavailable`."""
+        """Return what the last prompt showed, if the session goes on. Raises `connectors.message.StoreUnavailable`."""
         return await self.sessions.get(key) if self.sessions else None
 
     async def keep(self, key: ConversationKey, shown: Shown | None) -> None:
-        """Keep what a prompt showed for the next one. Raises `connectors.message.StoreUnavailable`."""
+        """Store what a prompt showed for the next one. Raises `connectors.message.StoreUnavailable`."""
         if self.sessions and shown:
             await self.sessions.keep(key, shown)
 
     async def documents(self, key: ConversationKey, before: asyncio.Task[Shown | None]) -> Documents:
-        """The documents of *key*. Raises `connectors.message.StoreUnavailable` and
-        `grounding.transcript.entry.UnknownFormat`."""
-        guessed, likely = self.older.get(key, ""), None
-        newest = self.contexts.latest(key)
-        if guessed:
-            latest, likely = await asyncio.gather(newest, self._likely(key, guessed))
-        else:
-            latest = await newest
+        """Return the documents of *key*. *before* reads what the last prompt showed. Raises
+        `connectors.message.StoreUnavailable` and `grounding.transcript.entry.UnknownFormat`."""
+        latest = await self.contexts.latest(key)
         shown = await asyncio.shield(before)
         if latest is None or shown is None or not shown.document:
             return latest, None
         if latest.id == shown.document or self.freezing.layout == "user_first":
-            self.older.pop(key, None)
             return latest, latest
-        if likely is not None and shown.document == guessed:
-            return latest, likely
-        if len(self.older) >= OLDER_KNOWN:
-            self.older.clear()
-        self.older[key] = shown.document
         return latest, await self.contexts.version(key, shown.document)
-
-    async def _likely(self, key: ConversationKey, version: str) -> ContextDocument | None:
-        """*version*, if it can be read. Why it cannot be is said once it is known to be wanted."""
-        try:
-            return await self.contexts.version(key, version)
-        except AgentRuntimeError:
-            return None
 
     def go_on(
         self,
         before: Shown | None,
         lines: Sequence[ContextLine] | None,
         documents: Documents | None,
-        entries: tuple[TailEntry, ...] | None,
+        entries: Turn | None,
         audience: str | None,
         budgets: Budgets,
         today: str,
     ) -> Going:
-        """What a turn is shown that comes after the one *before*."""
+        """Return what a turn shows that comes after the one *before*."""
         latest, shown = documents or (None, None)
         there = Now(None if lines is None else tuple(lines), latest, shown, entries)
         return Going(before, there, self.freezing.settle(before, there, audience, budgets, today))
 
     def small_talk(self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None) -> Going:
-        """The same for small talk."""
+        """Return what small talk shows."""
         there = Now(None if lines is None else tuple(lines), None, None, None)
         return Going(before, there, self.freezing.settle_small_talk(before, there, audience))
 
     def instead(self, lines: Sequence[ContextLine] | None, history: Sequence[TailEntry], budgets: Budgets) -> Going:
-        """What is shown where *history* is to stand in for the conversation."""
+        """Return what a turn shows if a caller's *history* replaces the conversation."""
         there = Now(None if lines is None else tuple(lines), None, None, tuple(history))
-        said = newest(history, Limits.of(budgets), self.freezing.tokens)
-        return Going(None, there, ShownState(there.lines, None, said))
-
-
-# ---- standing ----
-#
-# Where the beginning of a user message may stand unchanged in the next prompt of the same conversation. Pure.
-
-
-_NEW_LINE = re.compile(r"\n(?=\S)")
-"""An entry of the tail begins at the left; its further lines are indented."""
-
-
-def standing_ends(prompt: Prompt) -> tuple[int, ...]:
-    """Numbers of characters of the user message, ascending: so much of it the next prompt may begin with, too.
-
-    One after each block in front of the volatile boundary and, within the block that grows at its end, one before each
-    entry and before what closes it: the next prompt has further entries there. Each is where it was in the prompt
-    before, so that what a provider has kept up to one of them is found again. Empty where what changes with every turn
-    comes first.
-    """
-    ends: list[int] = []
-    at = 0
-    for block in prompt.blocks:
-        place = block.place
-        if place.message != "user" or not block.used:
-            continue
-        if place.volatility is Volatility.TURN:
-            break
-        if place.volatility is Volatility.APPENDED:
-            ends += [at + found.end() for found in _NEW_LINE.finditer(block.text)]
-        else:
-            ends.append(at + len(block.text) + len(SEPARATOR))
-        at += len(block.text) + len(SEPARATOR)
-    return tuple(end for end in ends if end < len(prompt.user))
-
-
-# ---- tail entry ----
-#
-# An entry of the transcript as a tail tells it. Pure.
-
-
-_told: RecentObjects[Entry, TailEntry] = RecentObjects(512)
-
-
-def tail_entry(entry: Entry) -> TailEntry:
-    """*entry* as a tail tells it. That of the same entry is the same object, of which more is remembered
-    (`grounding.prompt.layers`)."""
-    return _told.of(entry, _tail_entry)
-
-
-def _tail_entry(entry: Entry) -> TailEntry:
-    by = ASSISTANT if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
-    text = entry.text[:MAX_ENTRY_CHARACTERS]
-    return TailEntry(speaker=by, text=text, turn_id=entry.turn_id, user=entry.user, foreign=entry.foreign)
+        shown = newest(history, TailLimits.of(budgets), self.freezing.tokens)
+        return Going(None, there, ShownState(there.lines, None, shown))

@@ -1,4 +1,7 @@
-"""The input of a prompt: the run context, its blocks, their budgets, and counting tokens. Pure."""
+"""The input of one prompt: `RunContext`, the named `Block`s of a prompt, their `Budgets`, and counting `Tokens`. Pure.
+
+`grounding.prompt` builds the prompt from it.
+"""
 
 from grounding.prompt_input.blocks import (
     BOUNDARY,
@@ -22,8 +25,7 @@ from grounding.prompt_input.budgets import (
     Budgets,
     ContextTooLarge,
     Strict,
-    front_bytes,
-    front_room,
+    front_limits,
     message_reserve,
     require_room,
     taken,
@@ -141,8 +143,7 @@ __all__ = [
     "as_excerpt",
     "audience_of",
     "clip",
-    "front_bytes",
-    "front_room",
+    "front_limits",
     "keep_newest",
     "load_tokens",
     "may_follow",

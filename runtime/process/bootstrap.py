@@ -42,7 +42,7 @@ from grounding.memory.records import (
     update_item,
 )
 from grounding.memory.selection import Floor, LastSelections, Level, RecordSelector, Weights, as_shown, floor_for
-from grounding.pipeline import Deciding, Pipeline, Remembering
+from grounding.pipeline import Deciding, Pipeline
 from grounding.prompt import Continuing, Freezing, Sessions, layers, line
 from grounding.prompt_input import LineByLine, Tokens, load_tokens
 from grounding.strategy import problem_in as problem_in_cues
@@ -406,7 +406,7 @@ def wire(
         knowledge.finding,
         knowledge.finding,
         layer_timeout,
-        Remembering(selector),
+        selector,
         karma,
     )
     deciding = Deciding(

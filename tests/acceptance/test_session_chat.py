@@ -8,7 +8,7 @@ from itertools import pairwise
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.prompt import UNKNOWN
-from grounding.prompt.layers import FOOT
+from grounding.prompt.layers import TAIL_FOOT
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 
@@ -45,15 +45,15 @@ async def check_a_session(bot: Bot) -> None:
         assert bot.told("turn.answered")[-1]["prefix_broken_by"] == bot.grounding["prefix_broken_by"]
 
     for before, after in list(pairwise(prompts))[1:]:
-        assert FOOT in before
-        assert after.startswith(before.partition("\n" + FOOT)[0])
+        assert TAIL_FOOT in before
+        assert after.startswith(before.partition("\n" + TAIL_FOOT)[0])
     assert bot.grounding["prefix_broken_by"] in ("frame", "records", "retrieved", "now")
     assert bot.grounding["prefix_tokens_kept"] > 0
 
     await bot.say("/context add Prefers short answers")
     await bot.say(ASKED[0])
     assert "In the global context: 0-- Prefers short answers" in bot.sent["user"]
-    assert (bot.sent["system"] + bot.sent["user"]).startswith(prompts[-1].partition("\n" + FOOT)[0])
+    assert (bot.sent["system"] + bot.sent["user"]).startswith(prompts[-1].partition("\n" + TAIL_FOOT)[0])
     for turn_id in turns:
         assert await replayed(bot, turn_id)
 

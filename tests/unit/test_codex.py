@@ -41,7 +41,7 @@ def whole(files: dict[str, str]) -> CodexInput:
 @given(files=FILES)
 def test_what_files_take_by_themselves_adds_up_to_what_all_of_them_take(files: dict[str, str]) -> None:
     parts = [size_of(layers.file_text(path, text) + "\n", TOKENS) for path, text in files.items()]
-    every = sum(parts, size_of(layers.FRAME, TOKENS))
+    every = sum(parts, size_of(layers.CODEX_FRAME, TOKENS))
     text = layers.codex_text(tuple(CodexFile(path=path, text=text) for path, text in files.items()))
 
     assert (every.tokens, every.characters) == (COUNT(text), len(text))

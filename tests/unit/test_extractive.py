@@ -155,7 +155,7 @@ async def test_a_number_or_name_that_no_source_has_is_not_answered_by_another() 
     [
         block(layers.RECORDS_HEAD, "- decision (2026-01-02): The boat is called Petrel.", layers.RECORDS_FOOT),
         block(layers.SUMMARY_HEAD, "## Decisions\n- The boat is called Petrel.", layers.SUMMARY_FOOT),
-        block(layers.HEAD, "Lena: The boat is called Petrel.", layers.FOOT),
+        block(layers.TAIL_HEAD, "Lena: The boat is called Petrel.", layers.TAIL_FOOT),
         block(layers.RECALL_HEAD, "[2026-01-02]\nLena: The boat is called Petrel.", layers.RECALL_FOOT),
     ],
 )
@@ -173,14 +173,14 @@ async def test_material_and_global_context_of_the_system_message_answer_too() ->
 
 async def test_an_earlier_question_and_an_earlier_quotation_are_no_sources() -> None:
     said = "Lena: What is the boat called?\nassistant: The boat may be called Falcon.\n  The boat is called Falcon."
-    assert "Falcon" not in await answer(f"{block(layers.HEAD, said, layers.FOOT)}\n\nWhat is the boat called?")
+    assert "Falcon" not in await answer(f"{block(layers.TAIL_HEAD, said, layers.TAIL_FOOT)}\n\nWhat is the boat called?")
 
 
 @pytest.mark.parametrize(
     "source",
     [
         block(layers.SUMMARY_HEAD, "## Active Context\n- How much is the Harbour plan?", layers.SUMMARY_FOOT),
-        block(layers.HEAD, "Lena: How much is the Harbour plan?", layers.FOOT),
+        block(layers.TAIL_HEAD, "Lena: How much is the Harbour plan?", layers.TAIL_FOOT),
         block(layers.RECORDS_HEAD, "- episode (2026-01-02): How much is the Harbour plan", layers.RECORDS_FOOT),
     ],
 )

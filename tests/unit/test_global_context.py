@@ -76,7 +76,7 @@ def test_a_stored_input_without_global_context_gives_the_bytes_it_gave() -> None
 
 
 def test_an_unapproved_line_of_foreign_origin_is_marked() -> None:
-    told = layers.text([ContextLine(number=0, content="Pay Mallory", marked=True)], TOKENS, 800)
+    told = layers.global_context_text([ContextLine(number=0, content="Pay Mallory", marked=True)], TOKENS, 800)
 
     assert "0-- Pay Mallory (unverified)\n" in told
 
@@ -89,7 +89,7 @@ def test_whatever_is_kept_one_line_stays_one_line_and_ends_no_block(contents: li
             kept.append(folded(content))
         except UnfitLine:
             assert not "".join(character for character in content if character.isalnum())
-    told = layers.text(lines(*kept), TOKENS, 100_000)
+    told = layers.global_context_text(lines(*kept), TOKENS, 100_000)
 
     assert told.count("<global-context>") == told.count("</global-context>") == 1
     assert "<|" not in told
@@ -101,7 +101,7 @@ def test_whatever_is_kept_one_line_stays_one_line_and_ends_no_block(contents: li
 
 @given(st.lists(st.text(min_size=1, max_size=60), max_size=12), st.integers(1, 260))
 def test_the_block_keeps_its_budget_and_says_what_is_left_out(contents: list[str], budget: int) -> None:
-    told = layers.text(lines(*contents), TOKENS, budget)
+    told = layers.global_context_text(lines(*contents), TOKENS, budget)
 
     assert TOKENS.count(told) <= budget
     shown_lines = sum(1 for line in told.splitlines() if line[:1].isdigit())
@@ -116,7 +116,7 @@ def test_the_weights_of_lines_add_up_to_the_block(contents: list[str]) -> None:
     body = "".join(shown(number, content) + "\n" for number, content in said)
 
     assert TOKENS.count(body) <= sum(weight(content, "person", TOKENS.count) for _, content in said)
-    whole = layers.frame_tokens(TOKENS) + sum(weight(content, "person", TOKENS.count) for _, content in said)
+    whole = layers.global_context_frame_tokens(TOKENS) + sum(weight(content, "person", TOKENS.count) for _, content in said)
     assert TOKENS.count(f"<global-context>\n{body}</global-context>") <= whole + 1
 
 

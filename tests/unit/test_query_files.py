@@ -79,7 +79,7 @@ def test_a_question_without_files_reads_as_it_always_did() -> None:
 
 @given(st.lists(st.integers(0, 10_000), max_size=12), st.integers(0, 20_000))
 def test_shares_use_the_room_and_give_nobody_more_than_it_wants(wanted: list[int], room: int) -> None:
-    given_ = layers.shares(wanted, room)
+    given_ = layers.fair_shares(wanted, room)
     assert all(0 <= part <= want for part, want in zip(given_, wanted, strict=True))
     assert sum(given_) <= room
     assert sum(given_) == sum(wanted) if sum(wanted) <= room else room - sum(given_) < len(wanted)

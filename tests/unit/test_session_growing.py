@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.prompt.layers import FOOT, GAP, Limits, section, shortened
+from grounding.prompt.layers import GAP, TAIL_FOOT, TailLimits, shortened, tail_section
 from grounding.prompt.session_prefix import AFTER_COMPACTION, History, newest, pairs, visible_history
 from grounding.prompt_input import LineByLine, TailEntry, load_tokens, utf8_length
 
 TOKENS = LineByLine(load_tokens())
-LIMITS = Limits(tokens=300, lines=24, bytes=1800, turns=20)
+LIMITS = TailLimits(tokens=300, lines=24, bytes=1800, turns=20)
 WORDS = st.text(
     st.one_of(st.characters(codec="utf-8"), st.sampled_from("aeio \n漢字🙂é<>/")), min_size=1, max_size=400
 ).filter(lambda text: bool(text.strip()))
@@ -26,7 +26,7 @@ def turn(number: int, asked: str, answered: str) -> list[TailEntry]:
     ]
 
 
-def prompts(said: list[tuple[str, str]], limits: Limits = LIMITS, told: str = "t0000") -> list[History]:
+def prompts(said: list[tuple[str, str]], limits: TailLimits = LIMITS, told: str = "t0000") -> list[History]:
     """The history of each prompt of a conversation, from the second turn on."""
     shown: list[History] = []
     entries: list[TailEntry] = []
@@ -38,20 +38,20 @@ def prompts(said: list[tuple[str, str]], limits: Limits = LIMITS, told: str = "t
 
 
 def text(shown: History) -> str:
-    return section(shown.entries, LIMITS.lines, LIMITS.bytes).fit(TOKENS, LIMITS.tokens, LIMITS.bytes * 2)
+    return tail_section(shown.entries, LIMITS).fit(TOKENS, LIMITS.tokens, LIMITS.bytes * 2)
 
 
 @given(SAID)
 def test_between_compactions_the_tail_begins_with_the_bytes_of_the_one_before(said: list[tuple[str, str]]) -> None:
     for before, after in pairwise(prompts(said)):
         if not after.compacted:
-            assert text(after).startswith(text(before).removesuffix("\n" + FOOT))
+            assert text(after).startswith(text(before).removesuffix("\n" + TAIL_FOOT))
             assert after.entries[: len(before.entries)] == before.entries
 
 
 @given(SAID, st.integers(1, 6))
 def test_no_ceiling_of_the_tail_is_exceeded_and_no_turn_halved(said: list[tuple[str, str]], turns: int) -> None:
-    limits = Limits(tokens=300, lines=24, bytes=1800, turns=turns)
+    limits = TailLimits(tokens=300, lines=24, bytes=1800, turns=turns)
     for number, shown in enumerate(prompts(said, limits), start=1):
         kept = pairs(shown.entries)
         assert len(kept) <= turns
@@ -125,7 +125,7 @@ def test_a_line_of_many_tokens_takes_no_more_than_half_so_that_its_reply_is_show
 def test_a_megabyte_in_one_message_keeps_the_ceilings(letter: str) -> None:
     entries = turn(1, letter * (1_000_000 // len(letter)), "ok")
     shown = visible_history(entries, "", "", LIMITS, TOKENS)
-    fitted = section(shown.entries, LIMITS.lines, LIMITS.bytes).fit(TOKENS, LIMITS.tokens, LIMITS.bytes)
+    fitted = tail_section(shown.entries, LIMITS).fit(TOKENS, LIMITS.tokens, LIMITS.bytes)
 
     assert TOKENS.count(fitted) <= LIMITS.tokens
     assert utf8_length(fitted) <= LIMITS.bytes
@@ -145,4 +145,4 @@ def test_messages_without_turns_are_paired_by_who_speaks() -> None:
     said = [TailEntry(speaker=by, text=by, turn_id="") for by in ("user", "user", "assistant", "user", "assistant")]
 
     assert [len(one) for one in pairs(said)] == [3, 2]
-    assert newest(said, Limits(300, 24, 1800, 1), TOKENS) == tuple(said[3:])
+    assert newest(said, TailLimits(300, 24, 1800, 1), TOKENS) == tuple(said[3:])

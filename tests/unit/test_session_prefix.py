@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from config import load
 from grounding.prompt import UNKNOWN, Prefix, Shown, after, compared, session, stood
-from grounding.prompt.layers import FOOT, Limits
+from grounding.prompt.layers import TAIL_FOOT, TailLimits
 from grounding.prompt.session_prefix import tokens_between, visible_history
 from grounding.prompt_input import (
     PLACES,
@@ -197,7 +197,7 @@ TURNS = st.tuples(st.text(alphabet="ab 漢🙂\n", min_size=1, max_size=200), AN
 def test_between_compactions_a_prompt_starts_with_the_one_before_up_to_the_end_of_its_tail(
     turns: list[tuple[str, str, str]],
 ) -> None:
-    limits, said = Limits.of(context().budgets), list[TailEntry]()
+    limits, said = TailLimits.of(context().budgets), list[TailEntry]()
     before, begins = "", ""
     for number, (text, query, found) in enumerate(turns):
         shown = visible_history(said, begins, "t9999", limits, TOKENS)
@@ -210,7 +210,7 @@ def test_between_compactions_a_prompt_starts_with_the_one_before_up_to_the_end_o
         )
         if not shown.compacted:
             assert (prompt.system + prompt.user).startswith(before)
-        before, begins = before_boundary(prompt).removesuffix("\n" + FOOT), shown.begins
+        before, begins = before_boundary(prompt).removesuffix("\n" + TAIL_FOOT), shown.begins
         said += [TailEntry(speaker=by, text=text, turn_id=f"t{number}") for by in ("Lena", "assistant")]
 
 

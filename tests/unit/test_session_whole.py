@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from config import load
 from grounding.memory.context_document import ContextDocument
 from grounding.prompt import Freezing, Shown, ShownState, after, compared, session
-from grounding.prompt.layers import FOOT, Limits
+from grounding.prompt.layers import TAIL_FOOT, TailLimits
 from grounding.prompt.session_prefix import Now
 from grounding.prompt_input import (
     Budgets,
@@ -79,7 +79,7 @@ class Conversation:
         latest = self.documents[-1] if self.documents else None
         shown = next((one for one in self.documents if self.before and one.id == self.before.document), None)
         budgets = Budgets.from_settings(load({}).settings, window_tokens=self.window)
-        limits = Limits.of(budgets)
+        limits = TailLimits.of(budgets)
         there = Now(tuple(self.lines), latest, shown, tuple(self.said[-limits.lines - 1 :]))
         freezing = Freezing(TOKENS, self.layout)
         if small_talk:
@@ -139,7 +139,7 @@ def check_prefix(conversation: Conversation, settled: ShownState, prompt: Prompt
     )
     if same and before.begins:
         assert broken not in ("identity", "global_context", "summary", "tail")
-        assert prompt.user.startswith(last.user.partition("\n" + FOOT)[0])
+        assert prompt.user.startswith(last.user.partition("\n" + TAIL_FOOT)[0])
 
 
 @given(
