@@ -44,6 +44,7 @@ def test_an_old_or_future_request_is_not(off: int) -> None:
         ("-5", sign("-5")),
         ("9" * 5000, sign("9" * 5000)),
     ],
+    ids=[str(number) for number in range(11)],
 )
 def test_an_unsigned_request_is_not_genuine(timestamp: str, signature: str) -> None:
     """Missing, malformed, for another body, or with another secret: all are refused, and none raises."""
