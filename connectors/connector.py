@@ -66,7 +66,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a platform can do, as far as the runtime needs to know. A rate of 0 means that there is no such limit."""
+    """The features and limits of a platform that matter to the runtime. A rate of 0 means no limit."""
 
     max_part_units: int
     """Size limit of one part, in the platform's ``units``."""
@@ -128,7 +128,7 @@ class AttachmentUnavailable(AgentRuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a file can be fetched: by ``url``, or at ``path`` on the connector's machine.
+    """The location of a file: ``url``, or ``path`` on the connector's machine.
 
     ``url`` and ``headers`` may contain a secret: they go to ``hosts`` only, and to no log. ``hosts`` are the only hosts
     that may be contacted, also by redirects: a name, or ``.name`` for all names below it. ``trusts_private``: the
@@ -144,7 +144,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class CommandHint:
-    """What a platform shows of a command: its word, its arguments (e.g. ``[name]``), and what it does."""
+    """A command as a platform shows it: its word, its arguments (e.g. ``[name]``), and what it does."""
 
     name: str
     summary: str
@@ -346,7 +346,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Who the bot is, e.g. ``@helper in Acme`` (empty if unknown), and what is wrong.
+    """The bot's name, e.g. ``@helper in Acme`` (empty if unknown), and its problems.
 
     ``invitation`` is a link that adds the bot to a place, on platforms that have one.
     """

@@ -74,7 +74,7 @@ class InvalidWorkspaceId(AgentRuntimeError):
 
 
 class Role(StrEnum):
-    """What a person may do, ordered by `covers`."""
+    """A person's rights, ordered by `covers`."""
 
     ADMIN = "admin"
     MEMBER = "member"
@@ -106,7 +106,7 @@ def may_see(audience: str | None, reader: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a store call may see: a workspace, and in it at most one context and one audience.
+    """The limits of a store call: a workspace, and in it at most one context and one audience.
 
     ``audience`` is None for the workspace, ``connector:user_id`` for one person's direct messages, or `place_audience`
     for one place. A call reads what belongs to the workspace or to that audience, and writes for that audience. No
@@ -230,7 +230,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who wrote a message; ``id`` is the platform's own, without the connector's name."""
+    """The writer of a message; ``id`` is the platform's own, without the connector's name."""
 
     id: str
     name: str = ""
@@ -262,7 +262,7 @@ class Attachment:
 
 
 class InboundKind(StrEnum):
-    """What happened on the platform.
+    """The kind of an event on a platform.
 
     A ``COMMAND`` was given by the platform's own means (a slash command, a bot command), not as the text of a message;
     its ``text`` is the command's word and what follows it, without a slash. For ``EDIT``, ``DELETE`` and ``REACTION``
@@ -329,7 +329,7 @@ class InboundMessage:
 
     @property
     def audience(self) -> str | None:
-        """Who may see what is stored of it; see `Scope`."""
+        """The audience of what is stored of it; see `Scope`."""
         if self.direct:
             return self.author.user(self.connector)
         return None if self.public else place_audience(f"{self.connector}:{self.place or self.external_id}")
@@ -342,7 +342,7 @@ class InboundMessage:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the gateway did with an inbound message. Once this is returned, the platform's delivery may be acknowledged.
+    """The gateway's answer to an inbound message. After it the platform's delivery may be acknowledged.
 
     ``outcome`` is ``stored`` (a turn will follow), ``duplicate``, ``ignored``, or ``refused`` for the reason ``why``
     (the person was told if that is due). ``reply`` is the stored answer of a duplicate that was answered before.
@@ -360,7 +360,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a passage comes from: a path below the workspace's ``docs/``, and a heading path."""
+    """The origin of a passage: a path below the workspace's ``docs/``, and a heading path."""
 
     source: str
     heading: str
@@ -416,7 +416,7 @@ class OutboundMessage:
     strategy: str = ""
     reason: str = ""
     sources: tuple[Source, ...] = ()
-    """What the reply cites; if it cites nothing, the documents in the prompt."""
+    """The documents that the reply cites; if it cites none, those in the prompt."""
     shows_sources: bool = False
     """True if people see ``sources`` below the text."""
     degraded: tuple[Degraded, ...] = ()

@@ -43,7 +43,7 @@ class Api:
         self.host = urlsplit(base_url).hostname or ""
         """The host of the API base that the operator set."""
         self.scopes: frozenset[str] | None = None
-        """What the token allows, by Slack's last answer; None before the first one."""
+        """The scopes of the token, by Slack's last answer; None before the first one."""
         self.token_suspect = asyncio.Event()
         """Set when an error or event says that the bot token may be void."""
 

@@ -24,7 +24,7 @@ from connectors.slack.lookups import Lookups
 log = structlog.get_logger()
 
 CHANNEL_SCAN_SECONDS = 24 * 3600.0
-"""How far back a channel is read for mentions that began a thread."""
+"""Age of the oldest mention in a channel that is answered although it began a thread nobody here knows."""
 
 MAX_MISSED_SECONDS = 7 * 24 * 3600.0
 """Conversations that were silent for longer are not read. There may be thousands of them, and Slack's rate limits
@@ -34,7 +34,7 @@ GRACE_SECONDS = 15.0
 """A younger message may still be on its way as an event."""
 
 GAP_SECONDS = 5.0
-"""How long all events wait for the history of one conversation."""
+"""The longest time that all events wait for the history of one conversation."""
 
 _PAGES = 10
 _MESSAGES = 200
@@ -42,7 +42,7 @@ _UNREADABLE = frozenset({"channel_not_found", "not_in_channel", "thread_not_foun
 _PLACES_TESTED = 5
 _RETRY_SECONDS = 0.2
 _PAUSE_SECONDS = 5.0
-"""How long no gap is looked for after the history could not be read, unless Slack asks for a longer pause."""
+"""A pause in the search for gaps after the history could not be read, unless Slack asks for a longer one."""
 
 _Place = tuple[str, str | None]
 """A channel, and a thread in it."""
@@ -59,15 +59,15 @@ class History:
 
     async def after(self, channel: str, thread: str | None, ts: str) -> list[dict[str, Any]]:
         """Return the messages after *ts* as events. Raises `connectors.connector.SendFailed`."""
-        found: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         pages = 0
         async for page in self._api.messages(channel, thread, max_pages=_PAGES, oldest=ts, limit=_MESSAGES):
-            found += page
+            messages += page
             pages += 1
         if pages == _PAGES:
-            log.warning("connector.history_cut", connector=CONNECTOR, found=len(found))
+            log.warning("connector.history_cut", connector=CONNECTOR, found=len(messages))
         # By timestamp: every page of a thread repeats its first message.
-        newer = {str(message["ts"]): message for message in found if float(message["ts"]) > float(ts)}
+        newer = {str(message["ts"]): message for message in messages if float(message["ts"]) > float(ts)}
         kind = {"channel_type": "im"} if channel.startswith("D") else {}
         return [{"type": "message", **newer[at], "channel": channel, **kind} for at in sorted(newer, key=float)]
 
@@ -89,9 +89,9 @@ class History:
         if thread is None or channel.startswith("D") or channel in self._scanned_channels:
             return
         since = max(float(after_message_id), self._now() - CHANNEL_SCAN_SECONDS)
-        said = await self._readable(channel, None, f"{since:.6f}")
+        mentions = await self._readable(channel, None, f"{since:.6f}")
         self._scanned_channels.put(channel, None)
-        for event in said:
+        for event in mentions:
             message = _to_inbound(event, me, EventDetails(public=public))
             if message is not None and message.addressed:
                 yield message
@@ -188,14 +188,14 @@ class Gaps:
             return [event]
         try:
             async with asyncio.timeout(self._patience_seconds):
-                found = await self._read_history(*place, since)
+                newer = await self._read_history(*place, since)
         except (SendFailed, TimeoutError) as error:
             wait_seconds = getattr(error, "retry_after_seconds", None) or 0.0
             self._paused_until = now + max(_PAUSE_SECONDS, wait_seconds)
             log.warning("connector.lookup_failed", connector=CONNECTOR, what="history", why=str(error) or "no answer")
             return [event]
         self._checked.put(place, breaks)
-        missing = [message for message in found if not message.get("bot_id") and message["ts"] != ts]
+        missing = [message for message in newer if not message.get("bot_id") and message["ts"] != ts]
         return sorted([*missing, event], key=lambda message: float(message["ts"]))
 
     async def _read_history(self, channel: str, thread: str | None, ts: str) -> list[dict[str, Any]]:
@@ -262,15 +262,15 @@ class Silence:
     async def unheard(self, now: float) -> list[dict[str, Any]]:
         """Test: return the messages that should have come as events, oldest first."""
         self._tested_at = now
-        found: list[dict[str, Any]] = []
+        overdue: list[dict[str, Any]] = []
         for (channel, thread), ts in self._newest.newest(_PLACES_TESTED):
             try:
                 messages = await self._history.after(channel, thread, ts)
             except SendFailed as failed:
                 log.debug("connector.lookup_failed", connector=CONNECTOR, what="history", why=str(failed))
                 continue
-            found += [message for message in messages if is_overdue(message, time.time())]
-        return sorted(found, key=lambda event: float(event["ts"]))
+            overdue += [message for message in messages if is_overdue(message, time.time())]
+        return sorted(overdue, key=lambda event: float(event["ts"]))
 
 
 def is_overdue(message: Mapping[str, Any], now_seconds: float) -> bool:

@@ -120,10 +120,10 @@ def retry_after_seconds(error: Exception) -> float | None:
 
 def send_failed(error: Exception, why: str) -> SendFailed:
     """Convert *error*; *why* is its text without secrets."""
-    found = meaning(error)
+    error_meaning = meaning(error)
     return SendFailed(
         f"Slack did not take the message: {why}",
-        retryable=found.retryable,
-        ambiguous=found.ambiguous,
+        retryable=error_meaning.retryable,
+        ambiguous=error_meaning.ambiguous,
         retry_after_seconds=retry_after_seconds(error),
     )

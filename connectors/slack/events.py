@@ -60,11 +60,11 @@ class EventDetails:
     names: Mapping[str, str] = field(default_factory=dict)
     """People's names by user id."""
     takes_part: bool = False
-    """Whether the bot takes part in the event's thread."""
+    """True if the bot takes part in the event's thread."""
     place: str | None = None
     """For a reaction: the conversation of the message that it is on."""
     public: bool = False
-    """Whether the channel is public; used if the event does not name the channel's type."""
+    """True if the channel is public; used if the event does not name the channel's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,12 +409,12 @@ def _from_membership(event: Event, me: Identity, details: EventDetails) -> Inbou
 
 
 class FileAccess:
-    """How the content of a file can be had."""
+    """The ways to get the content of a file."""
 
     HOSTED = "hosted"
     """Slack serves it at the handle's URL."""
     ASK = "ask"
-    """Slack says where only if it is asked (``files.info``)."""
+    """Slack gives its URL only if asked (``files.info``)."""
     HIDDEN = "hidden_by_limit"
     """Slack hides it, because the workspace is over its plan's limit."""
     EXTERNAL = "external"
@@ -459,7 +459,7 @@ def attachments_of(message: Event) -> tuple[Attachment, ...]:
 
 
 def handle_of(file: File) -> Handle:
-    """Return the handle of *file*, as far as Slack says where it is."""
+    """Return the handle of *file*, from what Slack says about its URL."""
     file_id = str(file["id"])
     if file.get("mode") == FileAccess.HIDDEN:
         return Handle(file_id, FileAccess.HIDDEN)

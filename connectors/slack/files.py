@@ -1,4 +1,4 @@
-"""Files on Slack: upload, delete, and find out where a file can be fetched. I/O."""
+"""Uploads, deletes and locates files on Slack. I/O."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ CHANNEL_LASTS_SECONDS = 60.0
 """Short, because a channel may become private."""
 
 PAUSE_SECONDS = 60.0
-"""How long a failed question is not asked again, unless Slack sets a wait."""
+"""A pause before a failed question is asked again, unless Slack sets a wait."""
 
 _REPLIES_READ = 200
 
@@ -101,14 +101,14 @@ class Lookups:
         messages = await self._replies(channel, thread, _REPLIES_READ)
         if messages is None:
             return False
-        found = any(
+        takes_part = any(
             events.is_own(message, me)
             or me.user_id in (message.get("reply_users") or ())
             or mentions(message.get("text") or "", me.user_id)
             for message in messages
         )
-        self._threads.put((channel, thread), found)
-        return found
+        self._threads.put((channel, thread), takes_part)
+        return takes_part
 
     async def thread_of(self, channel: str, ts: str) -> str | None:
         """Return the thread in which a message is a reply, "" if it is none; None if Slack does not say."""

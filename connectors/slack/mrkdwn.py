@@ -1,4 +1,4 @@
-"""What people and apps write on Slack, as Markdown. Pure. (`connectors.text` renders the other way.)
+"""Converts the texts of people and apps on Slack to Markdown. Pure. (`connectors.text` renders the other way.)
 
 `message_text` finds the mrkdwn of a message, in its text or its blocks; `to_markdown` converts it. mrkdwn writes links,
 mentions and dates as ``<…>`` and escapes ``&``, ``<`` and ``>`` everywhere else (docs.slack.dev, "Formatting message
@@ -43,10 +43,10 @@ def message_text(message: Node) -> str:
     text = str(message.get("text") or "")
     if text.strip() and text not in _NO_PREVIEW:
         return text
-    found = blocks_text(message.get("blocks") or ())
-    if not found:
-        found = "\n".join(filter(None, map(_attachment_text, message.get("attachments") or ())))
-    return found or ("" if text in _NO_PREVIEW else text)
+    other = blocks_text(message.get("blocks") or ())
+    if not other:
+        other = "\n".join(filter(None, map(_attachment_text, message.get("attachments") or ())))
+    return other or ("" if text in _NO_PREVIEW else text)
 
 
 def blocks_text(blocks: Sequence[Any]) -> str:

@@ -28,7 +28,7 @@ COMMAND_SECONDS, BUTTON_SECONDS = 2.0, 0.7
 """Slack waits 3 s for the acknowledgement of a command or a pressed button, and repeats none."""
 
 _ATTEMPTS_PER_EVENT = 3
-"""How often an event is offered if accepting it fails for another reason than an absent store."""
+"""Attempts to have an event accepted, if another reason than an absent store makes them fail."""
 
 
 class Intake:

@@ -50,10 +50,10 @@ _NO_STREAMING_IN_WORKSPACE = frozenset(
 """Refusals that hold for the whole workspace. Any other one holds for the channel."""
 
 _STILL_STREAMING = frozenset({"streaming_state_conflict", "cant_delete_message"})
-"""How ``chat.update`` and ``chat.delete`` refuse a message that is streaming."""
+"""Errors of ``chat.update`` and ``chat.delete`` for a message that is streaming."""
 
 _STREAM_ENDED = frozenset({"message_not_in_streaming_state", "stopped_by_user", "message_not_found"})
-"""How Slack refuses to add to a stream that has ended, or to stop it."""
+"""Errors of the calls that append to a stream or stop it, for one that has ended."""
 
 
 class Sender:
@@ -145,7 +145,7 @@ class Sender:
         )
 
     async def _change(self, channel: str, ts: str, call: ApiCall) -> None:
-        """Call Slack about a message after its stream, if it has one, was ended."""
+        """Edit or delete a message. If it is streaming, end the stream first."""
         if self._streams.is_open(channel, ts):
             await self._streams.stop(channel, ts)
         try:

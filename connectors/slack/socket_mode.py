@@ -195,9 +195,9 @@ class Socket:
         self._take = take
         self.breaks_before = breaks_before
         self.greeted = False
-        """Whether Slack said ``hello``: events come from then on."""
+        """True once Slack said ``hello``: events come from then on."""
         self.announced = False
-        """Whether Slack asked for a successor, instead of the connection breaking."""
+        """True if Slack asked for a successor; False if the connection broke."""
         self.settled = asyncio.Event()
         """Set once it is known whether Slack greets."""
         self.retiring = asyncio.Event()
