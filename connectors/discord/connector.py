@@ -1,15 +1,15 @@
-"""Discord, over its gateway: I/O only. What events mean is in `convert`, what errors mean in `errors`.
+"""The connector for Discord, over its gateway: receives, and sends what the runtime asks for. I/O only.
 
-discord.py keeps the socket, beats its heart and resumes after a drop; `session` does what it does not. A session that
-cannot be resumed has lost what was said in between; `intake` reads that over REST before anything newer of the same
-channel is accepted.
+`events` converts what comes in, `payloads` what goes out; `session` keeps the connection to the gateway, `receive`
+keeps messages until they are accepted, `interactions` handles commands and buttons, `login` makes the calls, and
+`errors` says what an error of discord.py means.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import discord
 import structlog
@@ -28,17 +28,15 @@ from connectors.connector import (
 )
 from connectors.discord import events
 from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
-from connectors.discord.events import location, read_handle, url_in
 from connectors.discord.interactions import TOKEN_SECONDS, Interactions, are_registered, is_allowed, to_commands
-from connectors.discord.login import SESSION_WAIT_SECONDS, Backoff, GatewayClient, Login, Told
+from connectors.discord.login import SESSION_WAIT_SECONDS, GatewayClient, Login, OnEvent
 from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, button_row, to_edit, to_parts, to_send
-from connectors.discord.receive import Inbox, Intake, said_after
+from connectors.discord.receive import Inbox, Intake, messages_after
 from connectors.discord.session import Patience, Session
+from connectors.health import Backoff
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 
 log = structlog.get_logger()
-
-_Result = TypeVar("_Result")
 
 _MESSAGES = "/channels/{channel_id}/messages"
 _MESSAGE = "/channels/{channel_id}/messages/{message_id}"
@@ -52,9 +50,8 @@ class DiscordConnector:
     """A bot on Discord: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`, `FetchesMissed`,
     `LocatesAttachments`, `RegistersCommands`, `ShowsButtons`.
 
-    ``timeout_seconds`` bounds one request; a call may also wait ``rate_limit_seconds`` for rate limits. What is
-    expected of the gateway is in ``patience``. A reply of more than ``reply_max_parts`` goes as its beginning and
-    a file.
+    ``timeout_seconds`` limits one request; a call may also wait ``rate_limit_seconds`` for rate limits. ``patience``
+    says how long to wait for the gateway. A reply of more than ``reply_max_parts`` is sent as its beginning and a file.
     """
 
     name = events.CONNECTOR
@@ -62,8 +59,8 @@ class DiscordConnector:
         max_part_units=MAX_TEXT_UNITS,
         units="utf16",
         idempotency="nonce",
-        # Discord tells its limits in headers, and discord.py waits by them: 5 in 5 s for one channel. It also keeps to
-        # 50 requests a second.
+        # Discord states its limits in headers, and discord.py waits for them: 5 in 5 s for one channel. `login` keeps
+        # the limit of 50 requests a second.
         edits_per_second=1.0,
     )
     typing_lasts_seconds = 10.0
@@ -87,9 +84,9 @@ class DiscordConnector:
         token_seconds: float = TOKEN_SECONDS,
         inbox: Inbox | None = None,
     ) -> None:
-        def client(told: Told) -> GatewayClient:
+        def create_client(on_event: OnEvent) -> GatewayClient:
             return GatewayClient(
-                told,
+                on_event,
                 api_base,
                 gateway_url,
                 timeout_seconds=timeout_seconds,
@@ -101,10 +98,12 @@ class DiscordConnector:
         backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
         self._api_base = api_base
         self._reply_max_parts = reply_max_parts
-        self._login = Login(token, client, timeout_seconds + rate_limit_seconds, backoff)
+        self._login = Login(token, create_client, timeout_seconds + rate_limit_seconds, backoff)
         self._intake = Intake(self._login, inbox or Inbox(), backoff, patience.missed_seconds)
         self._interactions = Interactions(self._login, answer_seconds, token_seconds)
-        self._session = Session(self._login, backoff, patience, self._intake.session_began, self._hear)
+        self._session = Session(self._login, backoff, patience, self._intake.session_began, self._take)
+
+    # Receiving
 
     @property
     def health(self) -> Health:
@@ -113,103 +112,23 @@ class DiscordConnector:
         return Health(State.DEGRADED, self._intake.trouble) if troubled else health
 
     async def run(self, accept: Accept) -> None:
-        """Receives until cancelled. Raises `ConnectorFailed` when only a person can help."""
+        """Receive until cancelled. Raises `ConnectorFailed` if only a person can help."""
         try:
             async with asyncio.TaskGroup() as group:
-                others = [
+                tasks = [
                     group.create_task(self._intake.accept_all(accept), name="discord accepts"),
                     group.create_task(self._interactions.serve(accept), name="discord commands"),
                     group.create_task(self._session.watch(), name="discord watches"),
                 ]
                 failed = await self._session.receive()
-                for task in others:
+                for task in tasks:
                     task.cancel()
             raise failed
         finally:
             await self._login.hang_up()
             self._session.stopped()
 
-    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
-        return to_parts(message, self._reply_max_parts)
-
-    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        if self._interactions.answers(message):
-            receipt = await self._interactions.say(message, part)
-            if receipt is not None:
-                return receipt
-            if not await self._is_direct(message.key):
-                why = "The reply to this command can no longer be shown to one person only."
-                raise SendFailed(why, retryable=False)
-        request = as_request(to_send(message, part, _reply_to(message)), part)
-        route = Route("POST", _MESSAGES, channel_id=_id(message.key.external_id))
-        sent = await self._login.ask(lambda client: client.http.request(route, **request))
-        return Receipt(message_id=str(sent["id"]))
-
-    async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
-        if await self._interactions.edit(receipt, part):
-            return
-        place, message_id = _id(message.key.external_id), _id(receipt.message_id)
-        route = Route("PATCH", _MESSAGE, channel_id=place, message_id=message_id)
-        request = as_request({**to_edit(part), **button_row(message, part)}, part)
-        # The runtime sets the pace of edits: one that is held back may be out of date when its time comes.
-        await self._login.ask(lambda client: client.http.request(route, **request), waits=False)
-
-    async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
-        place, message_id = _id(message.key.external_id), _id(receipt.message_id)
-        try:
-            if not await self._interactions.take_back(receipt):
-                await self._login.ask(lambda client: client.http.delete_message(place, message_id))
-        except SendFailed as failed:
-            if not isinstance(failed.__cause__, discord.NotFound):
-                raise
-
-    async def typing(self, key: ConversationKey) -> None:
-        await self._login.ask_in_passing(lambda client: client.http.send_typing(_id(key.external_id)))
-
-    async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
-        if not message_id.isdecimal():
-            return  # a command or a pressed button, where nobody sees a message
-        await self._login.ask_in_passing(
-            lambda client: client.http.add_reaction(_id(key.external_id), _id(message_id), emoji)
-        )
-
-    async def locate(self, attachment: Attachment) -> Location:
-        channel_id, message_id, attachment_id = read_handle(attachment.handle)
-        try:
-            message = await self._login.ask(lambda client: client.http.get_message(channel_id, message_id))
-        except SendFailed as failed:
-            raise AttachmentUnavailable(_why_unavailable(failed)) from failed
-        return location(url_in(dict(message), attachment_id), self._api_base)
-
-    async def register_commands(self, commands: Sequence[CommandHint]) -> None:
-        unfit = [hint.name for hint in commands if not is_allowed(hint)]
-        if unfit:
-            log.warning("connector.commands_unfit", connector=self.name, names=unfit)
-        wanted = to_commands(commands)
-        known = await self._login.ask(lambda client: client.http.request(_commands_of("GET", client)))
-        if not are_registered(known, wanted):
-            await self._login.ask(lambda client: client.http.request(_commands_of("PUT", client), json=wanted))
-
-    async def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
-        """What was said after *after_message_id* and still stands, oldest first.
-
-        Raises `DiscordUnavailable`; nothing where the bot may not read the channel (any more).
-        """
-        try:
-            client = await self._login.opened()
-            async for said in said_after(client, _id(key.external_id), _id(after_message_id.rpartition("-")[2])):
-                message = events.from_message(said, client.user.id) if client.user is not None else None
-                if message is not None:
-                    yield message
-        except DISCORD_ERRORS as error:
-            why = f"Discord could not be asked what was missed: {self._login.describe(error)}"
-            raise DiscordUnavailable(why) from error
-
-    async def close(self) -> None:
-        await self._login.close()
-        self._session.stopped()
-
-    def _hear(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
+    def _take(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
         match event:
             case "ready":
                 self._intake.servers_known()
@@ -218,34 +137,106 @@ class DiscordConnector:
             case _:
                 self._intake.take(client, event, args)
 
-    async def _is_direct(self, key: ConversationKey) -> bool:
-        channel_id = _id(key.external_id)
-        channel = await self._login.ask(lambda client: client.http.get_channel(channel_id))
-        return channel["type"] == _DIRECT
+    async def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
+        """Yield the messages after *after_message_id* that still exist, oldest first; none if the bot may not read.
+
+        Raises `DiscordUnavailable`.
+        """
+        try:
+            client = await self._login.open()
+            after = _id(after_message_id.rpartition("-")[2])
+            async for message in messages_after(client, _id(key.external_id), after):
+                inbound = events.from_message(message, client.user.id) if client.user is not None else None
+                if inbound is not None:
+                    yield inbound
+        except DISCORD_ERRORS as error:
+            why = f"Discord could not be asked what was missed: {self._login.describe(error)}"
+            raise DiscordUnavailable(why) from error
+
+    async def close(self) -> None:
+        await self._login.close()
+        self._session.stopped()
+
+    # Replies
+
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        return to_parts(message, self._reply_max_parts)
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        channel_id = _id(message.key.external_id)
+        if self._interactions.answers(message):
+            receipt = await self._interactions.send(message, part)
+            if receipt is not None:
+                return receipt
+            channel = await self._login.ask(lambda client: client.http.get_channel(channel_id))
+            if channel["type"] != _DIRECT:
+                why = "The reply to this command can no longer be shown to one person only."
+                raise SendFailed(why, retryable=False)
+        # The reply to a command or a button has no message to which it can reply.
+        reply_to = _id(message.reply_to) if message.reply_to is not None and message.reply_to.isdecimal() else None
+        request = as_request(to_send(message, part, reply_to), part)
+        route = Route("POST", _MESSAGES, channel_id=channel_id)
+        sent = await self._login.ask(lambda client: client.http.request(route, **request))
+        return Receipt(message_id=str(sent["id"]))
+
+    async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
+        if await self._interactions.edit(receipt, part):
+            return
+        channel_id, message_id = _id(message.key.external_id), _id(receipt.message_id)
+        route = Route("PATCH", _MESSAGE, channel_id=channel_id, message_id=message_id)
+        request = as_request({**to_edit(part), **button_row(message, part)}, part)
+        # The runtime sets the pace of edits. One that waited for a rate limit might be out of date.
+        await self._login.ask(lambda client: client.http.request(route, **request), waits=False)
+
+    async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
+        channel_id, message_id = _id(message.key.external_id), _id(receipt.message_id)
+        try:
+            if not await self._interactions.take_back(receipt):
+                await self._login.ask(lambda client: client.http.delete_message(channel_id, message_id))
+        except SendFailed as failed:
+            if not isinstance(failed.__cause__, discord.NotFound):
+                raise
+
+    async def typing(self, key: ConversationKey) -> None:
+        await self._login.ask_lossy(lambda client: client.http.send_typing(_id(key.external_id)))
+
+    async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
+        """Put *emoji* on a message. Does nothing for a command or a button, which are no messages."""
+        if message_id.isdecimal():
+            await self._login.ask_lossy(
+                lambda client: client.http.add_reaction(_id(key.external_id), _id(message_id), emoji)
+            )
+
+    # Commands and files
+
+    async def register_commands(self, commands: Sequence[CommandHint]) -> None:
+        rejected = [hint.name for hint in commands if not is_allowed(hint)]
+        if rejected:
+            log.warning("connector.commands_unfit", connector=self.name, names=rejected)
+        wanted = to_commands(commands)
+        known = await self._login.ask(lambda client: client.http.request(_commands_route("GET", client)))
+        if not are_registered(known, wanted):
+            await self._login.ask(lambda client: client.http.request(_commands_route("PUT", client), json=wanted))
+
+    async def locate(self, attachment: Attachment) -> Location:
+        channel_id, message_id, attachment_id = events.read_handle(attachment.handle)
+        try:
+            message = await self._login.ask(lambda client: client.http.get_message(channel_id, message_id))
+        except SendFailed as failed:
+            if isinstance(failed.__cause__, discord.NotFound | discord.Forbidden):
+                raise AttachmentUnavailable("The message with that file is gone.") from failed
+            why = "Discord does not give me that file just now. Please send it again later."
+            raise AttachmentUnavailable(why) from failed
+        return events.location(events.url_in(message, attachment_id), self._api_base)
 
 
-def _reply_to(message: OutboundMessage) -> int | None:
-    if message.reply_to is None or not message.reply_to.isdecimal():
-        return None
-    return _id(message.reply_to)
-
-
-def _commands_of(method: str, client: GatewayClient) -> Route:
+def _commands_route(method: str, client: GatewayClient) -> Route:
     return Route(method, _COMMANDS, application_id=client.application_id)
 
 
-def _why_unavailable(failed: SendFailed) -> str:
-    if isinstance(failed.__cause__, discord.NotFound | discord.Forbidden):
-        return "The message with that file is gone."
-    return "Discord does not give me that file just now. Please send it again later."
-
-
 def _id(text: str) -> int:
-    return _checked(lambda: int(text))
-
-
-def _checked(build: Callable[[], _Result]) -> _Result:
+    """Return an id of Discord's as a number. Raises `SendFailed`."""
     try:
-        return build()
+        return int(text)
     except ValueError as error:
         raise SendFailed(f"Not an id of Discord's: {error}", retryable=False) from error

@@ -1,4 +1,4 @@
-"""What each error of discord.py means for a send and for the connection: one table."""
+"""One table of what each error of discord.py means for a send and for the connection."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError
 from discord.errors import DiscordException
 
 from connectors.connector import SendFailed
+from connectors.discord.check import BASE_VARIABLE, TOKEN_VARIABLE
 from connectors.message import AgentRuntimeError
-
-TOKEN_VARIABLE = "AGENT_RUNTIME_DISCORD_BOT_TOKEN"  # noqa: S105 - the variable's name
-BASE_VARIABLE = "AGENT_RUNTIME_DISCORD_API_BASE"
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """``retryable`` and ``ambiguous`` as in `connectors.connector.SendFailed`; ``needs_person``: what a
-    person has to do before anything can work."""
+    """``retryable`` and ``ambiguous`` are as in `connectors.connector.SendFailed`. ``needs_person`` says what a person
+    has to do before anything can work."""
 
     retryable: bool
     ambiguous: bool = False
@@ -48,10 +46,10 @@ MEANINGS: dict[type[Exception], Meaning] = {
     discord.RateLimited: _LATER,
     discord.GatewayNotFound: _LATER,
     discord.ConnectionClosed: _LATER,
-    # No answer, or one that says nothing about whether the request was carried out.
+    # No answer, or one that does not say whether the request was carried out.
     discord.DiscordServerError: _UNKNOWN,
     ClientError: _UNKNOWN,
-    OSError: _UNKNOWN,  # TimeoutError, too
+    OSError: _UNKNOWN,  # also TimeoutError
     discord.InvalidData: _UNKNOWN,
     # No connection, so nothing was sent.
     ClientConnectorError: _LATER,
@@ -68,12 +66,12 @@ MEANINGS: dict[type[Exception], Meaning] = {
 }
 
 DISCORD_ERRORS = (DiscordException, ClientError, OSError)
-"""What a call through discord.py may raise."""
+"""The errors that a call through discord.py may raise."""
 
 _INVALID_WEBHOOK_TOKEN = 50027
-"""Reference, "JSON Error Codes": with status 401, but it says nothing of the bot's own token."""
+"""Reference, "JSON Error Codes": its status is 401, but it is not about the bot's own token."""
 
-# Reference, "Gateway Close Event Codes": those after which a client must not connect again.
+# Reference, "Gateway Close Event Codes": after these a client must not connect again.
 _FATAL_CLOSES = {
     4004: _BAD_TOKEN,
     4010: Meaning(
@@ -87,21 +85,21 @@ _FATAL_CLOSES = {
 
 
 class Deaf(OSError):
-    """The gateway is open and answers heartbeats, but does not tell what happens."""
+    """The gateway is open and answers heartbeats, but delivers no events."""
 
 
 class DiscordUnavailable(AgentRuntimeError):
-    """Discord could not be asked just now."""
+    """Discord cannot be asked at the moment."""
 
     retryable = True
 
 
 def meaning(error: Exception) -> Meaning:
-    """The table's entry for *error*, or for the nearest of its base classes. Raises `KeyError`."""
+    """Return the table's entry for *error*, or for its nearest base class. Raises `KeyError`."""
     if isinstance(error, discord.ConnectionClosed) and error.code in _FATAL_CLOSES:
         return _FATAL_CLOSES[error.code]
-    # discord.py has no class for these two. It takes a 429 without a ``Via`` header for a ban and raises it;
-    # a proxy may have taken the header away, or Discord's edge may have said it: it passes.
+    # discord.py has no class for these two. It takes a 429 without a ``Via`` header for a ban. But a proxy may have
+    # removed the header, or the 429 may be from Discord's edge: both pass.
     if isinstance(error, discord.HTTPException) and error.status == 429:
         return _LATER
     if isinstance(error, discord.HTTPException) and error.status == 401 and error.code != _INVALID_WEBHOOK_TOKEN:
@@ -113,7 +111,7 @@ def meaning(error: Exception) -> Meaning:
 
 
 def retry_after_seconds(error: Exception) -> float | None:
-    """The wait that Discord asked for, if *error* is its 429."""
+    """Return the wait that Discord demands, if *error* is its 429."""
     if isinstance(error, discord.RateLimited):
         return error.retry_after
     if not isinstance(error, discord.HTTPException) or error.status != 429:
@@ -125,19 +123,19 @@ def retry_after_seconds(error: Exception) -> float | None:
 
 
 def send_failed(error: Exception, why: str) -> SendFailed:
-    """*error* as ours; *why* is its text without secrets."""
-    found = meaning(error)
+    """Return *error* as `SendFailed`. *why* is its text without secrets."""
+    entry = meaning(error)
     return SendFailed(
         f"Discord did not take the message: {why}",
-        retryable=found.retryable,
-        ambiguous=found.ambiguous,
+        retryable=entry.retryable,
+        ambiguous=entry.ambiguous,
         retry_after_seconds=retry_after_seconds(error),
         everywhere=_is_global(error),
     )
 
 
 def _is_global(error: Exception) -> bool:
-    """Whether a 429 is for all that the bot does: so the header says, or it is Cloudflare's and not Discord's own
+    """Return whether a 429 is for all calls of the bot: its header says so, or it is Cloudflare's and not Discord's own
     (Reference, "Rate Limits", "Global Rate Limit" and "Invalid Request Limit")."""
     if not isinstance(error, discord.HTTPException) or error.status != 429:
         return False

@@ -1,8 +1,8 @@
-"""The session at Discord's gateway: opened, kept, given up and opened again; and the truth about it.
+"""The session at Discord's gateway: opened, watched, given up and opened again; and its health.
 
-discord.py keeps the socket, beats its heart and resumes after a drop. Here is what it does not do: it waits up to
-17 minutes between attempts, does not notice a socket that is open but deaf, nor a token that was revoked while
-the socket stays open.
+discord.py keeps the socket, sends heartbeats and resumes after a drop. `Session` does what discord.py does not: it
+limits the wait between attempts (discord.py waits up to 17 minutes), and it notices a socket that delivers no events,
+and a token that was revoked while the socket stays open.
 """
 
 from __future__ import annotations
@@ -20,102 +20,33 @@ import structlog
 from connectors.connector import ConnectorFailed, Health, State
 from connectors.discord.errors import DISCORD_ERRORS, Deaf, meaning, retry_after_seconds
 from connectors.discord.events import CONNECTOR
-from connectors.discord.login import Backoff, GatewayClient, Login
-
-# ---- hearing ----
-#
-# Whether silence is that of a quiet place or of a socket that has gone deaf. Pure; the clock is handed in.
-
-
-MAX_CHANNELS = 100
-USUAL_GAPS = 3.0
-"""Silence of this many usual gaps is asked about."""
-_FADES = 0.9
-_LONGEST_DOUBT = 5
-"""Doublings of the wait after a session that was opened anew and stayed silent, too."""
-
-
-class Hearing:
-    """Remembers when Discord last told something, and the newest message of each channel.
-
-    It is asked about silence of `USUAL_GAPS` times the longest gap of late, but not before ``least_seconds``
-    and not later than ``most_seconds``; what is found out is measured against the messages that were heard.
-    """
-
-    def __init__(self, least_seconds: float, most_seconds: float, now: float) -> None:
-        self._bounds = (least_seconds, max(least_seconds, most_seconds))
-        self._heard_at = self._asked_at = now
-        self._gap = 0.0
-        self._deaf_sessions = 0
-        self._newest: OrderedDict[int, int] = OrderedDict()
-
-    def heard(self, now: float) -> None:
-        """Something was told."""
-        self._gap = max(now - self._heard_at, self._gap * _FADES)
-        self._heard_at = self._asked_at = now
-        self._deaf_sessions = 0
-
-    def heard_message(self, channel_id: int, message_id: int) -> None:
-        """A message was told, whosoever it is."""
-        self._newest[channel_id] = max(message_id, self._newest.get(channel_id, 0))
-        self._newest.move_to_end(channel_id)
-        if len(self._newest) > MAX_CHANNELS:
-            self._newest.popitem(last=False)
-
-    def session_began(self, now: float) -> None:
-        """A new session tells nothing of before: that is read over REST, and no sign of deafness."""
-        self._newest.clear()
-        self._asked_at = now
-
-    def found_deaf(self) -> None:
-        """A session was given up for its silence: if the next is silent too, it gets more time."""
-        self._deaf_sessions = min(self._deaf_sessions + 1, _LONGEST_DOUBT)
-
-    def asked(self, now: float) -> None:
-        """Discord was asked about the silence, and it was that of a quiet place."""
-        self._asked_at = now
-
-    def seconds_until_doubt(self, now: float) -> float:
-        """How long the silence may still last before it is asked about; 0 when it is time."""
-        least, most = self._bounds
-        patience = min(max(least, USUAL_GAPS * self._gap), most) * 2.0**self._deaf_sessions
-        return max(0.0, max(self._heard_at, self._asked_at) + patience - now)
-
-    def newest_in(self, channel_id: int) -> int:
-        """The newest message that was heard there, 0 for none."""
-        return self._newest.get(channel_id, 0)
-
-    def newest(self, others: Iterable[tuple[int, int]], count: int) -> list[tuple[int, int]]:
-        """The *count* channels with the newest messages known: those heard, and *others* (channel, message)."""
-        known = dict(others)
-        for channel_id, message_id in self._newest.items():
-            known[channel_id] = max(message_id, known.get(channel_id, 0))
-        return sorted(known.items(), key=lambda one: one[1], reverse=True)[:count]
-
-
-# ---- session ----
-
+from connectors.discord.login import GatewayClient, Login
+from connectors.health import Backoff
 
 log = structlog.get_logger()
 
+MAX_CHANNELS = 100
+"""The channels whose newest message is remembered."""
+
 _SLOW_SECONDS = 10.0
-"""A heartbeat that is answered later than this is as good as none (discord.py warns from here on, too)."""
+"""A heartbeat that is answered later is as good as unanswered (discord.py warns at the same limit)."""
 
 _HEARTBEATS_MISSED = 2.2
-"""After so many intervals without an answer two heartbeats have been missed: the second has had a fifth of one."""
+"""After so many intervals without an answer, two heartbeats are unanswered: the second one for a fifth of one."""
 
-_CHANNELS_ASKED = 3
-"""Channels that are looked at when a silence is doubted."""
+_CHANNELS_CHECKED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long what may last. A gateway from which nothing is heard, heartbeats included, for
-    ``heartbeat_timeout_seconds`` is given up (after two unanswered heartbeats it counts as degraded); a session that
-    does not come back within ``session_seconds`` is begun anew; a silence of events is asked about after
-    ``silence_seconds`` (least, most), and a message that REST shows has ``late_seconds`` to be told by the gateway,
-    too. What is new in a channel waits until what was missed there is read, but not for longer than ``missed_seconds``
-    in which nothing of it could be."""
+    """How long `Session` and `Intake` wait before they act.
+
+    - ``heartbeat_timeout_seconds``: a gateway that sends nothing, not even answers to heartbeats, is given up.
+    - ``session_seconds``: if a session does not come back, a new one is opened.
+    - ``silence_seconds`` (first, longest): if there are no events, Discord is asked whether that is true.
+    - ``late_seconds``: a message that REST shows may take so long to come from the gateway.
+    - ``missed_seconds``: new messages of a channel wait for missed ones, while reading those makes progress.
+    """
 
     heartbeat_timeout_seconds: float = 60.0
     session_seconds: float = 120.0
@@ -125,7 +56,7 @@ class Patience:
 
 
 class Session:
-    """Hears through *login*; *began* is called when a session begins, *heard* with each thing that happens."""
+    """Receives through *login*. *began* is called for each new session, *on_event* for each event."""
 
     def __init__(
         self,
@@ -133,28 +64,28 @@ class Session:
         backoff: Backoff,
         patience: Patience,
         began: Callable[[], None],
-        heard: Callable[[GatewayClient, str, tuple[Any, ...]], None],
+        on_event: Callable[[GatewayClient, str, tuple[Any, ...]], None],
     ) -> None:
         self._login = login
         self._backoff = backoff
         self._patience = patience
         self._began = began
-        self._heard = heard
-        self._hearing = Hearing(*patience.silence_seconds, time.monotonic())
-        self._limit: asyncio.Timeout | None = None
-        self._broken: Exception | None = None
+        self._on_event = on_event
+        self._silence = Silence(*patience.silence_seconds, time.monotonic())
+        self._newest = NewestMessages()
+        self._deadline: asyncio.Timeout | None = None
+        self._end_reason: Exception | None = None
         self._link = Health(State.CONNECTING)
-        login.tell = self._hear
+        login.on_event = self._take
 
     @property
     def health(self) -> Health:
-        """The truth about the connection now."""
         client = self._login.client
         if self._link.state is not State.CONNECTED or client is None:
             return self._link
-        longest = self._patience.heartbeat_timeout_seconds
-        if time.monotonic() - client.heard_at > longest:
-            return Health(State.DEGRADED, f"nothing was heard from Discord for more than {longest:.0f} s")
+        timeout = self._patience.heartbeat_timeout_seconds
+        if time.monotonic() - client.heard_at > timeout:
+            return Health(State.DEGRADED, f"nothing was heard from Discord for more than {timeout:.0f} s")
         if time.monotonic() - client.answered_at > _HEARTBEATS_MISSED * client.heartbeat_seconds:
             return Health(State.DEGRADED, "Discord has not answered the last two heartbeats")
         if _SLOW_SECONDS < client.latency < float("inf"):
@@ -162,158 +93,208 @@ class Session:
         return self._link
 
     async def receive(self) -> ConnectorFailed:
-        """Keeps a session open; returns when only a person can help, and why."""
+        """Keep a session open. Return, with the reason, if only a person can help."""
         self._link = Health(State.CONNECTING)
-        failures = 0
+        backoff = self._backoff.fresh()
         while True:
             try:
-                await self._stay_connected(await self._login.opened())
+                await self._connect(await self._login.open())
             except DISCORD_ERRORS as error:
                 why = self._login.describe(error)
                 needs_person = meaning(error).needs_person
                 if needs_person:
                     self._link = Health(State.FAILED, f"{needs_person} ({why})")
                     return ConnectorFailed(self._link.why)
-                failures = 1 if self._link.state is State.CONNECTED else failures + 1
-                self._lost(why)
-                await self._backoff.wait(failures, retry_after_seconds(error))
+                asked_seconds = retry_after_seconds(error)
             except Exception as error:  # noqa: BLE001 - discord.py cannot read a frame, and ended the session for it
-                # Without the error's own words, which may quote the message.
+                # Not the error's text, which may quote the message.
                 log.warning("message.ignored", connector=CONNECTOR, why="unreadable", error=type(error).__name__)
                 if (client := self._login.client) is not None:
-                    self._heard(client, "unreadable", (client.last_message,))
-                failures = 1 if self._link.state is State.CONNECTED else failures + 1
-                self._lost("Discord sent something that cannot be read")
-                await self._backoff.wait(failures)
+                    self._on_event(client, "unreadable", (client.last_message,))
+                why = "Discord sent something that cannot be read"
+                asked_seconds = None
+            if self._link.state is State.CONNECTED:
+                backoff.failures = 0
+            self._note_lost(why)
+            await asyncio.sleep(backoff.next_seconds(asked_seconds))
 
     async def watch(self) -> None:
-        """Asks about silences, and about refused calls, until cancelled; gives a session up that is deaf."""
+        """Check long silences, and the token after a refused call, until cancelled. End a session that is deaf."""
         while True:
-            await self._until_doubt()
+            await self._wait_for_doubt()
             client = self._login.client
             if client is None or self._link.state is not State.CONNECTED:
-                self._hearing.asked(time.monotonic())
+                self._silence.note_check(time.monotonic())
                 continue
             try:
                 await client.http.request(discord.http.Route("GET", "/users/@me"))
-                deaf = await self._is_deaf(client)
+                is_deaf = await self._is_deaf(client)
             except DISCORD_ERRORS as error:
-                deaf = False
+                is_deaf = False
                 if meaning(error).needs_person:
-                    self._break(error)
-            self._hearing.asked(time.monotonic())
-            if deaf:
+                    self._end_session(error)
+            self._silence.note_check(time.monotonic())
+            if is_deaf:
                 log.warning("connector.deaf", connector=CONNECTOR)
-                self._hearing.found_deaf()
-                self._break(Deaf("Discord has newer messages than its gateway tells of"))
+                self._end_session(Deaf("Discord has newer messages than its gateway tells of"))
 
     def stopped(self) -> None:
-        """Receiving has ended."""
+        """Report that receiving has ended. A failure stays a failure."""
         if self._link.state is not State.FAILED:
             self._link = Health(State.STOPPED)
 
-    async def _stay_connected(self, client: GatewayClient) -> None:
-        """Lets discord.py connect and resume until it gives up, or does without a session for too long.
+    async def _connect(self, client: GatewayClient) -> None:
+        """Let discord.py connect and resume, until it gives up or has had no session for too long.
 
-        It waits up to 17 minutes between attempts: a new session, and reading what was missed, is sooner.
+        It waits up to 17 minutes between attempts. A new session, after which the missed messages are read, is sooner.
         Raises one of `DISCORD_ERRORS`.
         """
-        self._broken = None
+        self._end_reason = None
         try:
-            async with asyncio.timeout(self._patience.session_seconds) as self._limit:
+            async with asyncio.timeout(self._patience.session_seconds) as self._deadline:
                 await client.connect()
         except TimeoutError:
-            if self._broken is not None:
-                raise self._broken from None
+            if self._end_reason is not None:
+                raise self._end_reason from None
             raise
         except AttributeError as error:
-            # discord.py asks the socket that it never had for its session when the first attempt fails.
+            # If the first attempt fails, discord.py asks a socket that does not exist for its session.
             cause = error.__context__
             if not isinstance(cause, DISCORD_ERRORS):
                 raise
             raise cause from error
         finally:
-            self._limit = None
+            self._deadline = None
             await self._login.hang_up()
-        raise discord.GatewayNotFound  # it returns only when it was closed
+        raise discord.GatewayNotFound  # connect() returns only after the client was closed
 
-    def _hear(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
+    def _take(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
         match event:
-            case "socket_event_type":  # told for each event of Discord's, and for nothing else
-                self._hearing.heard(time.monotonic())
-                if args[0] == "READY":  # only now has Discord accepted the token and what is asked for
-                    self._found()
+            case "socket_event_type":  # sent for each event of Discord's, and for nothing else
+                self._silence.end(time.monotonic())
+                if args[0] == "READY":  # Discord accepts the token and the intents only now
+                    self._note_connected()
             case "connect":
-                self._hearing.session_began(time.monotonic())
+                self._newest.clear()
+                self._silence.note_check(time.monotonic())
                 self._began()
             case "resumed":
-                self._found()
+                self._note_connected()
             case "disconnect":
-                self._lost("the connection to Discord was lost")
+                self._note_lost("the connection to Discord was lost")
             case "message":
-                self._hearing.heard_message(args[0].channel.id, args[0].id)
-        self._heard(client, event, args)
+                self._newest.note(args[0].channel.id, args[0].id)
+        self._on_event(client, event, args)
 
-    def _found(self) -> None:
+    def _note_connected(self) -> None:
         self._link = Health(State.CONNECTED)
-        if self._limit is not None:
-            self._limit.reschedule(None)
+        if self._deadline is not None:
+            self._deadline.reschedule(None)
 
-    def _lost(self, why: str) -> None:
+    def _note_lost(self, why: str) -> None:
         never_connected = self._link.state is State.CONNECTING
         self._link = Health(State.CONNECTING if never_connected else State.DEGRADED, why)
-        if self._limit is not None and self._limit.when() is None:
-            self._limit.reschedule(asyncio.get_running_loop().time() + self._patience.session_seconds)
+        if self._deadline is not None and self._deadline.when() is None:
+            self._deadline.reschedule(asyncio.get_running_loop().time() + self._patience.session_seconds)
 
-    def _break(self, error: Exception) -> None:
-        """Ends the session at hand because of *error*."""
-        self._broken = error
-        if self._limit is not None:
-            self._limit.reschedule(asyncio.get_running_loop().time())
+    def _end_session(self, error: Exception) -> None:
+        self._end_reason = error
+        if self._deadline is not None:
+            self._deadline.reschedule(asyncio.get_running_loop().time())
 
-    async def _until_doubt(self) -> None:
-        doubted = self._login.doubted
-        while not doubted.is_set():
-            wait_seconds = self._hearing.seconds_until_doubt(time.monotonic())
+    async def _wait_for_doubt(self) -> None:
+        """Wait until a silence is too long, or a call was refused."""
+        token_in_doubt = self._login.token_in_doubt
+        while not token_in_doubt.is_set():
+            wait_seconds = self._silence.seconds_until_check(time.monotonic())
             if wait_seconds == 0:
                 return
             try:
                 async with asyncio.timeout(wait_seconds):
-                    await doubted.wait()
+                    await token_in_doubt.wait()
             except TimeoutError:
-                continue  # something may have been heard meanwhile
-        doubted.clear()
+                continue  # an event may have come meanwhile
+        token_in_doubt.clear()
 
     async def _is_deaf(self, client: GatewayClient) -> bool:
-        """Whether Discord shows messages newer than the newest heard, and does not tell them even now."""
-        untold = [
+        """Return whether Discord has newer messages than the gateway delivers, even after a short wait."""
+        undelivered = [
             (channel_id, newer)
-            for channel_id, newest in self._hearing.newest(_last_known(client), _CHANNELS_ASKED)
-            if (newer := await _newer(client, channel_id, newest))
+            for channel_id, newest in self._newest.newest_channels(_last_messages(client), _CHANNELS_CHECKED)
+            if (newer := await _message_after(client, channel_id, newest))
         ]
-        if not untold:
+        if not undelivered:
             return False
         await asyncio.sleep(self._patience.late_seconds)
-        return any(self._hearing.newest_in(channel_id) < newer for channel_id, newer in untold)
+        return any(self._newest.newest_in(channel_id) < newer for channel_id, newer in undelivered)
 
 
-async def _newer(client: GatewayClient, channel_id: int, newest: int) -> int:
-    """A message after *newest* there, 0 for none, or where the bot may not read."""
+class Silence:
+    """Decides when a silence of the gateway has to be checked: after *first_seconds*.
+
+    If the check finds nothing, the next wait is twice as long, but at most *longest_seconds*.
+    """
+
+    def __init__(self, first_seconds: float, longest_seconds: float, now: float) -> None:
+        self._first_seconds = first_seconds
+        self._longest_seconds = max(first_seconds, longest_seconds)
+        self._wait_seconds = first_seconds
+        self._since = now
+
+    def end(self, now: float) -> None:
+        """Note an event."""
+        self._since = now
+        self._wait_seconds = self._first_seconds
+
+    def note_check(self, now: float) -> None:
+        """Note that the silence was checked, or that a new session began."""
+        self._since = now
+        self._wait_seconds = min(2 * self._wait_seconds, self._longest_seconds)
+
+    def seconds_until_check(self, now: float) -> float:
+        """Return how long the silence may still last; 0 if it has to be checked now."""
+        return max(0.0, self._since + self._wait_seconds - now)
+
+
+class NewestMessages:
+    """The newest message that the gateway has delivered in each of the last `MAX_CHANNELS` channels."""
+
+    def __init__(self) -> None:
+        self._newest: OrderedDict[int, int] = OrderedDict()
+
+    def note(self, channel_id: int, message_id: int) -> None:
+        self._newest[channel_id] = max(message_id, self._newest.get(channel_id, 0))
+        self._newest.move_to_end(channel_id)
+        if len(self._newest) > MAX_CHANNELS:
+            self._newest.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything: a new session does not deliver what came before it, and that is no deafness."""
+        self._newest.clear()
+
+    def newest_in(self, channel_id: int) -> int:
+        """Return the newest message of a channel, or 0."""
+        return self._newest.get(channel_id, 0)
+
+    def newest_channels(self, others: Iterable[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+        """Return the *count* channels with the newest messages: from this record and *others* (channel, message)."""
+        known = dict(others)
+        for channel_id, message_id in self._newest.items():
+            known[channel_id] = max(message_id, known.get(channel_id, 0))
+        return sorted(known.items(), key=lambda item: item[1], reverse=True)[:count]
+
+
+async def _message_after(client: GatewayClient, channel_id: int, message_id: int) -> int:
+    """Return a newer message of a channel; 0 if there is none or the bot may not read there."""
     try:
-        found = await client.http.logs_from(channel_id, 1, after=newest)
+        found = await client.http.logs_from(channel_id, 1, after=message_id)
     except (discord.Forbidden, discord.NotFound):
         return 0
-    return max((int(one["id"]) for one in found), default=0)
+    return max((int(message["id"]) for message in found), default=0)
 
 
-def _may_read(channel: discord.TextChannel | discord.Thread) -> bool:
-    if isinstance(channel, discord.Thread) and channel.parent is None:
-        return False  # discord.py knows no permissions then
-    return channel.permissions_for(channel.guild.me).read_message_history
-
-
-def _last_known(client: GatewayClient) -> list[tuple[int, int]]:
-    """Channels of servers that the bot may read, with the last message that discord.py knows of."""
+def _last_messages(client: GatewayClient) -> list[tuple[int, int]]:
+    """Return the channels of servers that the bot may read, with the last message that discord.py knows."""
     known: list[tuple[int, int]] = []
     for guild in client.guilds:
         channels: tuple[discord.TextChannel | discord.Thread, ...] = (*guild.text_channels, *guild.threads)
@@ -323,3 +304,9 @@ def _last_known(client: GatewayClient) -> list[tuple[int, int]]:
             if channel.last_message_id and _may_read(channel)
         ]
     return known
+
+
+def _may_read(channel: discord.TextChannel | discord.Thread) -> bool:
+    if isinstance(channel, discord.Thread) and channel.parent is None:
+        return False  # discord.py knows no permissions then
+    return channel.permissions_for(channel.guild.me).read_message_history

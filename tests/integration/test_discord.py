@@ -294,7 +294,7 @@ async def test_what_is_new_waits_no_longer_than_it_may_and_what_was_missed_comes
 
 async def test_what_does_not_fit_into_memory_is_read_again(discord: DiscordEmulator, gateway: FakeGateway) -> None:
     """With the store away for long, messages beyond the limit are left at Discord, and come after all."""
-    bot = discord_connector(discord, inbox=Inbox(limit=3, at_once=2))
+    bot = discord_connector(discord, inbox=Inbox(limit=3, max_in_hand=2))
     gateway.store_available = False
     said = [f"number {number}" for number in range(12)]
     async with running(bot, gateway):

@@ -425,8 +425,7 @@ async def test_a_further_part_of_which_nobody_knows_is_not_said_again(
         first, second = bot.render(message)
         await bot.send(message, first)
         discord.fail_next("follow_up", emulated.LOST_ANSWER)
-        receipt = await bot.send(message, second)
-    assert receipt.ambiguous
+        await bot.send(message, second)
     assert len(given.shown) == 2
 
 

@@ -564,4 +564,4 @@ async def test_typing_and_reactions_are_shown_and_may_be_lost(
         telegram.down = False
     assert telegram.typing == [(TEAM.id, 7)]
     assert telegram.reactions == {(TEAM.id, said): ["👀"]}
-    assert telegram.calls.count("setmessagereaction") == 2
+    assert telegram.calls.count("setmessagereaction") == 3

@@ -16,7 +16,6 @@ from connectors.discord import REPLY_HINT, events
 from connectors.discord.interactions import from_interaction
 from connectors.discord.login import GatewayClient
 from connectors.discord.payloads import NONCE_CHARACTERS, nonce_of, to_edit, to_parts, to_send
-from connectors.discord.receive import heard, place_of
 from connectors.message import (
     Attachment,
     Author,
@@ -81,7 +80,7 @@ class Ear:
         return self.heard[before] if len(self.heard) > before else None
 
     def _tell(self, event: str, args: tuple[Any, ...]) -> None:
-        self.heard += heard(self.client, self.discord.me.id, event, args)
+        self.heard += events.to_inbound(self.client, self.discord.me.id, event, args)
 
 
 @pytest.fixture
@@ -454,7 +453,7 @@ def test_a_command_in_a_channel_that_is_not_known_is_private(ear: Ear) -> None:
             "attachment_size_limit": 1,
         }
         interaction: discord.Interaction[Any] = discord.Interaction(data=told, state=ear.state)
-        command = from_interaction(interaction, place_of(interaction))
+        command = from_interaction(interaction)
         assert command is not None
         return command.audience
 

@@ -18,14 +18,8 @@ from aiohttp import (
 from aiohttp.client_reqrep import ConnectionKey
 from discord import errors
 
-from connectors.discord.errors import (
-    MEANINGS,
-    TOKEN_VARIABLE,
-    Meaning,
-    meaning,
-    retry_after_seconds,
-    send_failed,
-)
+from connectors.discord.check import TOKEN_VARIABLE
+from connectors.discord.errors import MEANINGS, Meaning, meaning, retry_after_seconds, send_failed
 
 
 class _Response:

@@ -17,7 +17,7 @@ SLACK = SLACK_MILLISECONDS << 22
 
 def hear(inbox: Inbox, channel: int, message: int) -> None:
     inbox.put(replace(MESSAGE, external_id=str(channel), message_id=str(message)))
-    inbox.saw(channel, message)
+    inbox.note_seen(channel, message)
 
 
 async def test_what_comes_first_is_given_first() -> None:
@@ -30,7 +30,7 @@ async def test_what_comes_first_is_given_first() -> None:
 
 async def test_only_so_many_messages_are_in_hand() -> None:
     """The next is given out when one is done with."""
-    inbox = Inbox(at_once=2)
+    inbox = Inbox(max_in_hand=2)
     for number in range(1, 4):
         hear(inbox, 1, number)
     await inbox.get()
@@ -99,6 +99,6 @@ def test_the_memory_of_channels_is_bounded() -> None:
     inbox = Inbox()
     inbox.start_at(1)
     for channel in range(MAX_CHANNELS + 5):
-        inbox.saw(channel, channel + 1)
+        inbox.note_seen(channel, channel + 1)
     inbox.put_gap()
     assert len(inbox._gap().seen) == MAX_CHANNELS
