@@ -1,4 +1,8 @@
-"""Who may talk to the bot, as what, and how often; tokens of the HTTP API."""
+"""Decides who may talk to the bot, in which role, and how often; keeps the tokens of the HTTP API.
+
+`Access` holds roles and pairing requests, `RateLimit` the limit for each person and conversation, `Tokens` the bearer
+tokens.
+"""
 
 from runtime.access.api_tokens import (
     FILE_NAME,

@@ -1,8 +1,8 @@
-"""Requests of strangers to be let in: what they asked, the code that an admin approves, and what became of it.
+"""Pairing requests: what a stranger asked, the code by which an admin approves, and the decision.
 
-Keys (owner ``pairing``, tag ``{access}``): ``request``, one per workspace and person, which ends by itself with the
-code's time; ``requests``, a set of the ends of those keys; ``unsettled``, a set of those that were decided, until the
-person was told; ``attempts``, the number of wrong codes.
+Keys (owner ``pairing``, tag ``{access}``): ``request``, one for each workspace and person, which expires with the code;
+``requests``, the set of their ids (``<workspace>/<person>``); ``unsettled``, the set of ids that were decided and whose
+person is not told yet; ``attempts``, the number of wrong codes.
 """
 
 from __future__ import annotations
@@ -26,33 +26,39 @@ if TYPE_CHECKING:
 
 
 CODE_SECONDS = 24 * 3600
-"""How long a pairing code can be approved, and what was decided of it is remembered."""
+"""How long a pairing code is valid, and then how long the decision is remembered."""
 CODE_ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
-"""Without the letters and digits that look like each other (0 O, 1 I L, U V)."""
+"""Without the letters and digits that look alike (0 O, 1 I L, U V)."""
 CODE_LENGTH = 8
-"""About 39 bits; guessing is bounded by `MAX_WRONG_CODES`."""
+"""About 39 bits; `MAX_WRONG_CODES` bounds guessing."""
 ATTEMPT_SECONDS = 600
 MAX_WRONG_CODES = 20
-"""Wrong codes that are looked at within `ATTEMPT_SECONDS`; then none is, right or wrong."""
+"""Wrong codes within `ATTEMPT_SECONDS`; after that no code is compared, right or wrong."""
 MAX_PENDING = 1000
-"""Requests at a time; whoever asks beyond that is told nothing until some end."""
+"""Requests at a time; further strangers get no answer until one ends."""
 MAX_MESSAGES = 3
-"""Messages of one stranger that are kept to be answered."""
+"""Messages of one stranger that are kept until the decision."""
 MAX_BYTES = 64_000
-"""Size of one request with them."""
+"""The size of one request with its messages."""
 
 _VERSION = 1
 _INDEX = redis_key("pairing", "{access}", "requests")
 _UNSETTLED = redis_key("pairing", "{access}", "unsettled")
 _ATTEMPTS = redis_key("pairing", "{access}", "attempts")
 
-# Of several who change a request at once one wins; the others look again.
-_SWAP = (
-    "if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end "
-    "redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3]) redis.call('SADD', KEYS[2], ARGV[4]) "
-    "if ARGV[5] == '1' then redis.call('SADD', KEYS[3], ARGV[4]) end return 1"
-)
-_COUNT = "local n = redis.call('INCR', KEYS[1]) if n == 1 then redis.call('EXPIRE', KEYS[1], ARGV[1]) end return n"
+# Replace a request if nobody else has changed it meanwhile (compare and swap).
+_SWAP = """
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
+redis.call('SADD', KEYS[2], ARGV[4])
+if ARGV[5] == '1' then redis.call('SADD', KEYS[3], ARGV[4]) end
+return 1
+"""
+_COUNT = """
+local n = redis.call('INCR', KEYS[1])
+if n == 1 then redis.call('EXPIRE', KEYS[1], ARGV[1]) end
+return n
+"""
 
 
 class UnknownCode(AgentRuntimeError):
@@ -62,7 +68,7 @@ class UnknownCode(AgentRuntimeError):
 
 
 class AlreadyDecided(UnknownCode):
-    """Somebody has approved or denied the request; the text says who."""
+    """An admin has approved or denied the request; the text says who."""
 
     def __init__(self, request: Request) -> None:
         done = "let in" if request.state == "approved" else "turned away"
@@ -72,15 +78,17 @@ class AlreadyDecided(UnknownCode):
 
 
 class TooManyAttempts(AgentRuntimeError):
-    """Too many wrong codes were tried: none is looked at until `ATTEMPT_SECONDS` after the first of them."""
+    """Too many wrong codes were tried: none is compared until `ATTEMPT_SECONDS` after the first."""
 
     user_text = "Too many wrong codes; please try again later."
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A stranger asks to talk to the bot. ``messages`` are what they said so far, to be answered once they are let
-    in, as ``role``; ``by`` is who decided."""
+    """A stranger's request to talk to the bot.
+
+    ``messages`` are answered once the stranger is let in, as ``role``. ``by`` names the admin who decided.
+    """
 
     user: str
     name: str
@@ -96,12 +104,12 @@ class Request:
 
     @property
     def id(self) -> str:
-        """Names the request where its code must not be seen, as in events."""
+        """A name for the request that does not show its code, for events and keys."""
         return sha256(self.code.encode()).hexdigest()[:16]
 
     @property
     def asked_in(self) -> tuple[str, ...]:
-        """Where they asked: context ids, of direct messages empty."""
+        """The context ids in which they asked; empty for a direct message."""
         places = ("" if one.direct else f"{one.connector}:{one.place or one.external_id}" for one in self.messages)
         return tuple(dict.fromkeys(places))
 
@@ -110,7 +118,7 @@ _REQUEST = TypeAdapter(Request)
 
 
 class Pairing:
-    """The requests. Every method raises `StoreUnavailable` when Redis cannot be reached.
+    """The requests. All methods raise `connectors.message.StoreUnavailable`.
 
     *clock* gives seconds since the epoch.
     """
@@ -122,11 +130,13 @@ class Pairing:
     async def ask(
         self, user: str, name: str, workspace_id: str, message: InboundMessage | None = None
     ) -> Request | None:
-        """The request of *user* (``connector:user_id``), begun where there is none, with *message* kept in it. An edit
-        changes what is kept. None where too many wait already."""
-        end = _end(workspace_id, user)
+        """Return the request of *user* (``connector:user_id``), new if there is none, with *message* added.
+
+        An edit changes the kept message. Returns None if `MAX_PENDING` requests wait.
+        """
+        request_id = _request_id(workspace_id, user)
         while True:
-            stored, request = await self._load(end)
+            stored, request = await self._load(request_id)
             if request is None or request.state == "approved":
                 if not stored and await self._redis.scard(_INDEX) >= MAX_PENDING and not await self._drop_ended():
                     return None
@@ -134,28 +144,28 @@ class Pairing:
                 request = Request(user, name, workspace_id, code, self._clock() + CODE_SECONDS)
             if request.state == "denied":
                 return request
-            wanted = request if message is None else _with(request, message)
-            if (stored and wanted == request) or await self._swap(end, stored, wanted):
-                return self._aged(wanted)
+            updated = request if message is None else _add_message(request, message)
+            if (stored and updated == request) or await self._swap(request_id, stored, updated):
+                return self._with_time_left(updated)
 
     async def withdraw(self, workspace_id: str, message: InboundMessage) -> None:
-        """Keep a message no longer that was deleted. Not every platform says whose it was."""
+        """Drop a deleted message from the requests of a workspace; not every platform names its author."""
         for request in await self._all():
             if request.workspace_id == workspace_id and any(_is_same(one, message) for one in request.messages):
-                await self._withdraw(_end(workspace_id, request.user), message)
+                await self._withdraw(_request_id(workspace_id, request.user), message)
 
-    async def _withdraw(self, end: str, message: InboundMessage) -> None:
+    async def _withdraw(self, request_id: str, message: InboundMessage) -> None:
         while True:
-            stored, request = await self._load(end)
+            stored, request = await self._load(request_id)
             if request is None:
                 return
             kept = tuple(one for one in request.messages if not _is_same(one, message))
-            if kept == request.messages or await self._swap(end, stored, replace(request, messages=kept)):
+            if kept == request.messages or await self._swap(request_id, stored, replace(request, messages=kept)):
                 return
 
     async def pending(self) -> list[Request]:
-        """Who waits for approval; who waits longest first."""
-        waiting = [self._aged(one) for one in await self._all() if one.state == "waiting"]
+        """Return the requests that wait for a decision, the oldest first."""
+        waiting = [self._with_time_left(one) for one in await self._all() if one.state == "waiting"]
         return sorted(waiting, key=lambda one: one.expires_at)
 
     async def decide(
@@ -166,75 +176,78 @@ class Pairing:
         by: str,
         role: Role = Role.MEMBER,
     ) -> Request:
-        """Approve, as *role*, or deny the request with *code*. With *workspace_id*, a code for another workspace counts
-        as wrong. Raises `UnknownCode`, `AlreadyDecided` and `TooManyAttempts`."""
-        tried = await self._redis.get(_ATTEMPTS)
-        if tried is not None and int(tried) >= MAX_WRONG_CODES:
+        """Approve, as *role*, or deny the request with *code*.
+
+        With *workspace_id*, a code for another workspace counts as wrong. Raises `UnknownCode`, `AlreadyDecided` and
+        `TooManyAttempts`.
+        """
+        attempts = await self._redis.get(_ATTEMPTS)
+        if attempts is not None and int(attempts) >= MAX_WRONG_CODES:
             raise TooManyAttempts(
                 f"more than {MAX_WRONG_CODES} wrong codes were tried; wait {ATTEMPT_SECONDS // 60} minutes"
             )
-        given = code.strip().upper().encode("utf-8", "surrogatepass")
+        typed = code.strip().upper().encode("utf-8", "surrogatepass")
         found = None
         for request in await self._all():
-            if hmac.compare_digest(given, request.code.encode()) and workspace_id in (None, request.workspace_id):
+            if hmac.compare_digest(typed, request.code.encode()) and workspace_id in (None, request.workspace_id):
                 found = request
         if found is None:
             await count_within(self._redis, _ATTEMPTS, ATTEMPT_SECONDS)
             raise UnknownCode("there is no such pairing code; it may have expired")
-        return await self._decide(_end(found.workspace_id, found.user), found.code, state, by, role)
+        return await self._decide(_request_id(found.workspace_id, found.user), found.code, state, by, role)
 
-    async def decide_for(self, user: str, workspace_id: str, state: Literal["approved", "denied"], by: str) -> None:
-        """Likewise for the request of *user*, if one waits."""
-        _, request = await self._load(end := _end(workspace_id, user))
+    async def approve_user(self, user: str, workspace_id: str, by: str) -> None:
+        """Approve the request of *user*, if one waits."""
+        request_id = _request_id(workspace_id, user)
+        _, request = await self._load(request_id)
         if request is not None and request.state == "waiting":
-            await self._decide(end, request.code, state, by)
+            await self._decide(request_id, request.code, "approved", by)
 
     async def _decide(
-        self, end: str, code: str, state: Literal["approved", "denied"], by: str, role: Role = Role.MEMBER
+        self, request_id: str, code: str, state: Literal["approved", "denied"], by: str, role: Role = Role.MEMBER
     ) -> Request:
         while True:
-            stored, request = await self._load(end)
+            stored, request = await self._load(request_id)
             if request is None or request.code != code:
                 raise UnknownCode("there is no such pairing code; it may have expired")
             if request.state != "waiting":
                 raise AlreadyDecided(request)
             decided = replace(request, state=state, by=by, role=role, expires_at=self._clock() + CODE_SECONDS)
-            if await self._swap(end, stored, decided, unsettled=True):
+            if await self._swap(request_id, stored, decided, unsettled=True):
                 return decided
 
     async def unsettled(self) -> list[Request]:
-        """Requests that were decided, and whose people were not told yet, or not answered."""
+        """Return decided requests whose people are not told, or not answered, yet."""
         found = []
-        for end in [str(end) for end in await self._redis.smembers(_UNSETTLED)]:
-            _, request = await self._load(end)
+        for request_id in [str(request_id) for request_id in await self._redis.smembers(_UNSETTLED)]:
+            _, request = await self._load(request_id)
             if request is None or request.state == "waiting":
-                await self._redis.srem(_UNSETTLED, end)
+                await self._redis.srem(_UNSETTLED, request_id)
             else:
                 found.append(request)
         return found
 
     async def settled(self, request: Request) -> None:
-        """The person of *request* was told, and what they asked is being answered: its messages are forgotten."""
-        end = _end(request.workspace_id, request.user)
-        stored, now = await self._load(end)
+        """Store that the person of *request* was told, and forget the messages."""
+        request_id = _request_id(request.workspace_id, request.user)
+        stored, now = await self._load(request_id)
         if now is not None and now.code == request.code:
-            await self._swap(end, stored, replace(now, messages=()))
-        await self._redis.srem(_UNSETTLED, end)
+            await self._swap(request_id, stored, replace(now, messages=()))
+        await self._redis.srem(_UNSETTLED, request_id)
 
     async def forget_workspace(self, workspace_id: str) -> None:
-        """Drop the requests to a workspace that is deleted."""
+        """Delete the requests to a workspace that is deleted."""
         for request in await self._all():
             if request.workspace_id == workspace_id:
-                await self._drop([_end(workspace_id, request.user)])
+                await self._drop([_request_id(workspace_id, request.user)])
 
     async def _all(self) -> list[Request]:
-        """All requests whose time is not over."""
-        ends = sorted(str(end) for end in await self._redis.smembers(_INDEX))
-        stored = await self._redis.mget([_key(end) for end in ends]) if ends else []
+        request_ids = sorted(str(request_id) for request_id in await self._redis.smembers(_INDEX))
+        stored = await self._redis.mget([_key(request_id) for request_id in request_ids]) if request_ids else []
         return [one for one in map(self._read, stored) if one is not None]
 
-    async def _load(self, end: str) -> tuple[str, Request | None]:
-        stored = await self._redis.get(_key(end))
+    async def _load(self, request_id: str) -> tuple[str, Request | None]:
+        stored = await self._redis.get(_key(request_id))
         return "" if stored is None else str(stored), self._read(stored)
 
     def _read(self, stored: str | bytes | None) -> Request | None:
@@ -245,32 +258,32 @@ class Pairing:
             raise NewerFormat(f"a pairing request has version {request.v}; this runtime reads {_VERSION}: upgrade it")
         return request if request.expires_at > self._clock() else None
 
-    def _aged(self, request: Request) -> Request:
+    def _with_time_left(self, request: Request) -> Request:
         return replace(request, expires_in_seconds=math.ceil(request.expires_at - self._clock()))
 
-    async def _swap(self, end: str, stored: str, request: Request, *, unsettled: bool = False) -> bool:
-        """Put *request* in the place of what was *stored*; False where that has changed meanwhile."""
+    async def _swap(self, request_id: str, stored: str, request: Request, *, unsettled: bool = False) -> bool:
+        """Store *request* if the store still has *stored*; return whether it had."""
         left = max(1, math.ceil(request.expires_at - self._clock()))
         packed = _REQUEST.dump_json(request).decode()
         mark = "1" if unsettled else "0"
-        keys = (_key(end), _INDEX, _UNSETTLED)
-        return bool(await self._redis.eval(_SWAP, 3, *keys, stored, packed, str(left), end, mark))
+        keys = (_key(request_id), _INDEX, _UNSETTLED)
+        return bool(await self._redis.eval(_SWAP, 3, *keys, stored, packed, str(left), request_id, mark))
 
     async def _drop_ended(self) -> bool:
-        """Whether there is room for another request, once those are dropped whose time is over."""
-        alive = {_end(one.workspace_id, one.user) for one in await self._all()}
-        await self._drop([end for one in await self._redis.smembers(_INDEX) if (end := str(one)) not in alive])
+        """Delete expired requests; return whether there is room for another one."""
+        alive = {_request_id(one.workspace_id, one.user) for one in await self._all()}
+        await self._drop([str(stored) for stored in await self._redis.smembers(_INDEX) if str(stored) not in alive])
         return len(alive) < MAX_PENDING
 
-    async def _drop(self, ends: list[str]) -> None:
-        if ends:
-            await self._redis.srem(_INDEX, *ends)
-            await self._redis.srem(_UNSETTLED, *ends)
-            await self._redis.delete(*map(_key, ends))
+    async def _drop(self, request_ids: list[str]) -> None:
+        if request_ids:
+            await self._redis.srem(_INDEX, *request_ids)
+            await self._redis.srem(_UNSETTLED, *request_ids)
+            await self._redis.delete(*map(_key, request_ids))
 
 
-def _with(request: Request, message: InboundMessage) -> Request:
-    """*request* with *message* kept in it, as far as there is room."""
+def _add_message(request: Request, message: InboundMessage) -> Request:
+    """Return *request* with *message* added, or an edit applied, if there is room."""
     if any(_is_same(one, message) for one in request.messages):
         same = replace(message, kind=InboundKind.MESSAGE)
         kept = tuple(same if _is_same(one, message) else one for one in request.messages)
@@ -280,29 +293,29 @@ def _with(request: Request, message: InboundMessage) -> Request:
         return request
     else:
         kept = (*request.messages, message)
-    wanted = replace(request, messages=kept)
-    return wanted if len(_REQUEST.dump_json(wanted)) <= MAX_BYTES else request
+    updated = replace(request, messages=kept)
+    return updated if len(_REQUEST.dump_json(updated)) <= MAX_BYTES else request
 
 
 def _is_same(one: InboundMessage, other: InboundMessage) -> bool:
-    """Platforms number messages anew in each place."""
+    """Compare with the place: platforms number messages anew in each."""
     return (one.connector, one.external_id, one.message_id) == (other.connector, other.external_id, other.message_id)
 
 
 async def count_within(redis: Redis, key: str, seconds: int) -> int:
-    """Count one more under *key*; how many there were since the first, at most *seconds* ago."""
+    """Count one more under *key*, and return the count since the first, which expires after *seconds*."""
     return int(await redis.eval(_COUNT, 1, key, str(seconds)))
 
 
 def person_field(user: str) -> str:
-    """*user* (``connector:user_id``) as part of a key or a hash's field."""
-    connector, _, rest = user.partition(":")
-    return f"{connector}:{encode_id(rest)}"
+    """Return *user* (``connector:user_id``) as part of a key or as the field of a hash."""
+    connector, _, user_id = user.partition(":")
+    return f"{connector}:{encode_id(user_id)}"
 
 
-def _end(workspace_id: str, user: str) -> str:
+def _request_id(workspace_id: str, user: str) -> str:
     return f"{workspace_id}/{person_field(user)}"
 
 
-def _key(end: str) -> str:
-    return redis_key("pairing", "{access}", "request", end)
+def _key(request_id: str) -> str:
+    return redis_key("pairing", "{access}", "request", request_id)

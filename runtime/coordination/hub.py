@@ -1,9 +1,9 @@
 """Carries short-lived news between processes: that there is work, how an answer grows, that it is to stop.
 
-Everything here may be lost: what must not be is in the mailbox and the outbox, and those who work look there from time
-to time. Within a process news arrive at once and without Redis.
+All news may be lost. What must not be lost is in the mailbox and the outbox, which their readers sweep from time to
+time. Within a process, news arrive at once and without Redis.
 
-Channels (owner ``hub``): ``all`` for everybody, and one for each process by its name.
+Channels (owner ``hub``): ``all`` for every process, and one for each process by its name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 News = Mapping[str, Any]
-Hears = Callable[[News], None]
+Listener = Callable[[News], None]
 EVERYBODY = "all"
 _VERSION = 1
 _RETRY_SECONDS = 1.0
@@ -34,29 +34,29 @@ _log = structlog.get_logger()
 
 
 class Hub:
-    """News of this process, called *name*, and to it. With *shared* other processes use the same Redis."""
+    """Sends and receives news for the process *name*. *shared*: other processes use the same Redis."""
 
     def __init__(self, redis: Redis, *, shared: bool, name: str = "") -> None:
         self.name = name or uuid.uuid4().hex
         self._redis = redis
         self._shared = shared
-        self._hears: defaultdict[str, list[Hears]] = defaultdict(list)
+        self._listeners: defaultdict[str, list[Listener]] = defaultdict(list)
 
-    def hear(self, topic: str, hears: Hears) -> None:
-        """Have *hears* called with each news of *topic*. It must not block or raise."""
-        self._hears[topic].append(hears)
+    def hear(self, topic: str, listener: Listener) -> None:
+        """Call *listener* with all news of *topic*. It must not block or raise."""
+        self._listeners[topic].append(listener)
 
     async def tell(self, topic: str, news: News, to: str = EVERYBODY) -> None:
-        """Pass *news* on to everybody or to one process. May be lost; raises nothing."""
+        """Send *news* to all processes or to one. They may be lost; this raises nothing."""
         if to in (EVERYBODY, self.name):
-            self._heard(topic, news)
+            self._dispatch(topic, news)
         if self._shared and to != self.name:
             body = json.dumps({"v": _VERSION, "from": self.name, "topic": topic, "news": news})
             with suppress(StoreUnavailable):
                 await self._redis.publish(_channel(to), body)
 
     async def run(self) -> None:
-        """Hear what other processes tell, until cancelled."""
+        """Receive the news of other processes, until cancelled."""
         while self._shared:
             try:
                 await self._listen()
@@ -70,21 +70,19 @@ class Hub:
             while True:
                 message: Any = await subscription.get_message(timeout=_POLL_SECONDS)
                 if message is not None:
-                    self._take(message["data"])
+                    self._receive(message["data"])
 
-    def _take(self, body: str) -> None:
+    def _receive(self, body: str) -> None:
         try:
-            told = json.loads(body)
-            if (
-                told["v"] == _VERSION and told["from"] != self.name
-            ):  # of another version: its sender knows it may be lost
-                self._heard(told["topic"], told["news"])
+            message = json.loads(body)
+            if message["v"] == _VERSION and message["from"] != self.name:
+                self._dispatch(message["topic"], message["news"])
         except (ValueError, KeyError, TypeError):
             _log.warning("hub.unreadable")
 
-    def _heard(self, topic: str, news: News) -> None:
-        for hears in self._hears[topic]:
-            hears(news)
+    def _dispatch(self, topic: str, news: News) -> None:
+        for listener in self._listeners[topic]:
+            listener(news)
 
 
 def _channel(name: str) -> str:

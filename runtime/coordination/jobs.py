@@ -1,7 +1,10 @@
-"""Durable background work, off the reply's path: kept in Redis until done, once per (kind, scope, turn).
+"""Keeps background work in Redis until it is done: once for each kind, conversation and turn.
 
-Keys (owner ``jobs``, in the conversation's partition): ``queue`` a list of jobs for each kind, ``known`` one
-key per job.
+A lane is a partition and a kind. Jobs of a lane run in order, lanes side by side; a job that fails in a way that may
+pass holds up only its lane. One process runs the jobs at a time.
+
+Keys (owner ``jobs``, in the conversation's partition): ``queue``, a list of jobs for each kind; ``known``, one key for
+each job that was enqueued in the last days.
 """
 
 from __future__ import annotations
@@ -35,18 +38,20 @@ _VERSION = 1
 _KNOWN_SECONDS = 7 * 24 * 3600
 _SWEEP_SECONDS = 5.0
 SETTLE_SECONDS = 0.25
-"""How long work that can be done together waits for more of it, and again as often as more has come: what a burst of
-turns leaves is one piece of work, and not in the way of the next of them."""
+"""How long jobs that can be done together wait for more, from the last one that came: the jobs of a burst of turns are
+one piece of work then, and do not slow the next turns down."""
 MOST_SETTLE_SECONDS = 2.0
-"""So long it waits at most: then what came until now is done, though the burst goes on."""
+"""The longest such wait, even if the burst goes on."""
 _PAGE = 32
+"""Jobs that are read from one lane at a time."""
 _TOGETHER = 64
-"""Jobs that are read from one lane, and that are done together, at most."""
+"""Jobs that are done together at most."""
 LAST_SECONDS = 1.0
+"""How long an orderly stop waits for jobs."""
 MAX_ATTEMPTS = 3
-"""In a row; what may succeed later is then left for a while, and what stands behind it too."""
+"""Attempts in a row; then the lane rests for a while."""
 GIVE_UP_SECONDS = 3600.0
-"""How long one job may hold up those behind it: then it is the job, and no outage."""
+"""How long one job may hold up its lane. After that the job is to blame, not an outage, and is dropped."""
 
 _ENQUEUE = """
 local added = {}
@@ -64,7 +69,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One piece of work: what, for which conversation, after which turn."""
+    """One piece of work: its kind, for which conversation, after which turn."""
 
     kind: str
     key: ConversationKey
@@ -81,22 +86,21 @@ class Job:
 
 Handler = Callable[[Job], Awaitable[None]]
 Together = Callable[[Sequence[Job]], Awaitable[Sequence[Job]]]
-"""Does what it can of many jobs of one kind as one piece of work, and gives those that are still to be done one by one.
-Where it raises, all are: so it must be possible to do a job again."""
+"""Does many jobs of one kind as one piece of work, and returns those that must be done one by one. If it raises, all
+are done one by one, so a job must be repeatable."""
 Lane = tuple[int, str]
-"""Partition and kind: what fails in one lane holds up no other."""
+"""Partition and kind."""
 
 
 class _Later(Exception):
-    """A job could not be done now."""
+    """A job could not be done now, and may succeed later."""
 
 
 class Jobs:
-    """The queue and its runner; *handlers* by kind, of each *concurrency* at a time. One process
-    runs it at a time.
+    """The queue and its runner; *handlers* by kind, each run *concurrency* times at once.
 
-    Kinds that have a handler in *together* wait a moment for more of their kind. *alone* says that no other process
-    enqueues anything; else it is looked for every few seconds.
+    Kinds that have a handler in *together* wait a moment for more jobs. *alone*: no other process enqueues jobs, so
+    there is no sweep.
     """
 
     def __init__(
@@ -124,7 +128,7 @@ class Jobs:
         self._slots = {kind: asyncio.Semaphore(concurrency) for kind in handlers}
 
     async def enqueue(self, *jobs: Job) -> int:
-        """Keep *jobs*, all of one conversation, until they are done; how many were not enqueued before. One step."""
+        """Enqueue *jobs*, all of one conversation, in one step; return how many were not enqueued before."""
         keys = [
             key
             for job in jobs
@@ -135,7 +139,7 @@ class Jobs:
         ]
         try:
             added: Any = await self._enqueue(keys=keys, args=[_KNOWN_SECONDS, *(job.packed() for job in jobs)])
-        except (StoreUnavailable, asyncio.CancelledError):  # they may be kept all the same
+        except (StoreUnavailable, asyncio.CancelledError):  # they may be stored all the same
             self._look_at((job.key.partition, job.kind) for job in jobs)
             raise
         self._look_at((jobs[index].key.partition, jobs[index].kind) for index in added)
@@ -144,12 +148,12 @@ class Jobs:
     def _look_at(self, lanes: Iterable[Lane]) -> None:
         for lane in lanes:
             self._waiting.add(lane)
-            if wake := self._wake.get(lane[1]):  # another process may do what this one knows no handler for
+            if wake := self._wake.get(lane[1]):  # None: only another process has a handler
                 wake.set()
 
     async def run(self) -> None:
-        """Do what is enqueued until cancelled: in order within a lane, lanes side by side."""
-        # Whoever had the duty before, this process too, may have left anything.
+        """Run enqueued jobs until cancelled."""
+        # The process that ran the jobs before, this one included, may have left some in any lane.
         self._busy, self._resting = set(), set()
         self._look_at(self._lanes)
         self._is_running = True
@@ -164,15 +168,17 @@ class Jobs:
             self._is_running = False
 
     async def idle(self) -> None:
-        """Wait until everything that is enqueued was done or given up; for tests."""
+        """Wait until all enqueued jobs are done or dropped; for tests."""
         while self._waiting or await self._anything_queued():
             self._hurry.set()
             await asyncio.sleep(0.02)
         self._hurry.clear()
 
     async def finish(self) -> None:
-        """Wait until what this process was to do now is done; for orderly stops. It waits for nothing that failed, for
-        nothing that others do, and for `LAST_SECONDS` at most: the rest waits in the store."""
+        """Wait until the jobs in hand are done, for an orderly stop: `LAST_SECONDS` at most.
+
+        Lanes that rest after a failure are not waited for; what is left waits in the store.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_SECONDS):
                 while self._is_running and (self._waiting | self._busy) - self._resting:
@@ -186,16 +192,16 @@ class Jobs:
             return any(await pipe.execute())
 
     async def _serve(self, kind: str, running: asyncio.TaskGroup) -> None:
-        settled = True  # what is found at the start has waited long enough
+        is_settled = True  # jobs that are found at the start have waited long enough
         while True:
             await self._wake[kind].wait()
-            if kind in self._together and not settled:
+            if kind in self._together and not is_settled:
                 await self._settle(self._wake[kind])
             self._wake[kind].clear()
-            settled = await self._take(kind, running)
+            is_settled = await self._run_waiting(kind, running)
 
     async def _settle(self, more: asyncio.Event) -> None:
-        """Wait until no *more* has come for `SETTLE_SECONDS`, `MOST_SETTLE_SECONDS` are over, or somebody hurries."""
+        """Wait until no *more* came for `SETTLE_SECONDS`, `MOST_SETTLE_SECONDS` are over, or `_hurry` is set."""
         loop = asyncio.get_running_loop()
         latest = loop.time() + MOST_SETTLE_SECONDS
         while more.is_set() and loop.time() < latest:
@@ -205,9 +211,11 @@ class Jobs:
                     await self._hurry.wait()
                     return
 
-    async def _take(self, kind: str, running: asyncio.TaskGroup) -> bool:
-        """Do what waits in the lanes of *kind*: together as far as that goes, the rest of each lane by itself. Whether
-        there was more than one look shows."""
+    async def _run_waiting(self, kind: str, running: asyncio.TaskGroup) -> bool:
+        """Run the jobs that wait in the lanes of *kind*: together if possible, the rest of each lane one by one.
+
+        Returns whether a lane has more than one page of jobs.
+        """
         lanes = sorted(lane for lane in self._waiting - self._busy if lane[1] == kind)
         self._waiting.difference_update(lanes)
         self._busy.update(lanes)
@@ -218,18 +226,18 @@ class Jobs:
         except StoreUnavailable:
             running.create_task(self._rest(lanes))
             return False
-        except Exception:  # noqa: BLE001 - which of the jobs it was shows when they are done one by one, and is said then
+        except Exception:  # noqa: BLE001 - the broken job shows, and is logged, when they run one by one
             alone = dict.fromkeys(queued or lanes, _PAGE)
         self._busy.difference_update(set(lanes) - set(alone))
         for lane, count in sorted(alone.items()):
-            # What comes meanwhile may be done together again, where there is a way to.
+            # Jobs that come meanwhile may be done together again.
             running.create_task(self._drain(lane, count if kind in self._together else None))
         full = [lane for lane, packed in queued.items() if len(packed) == _PAGE]
         self._look_at(full)
         return bool(full)
 
     async def _read(self, lanes: Sequence[Lane]) -> dict[Lane, list[str]]:
-        """The first jobs of each of *lanes* that has any."""
+        """Return the first jobs of each of *lanes* that has any."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for lane in lanes:
                 pipe.lrange(_queue(lane), 0, _PAGE - 1)
@@ -237,7 +245,7 @@ class Jobs:
         return {lane: packed for lane, packed in zip(lanes, found, strict=True) if packed}
 
     async def _do_together(self, kind: str, queued: Mapping[Lane, Sequence[str]]) -> dict[Lane, int]:
-        """Do what can be done together of *queued*; the lanes that hold what cannot, and how many jobs of it."""
+        """Do what can be done together of *queued*; return the number of jobs that are left, by lane."""
         together = self._together.get(kind)
         if together is None:
             return {lane: len(packed) for lane, packed in queued.items()}
@@ -258,7 +266,7 @@ class Jobs:
         return alone
 
     async def _drain(self, lane: Lane, most: int | None) -> None:
-        """Do what is queued in *lane*, one by one: all of it, or the first *most*."""
+        """Run the jobs of *lane* one by one: all, or the first *most*."""
         queue = _queue(lane)
         try:
             for _ in itertools.count() if most is None else range(most):
@@ -283,7 +291,7 @@ class Jobs:
             self._wake[lane[1]].set()
 
     async def _rest(self, lanes: Sequence[Lane]) -> None:
-        """Leave *lanes* alone for a while, and look at them again then."""
+        """Leave *lanes* alone for a while."""
         self._resting.update(lanes)
         await asyncio.sleep(_SWEEP_SECONDS)
         self._resting.difference_update(lanes)
@@ -291,7 +299,7 @@ class Jobs:
         self._look_at(lanes)
 
     def _is_hopeless(self, lane: Lane, packed: str) -> bool:
-        """Whether the first job of *lane* has failed for longer than an outage may last."""
+        """Return whether the first job of *lane* has failed for `GIVE_UP_SECONDS`."""
         failing, since = self._failing_since.get(lane, ("", 0.0))
         now = asyncio.get_running_loop().time()
         if failing != packed:
@@ -300,7 +308,7 @@ class Jobs:
         return now - since > GIVE_UP_SECONDS
 
     async def _do(self, job: Job) -> None:
-        """Run *job*. Raises `_Later` where it may succeed later; any other failure is said aloud and final."""
+        """Run *job*. Raises `_Later` if it may succeed later; any other failure is logged and final."""
         with about(workspace_id=job.key.workspace_id, context_id=job.key.context_id, turn_id=job.turn_id):
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:

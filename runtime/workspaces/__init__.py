@@ -1,4 +1,8 @@
-"""Workspaces (tenants), the platform places that belong to them, and what holds in a place."""
+"""Workspaces (tenants), the platform places that belong to them, and the settings of a place.
+
+`Workspaces` registers tenants and routes messages to them, `Places` keeps settings, `ConversationList` the
+conversations of the chat page.
+"""
 
 from runtime.workspaces.conversations import ConversationList
 from runtime.workspaces.places import (
@@ -16,6 +20,7 @@ from runtime.workspaces.workspaces import (
     UnknownWorkspace,
     WorkspaceInSettings,
     Workspaces,
+    console_workspace,
     install_sample,
     make_document_folder,
 )
@@ -34,6 +39,7 @@ __all__ = [
     "UnknownWorkspace",
     "WorkspaceInSettings",
     "Workspaces",
+    "console_workspace",
     "install_sample",
     "make_document_folder",
 ]

@@ -1,4 +1,4 @@
-"""The conversations of each person on the chat page, with their titles.
+"""Lists the conversations of each person on the chat page, with their titles.
 
 Key (owner ``conversations``, under the workspace's tag): ``titles`` and the person, a hash by conversation. The field
 `ADOPTED` says that conversations from before there was this list were looked for.
@@ -25,58 +25,60 @@ _FORMAT = 1
 
 
 class ConversationList:
-    """Raises `connectors.message.StoreUnavailable` throughout. ``at`` is in seconds since the epoch."""
+    """The list of each person. All methods raise `connectors.message.StoreUnavailable`; times are epoch seconds."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def all(self, workspace_id: str, person: str) -> tuple[list[Conversation], bool]:
-        """The conversations of *person*, the last used first, and whether former ones were looked for."""
+        """Return the conversations of *person*, the last used first, and whether `adopted` was called."""
         stored: Any = await self._redis.hgetall(_key(workspace_id, person))
-        found = [_conversation(str(one), text) for one, text in stored.items() if one != ADOPTED]
-        return sorted(found, key=lambda one: one.at, reverse=True), ADOPTED in stored
+        found = [_conversation(str(name), text) for name, text in stored.items() if name != ADOPTED]
+        return sorted(found, key=lambda conversation: conversation.at, reverse=True), ADOPTED in stored
 
     async def adopted(self, workspace_id: str, person: str) -> None:
-        """Former conversations of *person* were looked for."""
+        """Store that conversations of *person* from before there was this list were looked for."""
         await self._redis.hset(_key(workspace_id, person), ADOPTED, pack(_FORMAT))
 
     async def get(self, key: ConversationKey) -> Conversation | None:
-        whose, conversation = place(key)
-        stored: Any = await self._redis.hget(_key(key.workspace_id, whose), conversation)
+        _, conversation = place(key)
+        stored = await self._load(key)
         return _conversation(conversation, stored) if stored else None
 
     async def keep(self, key: ConversationKey, title: str, at: float, message_id: str = "") -> Conversation:
-        """*message_id*: the message from which the title comes; empty for one that was chosen."""
-        whose, conversation = place(key)
+        """Store a conversation with its title, which comes from the message *message_id*, or was chosen by a person."""
+        person, conversation = place(key)
         words = " ".join(title.split()) or UNTITLED
         short = words if len(words) <= TITLE_CHARACTERS else f"{words[: TITLE_CHARACTERS - 1].rstrip()}…"
         stored = pack(_FORMAT, title=short, at=at, message=message_id)
-        await self._redis.hset(_key(key.workspace_id, whose), conversation, stored)
+        await self._redis.hset(_key(key.workspace_id, person), conversation, stored)
         return _conversation(conversation, stored)
 
     async def say(self, key: ConversationKey, message_id: str, title: str, at: float) -> Conversation:
-        """Something was said at *at*; where there is no title yet, it is *title*."""
-        whose, conversation = place(key)
-        stored: Any = await self._redis.hget(_key(key.workspace_id, whose), conversation)
-        known = unpack(stored, _FORMAT, "a title") if stored else {}
-        if known.get("title", UNTITLED) == UNTITLED:
+        """Store that something was said at *at*; *title* becomes the title if there is none yet."""
+        stored = await self._load(key)
+        fields = unpack(stored, _FORMAT, "a title") if stored else {}
+        if fields.get("title", UNTITLED) == UNTITLED:
             return await self.keep(key, title, at, message_id)
-        return await self.keep(key, known["title"], at, known.get("message", ""))
+        return await self.keep(key, fields["title"], at, fields.get("message", ""))
 
     async def delete(self, key: ConversationKey) -> None:
         if key.connector == NAME:
-            whose, conversation = place(key)
-            await self._redis.hdel(_key(key.workspace_id, whose), conversation)
+            person, conversation = place(key)
+            await self._redis.hdel(_key(key.workspace_id, person), conversation)
 
     async def forget(self, key: ConversationKey, message_ids: Collection[str]) -> None:
-        """Take a title away that comes from one of these messages."""
+        """Remove the title if it comes from one of these messages."""
         if key.connector != NAME:
             return
-        whose, conversation = place(key)
-        stored: Any = await self._redis.hget(_key(key.workspace_id, whose), conversation)
-        known = unpack(stored, _FORMAT, "a title") if stored else {}
-        if known.get("message") in message_ids:
-            await self.keep(key, UNTITLED, known["at"])
+        stored = await self._load(key)
+        fields = unpack(stored, _FORMAT, "a title") if stored else {}
+        if fields.get("message") in message_ids:
+            await self.keep(key, UNTITLED, fields["at"])
+
+    async def _load(self, key: ConversationKey) -> Any:
+        person, conversation = place(key)
+        return await self._redis.hget(_key(key.workspace_id, person), conversation)
 
 
 def _conversation(conversation: str, stored: str | bytes) -> Conversation:

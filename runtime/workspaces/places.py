@@ -1,5 +1,5 @@
-"""What was settled for single places of the platforms: when the bot answers there, which model it asks, what it does
-with messages that arrive while it answers, and whether replies end with their sources.
+"""Settings of single places: when the bot answers there, which model it asks first, what it does with messages that
+arrive while it answers, and whether replies end with their sources.
 
 Keys (owner ``places``, under the workspace's tag): ``settled``, a hash of place to its settings. A place is a context
 id (``slack:C1/1712.0001``), a route key (``slack:T1/C1``), or ``*`` for the whole workspace.
@@ -21,21 +21,21 @@ _OWNER = "places"
 _FORMAT = 1
 
 Answering = Literal["addressed", "all", "never"]
-"""In a group: what is addressed to the bot, everything, or nothing (commands always are)."""
+"""What the bot answers in a group: what is addressed to it, everything, or nothing; commands always."""
 QueueMode = Literal["collect", "interrupt", "followup"]
-"""What arrives while an answer is made is answered together in the next turn (``collect``), made part of this one,
-which begins again (``interrupt``), or answered one by one (``followup``)."""
+"""Messages that arrive while an answer is written are answered together in the next turn (``collect``), become part of
+this turn, which begins again (``interrupt``), or are answered one by one (``followup``)."""
 QUEUE_MODES: tuple[QueueMode, ...] = get_args(QueueMode)
 EVERYWHERE = "*"
-"""The place that stands for all of a workspace."""
+"""The place that stands for the whole workspace."""
 MAX_PLACE_CHARACTERS = 1000
-"""Of a place that a program names."""
+"""The longest place that a program may name."""
 ANSWERING: tuple[Answering, ...] = get_args(Answering)
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What holds in a place; None where nothing was settled, so that the settings decide."""
+    """The settings of a place; None leaves a field to the next larger place, and at last to the configuration."""
 
     answering: Answering | None = None
     model: str | None = None
@@ -46,73 +46,65 @@ class Settled:
 
 
 class Places:
-    """The settings of all places. Raises `connectors.message.StoreUnavailable` throughout."""
+    """The settings of all places. All methods raise `connectors.message.StoreUnavailable`."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def of_message(self, key: ConversationKey, message: InboundMessage) -> Settled:
-        """What holds where *message* was said: each setting as the most specific place has it. One round trip.
+        """Return the settings for *message*: each field from the most specific place that sets it.
 
         Raises `runtime.stores.NewerFormat`.
         """
-        settled = Settled()
-        for one in await self._stored(key.scope, tuple(dict.fromkeys((key.context_id, *message.routes, EVERYWHERE)))):
-            settled = Settled(
-                answering=one.answering if settled.answering is None else settled.answering,
-                model=one.model if settled.model is None else settled.model,
-                queue=one.queue if settled.queue is None else settled.queue,
-                sources=one.sources if settled.sources is None else settled.sources,
-            )
-        return settled
+        places = tuple(dict.fromkeys((key.context_id, *message.routes, EVERYWHERE)))
+        fields: dict[str, Any] = {}
+        for settings in reversed(await self._load(key.scope, places)):
+            fields |= {name: value for name, value in asdict(settings).items() if value is not None}
+        return Settled(**fields)
 
     async def get(self, scope: Scope, place: str) -> Settled:
-        """What was settled for *place* itself. Raises `runtime.stores.NewerFormat`."""
-        (found,) = await self._stored(scope, (place,))
-        return found
+        """Return the settings of *place* itself. Raises `runtime.stores.NewerFormat`."""
+        (settings,) = await self._load(scope, (place,))
+        return settings
 
     async def put(self, scope: Scope, place: str, settled: Settled) -> None:
-        """Let *settled* hold in *place*; nothing settled forgets the place."""
+        """Store the settings of *place*; empty ones are deleted."""
         if settled == Settled():
             await self._redis.hdel(_key(scope), place)
             return
         await self._redis.hset(_key(scope), place, pack(_FORMAT, **asdict(settled)))
 
     async def settle(self, key: ConversationKey, message: InboundMessage, **changes: Any) -> str:
-        """Change fields of `Settled` for the place in which *message* was said; that place.
-
-        For a thread that is its channel, where the platform names it so in ``routes``. Of two changes at the same
-        moment the later one wins.
-        """
+        """Change fields of `Settled` for the place of *message* (`place_of`), and return that place."""
         place = place_of(key, message)
         await self.put(key.scope, place, replace(await self.get(key.scope, place), **changes))
         if place != key.context_id:
-            # What was settled for the conversation itself would hide it.
+            # Settings of the conversation itself would hide the change.
             own = await self.get(key.scope, key.context_id)
             if own != Settled():
                 await self.put(key.scope, key.context_id, replace(own, **dict.fromkeys(changes)))
         return place
 
     async def all(self, scope: Scope) -> dict[str, Settled]:
-        """Every place of a workspace for which something was settled, by name."""
+        """Return the settings of all places of a workspace that have any, by name."""
         stored: Any = await self._redis.hgetall(_key(scope))
-        return {place: _unpacked(stored[place]) for place in sorted(stored)}
+        return {place: _unpack(stored[place]) for place in sorted(stored)}
 
     async def forget_workspace(self, scope: Scope) -> None:
-        """Drop what was settled in a workspace that is deleted."""
+        """Delete the settings of a workspace that is deleted."""
         await self._redis.delete(_key(scope))
 
-    async def _stored(self, scope: Scope, places: tuple[str, ...]) -> list[Settled]:
+    async def _load(self, scope: Scope, places: tuple[str, ...]) -> list[Settled]:
         stored: Any = await self._redis.hmget(_key(scope), list(places))
-        return [_unpacked(one) for one in stored]
+        return [_unpack(text) for text in stored]
 
 
 def place_of(key: ConversationKey, message: InboundMessage) -> str:
-    """The place that people mean by "here": the most specific route, else the conversation itself."""
+    """Return the place that people mean by "here": the most specific route, else the conversation itself."""
     return message.routes[0] if message.routes else key.context_id
 
 
-def _unpacked(text: str | None) -> Settled:
+def _unpack(text: str | None) -> Settled:
     if text is None:
         return Settled()
     fields = unpack(text, _FORMAT, "a place's settings")

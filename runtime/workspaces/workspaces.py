@@ -1,8 +1,7 @@
-"""Tenants, and which platform places belong to them.
+"""Registers workspaces (tenants) and the routes of platform places to them.
 
-Keys (owner ``workspaces``, tag ``{workspaces}``): ``records``, a hash of workspace id to record, and
-``routes``, a hash of route key to workspace id. Routes and workspaces that the settings name count as
-well, and win.
+Keys (owner ``workspaces``, tag ``{workspaces}``): ``records``, a hash of workspace id to record, and ``routes``, a hash
+of route key to workspace id. Workspaces and routes in the settings count as well, and win.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,29 +49,29 @@ log = structlog.get_logger()
 
 
 class UnknownWorkspace(AgentRuntimeError):
-    """A workspace was named that does not exist; the text says how to create it."""
+    """There is no workspace of that id; the text says how to create it."""
 
     code = "unknown_workspace"
     user_text = "There is no such workspace."
 
     def __init__(self, workspace_id: str, known: Iterable[str] = ()) -> None:
         close = difflib.get_close_matches(workspace_id, list(known), 1)
-        meant = f". Did you mean {close[0]}? If not," if close else ";"
+        hint = f". Did you mean {close[0]}? If not," if close else ";"
         super().__init__(
-            f"no workspace {workspace_id!r}{meant} `agent-runtime workspace create {workspace_id}` creates it"
+            f"no workspace {workspace_id!r}{hint} `agent-runtime workspace create {workspace_id}` creates it"
         )
         self.workspace_id = workspace_id
 
 
 class WorkspaceInSettings(AgentRuntimeError):
-    """A workspace or route cannot be changed here, because the settings name it."""
+    """A workspace or route cannot be changed, because the settings name it."""
 
     user_text = "This is set in the configuration. Please change it there."
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """One tenant. ``created_at`` is None for one that the settings name and nobody has used yet."""
+    """One tenant. ``created_at`` is None if only the settings name it and nobody has used it yet."""
 
     id: str
     created_at: datetime | None = None
@@ -89,71 +87,65 @@ class Route:
 
 
 class Workspaces:
-    """The register of workspaces and routes.
-
-    Every method raises `connectors.message.StoreUnavailable` when Redis cannot be reached.
-    """
+    """The register of workspaces and routes. All methods raise `connectors.message.StoreUnavailable`."""
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
         self._default = settings.default_workspace
         self._per_place = settings.workspace_per_place
         self._keeps_former = not self._per_place and "default_workspace" not in settings.model_fields_set
-        """Whether a place that has a workspace of its own, from when each place had one, stays there."""
+        """Whether a place stays in a workspace of its own, from an earlier version in which each place had one."""
         self._configured_routes = dict(settings.routes)
         self._configured = frozenset({*settings.routes.values(), self._default})
 
     async def create(self, workspace_id: str) -> bool:
-        """Make a workspace; False if it was there. Raises `InvalidWorkspaceId`."""
+        """Create a workspace; return False if it exists. Raises `InvalidWorkspaceId`."""
         check_workspace_id(workspace_id)
-        if _lives(await self._record(workspace_id)):
+        if _exists(await self._record(workspace_id)):
             return False
         record = pack(_FORMAT, created_at=datetime.now(UTC).isoformat())
-        if await self._redis.hsetnx(_RECORDS, workspace_id, record):
-            log.info("workspace.created", workspace_id=workspace_id)
-            return True
-        # Only the sample leaves a record behind when it is deleted; bring it back.
-        if _lives(await self._redis.hget(_RECORDS, workspace_id)):
-            return False
-        await self._redis.hset(_RECORDS, workspace_id, record)
+        if not await self._redis.hsetnx(_RECORDS, workspace_id, record):
+            # Another process has created it, or it is the deleted sample, whose record stays.
+            if _exists(await self._record(workspace_id)):
+                return False
+            await self._redis.hset(_RECORDS, workspace_id, record)
         log.info("workspace.created", workspace_id=workspace_id)
         return True
 
     async def exists(self, workspace_id: str) -> bool:
-        """Whether there is such a workspace; False for an id that is none."""
+        """Return whether there is such a workspace; False for an invalid id."""
         if workspace_id in self._configured:
             return True
         record = await self._record(workspace_id)
-        return _lives(record) or (workspace_id == SAMPLE and record is None)
+        return _exists(record) or (workspace_id == SAMPLE and record is None)
 
     async def _record(self, workspace_id: str) -> str | bytes | None:
         return await self._redis.hget(_RECORDS, workspace_id)
 
     async def require(self, workspace_id: str) -> str:
-        """*workspace_id* itself. Raises `UnknownWorkspace`, and `InvalidWorkspaceId` for what can be none."""
+        """Return *workspace_id* if it exists. Raises `UnknownWorkspace` and `InvalidWorkspaceId`."""
         check_workspace_id(workspace_id)
         if not await self.exists(workspace_id):
             raise UnknownWorkspace(workspace_id, [one.id for one in await self.all()])
         return workspace_id
 
     async def all(self) -> list[Workspace]:
-        """All workspaces, by id."""
+        """Return all workspaces, by id."""
         records = await self._redis.hgetall(_RECORDS)
         ids = {*map(str, records), *self._configured, SAMPLE}
         found = []
         for workspace_id in sorted(ids):
             record = records.get(workspace_id)
-            lives, created_at = (True, None) if record is None else _read(record)
-            if lives or workspace_id in self._configured:
+            exists, created_at = (True, None) if record is None else _read(record)
+            if exists or workspace_id in self._configured:
                 found.append(Workspace(workspace_id, created_at))
         return found
 
     async def delete(self, workspace_id: str) -> bool:
-        """Remove the workspace's record and the routes to it; False if there was none.
+        """Delete the workspace's record and the routes to it; return False if there is none.
 
-        What the workspace holds is not touched: the caller drops its passages from the index, its keys
-        in the other owners' care (access, directives, documents, transcripts…) and its folder. Raises
-        `WorkspaceInSettings` while the settings name it.
+        This is the last step of `runtime.ingress.remove_workspace`, which deletes what the workspace holds. Raises
+        `WorkspaceInSettings` while the settings name the workspace.
         """
         if workspace_id in self._configured:
             raise WorkspaceInSettings(
@@ -164,7 +156,7 @@ class Workspaces:
             return False
         routes = [route.place for route in await self.routes() if route.workspace_id == workspace_id]
         pipeline = self._redis.pipeline(transaction=True)
-        if workspace_id == SAMPLE:  # it exists unless something says that it was deleted
+        if workspace_id == SAMPLE:  # it exists unless its record says that it was deleted
             pipeline.hset(_RECORDS, SAMPLE, pack(_FORMAT, deleted=True))
         else:
             pipeline.hdel(_RECORDS, workspace_id)
@@ -174,14 +166,14 @@ class Workspaces:
         return True
 
     async def route(self, place: str, workspace_id: str) -> None:
-        """Let *place* belong to *workspace_id*, which is created where it is missing.
+        """Route *place* to *workspace_id*, which is created if it is missing.
 
-        Raises `InvalidWorkspaceId`, `ValueError` for a place that is no ``connector:place``, and
-        `WorkspaceInSettings` for a place that the settings route.
+        Raises `InvalidWorkspaceId`, `ValueError` if *place* is not of the form ``connector:place``, and
+        `WorkspaceInSettings` if the settings route it.
         """
         check_workspace_id(workspace_id)
-        connector, colon, rest = place.partition(":")
-        if not (connector.isascii() and connector.isalpha() and connector.islower() and colon and rest):
+        connector, colon, name = place.partition(":")
+        if not (connector.isascii() and connector.isalpha() and connector.islower() and colon and name):
             raise ValueError(f"{place!r} is not a place: write connector:place, for example slack:T123")
         if place in self._configured_routes:
             raise WorkspaceInSettings(
@@ -192,26 +184,25 @@ class Workspaces:
         log.info("workspace.routed", workspace_id=workspace_id, place=place, routed=True)
 
     async def unroute(self, place: str) -> bool:
-        """Forget the route of *place*; False if there was none (one in the settings stays)."""
+        """Delete the route of *place*; return False if there is none. A route in the settings stays."""
         if not await self._redis.hdel(_ROUTES, place):
             return False
         log.info("workspace.routed", place=place, routed=False)
         return True
 
     async def routes(self) -> list[Route]:
-        """All routes, by place; those of the settings win over stored ones for the same place."""
+        """Return all routes, by place; for the same place, the settings win."""
         stored = await self._redis.hgetall(_ROUTES)
         merged = {str(place): Route(str(place), _routed_to(value)) for place, value in stored.items()}
         merged |= {place: Route(place, to, from_settings=True) for place, to in self._configured_routes.items()}
         return [merged[place] for place in sorted(merged)]
 
     async def resolve(self, message: InboundMessage) -> str:
-        """The workspace that *message* belongs to.
+        """Return the workspace that *message* belongs to.
 
-        In order: the one that the message names (it must exist, else `UnknownWorkspace`), the most
-        specific route of its place, its own with ``WORKSPACE_PER_PLACE`` or where it has one from
-        before (see `former_places`), ``DEFAULT_WORKSPACE``. What routing names need not exist yet:
-        `create` it once something is to be kept there.
+        In order: the one that the message names (it must exist, else `UnknownWorkspace`); the most specific route of
+        its place; the place's own workspace, with ``WORKSPACE_PER_PLACE`` or from an earlier version (`former_places`);
+        ``DEFAULT_WORKSPACE``. A routed workspace need not exist yet: `create` it before something is stored there.
         """
         if message.workspace_id is not None:
             try:
@@ -224,13 +215,15 @@ class Workspaces:
     async def _unrouted(self, own: str) -> str:
         if self._per_place and own:
             return own
-        if self._keeps_former and own and _lives(await self._record(own)):
+        if self._keeps_former and own and _exists(await self._record(own)):
             return own
         return self._default
 
     async def former_places(self, place_of: Callable[[str], str | None]) -> list[Route]:
-        """Places that stay in a workspace of their own although no route says so: they had it before all places
-        shared one. *place_of* gives the place whose own workspace has a given id."""
+        """Return places that stay in a workspace of their own from an earlier version, although no route says so.
+
+        *place_of* returns the place, if any, that has the workspace of a given id for its own.
+        """
         if not self._keeps_former:
             return []
         routed = {route.place for route in await self.routes()}
@@ -240,7 +233,6 @@ class Workspaces:
     async def _routed(self, places: Sequence[str]) -> str | None:
         if not places:
             return None
-
         stored = await self._redis.hmget(_ROUTES, list(places))
         for place, value in zip(places, stored, strict=True):
             if place in self._configured_routes:
@@ -251,8 +243,10 @@ class Workspaces:
 
 
 def console_workspace(settings: Settings) -> str:
-    """The workspace of the terminal where none is named: the sample, until there are documents in
-    ``DEFAULT_WORKSPACE``. Touches the disk."""
+    """Return the terminal's workspace if none is named: the sample, until ``DEFAULT_WORKSPACE`` has documents.
+
+    Reads the disk.
+    """
     library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
     default = Scope(settings.default_workspace)
     if library.has_documents(default):
@@ -262,23 +256,23 @@ def console_workspace(settings: Settings) -> str:
 
 
 def make_document_folder(settings: Settings, workspace_id: str) -> None:
-    """So that people find the folder into which a workspace's Markdown goes. Touches the disk."""
+    """Create the folder for a workspace's Markdown, so that people find it."""
     root = Library(settings.data_dir, max_bytes=settings.document_max_bytes).root(Scope(workspace_id))
     root.mkdir(parents=True, exist_ok=True)
 
 
 async def install_sample(data_dir: Path) -> tuple[Path, ...]:
-    """Copy the sample workspace's documents and directives to *data_dir*, once; the folders it made.
+    """Copy the sample workspace's documents and directives to *data_dir*; return the new folders.
 
-    A folder that is there is left as it is, whatever is in it. Each folder appears whole or not at all.
-    Raises `OSError` when it cannot be written.
+    An existing folder is left as it is. Each folder appears whole or not at all. Raises `OSError` if it cannot be
+    written.
     """
     return await asyncio.to_thread(_install_sample, data_dir)
 
 
 def _install_sample(data_dir: Path) -> tuple[Path, ...]:
     target = data_dir / "workspaces" / SAMPLE
-    made = []
+    installed = []
     for name in _SAMPLE_FOLDERS:
         folder = target / name
         source = resources.files("runtime") / "sample" / name
@@ -297,17 +291,16 @@ def _install_sample(data_dir: Path) -> tuple[Path, ...]:
                 if folder.is_dir():  # another process was faster
                     continue
                 raise
-        made.append(folder)
-    return tuple(made)
+        installed.append(folder)
+    return tuple(installed)
 
 
-def _lives(record: str | bytes | None) -> bool:
+def _exists(record: str | bytes | None) -> bool:
     return record is not None and _read(record)[0]
 
 
-@lru_cache(maxsize=4096)  # all are listed again and again, and hardly any ever changes
 def _read(record: str | bytes) -> tuple[bool, datetime | None]:
-    """Whether the workspace of *record* lives, and since when."""
+    """Return whether the workspace of *record* exists, and since when."""
     stored = unpack(record, _FORMAT, "a workspace")
     created_at = stored.get("created_at")
     return not stored.get("deleted", False), datetime.fromisoformat(created_at) if created_at else None
