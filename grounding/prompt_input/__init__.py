@@ -77,7 +77,6 @@ from grounding.prompt_input.sections import (
 from grounding.prompt_input.tokens import (
     LineByLine,
     Recent,
-    RecentObjects,
     Remembered,
     Tokens,
     clip,
@@ -123,7 +122,6 @@ __all__ = [
     "QuotedMessage",
     "RecalledTurn",
     "Recent",
-    "RecentObjects",
     "Remembered",
     "RunContext",
     "Section",
