@@ -177,7 +177,7 @@ async def measure(knowledge: Knowledge, docs: Path, texts: Path, burst: int, imp
     while not knowledge.is_followed:
         await asyncio.sleep(0.05)
     watched = Watched(knowledge)
-    watched.begin((await knowledge.opening.ready()).index)
+    watched.begin((await knowledge.ready()).index)
     await watched.until(await write(docs, "first-", sources[:1]), "the first")
     gc.freeze()  # as in `serve`, too
     loop.take()

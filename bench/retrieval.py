@@ -25,7 +25,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,7 +35,7 @@ import numpy as np
 from bench.children import memory_mb
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.indexer import GROUP_CHUNKS, made_ahead
+from grounding.documents.indexer import GROUP_CHUNKS
 from grounding.evaluation.metrics import percentile
 from grounding.prompt_input import DegradedBlock, LineByLine, load_tokens
 from grounding.retrieval import (
@@ -98,22 +98,14 @@ def entries_of(
 
 
 async def indexed(index: PassageIndex, embedder: Embedder, texts: list[str], workspaces: int, first: int = 0) -> None:
-    """Store *texts*, numbered from *first*, some while the next are embedded, as the indexer does."""
-
-    async def made() -> AsyncGenerator[list[Entry], None]:
-        for start in range(0, len(texts), BATCH):
-            group = texts[start : start + BATCH]
-            vectors = await embedder.embed_documents(group)
-            sparse = await asyncio.to_thread(encoded, group)
-            yield await asyncio.to_thread(
-                entries_of, group, vectors, sparse, first + start, workspaces
-            )  # as there, too
-
-    async def store(entries: list[Entry]) -> None:
+    """Store *texts*, numbered from *first*, in groups, as the indexer does."""
+    for start in range(0, len(texts), BATCH):
+        group = texts[start : start + BATCH]
+        vectors = await embedder.embed_documents(group)
+        sparse = await asyncio.to_thread(encoded, group)
+        entries = await asyncio.to_thread(entries_of, group, vectors, sparse, first + start, workspaces)
         for workspace in range(workspaces):
             await index.upsert(Scope(f"w{workspace}"), entries[workspace::workspaces])
-
-    await made_ahead(made(), store)
 
 
 def by_lot(count: int, dimensions: int, seed: int) -> list[Vector]:

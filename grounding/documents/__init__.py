@@ -1,8 +1,11 @@
-"""A workspace's Markdown documents: kept, synchronised, indexed, watched."""
+"""A workspace's Markdown documents: where they are stored, how they are watched, and how they get into the index.
 
-from grounding.documents.catalogue import Catalogue, Identity, Lacks
+`Library` and `Shelf` store them, `DiskCopy` brings files and shared documents in step, `watch` yields changed files,
+`Indexer` fills a collection of passages, and `Catalogue` knows which collection answers.
+"""
+
+from grounding.documents.catalogue import Catalogue, Identity
 from grounding.documents.indexer import (
-    Exclusive,
     Indexer,
     Progress,
     Status,
@@ -11,10 +14,9 @@ from grounding.documents.indexer import (
     indexed_text_of,
     passage_of_chunk,
 )
-from grounding.documents.ledger import Backlog, Ledger
+from grounding.documents.ledger import Backlog
 from grounding.documents.library import (
     PATH_MAX_BYTES,
-    READ_DOCUMENTS,
     SUFFIXES,
     DocumentMissing,
     DocumentRefused,
@@ -28,12 +30,10 @@ from grounding.documents.library import (
     is_document_path,
 )
 from grounding.documents.sync import DiskCopy, SharedShelf
-from grounding.documents.watch import FEW, Changed, changed_documents, in_pieces, watch
+from grounding.documents.watch import Changed, changed_documents, in_pieces, watch
 
 __all__ = [
-    "FEW",
     "PATH_MAX_BYTES",
-    "READ_DOCUMENTS",
     "SUFFIXES",
     "Backlog",
     "Catalogue",
@@ -41,12 +41,9 @@ __all__ = [
     "DiskCopy",
     "DocumentMissing",
     "DocumentRefused",
-    "Exclusive",
     "FileShelf",
     "Identity",
     "Indexer",
-    "Lacks",
-    "Ledger",
     "Library",
     "Progress",
     "SharedShelf",

@@ -1,20 +1,18 @@
-"""Which collections of passages there are, and which of them answers each workspace.
+"""Which collections of passages exist, and which of them answers each workspace.
 
-Another embedding model makes another collection. While it is filled, a workspace is answered from the one before.
+Another embedding model needs another collection. While it is filled, the former one answers.
 
-Keys (owner ``documents``): under ``{index}`` ``collections``, a hash of name to `Identity`, ``idle``, a hash of name to
-the time, in seconds since the epoch, since which nobody is answered from it, and ``in_use:<name>``, which a process
-keeps for as long as it fills that collection; in the workspace's tag ``current``, the name of the collection that
-answers, ``remembered:<name>:<form of turns>``, set once all that was said and noted is in it, and ``behind:<name>``, a
-set of what it lacks.
+Keys (owner ``documents``). Under ``{index}``: ``collections``, a hash of name to `Identity`; ``idle``, a hash of name
+to the time, in seconds since the epoch, since which the collection answers no workspace. In the workspace's tag:
+``current``, the name of the collection that answers; ``remembered:<name>:<form of turns>``, ``1`` if the collection
+has all turns, context documents and records of the workspace, ``0`` while they are being put into it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import Scope, redis_key
@@ -25,27 +23,15 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 CATALOGUE_VERSION = 1
-AT_ONCE = 200
-"""Workspaces that are asked about together: the answers of more take the event loop too long."""
-IN_USE_SECONDS = 60.0
-"""How long a process that was killed keeps its collection from being dropped."""
+BATCH_WORKSPACES = 200
+"""Workspaces in one pipeline: parsing the replies for more of them would block the event loop for too long."""
 _TAG = "{index}"
 _COLLECTIONS, _IDLE = (redis_key(OWNER, _TAG, name) for name in ("collections", "idle"))
 
 
-class Lacks(StrEnum):
-    """What a collection that answers may lack, because it could not be stored there."""
-
-    DOCUMENTS = "documents"
-    TURNS = "turns"
-    CONTEXTS = "contexts"
-    """Context documents."""
-    RECORDS = "records"
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a collection was made with: all that it takes to ask it again."""
+    """The embedding model and payload format of a collection: all that is needed to open it again."""
 
     model: str
     dimensions: int
@@ -53,31 +39,37 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """The collection's name."""
+        """Return the collection's name."""
         return collection_name(self.model, self.dimensions, self.payload_version)
 
     @property
     def is_readable(self) -> bool:
-        """Whether this version understands what is stored there."""
+        """Return whether this version reads the collection's payloads."""
         return self.payload_version == PAYLOAD_VERSION
 
 
 class Catalogue:
-    """Of all workspaces. Raises `connectors.message.StoreUnavailable` throughout."""
+    """The collections of all workspaces. Every method may raise `connectors.message.StoreUnavailable`."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    async def register(self, identity: Identity) -> None:
-        """A process fills this collection: it is no longer idle."""
+    async def register(self, identity: Identity, scopes: Sequence[Scope]) -> None:
+        """Record that this collection is filled from now on.
+
+        Other collections no longer get the turns of *scopes*, so they count as incomplete.
+        """
         stored = {"v": CATALOGUE_VERSION, "model": identity.model, "dimensions": identity.dimensions}
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hset(_COLLECTIONS, identity.name, json.dumps(stored | {"payload_version": identity.payload_version}))
             pipe.hdel(_IDLE, identity.name)
             await pipe.execute()
+        for name in (await self.known()).keys() - {identity.name}:
+            for scope in scopes:
+                await self._redis.delete(_key(scope, "remembered", name, FORM))
 
     async def known(self) -> dict[str, Identity]:
-        """All collections by name, but for what a newer version wrote."""
+        """Return all collections by name, except those that a newer version registered."""
         entries = {str(name): json.loads(text) for name, text in (await self._redis.hgetall(_COLLECTIONS)).items()}
         return {
             name: Identity(entry["model"], entry["dimensions"], entry["payload_version"])
@@ -85,125 +77,83 @@ class Catalogue:
             if entry["v"] == CATALOGUE_VERSION
         }
 
-    async def keep(self, name: str) -> None:
-        """A process still fills the collection: for `IN_USE_SECONDS` it must not be dropped."""
-        await self._redis.set(_in_use(name), "1", px=round(IN_USE_SECONDS * 1000))
-
-    async def leave(self, name: str) -> None:
-        """The process fills it no more."""
-        await self._redis.delete(_in_use(name))
-
-    async def is_kept(self, name: str) -> bool:
-        """Whether some process fills it."""
-        return bool(await self._redis.exists(_in_use(name)))
-
     async def idle_since(self, name: str, now: float) -> float:
-        """Since when nobody is answered from it: *now*, if that was not known before."""
+        """Return since when the collection has answered no workspace; record *now* if it did until now."""
         await self._redis.hsetnx(_IDLE, name, repr(now))
         return float(await self._redis.hget(_IDLE, name) or now)
 
     async def idle(self) -> dict[str, float]:
-        """All that are known to be idle, and since when."""
+        """Return the collections that answer no workspace, and since when."""
         found = await self._redis.hgetall(_IDLE)
         return {str(name): float(since) for name, since in found.items()}
 
-    async def is_answering_again(self, name: str) -> None:
-        """It is not idle."""
+    async def mark_used(self, name: str) -> None:
+        """Record that the collection answers some workspace."""
         await self._redis.hdel(_IDLE, name)
 
     async def remove(self, name: str) -> None:
-        """The collection is gone."""
+        """Remove a collection that was deleted."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hdel(_COLLECTIONS, name)
             pipe.hdel(_IDLE, name)
             await pipe.execute()
 
-    async def lost(self, name: str, scopes: Sequence[Scope]) -> None:
-        """Say that the collection has nothing of the workspaces of *scopes*, which it may have had: what was said and
-        noted there counts as not put into it, and it `is_behind` until `caught_up` says that it is not. Nothing is said
-        of a workspace of which it never had anything."""
-        for scope in scopes:
-            if not await self.remembers(scope, name):
-                continue
-            await self._redis.sadd(_key(scope, "behind", name), Lacks.DOCUMENTS.value, Lacks.TURNS.value)
-            await self._redis.delete(_key(scope, "remembered", name, FORM))
-        await self._redis.delete(_everywhere(name))
-
     async def current(self, scope: Scope) -> str:
-        """The collection that answers the scope's workspace; empty before there was any."""
+        """Return the name of the collection that answers the workspace; empty if none does yet."""
         (name,) = await self.currents([scope])
         return name
 
     async def currents(self, scopes: Sequence[Scope]) -> list[str]:
-        """`current` of each of *scopes*; a round trip for some at once."""
+        """Return `current` for each of *scopes*."""
         answers: list[Any] = []
-        for start in range(0, len(scopes), AT_ONCE):
+        for start in range(0, len(scopes), BATCH_WORKSPACES):
             async with self._redis.pipeline(transaction=False) as pipe:
-                for scope in scopes[start : start + AT_ONCE]:
+                for scope in scopes[start : start + BATCH_WORKSPACES]:
                     pipe.get(_key(scope, "current"))
                 answers += await pipe.execute()
         return [str(answer or "") for answer in answers]
 
     async def claim(self, scope: Scope, name: str) -> None:
-        """Where no collection answers the workspace yet, *name* does."""
+        """Let the collection *name* answer the workspace if none does yet."""
         await self._redis.set(_key(scope, "current"), name, nx=True)
 
-    async def switch(self, scope: Scope, former: str, name: str) -> None:
-        """From now on *name* answers, in the place of *former*, which is no longer told all that is said."""
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.set(_key(scope, "current"), name)
-            pipe.delete(_key(scope, "remembered", former, FORM))
-            pipe.delete(_key(scope, "behind", former))
-            pipe.delete(_key(scope, "behind", name))
-            await pipe.execute()
-        await self._redis.delete(_everywhere(former))
+    async def switch(self, scope: Scope, name: str) -> None:
+        """Let the collection *name* answer the workspace from now on."""
+        await self._redis.set(_key(scope, "current"), name)
 
-    async def remembers(self, scope: Scope, name: str) -> bool:
-        """Whether all that was said in the workspace has been put into the collection."""
-        if await self._redis.exists(_key(scope, "remembered", name, FORM)):
-            return True
-        return bool(await self._redis.exists(_everywhere(name)))
+    async def is_complete(self, scope: Scope, name: str) -> bool:
+        """Return whether the collection has all turns, context documents and records of the workspace."""
+        return bool(await self._redis.get(_key(scope, "remembered", name, FORM)) == "1")
 
-    async def has_remembered(self, scope: Scope, name: str) -> None:
-        """Say that it has."""
+    async def is_filling(self, scope: Scope, name: str) -> bool:
+        """Return whether the turns, context documents and records of the workspace are being put into it."""
+        return bool(await self._redis.get(_key(scope, "remembered", name, FORM)) == "0")
+
+    async def mark_filling(self, scope: Scope, name: str) -> None:
+        """Record that the collection lacks some of them."""
+        await self._redis.set(_key(scope, "remembered", name, FORM), "0")
+
+    async def mark_complete(self, scope: Scope, name: str) -> None:
+        """Record that the collection has all of them."""
         await self._redis.set(_key(scope, "remembered", name, FORM), "1")
-        await self.caught_up(scope, name, Lacks.TURNS)
 
     async def documents(self, scope: Scope, name: str) -> int:
-        """How many documents of the workspace are in the collection."""
+        """Return how many documents of the workspace are in the collection."""
         return await Ledger(self._redis, name).documents(scope)
 
-    async def fell_behind(self, scope: Scope, name: str, lacks: Lacks) -> None:
-        """Something could not be stored in the collection that answers."""
-        await self._redis.sadd(_key(scope, "behind", name), lacks.value)
-        if lacks is not Lacks.DOCUMENTS:
-            await self._redis.delete(_key(scope, "remembered", name, FORM))
-            await self._redis.delete(_everywhere(name))
-
-    async def caught_up(self, scope: Scope, name: str, lacks: Lacks) -> None:
-        """It has it all now."""
-        await self._redis.srem(_key(scope, "behind", name), lacks.value)
-
-    async def is_behind(self, scope: Scope, name: str, *lacks: Lacks) -> bool:
-        """Whether it lacks some of those."""
-        found: Any = await self._redis.smismember(_key(scope, "behind", name), [one.value for one in lacks])
-        return any(found)
-
     async def forget(self, scope: Scope, name: str) -> None:
-        """The collection holds nothing of the workspace any more."""
+        """Record that the collection has nothing of the workspace."""
         await Ledger(self._redis, name).forget(scope)
-        for what in (("remembered", name, FORM), ("behind", name)):  # one by one: see `Ledger.forget`
-            await self._redis.delete(_key(scope, *what))
+        await self._redis.delete(_key(scope, "remembered", name, FORM))
+
+    async def lose(self, name: str, scopes: Collection[Scope]) -> None:
+        """Record that the collection, which was filled before, is missing: it has to be filled again."""
+        for scope in scopes:
+            had_turns = await self.is_complete(scope, name)
+            await self.forget(scope, name)
+            if had_turns:
+                await self.mark_filling(scope, name)
 
 
 def _key(scope: Scope, *parts: str) -> str:
     return redis_key(OWNER, scope.tag, *parts)
-
-
-def _in_use(name: str) -> str:
-    return redis_key(OWNER, _TAG, "in_use", name)
-
-
-def _everywhere(name: str) -> str:
-    """What former versions set for all workspaces at once."""
-    return redis_key(OWNER, _TAG, "remembered", name, FORM)

@@ -1,8 +1,9 @@
-"""What the index holds of each workspace, written down in Redis after the index has it.
+"""Records in Redis which documents wait to be indexed (`Backlog`) and what an index has of them (`Ledger`).
 
-Keys (owner ``documents``, in the workspace's tag), each for one collection: ``registry:<collection>`` a hash of path to
-`grounding.documents.ledger.Registered`; ``skipped:<collection>`` a hash of path to why a file is no document;
-``status:<collection>`` the lag of the last change.
+Keys (owner ``documents``, in the workspace's tag): ``backlog``, a sorted set of paths by the time of the last change,
+in seconds since the epoch. For each collection: ``registry:<collection>``, a hash of path to `Registered`;
+``skipped:<collection>``, a hash of path to why a file is no document; ``status:<collection>``, the lag of the last
+change. The ledger is written after the index, so that an interrupted run is continued by the next one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import AgentRuntimeError, Scope, redis_key
@@ -20,25 +21,20 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# ---- backlog ----
-#
-# Documents that changed and are not yet in the index as they are, and since when.
-#
-# Key (owner ``documents``, in the workspace's tag): ``backlog``, a sorted set of paths by the time of the last change,
-# in seconds since the epoch. It outlives the process: what was not finished is found here by the next.
-
-
 OWNER = "documents"
-_AT_ONCE = 250
+REGISTRY_VERSION = 1
+_BATCH = 250
 
-# What changed again in the meantime stays.
-_DONE = """
-local gone = 0
+# A path that changed again in the meantime keeps waiting.
+_REMOVE_DONE = """
+local removed = 0
 for at = 1, #ARGV, 2 do
   local since = redis.call('ZSCORE', KEYS[1], ARGV[at])
-  if since and tonumber(since) <= tonumber(ARGV[at + 1]) then gone = gone + redis.call('ZREM', KEYS[1], ARGV[at]) end
+  if since and tonumber(since) <= tonumber(ARGV[at + 1]) then
+    removed = removed + redis.call('ZREM', KEYS[1], ARGV[at])
+  end
 end
-return gone
+return removed
 """
 
 
@@ -51,60 +47,53 @@ class Waiting:
 
 
 class Backlog:
-    """Of all workspaces. Raises `connectors.message.StoreUnavailable` throughout."""
+    """The documents that changed and are not yet indexed. Every method may raise
+    `connectors.message.StoreUnavailable`."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._done = redis.register_script(_DONE)
+        self._remove_done = redis.register_script(_REMOVE_DONE)
 
     async def add(self, scope: Scope, paths: Collection[str], at: float) -> None:
-        """*paths* changed *at* that time."""
+        """Record that *paths* changed *at* that time."""
         ordered = sorted(paths)
-        for start in range(0, len(ordered), _AT_ONCE):
-            await self._redis.zadd(key(scope), dict.fromkeys(ordered[start : start + _AT_ONCE], at))
+        for start in range(0, len(ordered), _BATCH):
+            await self._redis.zadd(backlog_key(scope), dict.fromkeys(ordered[start : start + _BATCH], at))
 
     async def since(self, scope: Scope, paths: Sequence[str]) -> dict[str, float]:
-        """When those of *paths* that wait changed."""
-        found: Any = await self._redis.zmscore(key(scope), list(paths)) if paths else []
+        """Return the time of the last change of those *paths* that wait."""
+        found: Any = await self._redis.zmscore(backlog_key(scope), list(paths)) if paths else []
         return {path: float(at) for path, at in zip(paths, found, strict=True) if at is not None}
 
     async def done(self, scope: Scope, since: Mapping[str, float]) -> None:
-        """Those are as they were at the time that `since` told; what changed after that goes on waiting."""
+        """Remove paths that are indexed as they were at the time that `since` returned."""
         flat = [part for path, at in since.items() for part in (path, repr(at))]
-        for start in range(0, len(flat), 2 * _AT_ONCE):
-            await self._done(keys=[key(scope)], args=flat[start : start + 2 * _AT_ONCE])
+        for start in range(0, len(flat), 2 * _BATCH):
+            await self._remove_done(keys=[backlog_key(scope)], args=flat[start : start + 2 * _BATCH])
 
     async def paths(self, scope: Scope, most: int) -> list[str]:
-        """Those that wait longest, at most so many."""
-        found: Any = await self._redis.zrange(key(scope), 0, most - 1)
+        """Return at most so many paths, those that wait longest."""
+        found: Any = await self._redis.zrange(backlog_key(scope), 0, most - 1)
         return [str(path) for path in found]
 
     async def waiting(self, scopes: Sequence[Scope]) -> list[Waiting]:
-        """How much waits in each of *scopes*; one round trip."""
+        """Return how much waits in each of *scopes*, in one round trip."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for scope in scopes:
-                pipe.zcard(key(scope))
-                pipe.zrange(key(scope), 0, 0, withscores=True)
+                pipe.zcard(backlog_key(scope))
+                pipe.zrange(backlog_key(scope), 0, 0, withscores=True)
             answers: Any = await pipe.execute() if scopes else []
         pairs = zip(answers[::2], answers[1::2], strict=True)
         return [Waiting(int(count), float(first[0][1]) if first else 0.0) for count, first in pairs]
 
     async def forget(self, scope: Scope) -> None:
-        """Nothing waits in the workspace any more."""
-        await self._redis.delete(key(scope))
+        """Remove everything that waits in the workspace."""
+        await self._redis.delete(backlog_key(scope))
 
 
-def key(scope: Scope) -> str:
-    """The sorted set of the scope's workspace."""
+def backlog_key(scope: Scope) -> str:
+    """Return the key of the workspace's backlog."""
     return redis_key(OWNER, scope.tag, "backlog")
-
-
-# ---- registry ----
-#
-# What the index holds, document by document, as it is written down in Redis. Pure.
-
-
-REGISTRY_VERSION = 1
 
 
 class RegistryTooNew(AgentRuntimeError):
@@ -113,7 +102,7 @@ class RegistryTooNew(AgentRuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A document as the index has it: hash of its text, how it was cut and embedded, and the file it came from."""
+    """A document as the index has it: hash of its text, how it was cut and embedded, and size and time of its file."""
 
     sha256: str
     fingerprint: str
@@ -122,21 +111,12 @@ class Registered:
     modified_ns: int
 
     def to_json(self) -> str:
-        """As it is stored."""
-        return json.dumps(
-            {
-                "v": REGISTRY_VERSION,
-                "sha256": self.sha256,
-                "fingerprint": self.fingerprint,
-                "chunks": self.chunks,
-                "size_bytes": self.size_bytes,
-                "modified_ns": self.modified_ns,
-            }
-        )
+        """Return the stored form."""
+        return json.dumps({"v": REGISTRY_VERSION, **asdict(self)})
 
     @classmethod
     def from_json(cls, text: str) -> Registered:
-        """The inverse of `to_json`. Raises `RegistryTooNew` for a format that this version does not know."""
+        """Parse the stored form. Raises `RegistryTooNew` if its version is unknown."""
         stored = json.loads(text)
         if stored.get("v") != REGISTRY_VERSION:
             raise RegistryTooNew(
@@ -148,117 +128,75 @@ class Registered:
         )
 
 
-def pending(
-    registry: Mapping[str, Registered],
-    skipped: Mapping[str, Skipped],
-    there: Collection[Found],
-    unfit: Collection[Skipped],
-    fingerprint: str,
-) -> set[str]:
-    """Documents that are new, changed, gone, or cut and embedded otherwise than they would be now; and what is no
-    document, or no longer none, without that being known."""
-    # A name that is none of a document's is seen at once: whatever lies there now is no longer left out for it.
-    named = {path: item for path, item in skipped.items() if item.why != "name"}
-    waiting = {item.path for item in there if not _is_known(item, registry.get(item.path), fingerprint)}
-    waiting -= {item.path for item in there if _looks_like(item, named.get(item.path))}
-    waiting |= {item.path for item in unfit if not _looks_like(item, skipped.get(item.path))}
-    here = {item.path for item in there} | {item.path for item in unfit}
-    return waiting | (registry.keys() - here) | (skipped.keys() - here)
-
-
-def _is_known(found: Found, known: Registered | None, fingerprint: str) -> bool:
-    if known is None or known.fingerprint != fingerprint:
-        return False
-    if found.sha256:
-        return known.sha256 == found.sha256
-    return (known.size_bytes, known.modified_ns) == (found.size_bytes, found.modified_ns)
-
-
-def _looks_like(found: Found | Skipped, known: Skipped | None) -> bool:
-    return known is not None and (known.size_bytes, known.modified_ns) == (found.size_bytes, found.modified_ns)
-
-
-# ---- ledger ----
-
-
-_IN_FOLDERS = ("*.[mM][dD]/*", "*.[tT][xX][tT]/*")
-"""Paths in folders that are named like documents (`grounding.documents.library.SUFFIXES`), as Redis compares them."""
-
-
 class Ledger:
-    """Of one *collection*. Raises `connectors.message.StoreUnavailable` throughout, and where it reads entries
-    `grounding.documents.ledger.RegistryTooNew`."""
+    """What one *collection* has of the documents.
+
+    Every method may raise `connectors.message.StoreUnavailable`; those that read entries raise `RegistryTooNew` too.
+    """
 
     def __init__(self, redis: Redis, collection: str) -> None:
         self._redis = redis
         self._collection = collection
 
     async def entries(self, scope: Scope, paths: Sequence[str]) -> dict[str, Registered]:
-        """Those of *paths* that the index has."""
+        """Return the entries of those *paths* that the index has."""
         found: Any = await self._redis.hmget(self._key(scope, "registry"), list(paths)) if paths else []
         return {path: Registered.from_json(entry) for path, entry in zip(paths, found, strict=True) if entry}
 
     async def all(self, scope: Scope) -> dict[str, Registered]:
-        """Everything that the index has."""
+        """Return all entries by path."""
         stored = await self._redis.hgetall(self._key(scope, "registry"))
-        return await asyncio.to_thread(_registered, stored)  # thousands take the event loop too long
+        return await asyncio.to_thread(_parse_entries, stored)  # thousands would block the event loop
 
     async def paths(self, scope: Scope) -> set[str]:
-        """The paths of `all`, whatever the form of their entries."""
+        """Return the paths of all entries, whatever their version."""
         return {str(path) for path in await self._redis.hkeys(self._key(scope, "registry"))}
 
-    async def some(self, scope: Scope, paths: Sequence[str]) -> set[str]:
-        """Those of *paths* that the index has, whatever the form of their entries."""
+    async def registered(self, scope: Scope, paths: Sequence[str]) -> set[str]:
+        """Return those *paths* that have an entry, whatever its version."""
         found: Any = await self._redis.hmget(self._key(scope, "registry"), list(paths)) if paths else []
         return {path for path, entry in zip(paths, found, strict=True) if entry is not None}
 
-    async def inside_documents(self, scope: Scope) -> set[str]:
-        """Those of `paths` that lie in a folder which is named like a document."""
-        name = self._key(scope, "registry")
-        found: set[str] = set()
-        for pattern in _IN_FOLDERS:  # the store compares: thousands of names take the event loop too long
-            async for path, _ in self._redis.hscan_iter(name, match=pattern, count=1000):
-                found.add(str(path))
-        return found
-
     async def documents(self, scope: Scope) -> int:
-        """How many the index has."""
+        """Return how many documents the index has."""
         return int(await self._redis.hlen(self._key(scope, "registry")))
 
     async def record(
         self, scope: Scope, stored: Mapping[str, Registered], skipped: Collection[Skipped], gone: Collection[str]
     ) -> None:
-        """The index now has *stored*, and neither *skipped* nor *gone*. In one step."""
-        registry, names = self._key(scope, "registry"), self._key(scope, "skipped")
-        absent = {*gone, *(one.path for one in skipped)}
+        """Record in one step that the index has *stored*, and neither *skipped* nor *gone*."""
+        registry, reasons = self._key(scope, "registry"), self._key(scope, "skipped")
+        reason_of = {item.path: item for item in skipped}
+        absent = {*gone, *reason_of}
+        if not stored and not absent:
+            return
         async with self._redis.pipeline(transaction=True) as pipe:
             if stored:
                 pipe.hset(registry, mapping={path: entry.to_json() for path, entry in stored.items()})
             if absent:
                 pipe.hdel(registry, *absent)
-            if forgotten := (set(gone) | stored.keys()) - {one.path for one in skipped}:
-                pipe.hdel(names, *forgotten)
-            if skipped:
-                pipe.hset(names, mapping={one.path: _packed(one) for one in skipped})
-            if stored or absent:
-                await pipe.execute()
+            if obsolete := ({*gone} | stored.keys()) - reason_of.keys():
+                pipe.hdel(reasons, *obsolete)
+            if reason_of:
+                pipe.hset(reasons, mapping={path: _pack_skipped(item) for path, item in reason_of.items()})
+            await pipe.execute()
 
     async def skipped(self, scope: Scope) -> dict[str, Skipped]:
-        """Files that are no documents, by path."""
+        """Return the files that are no documents, by path."""
         stored = await self._redis.hgetall(self._key(scope, "skipped"))
-        return {str(path): _unpacked(str(path), str(entry)) for path, entry in stored.items()}
+        return {str(path): _parse_skipped(str(path), str(entry)) for path, entry in stored.items()}
 
-    async def keep_lag(self, scope: Scope, lag_ms: int) -> None:
-        """Milliseconds from the last change to when it could be found."""
+    async def set_lag(self, scope: Scope, lag_ms: int) -> None:
+        """Store the milliseconds from the last change until it could be found."""
         await self._redis.hset(self._key(scope, "status"), mapping={"v": REGISTRY_VERSION, "lag_ms": lag_ms})
 
     async def lag_ms(self, scope: Scope) -> int:
-        """What `keep_lag` kept last; 0 before."""
+        """Return the lag of the last change; 0 if there was none."""
         return int(await self._redis.hget(self._key(scope, "status"), "lag_ms") or 0)
 
     async def forget(self, scope: Scope) -> None:
-        """The index has nothing of the workspace any more."""
-        # One by one: no command may name several keys on every kind of store.
+        """Record that the index has nothing of the workspace."""
+        # One by one: a cluster takes no command with several keys.
         for name in ("registry", "skipped", "status"):
             await self._redis.delete(self._key(scope, name))
 
@@ -266,14 +204,50 @@ class Ledger:
         return redis_key(OWNER, scope.tag, name, self._collection)
 
 
-def _registered(stored: Mapping[Any, Any]) -> dict[str, Registered]:
+def pending(
+    registry: Mapping[str, Registered],
+    skipped: Mapping[str, Skipped],
+    found: Collection[Found],
+    unfit: Collection[Skipped],
+    fingerprint: str,
+) -> set[str]:
+    """Return the paths that have to be looked at, judged by hash or by size and time.
+
+    These are documents that are new, changed, gone, or were cut and embedded otherwise than with *fingerprint*; and
+    files that became, or ceased to be, no documents. *found* and *unfit* are all files that there are.
+    """
+    waiting = {
+        item.path
+        for item in found
+        if not _is_indexed(item, registry.get(item.path), fingerprint) and not _looks_like(item, skipped.get(item.path))
+    }
+    waiting |= {item.path for item in unfit if not _looks_like(item, skipped.get(item.path))}
+    here = {item.path for item in found} | {item.path for item in unfit}
+    return waiting | (registry.keys() - here) | (skipped.keys() - here)
+
+
+def _is_indexed(found: Found, entry: Registered | None, fingerprint: str) -> bool:
+    if entry is None or entry.fingerprint != fingerprint:
+        return False
+    if found.sha256:
+        return entry.sha256 == found.sha256
+    return (entry.size_bytes, entry.modified_ns) == (found.size_bytes, found.modified_ns)
+
+
+def _looks_like(found: Found | Skipped, known: Skipped | None) -> bool:
+    return known is not None and (known.size_bytes, known.modified_ns) == (found.size_bytes, found.modified_ns)
+
+
+def _parse_entries(stored: Mapping[Any, Any]) -> dict[str, Registered]:
     return {str(path): Registered.from_json(str(entry)) for path, entry in stored.items()}
 
 
-def _packed(one: Skipped) -> str:
-    return json.dumps({"v": REGISTRY_VERSION, "why": one.why, "bytes": one.size_bytes, "modified_ns": one.modified_ns})
+def _pack_skipped(item: Skipped) -> str:
+    return json.dumps(
+        {"v": REGISTRY_VERSION, "why": item.why, "bytes": item.size_bytes, "modified_ns": item.modified_ns}
+    )
 
 
-def _unpacked(path: str, text: str) -> Skipped:
+def _parse_skipped(path: str, text: str) -> Skipped:
     stored = json.loads(text)
     return Skipped(path, stored["why"], stored["bytes"], stored["modified_ns"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from connectors.message import ConversationKey, Scope, StoreUnavailable, Superseded
-from grounding.documents import Lacks, Progress, Skipped
+from grounding.documents import Progress, Skipped
 from grounding.memory.context_document import ContextDocuments
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from grounding.retrieval import Turns as TurnIndex
@@ -29,7 +29,7 @@ Tells = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class Reindexed:
-    """What was put into the index anew, over all workspaces that were asked for."""
+    """How much was put into the index again, over all workspaces."""
 
     documents: int = 0
     chunks: int = 0
@@ -43,7 +43,7 @@ class Reindexed:
 
 @dataclass(slots=True)
 class Restored:
-    """What was, or with a dry run would be, put back into the transcripts. ``refused`` are files that were not read."""
+    """How much was put back into the transcripts, or would be in a dry run. ``refused`` files were not read."""
 
     files: int = 0
     conversations: int = 0
@@ -53,7 +53,7 @@ class Restored:
 
 
 class Rebuilding:
-    """Of one workspace at a time. All of it can be done while people talk, interrupted, and done again."""
+    """Rebuilds one workspace at a time. It can be done while people talk, be interrupted, and be done again."""
 
     def __init__(
         self,
@@ -73,12 +73,11 @@ class Rebuilding:
         self._filling = asyncio.Lock()
 
     async def reindex(self, scope: Scope, done: Reindexed, tell: Tells) -> None:
-        """Cut and embed all documents, context documents, records, material and remembered turns anew; they can be
-        found meanwhile. Adds to *done*.
+        """Embed all documents, context documents, records, material and turns again, and add to *done*.
 
-        Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` and `OSError`.
+        They can be found meanwhile. Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` and `OSError`.
         """
-        target = await self._knowledge.opening.ready()
+        target = await self._knowledge.ready()
         await target.index.ensure()  # somebody may have deleted it
         synced = await self._knowledge.sync(scope, None, tell, fresh=True)
         done.documents += synced.documents
@@ -93,13 +92,12 @@ class Rebuilding:
             done.turns += await self._remember_all(target.turns, key)
             done.conversations += 1
             tell(Progress(number, len(conversations), key.context_id))
-        await self._knowledge.catalogue.caught_up(scope, target.name, Lacks.TURNS)
+        await self._knowledge.catalogue.mark_complete(scope, target.name)
 
     async def fill_new_index(self) -> None:
-        """Remember all that was said and noted, once in each workspace for each collection of the index: another
-        embedding model has another. What was said, and records, are put into it again if it has none of them.
+        """Put turns, context documents and records into the collection, once for each workspace and collection.
 
-        It goes on until it is done, whatever is away or breaks meanwhile; begun again it does no harm.
+        It is tried again until it succeeds, and is done again if the collection lost them.
         """
         await self._knowledge.opened()
         wait, longest = _RETRY_SECONDS
@@ -113,90 +111,89 @@ class Rebuilding:
             wait = min(wait * 2, longest)
 
     async def _fill_workspaces(self) -> bool:
-        """`fill_workspace` of all; whether all have everything now. What breaks in one of them keeps no other waiting,
-        and is told whoever asks there. Raises `fill_workspace`'s."""
-        broken, workspaces = self._knowledge.finding.unremembered, await self._workspaces.all()
-        broken.intersection_update([one.id for one in workspaces])  # nobody waits for one that was deleted
-        name = (await self._knowledge.target()).name
-        for workspace in workspaces:  # first: what is asked meanwhile may lack something
-            if not await self._remembers(Scope(workspace.id), name):
-                broken.add(workspace.id)
+        """Fill all workspaces; return whether all succeeded. An unexpected error in one does not stop the others.
+
+        Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`.
+        """
+        name, workspaces = (await self._knowledge.ready()).name, await self._workspaces.all()
+        for workspace in workspaces:  # first, so that recall says that turns may be missing
+            scope = Scope(workspace.id)
+            if not await self._is_complete(scope, name):
+                await self._knowledge.catalogue.mark_filling(scope, name)
+        is_whole = True
         for workspace in workspaces:
             try:
                 await self.fill_workspace(Scope(workspace.id))
             except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable):  # the same for all
                 raise
             except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-                broken.add(workspace.id)
+                is_whole = False
                 tell_index_failed(error, workspace_id=workspace.id)
-            else:
-                broken.discard(workspace.id)
-        return not broken
+        return is_whole
 
     async def fill_workspace(self, scope: Scope) -> None:
-        """Remember all that was said and noted in a workspace, unless the index has that already.
+        """Put the workspace's turns, context documents and records into the collection, unless it has them already.
 
         Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`.
         """
         async with self._filling:
-            name = (await self._knowledge.target()).name
-            if await self._remembers(scope, name):
-                await (await self._knowledge.records()).heal(scope)
+            target, catalogue = await self._knowledge.ready(), self._knowledge.catalogue
+            if await self._is_complete(scope, target.name):
+                await target.records.heal(scope)
                 return
+            await catalogue.mark_filling(scope, target.name)
             await self._index_contexts(scope)
-            await (await self._knowledge.records()).rebuild(scope)
-            turns, count = await self._knowledge.turns(), 0
+            await target.records.rebuild(scope)
+            count = 0
             for key in await self._transcript.conversations(scope):
-                count += await self._remember_all(turns, key, anew=False)
-            # Who still fills the former collection tells that alone what is said: then it is looked again before this
-            # one takes its place. What it has already is not embedded again, but for records and context documents.
-            former = await self._knowledge.catalogue.current(scope)
-            if former in ("", name) or not await self._knowledge.catalogue.is_kept(former):
-                await self._knowledge.catalogue.has_remembered(scope, name)
+                count += await self._remember_all(target.turns, key, anew=False)
+            await catalogue.mark_complete(scope, target.name)
         _log.info("index.remembered", workspace_id=scope.workspace_id, turns=count)
 
-    async def _remembers(self, scope: Scope, name: str) -> bool:
-        """Whether the index has what was said in a workspace, as far as is written down; not if it has no turn of any
-        conversation there, because somebody emptied it or its files were damaged, and that is written down."""
-        catalogue = self._knowledge.catalogue
-        if not await catalogue.remembers(scope, name):
+    async def _is_complete(self, scope: Scope, name: str) -> bool:
+        """Return whether the collection is complete by the catalogue, and has some turn if there are conversations.
+
+        It has none after somebody emptied it, or its files were damaged.
+        """
+        if not await self._knowledge.catalogue.is_complete(scope, name):
             return False
-        turns, conversations = await self._knowledge.turns(), await self._transcript.conversations(scope)
+        turns, conversations = (await self._knowledge.ready()).turns, await self._transcript.conversations(scope)
         for key in conversations:
             if await turns.count(key.scope):
                 return True
-        if conversations:
-            await catalogue.fell_behind(scope, name, Lacks.TURNS)
         return not conversations
 
     async def _index_contexts(self, scope: Scope) -> None:
-        found = await self._knowledge.contexts()
+        found = (await self._knowledge.ready()).contexts
         for key in await self._contexts.places(scope.workspace_id):
             await index_latest(self._contexts, found, key)
 
     async def _remember_all(self, turns: TurnIndex, key: ConversationKey, *, anew: bool = True) -> int:
-        """Make all turns of a conversation findable, and none that it has not; how many had to be stored: *anew* stores
-        those too that are there as they should be."""
-        said: dict[str, list[Entry]] = {}
+        """Put all turns of a conversation into the index, and take out those that it does not have any more.
+
+        Return how many were stored: all if *anew*, else those that are missing or differ.
+        """
+        entries: dict[str, list[Entry]] = {}
         count, previous = 0, ""
         async for page in self._transcript.whole(key):
             for entry in await self._transcript.as_amended(key, [entry for _, entry in page]):
-                said.setdefault(entry.turn_id, []).append(entry)
-            # The newest may go on in the next page.
-            whole = list(said)[:-1]
-            count += await self._remember(turns, key, {one: said.pop(one) for one in whole}, previous, anew=anew)
-            previous = whole[-1] if whole else previous
-        count += await self._remember(turns, key, said, previous, anew=anew)
-        recorded = set(await self._transcript.turn_ids(key))  # last: some may have been forgotten since
+                entries.setdefault(entry.turn_id, []).append(entry)
+            complete = list(entries)[:-1]  # the newest turn may go on in the next page
+            turns_of_page = {turn_id: entries.pop(turn_id) for turn_id in complete}
+            count += await self._remember(turns, key, turns_of_page, previous, anew=anew)
+            previous = complete[-1] if complete else previous
+        count += await self._remember(turns, key, entries, previous, anew=anew)
+        recorded = set(await self._transcript.turn_ids(key))  # last: some may have been forgotten meanwhile
         await turns.forget(key.scope, sorted(await turns.known(key.scope) - recorded))
         return count
 
     async def _remember(
-        self, turns: TurnIndex, key: ConversationKey, said: dict[str, list[Entry]], previous: str, *, anew: bool
+        self, turns: TurnIndex, key: ConversationKey, entries: dict[str, list[Entry]], previous: str, *, anew: bool
     ) -> int:
-        before = [previous, *said]
+        before = [previous, *entries]
         found = (
-            memory_of(key, turn_id, entries, before[number]) for number, (turn_id, entries) in enumerate(said.items())
+            memory_of(key, turn_id, of_turn, before[number])
+            for number, (turn_id, of_turn) in enumerate(entries.items())
         )
         memories = [memory for memory in found if memory is not None]
         count = 0
@@ -209,15 +206,15 @@ class Rebuilding:
         return count
 
     def workspaces_with_logs(self) -> list[str]:
-        """Workspaces under DATA_DIR that have chat logs, whether or not Redis knows of them. Blocking."""
+        """Return the workspaces under DATA_DIR that have chat logs, whether or not Redis knows them. Blocking."""
         return sorted(path.parent.parent.name for path in (self._data_dir / "workspaces").glob("*/logs/chats"))
 
     async def restore(self, scope: Scope, done: Restored, tell: Tells, *, dry_run: bool) -> None:
-        """Put what the chat logs under DATA_DIR hold and Redis does not back into the transcripts. Adds to *done*.
+        """Put entries of the chat logs under DATA_DIR that Redis lacks back into the transcripts; add to *done*.
 
         A workspace that Redis has lost is created. Raises `StoreUnavailable` and `OSError`.
         """
-        await self._copy.flush()  # what was forgotten has to leave the files before they are read
+        await self._copy.flush()  # turns that were forgotten have to leave the files first
         files = await asyncio.to_thread(self._logs, scope)
         if files and not dry_run:
             await self._workspaces.create(scope.workspace_id)

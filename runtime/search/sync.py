@@ -1,17 +1,15 @@
 """Keeps the index and the directives in step with the files of this machine, and with what other processes left.
 
-One of several processes does this (`runtime.coordination.leadership`). What cannot be done now is tried again until
-it can.
+One of several processes does this (`runtime.coordination.leadership`). What fails is tried again until it succeeds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,7 +22,6 @@ from watchfiles import awatch
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
 from grounding.documents import (
-    FEW,
     Backlog,
     Changed,
     DiskCopy,
@@ -34,308 +31,186 @@ from grounding.documents import (
     is_document_path,
     watch,
 )
-from grounding.retrieval import IndexUnavailable
 from promptpolicy.file_sync import FileSyncPublisher
 from runtime.search.collections import tell_index_failed
 from runtime.workspaces import Workspaces
 
-# ---- watching ----
-#
-# What the system tells of files that change, and when all of them have to be looked at because it may not have.
-
-
 RESCAN_SECONDS = 300.0
-"""Between looks at all files: the system tells of changes, but not for certain."""
+"""Between looks at all files: the system reports changes, but not reliably."""
 UNWATCHED_SECONDS = 5.0
-"""The same where the system tells of none, and after a look that failed."""
+"""The same while the system reports no changes, and after a look that failed."""
 MANY_CHANGES = 1000
-"""Told at once: then some may have been lost (Linux keeps 16,384 and drops what comes beyond, which nobody is told of),
-and all files are looked at once more, `UNWATCHED_SECONDS` later."""
-WATCH_AGAIN_SECONDS = (1.0, 30.0)
-"""After a watch that ended: one file whose name is no UTF-8 ends it, once, and a limit that is reached does again and
-again."""
-ANEW_SECONDS = 0.2
-"""Before a watch that ended because folders came begins anew: mostly several come at once."""
+"""After so many changes at once some may be lost (Linux drops what exceeds 16,384): all files are looked at again."""
+WATCH_RETRY_SECONDS = (1.0, 30.0)
+"""After a watch failed: a file name that is no UTF-8 ends it once, a limit that is reached again and again."""
+RESTART_SECONDS = 0.2
+"""Before a watch starts again because of new folders: mostly several come at once."""
+SWEEP_SECONDS = 1.0
+"""Between looks at other processes' changes and at what failed; longer if there are more than `SWEEP_WORKSPACES`."""
+SWEEP_WORKSPACES = 100
+ABANDONED_SECONDS = 5.0
+"""How long a change in the backlog is left to the process that put it there."""
+_RETRY_SECONDS = (1.0, 30.0)
+_MOST_PATHS = 5000
 _log = structlog.get_logger()
 
 
-class Watching:
-    """Of the files under ``DATA_DIR/workspaces``."""
+class Watcher:
+    """Reports changed files under ``DATA_DIR/workspaces``, and when all files have to be looked at."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._watched = asyncio.Event()
-        self._look_at = math.inf
-        """When all files are to be looked at, as `time.monotonic` tells it."""
+        self._rescan_at = math.inf
+        """When all files are to be looked at, by `time.monotonic`."""
         self._has_gap = False
-        """Whether a watch ended a moment ago that is to begin anew."""
+        """Whether changes may have been missed since the last watch ended."""
         self.why_not = ""
-        """Why the system tells of no changes, while it does not: then all files are looked at every few seconds."""
+        """Why the system reports no changes; all files are looked at every few seconds while it does not."""
 
     def begin(self) -> None:
-        """Nothing is watched yet, and all files are looked at just now."""
+        """Forget an earlier watch; the caller looks at all files now."""
         self._watched.clear()
-        self._look_at = time.monotonic() + RESCAN_SECONDS
+        self._rescan_at = time.monotonic() + RESCAN_SECONDS
         self.why_not = ""
 
     async def begun(self) -> None:
-        """Wait until the system tells of changes, or cannot."""
+        """Wait until the system reports changes, or refuses to."""
         await self._watched.wait()
 
     async def changes(self) -> AsyncIterator[Changed]:
-        """What changes on the disk, also after the system had no watch to give for a while."""
-        wait, longest = WATCH_AGAIN_SECONDS
+        """Yield what changes on the disk; a watch that ends is started again."""
+        wait, longest = WATCH_RETRY_SECONDS
         while True:
-            began = time.monotonic()
+            started = time.monotonic()
             try:
-                async for change in watch(self._data_dir, begun=self._is_watched):
+                async for change in watch(self._data_dir, begun=self._set_watched):
                     yield change
-                    if change.told >= MANY_CHANGES:
-                        self.look_soon()
+                    if change.total >= MANY_CHANGES:
+                        self.rescan_soon()
                 self._has_gap = True
-                await asyncio.sleep(ANEW_SECONDS)
+                await asyncio.sleep(RESTART_SECONDS)
                 continue
             except Exception as error:  # noqa: BLE001 - whatever ends a watch, files go on changing
-                self.why_not = f"files cannot be followed: {told(error)}"
+                self.why_not = f"files cannot be followed: {_text_of(error)}"
                 _log.warning("index.failed", why=self.why_not)
             self._watched.set()
-            self.look_soon()
-            lasted = time.monotonic() - began
-            wait = min(wait * 2, longest) if lasted < longest else WATCH_AGAIN_SECONDS[0]
+            self.rescan_soon()
+            lasted = time.monotonic() - started
+            wait = min(wait * 2, longest) if lasted < longest else WATCH_RETRY_SECONDS[0]
             await asyncio.sleep(wait)
 
-    def _is_watched(self) -> None:
+    def _set_watched(self) -> None:
         self._watched.set()
-        if self.why_not or self._has_gap:  # of what changed until now nothing was told
+        if self.why_not or self._has_gap:
             self.why_not, self._has_gap = "", False
-            self._look_at = time.monotonic()
+            self._rescan_at = time.monotonic()
 
-    def look_soon(self) -> None:
-        """All files are to be looked at, in a few seconds."""
-        self._look_at = min(self._look_at, time.monotonic() + UNWATCHED_SECONDS)
+    def rescan_soon(self) -> None:
+        """Have all files looked at in a few seconds."""
+        self._rescan_at = min(self._rescan_at, time.monotonic() + UNWATCHED_SECONDS)
 
-    def is_to_look(self) -> bool:
-        """Whether all files are to be looked at now: who asks does."""
+    def is_rescan_due(self) -> bool:
+        """Return whether all files are to be looked at; True only once for each time that they are."""
         now = time.monotonic()
-        if self._look_at > now:
+        if self._rescan_at > now:
             return False
-        self._look_at = now + (UNWATCHED_SECONDS if self.why_not else RESCAN_SECONDS)
+        self._rescan_at = now + (UNWATCHED_SECONDS if self.why_not else RESCAN_SECONDS)
         return True
 
 
-def told(error: BaseException) -> str:
-    """What is told of *error*: of a group of errors the first."""
+def _text_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__
 
 
-# ---- changes ----
-#
-# What changed on the disk, worked off for several workspaces at once, and in each what changed alone before what
-# changed with many others: a long import keeps nothing else waiting, of other workspaces or of its own.
-
-
 Work = Callable[[str, set[str] | None], Awaitable[None]]
-"""Works off what changed in a workspace: these paths, or all where None. Never raises."""
+"""Indexes changes of a workspace: at these paths, or everywhere if None. Never raises."""
 
-NEWEST = 16
-"""Documents of the others that are handed out at once, the newest first; an edit waits for so many at most."""
-OLDEST = 64
-"""The same, the oldest first: so that none waits for ever, and a model that is far away is asked for many at once."""
-RUNS_OF_EACH = 2
-"""Over single documents of one workspace at once, one of each kind. What folders hold is looked up by a run beside."""
-LONG_RUN = RUNS_OF_EACH
-"""The number of the run beside those, over documents that take long, one at a time: others do not wait for them."""
-RUNS = 8
-"""Of all workspaces at once, so that the threads which cut texts are left to turns, too."""
-LONG_RUNS = 2
-"""Beside those, over documents that take long."""
-LOOKS = 4
-"""Of those runs that look folders through, which take long."""
+BATCH_PATHS = 64
+"""Paths that are worked on together."""
+PARALLEL_WORKSPACES = 8
+"""Workspaces whose edits, and workspaces whose imports, are worked on at once."""
 
 
 @dataclass(slots=True)
-class _Workspace:
-    edits: dict[str, None] = field(default_factory=dict)
-    """Documents that wait and are of no import, the newest last: they go before others, each in its turn."""
-    imports: dict[str, None] = field(default_factory=dict)
-    """The same, of those that are."""
-    long: dict[str, bool] = field(default_factory=dict)
-    """Those that wait and take long, the newest last, and whether each is of an import."""
-    folders: set[str] | None = field(default_factory=set)
-    """Those that wait; None where everything does."""
-    runs: set[int] = field(default_factory=set)
-    is_looking: bool = False
+class _Lane:
+    paths: dict[str, None] = field(default_factory=dict)
+    """Paths that wait, the newest last."""
+    everything: bool = False
+    is_running: bool = False
 
-    @property
-    def documents(self) -> int:
-        """How many wait, but for those that take long."""
-        return len(self.edits) + len(self.imports)
-
-    @property
-    def is_idle(self) -> bool:
-        return not (self.documents or self.long or self.runs or self.is_looking or self.folders is None or self.folders)
-
-    def add(self, documents: Iterable[str], long: Collection[str], *, is_import: bool) -> None:
-        """Those changed, and of them *long* take long."""
-        for path in sorted(documents):
-            known = self.long.pop(path, None)
-            if path in long:
-                self.long[path] = is_import and path not in self.edits and known is not False
-                self.edits.pop(path, None)
-                self.imports.pop(path, None)
-            elif not is_import or known is False:
-                self.imports.pop(path, None)
-                self.edits.setdefault(path)
-            elif path not in self.edits:
-                self.imports.pop(path, None)
-                self.imports[path] = None
-
-    def take(self, *, oldest: bool) -> set[str]:
-        """What is worked off next, which waits no more: edits, and beside them the *oldest* of an import."""
-        lane = self.edits
-        if self.imports and (oldest or not lane):
-            lane = self.imports
-        if lane is self.edits:
-            some = set(islice(lane, NEWEST))
-        else:
-            some = set(islice(lane, OLDEST) if oldest else islice(reversed(lane), NEWEST))
+    def take(self) -> set[str] | None:
+        """Remove and return what is worked on next."""
+        if self.everything:
+            self.everything = False
+            self.paths.clear()
+            return None
+        some = set(islice(self.paths, BATCH_PATHS))
         for path in some:
-            del lane[path]
+            del self.paths[path]
         return some
 
-    def take_long(self) -> set[str]:
-        """The edit among those that take long which was made last, else the oldest of an import; it waits no more."""
-        path = next((path for path in reversed(self.long) if not self.long[path]), next(iter(self.long)))
-        del self.long[path]
-        return {path}
 
+class ChangeQueue:
+    """Hands changes to *work*, in tasks of *group*: each workspace's edits, and beside them its imports and folders.
 
-class Changes:
-    """Hands changes to *work*, in tasks of *group*."""
+    So a long import delays neither other workspaces nor a file that is saved by itself.
+    """
 
     def __init__(self, work: Work, group: asyncio.TaskGroup) -> None:
         self._work = work
         self._group = group
-        self._room = asyncio.Semaphore(RUNS)
-        self._room_for_long = asyncio.Semaphore(LONG_RUNS)
-        self._room_to_look = asyncio.Semaphore(LOOKS)
-        self._workspaces: defaultdict[str, _Workspace] = defaultdict(_Workspace)
+        self._edits: defaultdict[str, _Lane] = defaultdict(_Lane)
+        self._imports: defaultdict[str, _Lane] = defaultdict(_Lane)
+        self._limits = asyncio.Semaphore(PARALLEL_WORKSPACES), asyncio.Semaphore(PARALLEL_WORKSPACES)
 
-    def add(
-        self,
-        workspace_id: str,
-        paths: set[str] | None,
-        *,
-        is_import: bool = False,
-        long: Collection[str] = (),
-    ) -> None:
-        """Have *paths* of a workspace, documents or folders, all where None, worked off; those of an import after
-        others, and those that are *long* beside them. Waits for nothing, so that *paths* should not be very many."""
-        one = self._workspaces[workspace_id]
-        documents = {path for path in paths or () if is_document_path(path)}
-        one.add(documents, long, is_import=is_import)
-        if paths is None or one.folders is None:
-            one.folders = None
-        else:
-            one.folders |= paths - documents
-        free = sorted(set(range(RUNS_OF_EACH)) - one.runs)
-        for number in free if one.documents > NEWEST else free[: one.documents][:1]:
-            one.runs.add(number)
-            self._group.create_task(self._work_off(workspace_id, one, number))
-        if one.long and LONG_RUN not in one.runs:
-            one.runs.add(LONG_RUN)
-            self._group.create_task(self._work_off_long(workspace_id, one))
-        if (one.folders is None or one.folders) and not one.is_looking:
-            one.is_looking = True
-            self._group.create_task(self._look_through(workspace_id, one))
+    def add(self, workspace_id: str, paths: Collection[str] | None, *, is_import: bool = False) -> None:
+        """Have *paths* (documents or folders) worked on, or everything if None."""
+        edits, imports = self._edits[workspace_id], self._imports[workspace_id]
+        imports.everything |= paths is None
+        for path in sorted(paths or ()):
+            if not is_document_path(path) or (is_import and path not in edits.paths):
+                imports.paths[path] = None
+            else:
+                imports.paths.pop(path, None)
+                edits.paths[path] = None
+        for lanes, limit in zip((self._edits, self._imports), self._limits, strict=True):
+            lane = lanes[workspace_id]
+            if (lane.paths or lane.everything) and not lane.is_running:
+                lane.is_running = True
+                self._group.create_task(self._run(workspace_id, lanes, limit))
 
-    async def _work_off(self, workspace_id: str, one: _Workspace, number: int) -> None:
+    async def _run(self, workspace_id: str, lanes: dict[str, _Lane], limit: asyncio.Semaphore) -> None:
+        lane = lanes[workspace_id]
         try:
-            while one.documents:
-                async with self._room:
-                    if some := one.take(oldest=number > 0):  # the other run may have taken the last meanwhile
-                        await self._work(workspace_id, some)
+            while lane.paths or lane.everything:
+                async with limit:
+                    if lane.paths or lane.everything:  # an import may have become an edit meanwhile
+                        await self._work(workspace_id, lane.take())
         finally:
-            one.runs.discard(number)
-            self._forget(workspace_id, one)
-
-    async def _work_off_long(self, workspace_id: str, one: _Workspace) -> None:
-        try:
-            while one.long:
-                async with self._room_for_long:
-                    if one.long:  # what is told meanwhile may be long no more
-                        await self._work(workspace_id, one.take_long())
-        finally:
-            one.runs.discard(LONG_RUN)
-            self._forget(workspace_id, one)
-
-    async def _look_through(self, workspace_id: str, one: _Workspace) -> None:
-        try:
-            while one.folders is None or one.folders:
-                async with self._room_to_look:
-                    folders, one.folders = one.folders, set()
-                    await self._work(workspace_id, folders)
-        finally:
-            one.is_looking = False
-            self._forget(workspace_id, one)
-
-    def _forget(self, workspace_id: str, one: _Workspace) -> None:
-        if one.is_idle:
-            self._workspaces.pop(workspace_id, None)
+            lane.is_running = False
+            lanes.pop(workspace_id, None)
 
 
-# ---- following ----
-
-
-SWEEP_SECONDS = 1.0
-"""Between looks at what other processes changed, and at what could not be done before."""
-ABANDONED_SECONDS = 5.0
-"""How long what waits in the backlog is left to the process that put it there."""
-LOOKED_AT = 100
-"""Of so many workspaces each look asks what others changed, and besides of those where something did lately: where
-nothing goes on, a thousand cost no more than a hundred."""
-LIVELY_SECONDS = 60.0
-"""How long a workspace in which something changed is asked about each time."""
-_RETRY_SECONDS = (1.0, 30.0)
-_MOST_AT_ONCE = 5000
-
-
-class InStep(Protocol):
-    """What the index does to be in step; see `runtime.search.knowledge.Knowledge`."""
+class FillsIndex(Protocol):
+    """Fills the index; see `runtime.search.knowledge.Knowledge`."""
 
     async def index(self, scope: Scope, paths: Collection[str] | None) -> Any:
-        """Index what changed of *paths*, or of all."""
-
-    async def keep_answering(self, scope: Scope) -> bool:
-        """Bring what answers until the index is filled in step; False where there is nothing else than the index."""
+        """Index what changed at *paths*, or everywhere."""
 
     async def unindexed(self, scope: Scope) -> set[str]:
-        """What by its looks is not in the index as it is kept."""
-
-    async def indexed(self, scope: Scope, paths: Collection[str]) -> set[str]:
-        """Those of *paths* of which the index has some text."""
+        """Return the documents that are not in the index as they are stored."""
 
 
-@dataclass(slots=True)
-class _Undone:
-    """What could not be done in a workspace: these paths, or None for everything; when to try again, and then."""
-
-    paths: set[str] | None
-    at: float
-    wait: float
-    is_tried: bool = False
-    """Whether that is going on just now."""
-
-
-class Following:
-    """Of all workspaces. *copy* and *shelf* are given where documents are kept for several machines."""
+class FileFollower:
+    """Follows the files of all workspaces. *copy* and *shelf* are given if documents are shared by several machines."""
 
     def __init__(
         self,
         settings: Settings,
-        index: InStep,
+        index: FillsIndex,
         workspaces: Workspaces,
         publisher: FileSyncPublisher,
         backlog: Backlog,
@@ -350,144 +225,106 @@ class Following:
         self._backlog = backlog
         self._shelf = shelf
         self._copy = copy
+        self.watcher = Watcher(settings.data_dir)
         self._behind: set[str] | None = set()
-        """Workspaces that were not looked through since the start; None while nobody knows which."""
-        self.watching = Watching(settings.data_dir)
+        """Workspaces that were not looked through since the start; None if they are not known yet."""
         self._caught_up = asyncio.Event()
-        """Set, and replaced, whenever one of them was."""
-        self._undone: dict[str, _Undone] = {}
+        """Set, and replaced, whenever one of them was looked through."""
+        self._failed: dict[str, tuple[float, float]] = {}
+        """Workspaces where something failed: when it is tried again, and how long was waited for that."""
+        self._known: set[str] = set()
+        """The workspaces that existed at the last look."""
         self._revisions: dict[str, int] = {}
-        self._unasked: list[Scope] = []
-        """Workspaces whose turn it is to be asked what others changed, the next ones first."""
-        self._lively: dict[str, float] = {}
-        """Those where something changed lately, and until when they are that."""
-        self._put: dict[str, set[str]] = {}
-        """Documents that this process took from files to where they are shared, and that are still to be indexed."""
-        self._unborn: set[str] = set()
-        """Folders with files, of workspaces that there were not when the files changed."""
         self.is_running = False
-        """Whether this process looks at the files, and has looked at all of them."""
+        """Whether this process follows the files, and has looked at all of them."""
 
     def will_run(self) -> None:
-        """Say that `run` is about to begin: until it has looked, nobody knows which documents are behind."""
+        """Count all workspaces as behind until `run` has looked at them."""
         self._behind = None
 
     def is_behind(self, scope: Scope) -> bool:
-        """Whether nobody has looked yet, since the start, what became of the workspace's documents meanwhile."""
+        """Return whether the workspace's documents were not looked at since the start."""
         return self._behind is None or scope.workspace_id in self._behind
 
     def is_failing(self, scope: Scope) -> bool:
-        """Whether something that changed could not be indexed, and is to be tried again."""
-        return scope.workspace_id in self._undone
+        """Return whether something could not be indexed and is to be tried again."""
+        return scope.workspace_id in self._failed
 
-    async def until_ahead(self, scope: Scope) -> None:
-        """Wait until the workspace `is_behind` no more."""
+    async def until_looked_at(self, scope: Scope) -> None:
+        """Wait until the workspace is no longer behind."""
         while self.is_behind(scope):
             await self._caught_up.wait()
 
     async def run(self) -> None:
-        """Follow, until cancelled."""
-        self._revisions.clear()  # others may have followed since
-        self.watching.begin()
+        """Follow the files until cancelled."""
+        self._revisions.clear()  # another process may have followed since
+        self.watcher.begin()
         try:
             async with asyncio.TaskGroup() as group:
-                changes = Changes(self._keep_in_step, group)
-                group.create_task(self._follow_workspaces(changes))
+                queue = ChangeQueue(self._sync, group)
+                group.create_task(self._follow_workspaces(queue))
                 group.create_task(self._follow_global_directives())
-                await self.watching.begun()  # else what is saved between that look and the first change told is missed
-                await self._until_store_is_there(self._catch_up)
+                await self.watcher.begun()  # else a file that is saved between the look and the watch is missed
+                await self._catch_up()
                 self.is_running = True
-                group.create_task(self._sweep(changes, group))
+                await self._sweep(queue)
         finally:
             self.is_running = False
 
-    async def _until_store_is_there(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _catch_up(self) -> None:
+        """Index what changed while no process looked; wait for Redis as long as it is away."""
         wait, longest = _RETRY_SECONDS
         while True:
             try:
-                return await work()
-            except StoreUnavailable as error:
-                _log.warning("store.degraded", store="redis", why=str(error))
+                await self._publisher.import_all()
+                self._known = {workspace.id for workspace in await self._workspaces.all()}
+                break
             except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
                 tell_index_failed(error)
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
+        self._behind = set(self._known)
+        for workspace_id in await self._shortest_first(self._known):
+            await self._sync(workspace_id, None)
+            self._set_looked_at(workspace_id)
+        self._set_looked_at(*self._known)
 
-    async def _catch_up(self) -> None:
-        """What changed on the disk while nobody looked. Raises `StoreUnavailable`."""
-        try:
-            await self._publisher.import_all()
-            workspaces = [workspace.id for workspace in await self._workspaces.all()]
-            self._unborn = await asyncio.to_thread(_folders, self._data_dir / "workspaces") - set(workspaces)
-            self._behind = set(workspaces)
-            for workspace_id in workspaces:  # all of them before an index is filled anew, which takes longer
-                if await self._keep_answering(workspace_id):
-                    self._behind.discard(workspace_id)
-                    self._tell_waiting()
-            for workspace_id in await self._least_first(workspaces):
-                await self._keep_in_step(workspace_id, None)
-                self._behind.discard(workspace_id)
-                self._tell_waiting()
-        finally:
-            self._behind = set()
-            self._tell_waiting()
+    def _set_looked_at(self, *workspace_ids: str) -> None:
+        self._behind = (self._behind or set()).difference(workspace_ids)
+        self._caught_up.set()
+        self._caught_up = asyncio.Event()
 
-    async def _least_first(self, workspaces: Sequence[str]) -> list[str]:
-        """*workspaces*, those first in which less waits: a single change does not wait for another one's import."""
+    async def _shortest_first(self, workspaces: Collection[str]) -> list[str]:
+        """Sort *workspaces* by what waits in them, so that a single change does not wait for another one's import."""
         waiting: dict[str, int] = {}
         for workspace_id in workspaces:
             try:
                 waiting[workspace_id] = len(await self._unindexed(Scope(workspace_id)))
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`; to index it comes next, and tries again
+            except Exception as error:  # noqa: BLE001 - to index it comes next, and is tried again
                 tell_index_failed(error, workspace_id=workspace_id)
-        return sorted(workspaces, key=lambda one: waiting.get(one, 0))
+        return sorted(workspaces, key=lambda workspace_id: waiting.get(workspace_id, 0))
 
     async def _unindexed(self, scope: Scope) -> set[str]:
-        """Bring files and documents in step, where they are two; what is not in the index by its looks then."""
+        """Bring files and shared documents in step; return the documents that are not in the index."""
         if self._copy is not None:
-            self._put.setdefault(scope.workspace_id, set()).update(await self._copy.bring_in_step(scope))
+            await self._copy.bring_in_step(scope)
         return await self._index.unindexed(scope)
 
-    async def _keep_answering(self, workspace_id: str) -> bool:
-        try:
-            return await self._index.keep_answering(Scope(workspace_id))
-        except Exception as error:  # noqa: BLE001 - see `tell_index_failed`; what is to be indexed comes next, and tries again
-            tell_index_failed(error, workspace_id=workspace_id)
-            return False
-
-    def _tell_waiting(self) -> None:
-        self._caught_up.set()
-        self._caught_up = asyncio.Event()
-
-    async def _follow_workspaces(self, changes: Changes) -> None:
-        async for change in self.watching.changes():
+    async def _follow_workspaces(self, queue: ChangeQueue) -> None:
+        async for change in self.watcher.changes():
             documents = changed_documents(change)
             if documents is None or documents:
                 await self._note(change.workspace_id, documents or ())
-                edits = await self._edits(change.workspace_id, documents or ()) if change.is_import else set()
-                long = {path.removeprefix("docs/") for path in change.long}
-                if edits and documents:
-                    changes.add(change.workspace_id, edits, long=long)
-                    documents -= edits
-                changes.add(change.workspace_id, documents, is_import=change.is_import, long=long)
+                queue.add(change.workspace_id, documents, is_import=change.is_import)
             if any(path == "context" or path.startswith("context/") for path in change.paths):
                 await self._import_directives(change.workspace_id)
 
-    async def _edits(self, workspace_id: str, paths: Collection[str]) -> set[str]:
-        """Those of *paths*, which changed with many others, that were there before, where they are few. An editor that
-        writes another file and gives it the name of the former makes a file that looks as new as the others."""
-        with suppress(StoreUnavailable, IndexUnavailable):  # what works them off meets the same, and tries again
-            known = await self._index.indexed(Scope(workspace_id), paths)
-            return known if len(known) <= FEW else set()
-        return set()
-
     async def _note(self, workspace_id: str, paths: Collection[str]) -> None:
-        """Write down that *paths* wait from now on; where documents are shared, whoever puts them there does."""
-        if not paths or self._copy is not None:
-            return
-        with suppress(StoreUnavailable):  # what works them off meets the same, and tries again
-            if await self._workspaces.exists(workspace_id):
-                await self._backlog.add(Scope(workspace_id), paths, time.time())
+        """Put *paths* into the backlog; of shared documents, whoever stores one does."""
+        if paths and self._copy is None:
+            with suppress(StoreUnavailable):  # to index them meets the same, and is tried again
+                if await self._workspaces.exists(workspace_id):
+                    await self._backlog.add(Scope(workspace_id), paths, time.time())
 
     async def _follow_global_directives(self) -> None:
         folder = self._data_dir / "global"
@@ -495,160 +332,95 @@ class Following:
             try:
                 await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
                 async for _ in awatch(folder, debounce=300, ignore_permission_denied=True):
-                    await self._import_all()
-            except Exception as error:  # noqa: BLE001 - as of the files of workspaces
-                _log.warning("index.failed", why=f"global directives cannot be followed: {told(error)}")
+                    await self._import_directives()
+            except Exception as error:  # noqa: BLE001 - whatever ends a watch, files go on changing
+                _log.warning("index.failed", why=f"global directives cannot be followed: {_text_of(error)}")
             await asyncio.sleep(_RETRY_SECONDS[1])
-            await self._import_all()
+            await self._import_directives()
 
-    async def _import_all(self) -> None:
+    async def _import_directives(self, workspace_id: str = "") -> None:
+        """Import the directives of a workspace, if it exists; without one, all directives."""
         try:
-            await self._publisher.import_all()
-        except StoreUnavailable as error:
-            _log.warning("store.degraded", store="redis", why=str(error))
-        except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-            tell_index_failed(error)
-
-    async def _import_directives(self, workspace_id: str) -> None:
-        try:
-            if await self._workspaces.exists(workspace_id):
+            if not workspace_id:
+                await self._publisher.import_all()
+            elif await self._workspaces.exists(workspace_id):
                 await self._publisher.import_workspace(Scope(workspace_id))
-            else:
-                self._unborn.add(workspace_id)
         except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-            tell_index_failed(error, workspace_id=workspace_id)
+            tell_index_failed(error, **({"workspace_id": workspace_id} if workspace_id else {}))
 
-    async def _keep_in_step(self, workspace_id: str, paths: set[str] | None, *, others: bool = False) -> None:
-        """Bring the index in step with the documents at *paths*, all if None; with *others* also where the change was
-        another process's. What cannot be done is tried again by `_sweep`."""
+    async def _sync(self, workspace_id: str, paths: set[str] | None) -> None:
+        """Bring the index in step with the documents at *paths*, or with all. `_sweep` tries again what fails."""
+        scope = Scope(workspace_id)
         try:
             if not await self._workspaces.exists(workspace_id):
-                self._undone.pop(workspace_id, None)
-                self._unborn.add(workspace_id)
-                await self._backlog.forget(Scope(workspace_id))  # noted while the workspace was deleted
+                self._failed.pop(workspace_id, None)
+                await self._backlog.forget(scope)  # it may have been filled while the workspace was deleted
                 return
-            self._unborn.discard(workspace_id)
-            scope = Scope(workspace_id)
-            await self._bring_in_step(scope, paths, others=others)
+            if self._copy is not None:
+                changed = await self._copy.bring_in_step(scope, paths)
+                if paths is not None:  # what another process stored and indexed needs nothing more
+                    paths = changed | (await self._backlog.since(scope, sorted(paths))).keys()
+            if paths is None or paths:
+                await self._index.index(scope, paths)
         except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-            self._try_again(workspace_id, paths)
+            self._retry_later(workspace_id)
             tell_index_failed(error, workspace_id=workspace_id)
         else:
             if paths is None:
-                self._undone.pop(workspace_id, None)
+                self._failed.pop(workspace_id, None)
 
-    async def _bring_in_step(self, scope: Scope, paths: set[str] | None, *, others: bool) -> None:
-        if self._copy is not None:
-            changed = await self._copy.bring_in_step(scope, paths)
-            put = self._put.pop(scope.workspace_id, set())
-            if paths is not None:
-                if left := put - paths:
-                    self._put[scope.workspace_id] = left
-                paths = changed | (paths if others else paths & put)
-        if paths is None or paths:
-            await self._index.index(scope, paths)
+    def _retry_later(self, workspace_id: str) -> None:
+        shortest, longest = _RETRY_SECONDS
+        retry_at, wait = self._failed.get(workspace_id, (0.0, shortest / 2))
+        if retry_at <= time.monotonic() or retry_at == math.inf:  # else it is part of the same failure
+            wait = min(wait * 2, longest)
+            self._failed[workspace_id] = time.monotonic() + wait, wait
 
-    def _try_again(self, workspace_id: str, paths: set[str] | None) -> None:
-        before, now = self._undone.get(workspace_id), time.monotonic()
-        wait = before.wait if before else _RETRY_SECONDS[0]
-        if before is not None and before.at <= now:  # else it is of the same failure
-            wait = min(wait * 2, _RETRY_SECONDS[1])
-        if before is not None and paths is not None:
-            paths = None if before.paths is None else paths | before.paths
-        self._undone[workspace_id] = _Undone(paths, now + wait, wait)
-
-    async def _sweep(self, changes: Changes, group: asyncio.TaskGroup) -> None:
-        """What could not be done before, what other processes changed or left undone, and now and then everything."""
-        room = asyncio.Semaphore(RUNS)
+    async def _sweep(self, queue: ChangeQueue) -> None:
+        """Look for new workspaces, for what failed, for what other processes did, and now and then at all files."""
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            for workspace_id, undone in self._undone.items():
-                if undone.at <= time.monotonic() and not undone.is_tried:
-                    undone.is_tried = True
-                    group.create_task(self._retry(workspace_id, undone, room))
+            await asyncio.sleep(SWEEP_SECONDS * max(1.0, len(self._known) / SWEEP_WORKSPACES))
             try:
-                await self._look_at_newborn(changes)
+                known = {workspace.id for workspace in await self._workspaces.all()}
+                for workspace_id in known - self._known:  # its files may have been there before
+                    await self._import_directives(workspace_id)
+                    await self._rescan([workspace_id], queue)
+                self._known = known
+                for workspace_id, (retry_at, wait) in list(self._failed.items()):
+                    if retry_at <= time.monotonic():
+                        self._failed[workspace_id] = math.inf, wait
+                        queue.add(workspace_id, None)
                 if self._shelf is not None:
-                    await self._see_to_others(self._shelf)
-                if self.watching.is_to_look():
-                    await self._rescan(changes)
+                    await self._sync_shared(self._shelf, queue)
+                if self.watcher.is_rescan_due():
+                    await self._rescan(known, queue)
             except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+                self.watcher.rescan_soon()
                 tell_index_failed(error)
 
-    async def _retry(self, workspace_id: str, undone: _Undone, room: asyncio.Semaphore) -> None:
-        async with room:
-            await self._keep_in_step(workspace_id, undone.paths, others=True)
-        if self._undone.get(workspace_id) is undone:  # nothing failed
-            del self._undone[workspace_id]
+    async def _sync_shared(self, shelf: SharedShelf, queue: ChangeQueue) -> None:
+        """Write what other processes stored to the files, and index what they did not get to."""
+        scopes = [Scope(workspace_id) for workspace_id in sorted(self._known)]
+        for start in range(0, len(scopes), SWEEP_WORKSPACES):
+            some = scopes[start : start + SWEEP_WORKSPACES]
+            revisions, waiting = await asyncio.gather(shelf.revisions(some), self._backlog.waiting(some))
+            for scope, revision, waits in zip(some, revisions, waiting, strict=True):
+                seen = self._revisions.get(scope.workspace_id)
+                if seen != revision and self._copy is not None:
+                    if not await self._workspaces.exists(scope.workspace_id):  # deleted meanwhile
+                        continue
+                    changed = None if seen is None or revision < seen else await shelf.changes(scope, seen, revision)
+                    await self._copy.bring_in_step(scope, changed)
+                    self._revisions[scope.workspace_id] = revision
+                is_abandoned = waits.documents and waits.since < time.time() - ABANDONED_SECONDS
+                if is_abandoned and scope.workspace_id not in self._failed:
+                    queue.add(scope.workspace_id, await self._backlog.paths(scope, _MOST_PATHS), is_import=True)
 
-    async def _look_at_newborn(self, changes: Changes) -> None:
-        """Take in the files of folders whose workspaces were made after them."""
-        if not self._unborn:
-            return
-        looked_at, self._unborn = self._unborn, set()
-        self._unborn |= await asyncio.to_thread(_there, self._data_dir / "workspaces", looked_at)
-        if not self._unborn:  # each was a workspace's that was deleted: its folder would be told of, if it came again
-            return
-        known = {workspace.id for workspace in await self._workspaces.all()}
-        for workspace_id in self._unborn & known:
-            self._unborn.discard(workspace_id)
-            await self._import_directives(workspace_id)
-            try:
-                await self._look_anew(Scope(workspace_id), changes)
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-                self._unborn.add(workspace_id)
-                tell_index_failed(error, workspace_id=workspace_id)
-
-    async def _see_to_others(self, shelf: SharedShelf) -> None:
-        """Write what other processes put to the files, and index what they did not get to."""
-        scopes, now = await self._asked_now(), time.monotonic()
-        revisions, waiting = await asyncio.gather(shelf.revisions(scopes), self._backlog.waiting(scopes))
-        for scope, revision, waits in zip(scopes, revisions, waiting, strict=True):
-            seen = self._revisions.get(scope.workspace_id)
-            if waits.documents or seen not in (None, revision):
-                self._lively[scope.workspace_id] = now + LIVELY_SECONDS
-            if seen != revision and self._copy is not None:
-                if not await self._workspaces.exists(scope.workspace_id):  # deleted since they were listed
-                    continue
-                changed = None if seen is None or revision < seen else await shelf.changes(scope, seen, revision)
-                await self._copy.bring_in_step(scope, changed)
-                self._revisions[scope.workspace_id] = revision
-            abandoned = waits.documents and waits.since < time.time() - ABANDONED_SECONDS
-            if abandoned and scope.workspace_id not in self._undone:
-                paths = set(await self._backlog.paths(scope, _MOST_AT_ONCE))
-                await self._keep_in_step(scope.workspace_id, paths, others=True)
-
-    async def _asked_now(self) -> list[Scope]:
-        """The workspaces that are asked what others changed: those whose turn it is, and lively ones."""
-        if not self._unasked:
-            self._unasked = [Scope(workspace.id) for workspace in await self._workspaces.all()]
-        some, self._unasked = self._unasked[:LOOKED_AT], self._unasked[LOOKED_AT:]
-        now = time.monotonic()
-        self._lively = {name: until for name, until in self._lively.items() if until > now}
-        return [*some, *map(Scope, self._lively.keys() - {one.workspace_id for one in some})]
-
-    async def _rescan(self, changes: Changes) -> None:
-        try:
-            for workspace in await self._workspaces.all():
-                await self._look_anew(Scope(workspace.id), changes)
-        except BaseException:
-            self.watching.look_soon()
-            raise
-
-    async def _look_anew(self, scope: Scope, changes: Changes) -> None:
-        """Have what is not in the index by its looks worked off like what is told: in turns with other workspaces."""
-        paths = await self._unindexed(scope)
-        for piece in await asyncio.to_thread(in_pieces, scope.workspace_id, paths):
-            await self._note(scope.workspace_id, piece.paths)
-            changes.add(scope.workspace_id, set(piece.paths), is_import=piece.is_import)
-            await asyncio.sleep(0)
-
-
-def _there(parent: Path, names: Iterable[str]) -> set[str]:
-    """Those of *names* that are folders in *parent*. Raises nothing."""
-    return {name for name in names if os.path.isdir(parent / name)}
-
-
-def _folders(parent: Path) -> set[str]:
-    """The names of the folders in *parent*, which may not exist."""
-    return {entry.name for entry in parent.iterdir() if entry.is_dir()} if parent.is_dir() else set()
+    async def _rescan(self, workspaces: Collection[str], queue: ChangeQueue) -> None:
+        """Have the documents that are not in the index worked on like changes that are reported."""
+        for workspace_id in workspaces:
+            paths = await self._unindexed(Scope(workspace_id))
+            for piece in await asyncio.to_thread(in_pieces, workspace_id, paths):
+                await self._note(workspace_id, piece.paths)
+                queue.add(workspace_id, piece.paths, is_import=piece.is_import)
+                await asyncio.sleep(0)

@@ -71,7 +71,7 @@ class Materials:
         self._tokens = tokens
         self._hub = hub
         self._ratio = settings.codex_window_ratio
-        self._frame = size_of(layers.FRAME, tokens)
+        self._frame = size_of(layers.CODEX_FRAME, tokens)
         self._read: OrderedDict[tuple[str, str | None], _Read] = OrderedDict()
         self._reading: dict[tuple[str, str | None], asyncio.Lock] = {}
 
@@ -167,16 +167,15 @@ class Materials:
         self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int
     ) -> tuple[list[Passage], bool]:
         """See `grounding.codex.codex.FindsMaterial`."""
-        opening = self._knowledge.opening
-        async with opening.answering(scope) as answering:
-            behind = await self._lacks(answering, scope)
-            if behind:  # the one that is being filled while that of another model answers may have all of it by now
-                with suppress(IndexUnavailable):
-                    target = await opening.ready()
-                    if target.name != answering.name and not await self._lacks(target, scope):
-                        return await self._found(target, scope, query, top_k, excerpt_bytes, max_tokens), True
-            found = await self._found(answering, scope, query, top_k, excerpt_bytes, max_tokens, behind=behind)
-            return found, not behind
+        answering = await self._knowledge.collections.answering(scope)
+        behind = await self._lacks(answering, scope)
+        if behind:  # the one that is being filled while that of another model answers may have all of it by now
+            with suppress(IndexUnavailable):
+                target = await self._knowledge.ready()
+                if target.name != answering.name and not await self._lacks(target, scope):
+                    return await self._found(target, scope, query, top_k, excerpt_bytes, max_tokens), True
+        found = await self._found(answering, scope, query, top_k, excerpt_bytes, max_tokens, behind=behind)
+        return found, not behind
 
     async def _found(
         self,
@@ -199,7 +198,7 @@ class Materials:
 
     async def is_behind(self, scope: Scope) -> bool:
         """Whether not all of the material can be found yet. Raises `IndexUnavailable`."""
-        return await self._lacks(await self._knowledge.opening.ready(), scope)
+        return await self._lacks(await self._knowledge.ready(), scope)
 
     async def _lacks(self, collection: Collection, scope: Scope) -> bool:
         """Whether *collection* has not all of it as it is now."""
@@ -248,7 +247,7 @@ class MaterialFollowing:
                     await asyncio.sleep(_QUIET_SECONDS)
 
     async def _follow(self) -> None:
-        collection = await self._knowledge.opening.ready()
+        collection = await self._knowledge.ready()
         for workspace_id in sorted({*await self._store.waiting(), *self._owed}):
             self._owed.add(workspace_id)
             await self._store.wait_no_more(workspace_id)
@@ -379,7 +378,7 @@ class MaterialChooser:
         budgets, text = turn.budgets, turn.question.text
         try:
             found, is_whole = await self._materials.find(
-                scope, text, budgets.top_k, budgets.excerpt_bytes, layers.room(budgets.retrieved_tokens)
+                scope, text, budgets.top_k, budgets.excerpt_bytes, layers.passages_room(budgets.retrieved_tokens)
             )
         except AgentRuntimeError as error:
             return (), (DegradedBlock(block="codex", why=why(error)),)

@@ -25,7 +25,7 @@ DM: dict[str, Any] = {"context": "dm", "direct": True}
 
 async def where(bot: Bot, word: str) -> set[str]:
     """The process of the index has its folder open: a copy is looked at, as the next start would find it."""
-    identity, data_dir = await bot.runtime.knowledge.target(), bot.runtime.settings.data_dir
+    identity, data_dir = (await bot.runtime.knowledge.ready()).identity, bot.runtime.settings.data_dir
     with TemporaryDirectory() as folder:
         copy = await asyncio.to_thread(shutil.copytree, data_dir / "qdrant", Path(folder) / "qdrant")
         index = EmbeddedIndex(copy, identity.model, identity.dimensions, timeout_seconds=30)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +16,11 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.documents import Catalogue, Identity, Lacks
+from grounding.documents import Catalogue, Identity
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.records import NewRecord, Provenance, Records, RecordStore, Type
 from grounding.prompt_input import DegradedBlock, load_tokens
 from grounding.retrieval import (
-    FORM,
-    Embedder,
     EmbedderUnavailable,
     IndexUnavailable,
     Kind,
@@ -42,7 +39,7 @@ from runtime.coordination import Hub
 from runtime.embedded import beside
 from runtime.process.bootstrap import OpeningIndex
 from runtime.search import Knowledge, collections
-from runtime.search.collections import FormerEmbedder, ToldTurns, identity_of
+from runtime.search.collections import TurnsEverywhere, identity_of
 from runtime.turns.material import Materials
 from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
@@ -58,6 +55,7 @@ ACME, OTHER = Scope("acme"), Scope("other")
 HERE = ConversationKey("acme", "http", "here")
 OLD, NEW = "openai/old", "openai/new"
 REBUILDING = [DegradedBlock(block="retrieved", why="index_rebuilding")]
+LACKS_TURNS = [DegradedBlock(block="records", why="index_rebuilding")]
 
 
 @dataclass
@@ -123,7 +121,7 @@ class Process:
     def records(self) -> Records:
         return Records(RecordStore(self.transcript._redis), load_tokens(), OpeningIndex(self.knowledge))
 
-    async def told(self) -> ToldTurns:
+    async def told(self) -> TurnsEverywhere:
         return await self.knowledge.told_turns()
 
     async def recalled(self, query: str) -> list[str]:
@@ -134,8 +132,7 @@ class Process:
 
     async def answers(self, scope: Scope = ACME) -> str:
         """The model whose collection answers."""
-        async with self.knowledge.opening.answering(scope) as answering:
-            return answering.identity.model
+        return (await self.knowledge.collections.answering(scope)).identity.model
 
     async def fill(self) -> None:
         """What `runtime.search.sync` and `Rebuilding.fill_new_index` do, once."""
@@ -154,12 +151,12 @@ def house(
 ) -> House:
     """Documents are in Redis, as with several processes; passages in an embedded index, or on a server."""
     models = {OLD: HashedWords(64, OLD), NEW: HashedWords(96, NEW)}
-    monkeypatch.setattr(collections, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(collections, "CURRENT_SECONDS", 0.0)
 
     async def opened(made: Settings) -> HashedWords:
         return models[made.embedding_model or ""]
 
-    monkeypatch.setattr("runtime.search.knowledge.open_embedder", opened)
+    monkeypatch.setattr("runtime.search.collections.open_embedder", opened)
     monkeypatch.setattr(collections, "LiteLLMEmbedder", lambda _, model, __: models[model])
     if request.param == "server":
         client = SharedQdrant(":memory:")
@@ -196,7 +193,7 @@ async def lose(house: House, *, whole: bool) -> None:
     old = await house.process(OLD)
     async with beside(old.knowledge.open(), "open"):
         await old.knowledge.opened()
-        index = (await old.knowledge.opening.ready()).index
+        index = (await old.knowledge.ready()).index
         if whole:
             await index.drop()
         else:
@@ -233,8 +230,7 @@ async def test_who_does_not_fill_a_collection_that_was_missing_says_until_it_is_
         assert (await other.found("refunds"), other.lost) == ([], REBUILDING)
         with pytest.raises(IndexUnavailable, match="being indexed"):
             await other.knowledge.finding.passages(ACME, "refunds", 3, 1200, 800, lost=[])
-        lacks_turns = [DegradedBlock(block="records", why="index_rebuilding")]
-        assert (await other.recalled("where is the deploy key"), other.lost) == ([], lacks_turns)
+        assert (await other.recalled("where is the deploy key"), other.lost) == ([], LACKS_TURNS)
         await leader.fill()
         assert (await other.found("refunds"), other.lost) == (["refunds.md"], [])
         assert (await other.recalled("where is the deploy key"), other.lost) == (["t1"], [])
@@ -243,15 +239,14 @@ async def test_who_does_not_fill_a_collection_that_was_missing_says_until_it_is_
 
 
 async def test_the_former_index_answers_until_the_new_one_has_everything(house: House) -> None:
-    """Documents and remembered turns, whatever changes meanwhile; each workspace by itself."""
+    """Without what was said meanwhile, and it says so; what is forgotten is not found. Each workspace by itself."""
     await filled(house)
     new = await house.process(NEW)
     async with beside(new.knowledge.open(), "open"):
         await new.knowledge.opened()
-        assert await new.found("refunds") == ["refunds.md"]
-        assert await new.recalled("where is the deploy key") == ["t1"]
+        assert (await new.found("refunds"), new.lost) == (["refunds.md"], REBUILDING)
+        assert (await new.recalled("where is the deploy key"), new.lost) == (["t1"], LACKS_TURNS)
         assert await new.answers() == OLD
-        assert new.lost == []
         assert await underway(new.knowledge, ACME) == Underway(OLD, NEW, 0, turns=False)
 
         await new.put("new.md", "# Refunds\n\nRefunds of gifts.")
@@ -260,11 +255,10 @@ async def test_the_former_index_answers_until_the_new_one_has_everything(house: 
         await new.knowledge.index(ACME, ["gone.md"])
         await (await new.told()).forget(HERE.scope, ["t2"])
         await new.transcript.forget_turn(HERE, "t2")
-        assert await new.found("refunds") == ["new.md", "refunds.md"]
         assert await new.found("lighthouse tender parcels") == []
-        assert await new.recalled("where is the deploy key") == ["t1", "t3"]
+        assert await new.recalled("where is the deploy key") == ["t1"]
         assert await new.recalled("the gate code heron") == []
-        assert (await new.answers(), new.lost) == (OLD, [])
+        assert await new.answers() == OLD
 
         assert await new.changeover.step()
         assert await new.answers() == OLD
@@ -274,10 +268,47 @@ async def test_the_former_index_answers_until_the_new_one_has_everything(house: 
         await new.fill()
         await new.changeover.step()
         assert await new.answers() == NEW
-        assert await new.found("refunds") == ["new.md", "refunds.md"]
-        assert await new.recalled("where is the deploy key") == ["t1", "t3"]
+        assert (await new.found("refunds"), new.lost) == (["new.md", "refunds.md"], [])
+        assert (await new.recalled("where is the deploy key"), new.lost) == (["t1", "t3"], [])
         assert await new.recalled("the gate code heron") == []
         assert await underway(new.knowledge, ACME) is None
+    await new.knowledge.close()
+
+
+async def test_a_former_model_that_is_gone_leaves_the_words(house: House) -> None:
+    await filled(house)
+    house.models[OLD].fails = True
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        assert (await new.found("refunds"), new.lost) == (["refunds.md"], REBUILDING)
+        assert (await new.recalled("where is the deploy key in Lockbox"), new.lost) == (["t1"], LACKS_TURNS)
+        with pytest.raises(IndexUnavailable):
+            await new.knowledge.finding.passages(ACME, "volcanoes", 3, 1000, 900, lost=[])
+    await new.knowledge.close()
+
+
+async def test_context_documents_and_records_are_forgotten_in_former_collections_too(house: House) -> None:
+    ada, by = Scope("acme", None, "slack:U1"), Provenance(author="http:ada")
+    await filled(house)
+    old = await house.process(OLD)
+    async with beside(old.knowledge.open(), "open"):
+        await old.knowledge.opened()
+        await (await old.knowledge.told_contexts()).put(HERE, "Likes herons.", "2026-11-21T10:00:00Z")
+        record = (await old.records().add(ada, NewRecord(Type.FACT, "Ada saw a heron"), by)).record.id
+    await old.knowledge.close()
+    new = await house.process(NEW)
+    async with beside(new.knowledge.open(), "open"):
+        await new.knowledge.opened()
+        hits = await new.knowledge.finding.search(HERE.scope, "herons", 10)
+        assert [hit.passage.text for hit in hits if hit.passage.kind is Kind.CONTEXT] == ["Likes herons."]
+        assert [one.record.text for one in await new.records().search(ada, "heron", 20)] == ["Ada saw a heron"]
+        assert new.knowledge.finding.answering_model(ada) == OLD
+        await (await new.knowledge.told_contexts()).forget(HERE)
+        await new.records().erase(ada, record, by)
+        (former,) = await new.knowledge.collections.former()
+        assert await former.index.count(HERE.scope, Kind.CONTEXT) == 0
+        assert await former.index.ids(ada, Kind.RECORD) == set()
     await new.knowledge.close()
 
 
@@ -293,16 +324,16 @@ async def test_the_former_index_answers_while_the_new_model_cannot_even_be_asked
             raise EmbedderUnavailable("no such model", retryable=False)
         return house.models[NEW]
 
-    monkeypatch.setattr("runtime.search.knowledge.open_embedder", away)
-    monkeypatch.setattr("runtime.search.knowledge._RETRY_SECONDS", (0.02, 0.02))
+    monkeypatch.setattr("runtime.search.collections.open_embedder", away)
+    monkeypatch.setattr("runtime.search.collections._RETRY_SECONDS", (0.02, 0.02))
     new = await house.process(NEW)
     async with beside(new.knowledge.open(), "open"):
-        while not new.knowledge.opening.why:
+        while not new.knowledge.collections.why:
             await asyncio.sleep(0.01)
         assert await new.found("refunds") == ["refunds.md"]
         lost: list[DegradedBlock] = []
         (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
-        assert (passage.source, lost) == ("refunds.md", [])
+        assert (passage.source, lost) == ("refunds.md", REBUILDING)
         assert await new.recalled("where is the deploy key") == ["t1"]
         with pytest.raises(IndexUnavailable, match="no such model"):
             await new.found("refunds", Scope("without-an-index"))
@@ -324,7 +355,7 @@ async def test_the_former_index_answers_at_once_while_the_new_one_is_still_being
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr("runtime.search.knowledge.open_embedder", hangs)
+    monkeypatch.setattr("runtime.search.collections.open_embedder", hangs)
     new = await house.process(NEW)
     new.knowledge.will_follow()
     waited: list[None] = []
@@ -333,12 +364,12 @@ async def test_the_former_index_answers_at_once_while_the_new_one_is_still_being
         waited.append(None)
         raise IndexUnavailable("waited for the new one")
 
-    monkeypatch.setattr(new.knowledge.opening, "ready", ready)
+    monkeypatch.setattr(new.knowledge.collections, "ready", ready)
     async with beside(new.knowledge.open(), "open"):
         assert await new.found("refunds") == ["refunds.md"]
         lost: list[DegradedBlock] = []
         (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
-        assert (passage.source, [one.why for one in lost]) == ("refunds.md", ["index_stale"])
+        assert (passage.source, lost) == ("refunds.md", REBUILDING)
         assert await new.recalled("where is the deploy key") == ["t1"]
         assert waited == []
     await new.knowledge.close()
@@ -352,14 +383,14 @@ async def test_an_index_whose_own_model_is_away_is_not_opened_twice(
     async def away(_: Settings) -> HashedWords:
         raise EmbedderUnavailable("the provider is away", retryable=True)
 
-    monkeypatch.setattr("runtime.search.knowledge.open_embedder", away)
+    monkeypatch.setattr("runtime.search.collections.open_embedder", away)
     same = await house.process(OLD)
     async with beside(same.knowledge.open(), "open"):
-        while not same.knowledge.opening.why:
+        while not same.knowledge.collections.why:
             await asyncio.sleep(0.01)
         with pytest.raises(IndexUnavailable, match="the provider is away"):
             await same.found("refunds")
-        assert not same.knowledge.formers._open
+        assert not same.knowledge.collections._former
     await same.knowledge.close()
 
 
@@ -378,117 +409,13 @@ async def test_what_is_left_to_index_is_indexed_by_whoever_switches(
         assert await new.found("late fees") == ["late.md"]
         assert await new.answers() == NEW
         await house.redis.set(f"ar:documents:{ACME.tag}:current", identity_of(house.models[OLD]).name)
-        new.knowledge.formers.switched(ACME)
-        index = new.knowledge.opening.target
+        new.knowledge.collections.switched(ACME)
+        index = new.knowledge.collections.target
         assert index is not None
         await index.index.delete(ACME, Kind.DOCUMENT, source="refunds.md")
         while await new.changeover.step() and await new.answers() == OLD:
             pass
         assert await new.found("refunds") == ["refunds.md"]
-    await new.knowledge.close()
-
-
-async def test_what_waits_for_the_new_index_alone_makes_the_former_one_no_less_certain(house: House) -> None:
-    """The new model's provider is away for long; what the former one could not be given is still said."""
-    await filled(house)
-    house.models[NEW].fails = True
-    new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
-        for path, text in (("new.md", "# Refunds\n\nRefunds of gifts."), ("gone.md", None)):
-            if text is None:
-                await new.knowledge.shelf.delete(ACME, path)
-            else:
-                await new.knowledge.shelf.put(ACME, path, text)
-            await new.knowledge._backlog.add(ACME, [path], time.time() - 3600)
-            new.knowledge.finding._doubts._looked.clear()
-            assert await new.found("late") == []
-            assert [one.why for one in new.lost] == ["index_stale"]
-            with suppress(EmbedderUnavailable):
-                await new.knowledge.index(ACME, [path])
-            await new.knowledge._backlog.add(ACME, [path], time.time() - 3600)
-            assert await new.found("refunds") == ["new.md", "refunds.md"]
-            assert (await new.answers(), new.lost) == (OLD, [])
-        await new.knowledge._backlog.add(ACME, [f"{number}.md" for number in range(70)], time.time() - 3600)
-        assert await new.found("refunds") == ["new.md", "refunds.md"]
-        assert [one.why for one in new.lost] == ["index_stale"]
-    await new.knowledge.close()
-
-
-async def test_a_former_model_that_is_gone_leaves_the_words(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said that this is less; what is gone is not found, and what changed is known to be out of date."""
-    monkeypatch.setattr(collections, "MUTE_SECONDS", 0.0)
-    await filled(house)
-    house.models[OLD].fails = True
-    new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
-        assert await new.found("refunds") == ["refunds.md"]
-        assert new.lost == REBUILDING
-        assert await new.recalled("where is the deploy key in Lockbox") == ["t1"]
-        assert new.lost == [DegradedBlock(block="records", why="index_rebuilding")]
-        lost: list[DegradedBlock] = []
-        (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
-        assert (passage.source, lost) == ("refunds.md", REBUILDING)
-        with pytest.raises(IndexUnavailable):
-            await new.knowledge.finding.passages(ACME, "volcanoes", 3, 1000, 900, lost=[])
-
-        await new.put("refunds.md", "# Refunds\n\nRefunds take sixty days.")
-        await new.say("t3", "The deploy key moved to Lockbox nine.")
-        await new.knowledge.shelf.delete(ACME, "gone.md")
-        await new.knowledge.index(ACME, ["gone.md"])
-        assert await new.found("lighthouse tender parcels") == []
-        house.models[OLD].fails = False
-        assert await new.found("thirty days") == ["refunds.md"]
-        assert new.lost == REBUILDING
-        assert await new.recalled("deploy key") == ["t1"]
-        assert new.lost == [DegradedBlock(block="records", why="index_rebuilding")]
-
-        house.models[NEW].fails = True  # so that it cannot switch
-        await new.knowledge.shelf.put(ACME, "later.md", "# Later\n\nLater.")
-        await new.changeover.step()
-        assert await new.found("sixty days") == ["later.md", "refunds.md"][1:]
-        assert new.lost == []
-        house.models[NEW].fails = False
-        await new.fill()
-        await new.changeover.step()
-        assert await new.answers() == NEW
-        assert await new.recalled("deploy key") == ["t1", "t3"]
-        assert new.lost == []
-    await new.knowledge.close()
-
-
-async def test_context_documents_are_found_meanwhile_as_they_are_and_forgotten_for_good(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collections, "MUTE_SECONDS", 0.0)
-    await filled(house)
-    new = await house.process(NEW)
-
-    async def noted(query: str) -> list[str]:
-        new.lost.clear()
-        hits = await new.knowledge.finding.search(HERE.scope, query, 10, lost=new.lost)
-        return [hit.passage.text for hit in hits if hit.passage.kind is Kind.CONTEXT]
-
-    async with beside(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
-        told = await new.knowledge.told_contexts()
-        await told.put(HERE, "Likes herons.", "2026-11-21T10:00:00Z")
-        assert (await noted("herons"), await new.answers(), new.lost) == (["Likes herons."], OLD, [])
-        await told.put(HERE, "Likes gulls.", "2026-11-21T10:00:01Z")
-        assert (await noted("herons gulls"), new.lost) == (["Likes gulls."], [])
-        house.models[OLD].fails = True
-        assert (await noted("gulls"), new.lost) == (["Likes gulls."], REBUILDING)
-        await told.put(HERE, "Likes terns.", "2026-11-21T10:00:02Z")
-        house.models[OLD].fails = False
-        assert (await noted("gulls terns"), new.lost) == ([], REBUILDING)
-        await told.put(HERE, "Likes gulls.", "2026-11-21T10:00:03Z")
-        await told.forget(HERE)
-        assert await noted("gulls terns herons") == []
-        for name in await new.knowledge.catalogue.known():
-            async with new.knowledge.formers.using(name) as former:
-                if former is not None and former.identity.model == OLD:
-                    assert await former.index.count(HERE.scope, Kind.CONTEXT) == 0
     await new.knowledge.close()
 
 
@@ -508,13 +435,13 @@ async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_th
             ("c.md", "Herons nest there."),
         ):
             await materials(old).put(ACME, path, text.encode())
-        await (await old.knowledge.opening.ready()).material.sync(ACME)
+        await (await old.knowledge.ready()).material.sync(ACME)
     await old.knowledge.close()
 
     new = await house.process(NEW)
     async with beside(new.knowledge.open(), "open"):
         await new.knowledge.opened()
-        given, collection = materials(new), await new.knowledge.opening.ready()
+        given, collection = materials(new), await new.knowledge.ready()
 
         async def found() -> tuple[list[str], bool]:
             passages, is_whole = await given.find(ACME, "when do herons nest", 5, 1000, 1000)
@@ -531,71 +458,6 @@ async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_th
         assert (await found(), await new.answers()) == ((["a.md", "b.md"], True), OLD)
         await new.changeover.step()
         assert (await found(), await new.answers()) == ((["a.md", "b.md"], True), NEW)
-    await new.knowledge.close()
-
-
-async def test_records_are_found_meanwhile_as_they_are_and_forgotten_for_good(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of persons too; what the former index could not be given is named with what is recalled."""
-    monkeypatch.setattr(collections, "MUTE_SECONDS", 0.0)
-    ada, by = Scope("acme", None, "slack:U1"), Provenance(author="http:ada")
-
-    async def added(process: Process, scope: Scope, text: str) -> str:
-        return (await process.records().add(scope, NewRecord(Type.FACT, text), by)).record.id
-
-    async def looked_for(query: str) -> set[str]:
-        return {one.record.text for one in await new.records().search(ada, query, 20)}
-
-    await filled(house)
-    old = await house.process(OLD)
-    async with beside(old.knowledge.open(), "open"):
-        await old.knowledge.opened()
-        await added(old, ACME, "the heron nests in May")
-        gone = await added(old, ada, "Ada saw a heron")
-    await old.knowledge.close()
-    new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
-        await added(new, ada, "Ada drew the heron")
-        assert await looked_for("heron") == {"the heron nests in May", "Ada saw a heron", "Ada drew the heron"}
-        assert await new.answers() == OLD
-        assert new.knowledge.finding.answering_model(ada) == OLD
-        house.models[OLD].fails = True
-        assert "the heron nests in May" in await looked_for("heron nests")
-        await added(new, ACME, "the heron left")
-        await new.recalled("deploy key")
-        assert new.lost == [DegradedBlock(block="records", why="index_rebuilding")]
-        house.models[OLD].fails = False
-        await new.fill()
-        await new.changeover.step()
-        assert await new.answers() == NEW
-        assert len(await looked_for("heron")) == 4
-        assert new.knowledge.finding.answering_model(ada) == NEW
-        await new.records().erase(ada, gone, by)
-        assert len(await looked_for("heron")) == 3
-        async with new.knowledge.formers.using(identity_of(house.models[OLD]).name) as former:
-            assert former is not None
-            assert gone not in await former.index.ids(ada, Kind.RECORD)
-    await new.knowledge.close()
-
-
-@pytest.mark.parametrize("house", ["server"], indirect=True)
-async def test_what_a_process_with_the_former_model_says_meanwhile_is_not_lost_by_the_switch(house: House) -> None:
-    """It tells the collection that it fills, and knows of no other."""
-    await filled(house)
-    old, new = await house.process(OLD), await house.process(NEW)
-    async with beside(old.knowledge.open(), "old"), beside(new.knowledge.open(), "new"):
-        await asyncio.gather(old.knowledge.opened(), new.knowledge.opened())
-        await new.fill()
-        await old.say("t9", "The spare anchor lies in the crypt.")
-        await old.records().add(ACME, NewRecord(Type.FACT, "the crypt is flooded"), Provenance())
-        await new.changeover.step()
-        assert await new.answers() == NEW
-        assert await new.recalled("the spare anchor") == ["t9"]
-        found = await new.records().search(ACME, "the crypt", 5)
-        assert [one.record.text for one in found] == ["the crypt is flooded"]
-    await old.knowledge.close()
     await new.knowledge.close()
 
 
@@ -649,9 +511,7 @@ async def test_who_goes_back_finds_the_former_index_as_it_should_be(house: House
     await last.knowledge.close()
 
 
-async def test_the_former_index_is_dropped_when_its_time_is_over_and_nobody_fills_it(
-    house: House, data_dir: Path
-) -> None:
+async def test_the_former_index_is_dropped_when_its_time_is_over(house: House, data_dir: Path) -> None:
     await filled(house)
     here = Catalogue(house.redis)
     name = identity_of(house.models[OLD]).name
@@ -665,45 +525,15 @@ async def test_the_former_index_is_dropped_when_its_time_is_over_and_nobody_fill
         assert await here.idle() == {name: new.clock[0]}
         assert await former_collections(new.knowledge) == {OLD: new.clock[0]}
         new.clock[0] += 99
-        await here.keep(name)
-        await new.changeover.step()
-        new.clock[0] += 2
         await new.changeover.step()
         assert name in await here.known()
-        await here.leave(name)
-        async with new.knowledge.formers.using(name) as kept:
-            assert kept is not None
-            assert await new.changeover.step()
-            assert name in await here.known()
+        new.clock[0] += 2
         await new.changeover.step()
         assert list(await here.known()) == [identity_of(house.models[NEW]).name]
         assert await here.idle() == {}
-        async with new.knowledge.formers.using(name) as dropped:
-            assert dropped is None
+        assert await new.knowledge.collections.former() == []
         assert not [one for one in data_dir.rglob("*") if "old" in one.name]
         assert not [key async for key in house.redis.scan_iter(match=f"*{name}*")]
-        assert await new.found("refunds") == ["refunds.md"]
-    await new.knowledge.close()
-
-
-async def test_who_still_asks_an_index_that_another_process_dropped_finds_the_new_one(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await filled(house)
-    name = identity_of(house.models[OLD]).name
-    new = await house.process(NEW, keep_seconds=0.0)
-    async with beside(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
-        await new.fill()
-        assert await new.answers() == OLD
-        monkeypatch.setattr(collections, "LOOK_SECONDS", 3600.0)
-        assert await new.answers() == OLD
-        catalogue = Catalogue(house.redis)  # another process
-        await catalogue.switch(ACME, name, identity_of(house.models[NEW]).name)
-        opened = new.knowledge.formers._open[name].collection
-        await opened.index.drop()
-        with pytest.raises(IndexUnavailable):
-            await new.found("refunds")
         assert await new.found("refunds") == ["refunds.md"]
     await new.knowledge.close()
 
@@ -725,18 +555,16 @@ async def test_what_breaks_in_one_workspace_is_told_there_and_tried_again_and_ke
     monkeypatch.setattr("runtime.background.rebuild._RETRY_SECONDS", (0.02, 0.02))
     async with beside(new.knowledge.open(), "open"):
         await new.knowledge.opened()
-        catalogue, name = new.knowledge.catalogue, (await new.knowledge.target()).name
+        catalogue, name = new.knowledge.catalogue, (await new.knowledge.ready()).name
         for scope in (ACME, OTHER):
             await catalogue.forget(scope, name)
         async with beside(new.rebuilding.fill_new_index(), "fill"):
-            while not (await catalogue.remembers(OTHER, name) and new.knowledge.finding.unremembered):
+            while not await catalogue.is_complete(OTHER, name):
                 await asyncio.sleep(0.01)
             assert await new.recalled("where is the deploy key") == ["t1"]
             assert [(one.block, one.why) for one in new.lost] == [("records", "index_rebuilding")]
             is_broken.clear()
-            while not await catalogue.remembers(ACME, name):
-                await asyncio.sleep(0.01)
-            while new.knowledge.finding.unremembered:
+            while not await catalogue.is_complete(ACME, name):
                 await asyncio.sleep(0.01)
         await new.recalled("where is the deploy key")
         assert new.lost == []
@@ -770,116 +598,16 @@ async def test_looking_for_what_is_to_be_switched_goes_on_after_what_nobody_fore
 async def test_a_workspace_that_is_deleted_leaves_the_former_index_too(house: House) -> None:
     await filled(house)
     new = await house.process(NEW)
-    name = identity_of(house.models[OLD]).name
     async with beside(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         await new.fill()
         await new.changeover.step()
         await new.knowledge.forget_workspace(ACME)
-        async with new.knowledge.formers.using(name) as former:
-            assert former is not None
-            assert await former.index.count(ACME, Kind.DOCUMENT) == 0
-            assert await former.index.count(HERE.scope, Kind.TURN) == 0
-            assert await former.index.count(OTHER, Kind.DOCUMENT) == 1
+        (former,) = await new.knowledge.collections.former()
+        assert await former.index.count(ACME, Kind.DOCUMENT) == 0
+        assert await former.index.count(HERE.scope, Kind.TURN) == 0
+        assert await former.index.count(OTHER, Kind.DOCUMENT) == 1
     await new.knowledge.close()
-
-
-async def test_a_former_index_is_open_only_while_somebody_needs_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collections, "IDLE_SECONDS", 0.0)
-    await filled(house)
-    new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
-        here = new.knowledge.formers
-        assert not here._open
-        async with new.knowledge.opening.answering(ACME) as answering:
-            await here._close_idle(time.monotonic() + 1)
-            assert await answering.index.count(ACME, Kind.DOCUMENT) == 2
-        await here._close_idle(time.monotonic() + 1)
-        assert not here._open
-        assert await new.found("refunds") == ["refunds.md"]
-    await new.knowledge.close()
-
-
-async def test_what_versions_without_a_catalogue_left_goes_on_answering(
-    redis: Redis, redis_socket: Path, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the bundled model, the only one of which the name is known without having been written down."""
-    fake = HashedWords(96, NEW)
-
-    async def opened(made: Settings) -> Embedder:
-        return fake if made.embedding_model else WordLlamaEmbedder()
-
-    monkeypatch.setattr("runtime.search.knowledge.open_embedder", opened)
-    house = House(
-        redis,
-        lambda model: settings(redis_url=f"unix://{redis_socket}", embedding_model=model),
-        {NEW: fake},
-    )
-    old = await house.process(None)
-    async with beside(old.knowledge.open(), "open"):
-        await old.knowledge.opened()
-        await old.put("refunds.md", "# Refunds\n\nRefunds take thirty days.")
-    await old.knowledge.close()
-    for key in ("{index}:collections", "{index}:idle", f"{ACME.tag}:current"):
-        await redis.delete(f"ar:documents:{key}")
-    new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
-        assert await new.answers() == WordLlamaEmbedder().name
-        assert await new.answers(OTHER) == NEW
-        assert await new.found("refunds") == ["refunds.md"]
-    await new.knowledge.close()
-
-
-async def test_the_catalogue_keeps_what_it_takes_to_ask_a_collection_again(redis: Redis) -> None:
-    catalogue, identity = Catalogue(redis), Identity("openai/x", 7)
-    await catalogue.register(identity)
-    assert await catalogue.known() == {identity.name: identity}
-    earlier = Identity("openai/x", 7, 1)
-    assert (earlier.is_readable, identity.is_readable) == (False, True)
-    assert earlier.name != identity.name
-    await catalogue.claim(ACME, "one")
-    await catalogue.claim(ACME, "two")
-    assert await catalogue.currents([ACME, OTHER]) == ["one", ""]
-    await catalogue.has_remembered(ACME, "one")
-    await catalogue.fell_behind(ACME, "one", Lacks.DOCUMENTS)
-    assert await catalogue.remembers(ACME, "one")
-    await catalogue.fell_behind(ACME, "one", Lacks.TURNS)
-    assert not await catalogue.remembers(ACME, "one")
-    await redis.set(f"ar:documents:{{index}}:remembered:two:{FORM}", "1")  # as versions without a catalogue said it
-    assert await catalogue.remembers(ACME, "two")
-    await catalogue.switch(ACME, "two", "one")
-    assert not await catalogue.remembers(ACME, "two")
-    assert not await catalogue.is_behind(ACME, "one", Lacks.TURNS)
-    await redis.hset("ar:documents:{index}:collections", "newer", '{"v": 99}')
-    assert list(await catalogue.known()) == [identity.name]
-
-
-async def test_a_former_model_that_failed_is_left_alone_for_a_while(
-    settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A turn does not wait for it again and again."""
-    model = HashedWords()
-    former = FormerEmbedder(settings(), model)
-    assert await former.embed_query("refunds") == await model.embed_query("refunds")
-    model.fails = True
-    with pytest.raises(EmbedderUnavailable, match="switched off"):
-        await former.embed_query("refunds")
-    model.fails = False
-    with pytest.raises(EmbedderUnavailable, match="a moment ago"):
-        await former.embed_documents(["refunds"])
-    hanging = FormerEmbedder(settings(qdrant_timeout_seconds=0.02), Hanging())
-    with pytest.raises(EmbedderUnavailable, match="no answer"):
-        await hanging.embed_query("refunds")
-
-
-class Hanging(HashedWords):
-    async def embed_query(self, text: str) -> list[float]:
-        await asyncio.Event().wait()
-        raise AssertionError
 
 
 SECTIONS = 150
@@ -922,16 +650,16 @@ async def test_a_served_runtime_changes_over_is_killed_goes_on_and_goes_back(
             async with asking(crew) as client:
                 while openai_server.embeds_batches:
                     await asyncio.sleep(0.05)
-                await found(client, "anchor number 7", "anchor.md")
-                await client.put("/documents/added.md", content="# Rope\n\nThe rope is new.")
+                assert (await sources(client, "anchor number 7"))[:1] == ["anchor.md"]
+                put = await client.put("/documents/added.md", content="# Rope\n\nThe rope is new.")
+                assert put.status_code == 202
                 await client.delete("/documents/lighthouse.md")
-                await found(client, "the new rope", "added.md")
                 status = (await client.get("/index")).json()
                 assert status["change_over"]["filling"] == "openai/fake-embedding"
                 assert status["change_over"]["answered_by"] == WordLlamaEmbedder().name
                 answer = (await client.post("/messages", json={"text": "Which file speaks of the harbour?"})).json()
                 assert {source["source"] for source in answer["sources"]} == {"harbour.md"}
-                assert [one for one in answer["degraded"] if one["block"] == "retrieved"] == []
+                assert {"block": "retrieved", "why": "index_rebuilding"} in answer["degraded"]
             crew.kill("bot")
             asked = len(openai_server.embedding_requests)
 

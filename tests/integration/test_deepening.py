@@ -149,7 +149,7 @@ async def test_only_workspaces_in_which_something_was_stored_are_looked_at_again
     knowledge, deepening = opened
     await put(knowledge, "b.md", sections("harbours"), OTHER)
     await deepening.look()
-    index = (await knowledge.opening.ready()).index
+    index = (await knowledge.ready()).index
     asked: list[str] = []
     shallow = index.shallow
 
@@ -260,7 +260,7 @@ async def test_material_gets_them_too_in_the_scope_of_its_owner(
     house: House, opened: tuple[Knowledge, Deepening]
 ) -> None:
     knowledge, deepening = opened
-    collection = await knowledge.opening.ready()
+    collection = await knowledge.ready()
     for scope in (ACME, CHAT, OTHER):
         await knowledge.material.put(scope, "a.md", sections("refunds"), Size(10, 10))
         await collection.material.sync(Scope(scope.workspace_id))
@@ -295,7 +295,7 @@ async def test_a_follow_up_is_compared_by_what_was_said_before_too(
     knowledge, deepening = opened
     await put(knowledge, "a.md", sections("refunds", "harbours"))
     await deepening.look()
-    search = (await knowledge.opening.ready()).search
+    search = (await knowledge.ready()).search
     found = await search.search(ACME, "and the words?", 5, earlier=["refunds"], explain=True)
     alone = await search.search(ACME, "and the words?", 5, explain=True)
     cosines = [{hit.passage.heading: hit.deep.score for hit in hits if hit.deep} for hits in (found, alone)]

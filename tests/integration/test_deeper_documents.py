@@ -66,7 +66,7 @@ async def test_documents_are_found_at_once_and_compared_by_a_deeper_model_later(
         assert (found["deep embedding"]["ok"], found["deep embedding"]["detail"]) == (True, "bundled/minilm")
         assert "index_chunks_deepened_total" in (await face.client.get("/metrics")).text
 
-        model, index = face.runtime.deep, (await face.runtime.knowledge.opening.ready()).index
+        model, index = face.runtime.deep, (await face.runtime.knowledge.ready()).index
         assert model is not None
         assert isinstance(index, RemoteIndex)
         killed = index._process.pid

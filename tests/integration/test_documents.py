@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import gc
 import os
 import shutil
 import tempfile
-import threading
-import time
-import unicodedata
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -29,22 +22,18 @@ from watchfiles import Change
 from connectors.message import Scope, redis_key
 from grounding.documents import (
     Backlog,
-    Catalogue,
     Changed,
     FileShelf,
     Indexer,
     Library,
     Progress,
     changed_documents,
-    indexer,
     watch,
 )
 from grounding.documents import indexer as documents_indexer
-from grounding.documents.catalogue import AT_ONCE
 from grounding.documents.ledger import RegistryTooNew
 from grounding.documents.watch import group_changes
 from grounding.retrieval import (
-    Chunk,
     EmbedderUnavailable,
     Entry,
     Kind,
@@ -53,18 +42,16 @@ from grounding.retrieval import (
     PassageIndex,
     Search,
     Sizes,
-    Source,
     TurnFloor,
     Turns,
-    chunk_document,
     collection_name,
     encode_document,
     shorten,
 )
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from grounding.retrieval.query import QUERY_MAX_CHARACTERS
 from grounding.retrieval.recall import CONTINUED, split_turn
 from grounding.retrieval.relevance import Floor
-from grounding.retrieval.search import QUERY_MAX_CHARACTERS
 from tests.emulators.embedder import HashedWords
 
 ACME, OTHER = Scope("acme"), Scope("other")
@@ -166,107 +153,10 @@ async def test_a_folder_that_vanished_takes_its_documents_along(house: House) ->
     assert await house.sources("refunds") == ["v1.3/c.md"]
 
 
-async def test_a_run_that_ends_as_its_workspace_is_forgotten_leaves_nothing_behind(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger, reached, goes_on = house.indexer._ledger, asyncio.Event(), asyncio.Event()
-    keep_lag = ledger.keep_lag
-
-    async def slowly(scope: Scope, lag_ms: int) -> None:
-        reached.set()
-        await goes_on.wait()
-        await keep_lag(scope, lag_ms)
-
-    monkeypatch.setattr(ledger, "keep_lag", slowly)
-    await asyncio.to_thread(house.write, "a.md", "Refunds")
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        group.create_task(house.indexer.sync(ACME))
-        await reached.wait()
-        group.create_task(house.indexer.forget_workspace(ACME))
-        while not house.indexer._at_hand["acme"]._wanting_all:
-            await asyncio.sleep(0)
-        goes_on.set()
-    assert await house.redis.keys(f"*{ACME.tag}*") == []
-    gc.collect()  # tasks that are over know one another
-    assert not house.indexer._at_hand
-
-
-async def test_a_short_document_waits_for_no_long_one_that_is_read_with_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents_indexer, "PORTION_BYTES", 1000)
-    steps: list[str] = []
-    replace, short_ones = house.index.replace, threading.Event()
-
-    def cutting(path: str, *more: Any) -> Any:
-        if path == "a.md":
-            assert short_ones.wait(30)
-        return chunk_document(path, *more)
-
-    async def replacing(sources: Sequence[Source]) -> None:
-        await replace(sources)
-        steps.extend(one.name for one in sources)
-        if "c.md" in steps:
-            short_ones.set()
-
-    monkeypatch.setattr("grounding.documents.indexer.chunk_document", cutting)
-    monkeypatch.setattr(house.index, "replace", replacing)
-    for path, text in (("a.md", "words and words\n\n" * 200), ("b.md", "Refunds"), ("c.md", "Parcels")):
-        await asyncio.to_thread(house.write, path, text)
-    await house.indexer.sync(ACME)
-    assert steps == ["b.md", "c.md", "a.md"]
-
-
-async def test_what_comes_next_is_read_and_embedded_while_the_engine_stores(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexer, "READ_DOCUMENTS", 1)
-    embed, replace, embedded = house.embedder.embed_documents, house.index.replace, list[int]()
-    stored = 0
-
-    async def embedding(texts: Sequence[str]) -> list[list[float]]:
-        embedded.append(len(texts))
-        return await embed(texts)
-
-    async def replacing(sources: Sequence[Source]) -> None:
-        nonlocal stored
-        stored += 1
-        async with asyncio.timeout(30):
-            while len(embedded) < min(stored + 1, 3):
-                await asyncio.sleep(0)
-        assert len(embedded) == min(stored + 1, 3)
-        await replace(sources)
-
-    monkeypatch.setattr(house.embedder, "embed_documents", embedding)
-    monkeypatch.setattr(house.index, "replace", replacing)
-    for number in range(3):
-        await asyncio.to_thread(house.write, f"{number}.md", f"Refunds of kind {number}")
-    assert (await house.indexer.sync(ACME)).documents == 3
-    assert await house.sources("refunds") == ["0.md", "1.md", "2.md"]
-
-
-async def test_a_folder_that_is_named_like_a_document_is_followed_where_it_is_moved(house: House) -> None:
-    """Of a folder that is moved only its own path is told; also one that takes the place of a document."""
-    docs = house.library.root(ACME)
-    for path in ("v1.md", "draft/sub/a.md", "other.txt"):
-        await asyncio.to_thread(house.write, path, "Refunds")
-    await house.indexer.sync(ACME)
-    await asyncio.to_thread(os.unlink, docs / "v1.md")
-    await asyncio.to_thread(os.rename, docs / "draft", docs / "v1.md")
-    await house.indexer.sync(ACME, {"draft", "v1.md"})
-    assert sorted(await house.sources("refunds")) == ["other.txt", "v1.md/sub/a.md"]
-    await asyncio.to_thread(os.rename, docs / "v1.md", docs / "V2.TXT")
-    await house.indexer.sync(ACME, {"v1.md", "V2.TXT"})
-    assert sorted(await house.sources("refunds")) == ["V2.TXT/sub/a.md", "other.txt"]
-    await asyncio.to_thread(os.rename, docs / "V2.TXT", docs / ".hidden")
-    await house.indexer.sync(ACME, {"V2.TXT"})
-    assert await house.sources("refunds") == ["other.txt"]
-
-
 async def test_a_document_that_takes_long_comes_after_the_others_where_all_are_looked_through(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexer, "PORTION_BYTES", 100)
+    monkeypatch.setattr(documents_indexer, "READ_BYTES", 100)
     for path, text in (("a.md", "Refunds. " * 20), ("b.md", "Refunds"), ("c.md", "Parcels")):
         await asyncio.to_thread(house.write, path, text)
     seen: list[str] = []
@@ -274,88 +164,17 @@ async def test_a_document_that_takes_long_comes_after_the_others_where_all_are_l
     assert seen == ["b.md", "c.md", "a.md"]
 
 
-async def test_vectors_of_a_long_document_are_let_go_of_and_its_texts_made_off_the_event_loop(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To free those of thousands of chunks at once holds it for 0.1 s, and nobody is answered meanwhile."""
-    made, freed = list[int](), list[int]()
-
-    class Numbers(list[float]):
-        def __del__(self) -> None:
-            freed.append(threading.get_ident())
-
-    class Watched(HashedWords):
-        async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-            return [Numbers(one) for one in await super().embed_documents(texts)]
-
-    def indexed_text(chunk: Chunk) -> str:
-        made.append(threading.get_ident())
-        return chunk.text
-
-    replaced = house.index.replace
-
-    async def copied(sources: Sequence[Source]) -> None:
-        """The engine's thread has its own numbers, for as long as it likes."""
-        entries = [tuple(dataclasses.replace(one, dense=[*one.dense]) for one in source.entries) for source in sources]
-        await replaced([dataclasses.replace(one, entries=own) for one, own in zip(sources, entries, strict=True)])
-
-    monkeypatch.setattr(house.index, "replace", copied)
-    monkeypatch.setattr(Chunk, "indexed_text", property(indexed_text))
-    indexer = Indexer(FileShelf(house.library), house.index, Watched(), house.redis, words, sizes=Sizes(30, 0))
-    await asyncio.to_thread(house.write, "a.md", "\n\n".join(f"# Part {n}\n\nRefunds {n}" for n in range(50)))
-    done = await indexer.sync(ACME)
-    assert (done.chunks, len(freed)) == (50, 50)
-    assert made
-    assert threading.get_ident() not in {*made, *freed}
-
-
-async def test_of_many_workspaces_some_are_asked_about_at_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers of a thousand hold the event loop for 18 ms."""
-    scopes = [Scope(f"w{number}") for number in range(2 * AT_ONCE + 1)]
-    known, sizes = Catalogue(redis), list[int]()
-    for number in (0, AT_ONCE, 2 * AT_ONCE):
-        await known.claim(scopes[number], f"c{number}")
-    execute = type(redis.pipeline()).execute
-
-    async def counted(pipe: Any) -> Any:
-        sizes.append(len(pipe.command_stack))
-        return await execute(pipe)
-
-    monkeypatch.setattr(type(redis.pipeline()), "execute", counted)
-    current = await known.currents(scopes)
-    there = {number: current[number] for number in (0, 1, AT_ONCE, 2 * AT_ONCE)}
-    assert there == {number: f"c{number}" for number in (0, AT_ONCE, 2 * AT_ONCE)} | {1: ""}
-    assert (len(current), max(sizes)) == (len(scopes), AT_ONCE)
-
-
-async def test_the_lag_of_a_file_that_was_moved_there_counts_from_then_on(house: House) -> None:
-    """Not from when it was written elsewhere, half a minute before."""
-    docs = house.library.root(ACME)
-    await asyncio.to_thread(docs.mkdir, parents=True)
-    written, now = house.folder / "a.md", time.time()
-    await asyncio.to_thread(written.write_text, "Refunds", encoding="utf-8")
-    await asyncio.to_thread(os.utime, written, (now - 30, now - 30))
-    await asyncio.to_thread(os.rename, written, docs / "a.md")
-    moved = (await asyncio.to_thread(os.stat, docs / "a.md")).st_ctime
-    found_at = moved + 2
-    indexer = Indexer(FileShelf(house.library), house.index, house.embedder, house.redis, words, now=lambda: found_at)
-    done = await indexer.sync(ACME, ["a.md"])
-    assert (done.documents, done.lag_ms) == (1, 2000)
-
-
 async def test_the_lag_of_a_folder_that_was_moved_counts_from_when_that_was_told(house: House) -> None:
     """For what came with it and for what went, and not from when its files were written."""
     docs, backlog = house.library.root(ACME), Backlog(house.redis)
     await asyncio.to_thread(house.write, "old/a.md", "Refunds")
     written = (await asyncio.to_thread(os.stat, docs / "old/a.md")).st_ctime
-    indexer = Indexer(
-        FileShelf(house.library), house.index, house.embedder, house.redis, words, backlog=backlog, now=lambda: now
-    )
+    indexer = Indexer(FileShelf(house.library), house.index, house.embedder, house.redis, words, now=lambda: now)
     now = written + 1
     await indexer.sync(ACME)
     for before, after in (("old", "new"), ("new", ".hidden")):
         await asyncio.to_thread(os.rename, docs / before, docs / after)
-        await backlog.add(ACME, {before, after} - {".hidden"}, now := now + 20)
+        await backlog.add(ACME, {before, after} - {".hidden"}, now := now + 90)
         now += 2
         done = await indexer.sync(ACME, {before, after} - {".hidden"})
         assert (done.deleted, done.lag_ms) == (1, 2000)
@@ -364,7 +183,7 @@ async def test_the_lag_of_a_folder_that_was_moved_counts_from_when_that_was_told
 async def test_a_link_to_a_folder_is_not_waited_for(house: House) -> None:
     """It was, for ever, and every prompt said that what was found may be out of date."""
     docs, backlog = house.library.root(ACME), Backlog(house.redis)
-    indexer = Indexer(FileShelf(house.library), house.index, house.embedder, house.redis, words, backlog=backlog)
+    indexer = Indexer(FileShelf(house.library), house.index, house.embedder, house.redis, words)
     await asyncio.to_thread(docs.mkdir, parents=True)
     await asyncio.to_thread(os.symlink, house.folder, docs / "elsewhere")
     await backlog.add(ACME, ["elsewhere"], 1.0)
@@ -373,35 +192,15 @@ async def test_a_link_to_a_folder_is_not_waited_for(house: House) -> None:
     assert [one.path for one in await indexer.skipped(ACME)] == ["elsewhere"]
 
 
-async def test_of_two_files_with_the_same_name_in_two_forms_of_unicode_one_is_the_document(house: House) -> None:
-    """The one in form C; the other, as of a Mac's archive, is named and left out, unless it is alone."""
-    composed, apart = (unicodedata.normalize(form, "für/Gebühren.md") for form in ("NFC", "NFD"))
-    docs = house.library.root(ACME)
-    await asyncio.to_thread(house.write, apart, "Refunds take thirty days")
-    assert (await house.indexer.sync(ACME)).skipped == ()
-    assert await house.sources("refunds") == [apart]
-    await asyncio.to_thread(house.write, composed, "Refunds take ninety days")
-    assert await house.indexer.pending(ACME) == {composed, apart}
-    await house.indexer.sync(ACME, [composed, apart])
-    assert await house.sources("refunds") == [composed]
-    assert [(one.path, one.why) for one in await house.indexer.skipped(ACME)] == [(apart, "name")]
-    assert await house.indexer.pending(ACME) == set()
-    await asyncio.to_thread((docs / composed).unlink)
-    assert await house.indexer.pending(ACME) == {composed, apart}
-    await house.indexer.sync(ACME)
-    assert (await house.sources("refunds"), await house.indexer.skipped(ACME)) == ([apart], [])
-
-
 async def test_a_file_whose_name_is_too_long_is_named_and_left_out(house: House) -> None:
     docs, long = house.library.root(ACME), "ä" * 120 + ".md"
     await asyncio.to_thread(docs.mkdir, parents=True)
     await asyncio.to_thread((docs / long).write_text, "Refunds")
-    for paths in (None, [long]):  # looked through, and told of
+    for logged in ([(long, "name")], []):
         with capture_logs() as events:
-            done = await house.indexer.sync(ACME, paths)
+            done = await house.indexer.sync(ACME)
         assert [(one.path, one.why) for one in done.skipped] == [(long, "name")]
-        named = [(event["path"], event["why"]) for event in events if event["event"] == "index.skipped"]
-        assert named == ([(long, "name")] if paths is None else [])
+        assert [(event["path"], event["why"]) for event in events if event["event"] == "index.skipped"] == logged
     assert await house.indexer.pending(ACME) == set()
     await asyncio.to_thread((docs / long).rename, docs / "short.md")
     done = await house.indexer.sync(ACME)
@@ -422,25 +221,10 @@ async def test_a_file_whose_name_holds_what_no_document_may_have_in_its_own_is_n
         assert [(one.path, one.why) for one in done.skipped] == [(told, "name")]
         assert [one.path for one in await house.indexer.skipped(ACME)] == [told]
         assert await house.indexer.pending(ACME) == set()
-    assert house.library.look(ACME, name) == house.library.look(ACME, told)
     await asyncio.to_thread((docs / name).rename, docs / "plain.md")
     assert await house.indexer.pending(ACME) == {told, "plain.md"}
     done = await house.indexer.sync(ACME)
     assert (done.documents, done.skipped, await house.indexer.skipped(ACME)) == (1, (), [])
-
-
-async def test_a_file_may_go_though_its_name_is_told_as_one_that_no_disk_takes(house: House) -> None:
-    await asyncio.to_thread(house.write, "a.md", "Refunds")
-    file = house.library.root(ACME) / "odd\\ud800.md"
-    await asyncio.to_thread(file.write_text, "Parcels")
-    done = await house.indexer.sync(ACME)
-    assert [(one.path, one.why) for one in done.skipped] == [(file.name, "name")]
-
-    await asyncio.to_thread(file.unlink)
-    done = await house.indexer.sync(ACME, [file.name, f"{'x' * 256}/a.md"])
-
-    assert (done.skipped, await house.indexer.skipped(ACME)) == ((), [])
-    assert await house.sources("refunds") == ["a.md"]
 
 
 async def test_a_document_that_became_unreadable_is_no_longer_found(house: House) -> None:
@@ -755,31 +539,6 @@ def test_no_passage_ever_crosses_workspaces(held: dict[str, list[str]]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(check(Path(folder)))
-
-
-class Noted(ThreadPoolExecutor):
-    """Threads, and how often one was asked for."""
-
-    asked = 0
-
-    def submit(self, *args: Any, **options: Any) -> Future[Any]:
-        self.asked += 1
-        return super().submit(*args, **options)
-
-
-async def test_a_short_question_takes_a_thread_only_to_choose_from_passages_that_are_too_long(house: House) -> None:
-    text = "# Refunds\n\nRefunds take thirty days. They are paid by card, or in shop credit.\n"
-    await asyncio.to_thread(house.write, "refunds.md", text)
-    await house.indexer.sync(ACME)
-    threads = Noted(1)
-    asyncio.get_running_loop().set_default_executor(threads)
-
-    asked = []
-    for max_bytes in (1000, 40):
-        assert await house.search.retrieve(ACME, "refunds thirty days", 3, max_bytes)
-        asked.append(threads.asked)
-
-    assert asked == [0, 1]
 
 
 async def test_what_is_told_in_several_turns_is_counted_once(house: House) -> None:

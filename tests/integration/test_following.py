@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,18 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from connectors.connector import State
 from connectors.message import Scope
-from grounding.documents import Backlog, Changed, watch
-from grounding.documents.ledger import Waiting
+from grounding.documents import Backlog, watch
 from grounding.prompt_input import DegradedBlock, load_tokens
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
-from runtime.coordination import KEY as LEADER
+from runtime.coordination import LEADER_KEY
 from runtime.embedded import beside
 from runtime.llm import embeddings as runtime_embedder
 from runtime.search import APART, Knowledge, sync
 from runtime.search import sync as module
-from runtime.search.collections import LEADERLESS_SECONDS, STALE, Doubts
-from runtime.search.sync import Changes
+from runtime.search.staleness import LEADERLESS_SECONDS, STALE, Staleness
 from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
@@ -151,7 +149,7 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
 
     monkeypatch.setattr(sync, "watch", limited)
     monkeypatch.setattr(sync, "UNWATCHED_SECONDS", 0.05)
-    monkeypatch.setattr(sync, "WATCH_AGAIN_SECONDS", (0.1, 0.1))
+    monkeypatch.setattr(sync, "WATCH_RETRY_SECONDS", (0.1, 0.1))
     async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
         await make.knowledge.opened()
         await make.until_sure()
@@ -169,34 +167,9 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
     await make.knowledge.close()
 
 
-async def test_a_folder_without_a_workspace_is_forgotten_with_the_folder_and_noticed_when_it_is_there_again(
-    make: Machine,
-) -> None:
-    """Else every workspace that was ever deleted would be remembered, and all be listed each second because of it."""
-    following: Any = make.knowledge._following
-    folder = make.settings.data_dir / "workspaces" / "later"
-    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
-        await make.knowledge.opened()
-        for _ in range(2):
-            await asyncio.to_thread(make.write, "../../later/docs/a.md", "Refunds")
-            async with asyncio.timeout(60):
-                while following._unborn != {"later"}:
-                    await asyncio.sleep(0.02)
-            await asyncio.to_thread(shutil.rmtree, folder)
-            async with asyncio.timeout(60):
-                while following._unborn:
-                    await asyncio.sleep(0.02)
-        await asyncio.to_thread(make.write, "../../later/docs/a.md", "Refunds")
-        await following._workspaces.create("later")
-        async with asyncio.timeout(60):
-            while not await make.knowledge.finding.search(Scope("later"), "refunds", 10):
-                await asyncio.sleep(0.02)
-    await make.knowledge.close()
-
-
 async def test_a_file_whose_name_is_no_utf8_ends_no_following(make: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch itself breaks over it."""
-    monkeypatch.setattr(sync, "WATCH_AGAIN_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr(sync, "WATCH_RETRY_SECONDS", (0.05, 0.1))
     await asyncio.to_thread(make.write, "a.md", "Refunds")
     docs = make.settings.data_dir / "workspaces" / "acme" / "docs"
 
@@ -269,53 +242,6 @@ async def test_a_long_import_keeps_no_other_workspace_waiting(
             while not await here.knowledge.finding.search(Scope("other"), "refunds", 1):
                 await asyncio.sleep(0.02)
     await here.knowledge.close()
-
-
-async def test_an_edit_that_is_saved_under_another_name_goes_before_the_import_around_it(
-    make: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The system tells of it as of a new file; a few that were there before are edits, many are an import, too."""
-    names = [f"import/{number}.md" for number in range(60)]
-    for name in names[:2]:
-        await asyncio.to_thread(make.write, name, "Refunds")
-    tells: asyncio.Queue[Changed] = asyncio.Queue()
-    told: list[tuple[set[str], bool]] = []
-
-    async def changes(_: object) -> AsyncIterator[Changed]:
-        while True:
-            yield await tells.get()
-
-    class Noted(Changes):
-        def add(
-            self,
-            workspace_id: str,
-            paths: set[str] | None,
-            *,
-            is_import: bool = False,
-            long: Collection[str] = (),
-        ) -> None:
-            told.append((set(paths or ()), is_import))
-            super().add(workspace_id, paths, is_import=is_import, long=long)
-
-    async def tell(count: int) -> list[tuple[set[str], bool]]:
-        told.clear()
-        tells.put_nowait(Changed("acme", frozenset(f"docs/{name}" for name in names[:count]), is_import=True))
-        async with asyncio.timeout(60):
-            while not told or not told[-1][1]:
-                await asyncio.sleep(0.01)
-        return told[:]
-
-    monkeypatch.setattr(sync.Watching, "changes", changes)
-    monkeypatch.setattr(sync.Watching, "begun", lambda _: asyncio.sleep(0))
-    monkeypatch.setattr(module, "Changes", Noted)
-    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
-        await make.until("refunds", *names[:2])
-        for name in names[2:]:
-            await asyncio.to_thread(make.write, name, "Parcels")
-        assert await tell(60) == [(set(names[:2]), False), (set(names[2:]), True)]
-        await make.knowledge.sync(ACME)
-        assert await tell(60) == [(set(names), True)]
-    await make.knowledge.close()
 
 
 @pytest.mark.timeout(360)
@@ -440,41 +366,6 @@ async def test_the_process_that_leads_writes_files_and_finishes_what_another_lef
     await here.knowledge.close()
 
 
-async def test_each_look_asks_few_of_many_workspaces_and_those_where_something_goes_on(
-    make: Machine, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What another process did in one of them is taken in all the same."""
-    monkeypatch.setattr(module, "LOOKED_AT", 2)
-    everybody = {"default", "sample", "acme", *(f"other{number}" for number in range(9))}
-    for name in sorted(everybody - {"default"}):
-        await Workspaces(redis, make.settings).create(name)
-    asked: list[list[str]] = []
-    waiting = Backlog.waiting
-
-    async def noted(backlog: Backlog, scopes: Sequence[Scope]) -> list[Waiting]:
-        asked.append([scope.workspace_id for scope in scopes])
-        return await waiting(backlog, scopes)
-
-    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
-        await make.knowledge.opened()
-        async with asyncio.timeout(60):
-            while not make.knowledge.is_followed:
-                await asyncio.sleep(0.02)
-        monkeypatch.setattr(Backlog, "waiting", noted)
-        async with asyncio.timeout(60):
-            while set().union(*asked) != everybody:
-                await asyncio.sleep(0.02)
-        assert max(map(len, asked)) == 2
-        asked.clear()
-        await make.knowledge.shelf.put(ACME, "put.md", "Refunds")
-        await make.until("refunds", "put.md")
-        async with asyncio.timeout(60):
-            while len([names for names in asked[-4:] if len(names) > 1 and "acme" in names]) < 4:
-                await asyncio.sleep(0.02)
-        assert max(map(len, asked)) == 3
-    await make.knowledge.close()
-
-
 async def test_nothing_found_while_documents_are_behind_is_no_answer(make: Machine) -> None:
     here = make
     here.embedder.fails = True
@@ -540,31 +431,31 @@ async def test_a_document_that_came_and_went_before_it_was_indexed_is_waited_for
 async def test_a_document_that_waits_too_long_makes_what_is_found_doubtful(redis: Redis, make: Machine) -> None:
     clock = [time.time()]
     backlog = make.knowledge._backlog
-    doubts = Doubts(redis, backlog, 10.0, is_shared=False, now=lambda: clock[0])
-    await doubts.look(ACME)
-    assert doubts.doubt(ACME) == ""
+    staleness = Staleness(redis, backlog, 10.0, is_shared=False, now=lambda: clock[0])
+    await staleness.check(ACME)
+    assert staleness.reason(ACME) == ""
     await backlog.add(ACME, ["a.md"], clock[0])
     clock[0] += 5
-    await doubts.look(ACME)
-    assert doubts.doubt(ACME) == ""
+    await staleness.check(ACME)
+    assert staleness.reason(ACME) == ""
     clock[0] += 6
-    assert doubts.doubt(ACME) == STALE
+    assert staleness.reason(ACME) == STALE
     await backlog.done(ACME, await backlog.since(ACME, ["a.md"]))
-    await doubts.look(ACME)
-    assert doubts.doubt(ACME) == ""
+    await staleness.check(ACME)
+    assert staleness.reason(ACME) == ""
 
 
 async def test_where_nobody_follows_the_files_what_is_found_is_doubtful(redis: Redis, make: Machine) -> None:
     clock = [time.time()]
-    doubts = Doubts(redis, make.knowledge._backlog, 10.0, is_shared=True, now=lambda: clock[0])
-    await doubts.look(ACME)
+    staleness = Staleness(redis, make.knowledge._backlog, 10.0, is_shared=True, now=lambda: clock[0])
+    await staleness.check(ACME)
     clock[0] += LEADERLESS_SECONDS + 1
-    await doubts.look(ACME)
-    assert doubts.doubt(ACME) == STALE
-    await redis.set(LEADER, "somebody")
+    await staleness.check(ACME)
+    assert staleness.reason(ACME) == STALE
+    await redis.set(LEADER_KEY, "somebody")
     clock[0] += 2
-    await doubts.look(ACME)
-    assert doubts.doubt(ACME) == ""
+    await staleness.check(ACME)
+    assert staleness.reason(ACME) == ""
 
 
 async def test_an_index_that_nobody_fills_because_another_process_has_its_own_is_doubtful(
@@ -572,36 +463,36 @@ async def test_an_index_that_nobody_fills_because_another_process_has_its_own_is
 ) -> None:
     """Two processes share a Redis, and each has an embedded index: only that of the one that leads is filled."""
     clock = [time.time()]
-    doubts = Doubts(redis, make.knowledge._backlog, 10.0, is_shared=True, own="me", now=lambda: clock[0])
-    await redis.set(LEADER, "me")
-    assert (await doubts.why_apart(), doubts.doubt(ACME)) == ("", "")
-    await redis.set(LEADER, "other")
-    assert await doubts.why_apart() == ""  # it may have ended a moment ago
+    staleness = Staleness(redis, make.knowledge._backlog, 10.0, is_shared=True, own="me", now=lambda: clock[0])
+    await redis.set(LEADER_KEY, "me")
+    assert (await staleness.why_apart(), staleness.reason(ACME)) == ("", "")
+    await redis.set(LEADER_KEY, "other")
+    assert await staleness.why_apart() == ""  # it may have ended a moment ago
     clock[0] += LEADERLESS_SECONDS + 1
     with capture_logs() as logs:
-        await doubts.look(ACME)
+        await staleness.check(ACME)
         clock[0] += 2
-        await doubts.look(ACME)
-    assert (doubts.doubt(ACME), await doubts.why_apart()) == (STALE, APART)
+        await staleness.check(ACME)
+    assert (staleness.reason(ACME), await staleness.why_apart()) == (STALE, APART)
     assert [one["why"] for one in logs] == [APART]
-    await redis.set(LEADER, "me")
+    await redis.set(LEADER_KEY, "me")
     clock[0] += 2
-    await doubts.look(ACME)
-    assert (doubts.doubt(ACME), await doubts.why_apart()) == ("", "")
+    await staleness.check(ACME)
+    assert (staleness.reason(ACME), await staleness.why_apart()) == ("", "")
 
 
 async def test_a_process_says_that_its_embedded_index_is_not_the_one_that_is_filled(
     redis: Redis, make: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.search.collections.LEADERLESS_SECONDS", -1.0)
+    monkeypatch.setattr("runtime.search.staleness.LEADERLESS_SECONDS", -1.0)
     own = make.knowledge
     knowledge = Knowledge(
-        make.settings, redis, load_tokens(), own._following._workspaces, own._following._publisher, process="me"
+        make.settings, redis, load_tokens(), own._follower._workspaces, own._follower._publisher, process="me"
     )
     async with beside(knowledge.open(), "open"):
         await knowledge.opened()
         assert (await knowledge.health()).state is State.CONNECTED
-        await redis.set(LEADER, "other")
+        await redis.set(LEADER_KEY, "other")
         health = await knowledge.health()
         assert (health.state, health.why) == (State.DEGRADED, APART)
         assert knowledge.finding.doubt(ACME) == STALE

@@ -125,7 +125,7 @@ async def test_an_index_of_another_model_gets_what_was_said_before(
         await bot.settle()
         index, catalogue, name = opened(bot), bot.runtime.knowledge.catalogue, await name_of(bot)
         await rebuilding(bot).fill_new_index()
-        assert await catalogue.remembers(ACME, name)
+        assert await catalogue.is_complete(ACME, name)
         await index.drop_workspace(ACME)
         await catalogue.forget(ACME, name)
         await rebuilding(bot).fill_new_index()
@@ -145,7 +145,7 @@ async def test_what_an_index_has_already_is_not_put_into_it_again(
         await bot.settle()
         catalogue, name = bot.runtime.knowledge.catalogue, await name_of(bot)
         await catalogue.forget(ACME, name)
-        turns = await bot.runtime.knowledge.turns()
+        turns = (await bot.runtime.knowledge.ready()).turns
         known = sorted(await turns.known(HERE.scope))
         await turns.forget(HERE.scope, known[:1])
         index = opened(bot)
@@ -160,23 +160,13 @@ async def test_what_an_index_has_already_is_not_put_into_it_again(
 
 
 def opened(bot: Bot) -> PassageIndex:
-    target = bot.runtime.knowledge.opening.target
+    target = bot.runtime.knowledge.collections.target
     assert target is not None
     return target.index
 
 
 async def name_of(bot: Bot) -> str:
-    return (await bot.runtime.knowledge.target()).name
-
-
-async def test_a_workspace_that_broke_and_was_deleted_since_is_waited_for_no_longer(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    async with running_bot(model_settings(), openai_server) as bot, asyncio.timeout(60):
-        bot.runtime.knowledge.finding.unremembered.add("sunk")
-        await rebuilding(bot).fill_new_index()
-
-        assert bot.runtime.knowledge.finding.unremembered == set()
+    return (await bot.runtime.knowledge.ready()).name
 
 
 async def test_what_a_damaged_index_had_is_indexed_and_remembered_again_by_itself(
@@ -201,7 +191,7 @@ async def test_what_a_damaged_index_had_is_indexed_and_remembered_again_by_itsel
         assert set(await index.sources(HERE.scope, Kind.TURN)) == {said["turn_id"]}
         assert await index.sources(ACME, Kind.DOCUMENT) == documents
         assert await bot.runtime.records.search(ACME, "spare Lockbox", 3)
-        assert bot.runtime.knowledge.finding.unremembered == set()
+        assert await bot.runtime.knowledge.catalogue.is_complete(ACME, await name_of(bot))
         assert [*shard.parent.glob(f"{shard.name}.damaged-*")]
 
 

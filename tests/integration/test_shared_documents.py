@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import threading
-import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from grounding.documents import (
     StoringLease,
 )
 from grounding.documents import indexer as documents_indexer
-from grounding.documents.sync import BASE_NAME, FEW, CatalogueTooNew
+from grounding.documents.sync import FEW, STATE_NAME, CatalogueTooNew
 from grounding.retrieval import Search, Sizes
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.relevance import Floor
@@ -105,8 +104,7 @@ async def machines(redis: Redis, tmp_path: Path) -> AsyncIterator[Machines]:
             redis,
             lambda text: len(text.split()),
             sizes=Sizes(30, 0),
-            backlog=backlog,
-            exclusive=StoringLease(redis),
+            lease=StoringLease(redis),
         )
         return Machine(library, shelf, DiskCopy(library, shelf), indexer, backlog)
 
@@ -143,19 +141,6 @@ async def test_a_whole_look_from_any_machine_leaves_the_others_documents_in_the_
     assert await asyncio.to_thread(machines.two.files) == {"a.md": "Refunds"}
 
 
-async def test_the_lag_of_what_was_moved_counts_from_then_and_not_from_when_it_was_written(machines: Machines) -> None:
-    """Of a file by itself, and of one that came with its folder: the time of neither changed when it was moved."""
-    one, written = machines.one, time.time() - 30
-    for path in ("x/.a", "x/.folder/b.md"):
-        await asyncio.to_thread(one.write, path, "Refunds")
-        await asyncio.to_thread(os.utime, one.docs / path, (written, written))
-    for moved, to in ((".a", "a.md"), (".folder", "folder")):
-        await asyncio.to_thread(os.rename, one.docs / "x" / moved, one.docs / "x" / to)
-        changed = await one.copy.bring_in_step(ACME, {f"x/{to}"})
-        done = await one.indexer.sync(ACME, changed)
-        assert (done.documents, done.lag_ms < 25_000) == (1, True)
-
-
 async def test_files_and_documents_follow_each_other(machines: Machines) -> None:
     one = machines.one
     await asyncio.to_thread(one.write, "sub/a.md", "Refunds")
@@ -172,19 +157,6 @@ async def test_files_and_documents_follow_each_other(machines: Machines) -> None
     await machines.two.shelf.delete(ACME, "b.md")
     assert await one.follow() == set()
     assert await asyncio.to_thread(one.files) == {"c.md": "Lighthouse"}
-
-
-async def test_a_folder_that_is_named_like_a_document_is_followed_where_it_is_moved(machines: Machines) -> None:
-    """Of a folder that is moved only its own path is told."""
-    one = machines.one
-    await asyncio.to_thread(one.write, "draft/a.md", "Refunds")
-    await one.follow()
-    await asyncio.to_thread(os.rename, one.docs / "draft", one.docs / "v1.md")
-    assert await one.copy.bring_in_step(ACME, {"draft", "v1.md"}) == {"draft/a.md", "v1.md/a.md"}
-    await asyncio.to_thread(os.rename, one.docs / "v1.md", one.docs / "v2.md")
-    assert await one.copy.bring_in_step(ACME, {"v1.md"}) == {"v1.md/a.md"}
-    assert await one.copy.bring_in_step(ACME, {"v2.md"}) == {"v2.md/a.md"}
-    assert await machines.shared() == {"v2.md/a.md": "Refunds"}
 
 
 async def test_a_disk_that_led_before_does_not_bring_back_what_was_deleted_meanwhile(machines: Machines) -> None:
@@ -227,10 +199,28 @@ async def test_a_lost_disk_deletes_nothing(machines: Machines) -> None:
     assert await asyncio.to_thread(machines.one.files) == {"a.md": "Refunds"}
 
 
+async def test_a_killed_holder_of_the_lease_is_waited_for(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents_indexer, "LEASE_SECONDS", 0.3)
+    happened: list[str] = []
+
+    async def other() -> None:
+        async with StoringLease(redis).hold(ACME):
+            happened.append("other")
+
+    async with asyncio.TaskGroup() as group, StoringLease(redis).hold(ACME):
+        group.create_task(other())
+        await asyncio.sleep(0.1)
+        happened.append("first")
+    assert happened == ["first", "other"]
+    await redis.set(redis_key("documents", ACME.tag, "storing"), "killed", px=300)
+    await other()
+    assert len(happened) == 3
+
+
 async def test_a_damaged_note_of_what_was_the_same_deletes_nothing(machines: Machines) -> None:
     await asyncio.to_thread(machines.one.write, "a.md", "Refunds")
     await machines.one.follow()
-    await asyncio.to_thread((machines.one.docs.parent / BASE_NAME).write_text, '{"v": 1, "docu')
+    await asyncio.to_thread((machines.one.docs.parent / STATE_NAME).write_text, "no database" * 100)
     await asyncio.to_thread(os.unlink, machines.one.docs / "a.md")
     assert await machines.one.follow() == set()
     assert await machines.shared() == {"a.md": "Refunds"}
@@ -346,32 +336,6 @@ async def test_documents_of_a_newer_version_are_left_alone(machines: Machines) -
     await machines.redis.hset(redis_key("documents", ACME.tag, "catalogue"), "a.md", '{"v": 2}')
     with pytest.raises(CatalogueTooNew, match="upgrade"):
         await machines.one.copy.bring_in_step(ACME)
-
-
-async def test_a_holder_that_was_killed_is_waited_for_as_long_as_it_would_have_renewed_its_lease(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that lives keeps it as long as it stores, though that takes longer, but not for ever."""
-    monkeypatch.setattr(documents_indexer, "LEASE_SECONDS", 0.3)
-    lives, waits = StoringLease(redis), StoringLease(redis)
-    happened: list[str] = []
-
-    async def other() -> None:
-        async with waits(ACME):
-            happened.append("other")
-
-    async with asyncio.TaskGroup() as group, lives(ACME):
-        group.create_task(other())
-        await asyncio.sleep(1.0)
-        happened.append("one")
-    assert happened == ["one", "other"]
-    monkeypatch.setattr(documents_indexer, "HOLD_SECONDS", 0.6)
-    async with lives(ACME):
-        await other()
-    assert happened == ["one", "other", "other"]
-    await redis.set(redis_key("documents", ACME.tag, "storing"), "killed", px=300)
-    await other()
-    assert len(happened) == 4
 
 
 @pytest.mark.parametrize("seed", range(4))

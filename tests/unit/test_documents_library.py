@@ -91,7 +91,7 @@ def test_folders_that_can_hold_no_document_are_not_looked_into(library: Library,
         (root / folder).mkdir(parents=True)
         (root / folder / "a.md").write_text("x")
         (root / folder / "link").symlink_to(tmp_path)
-    assert library.walk(ACME) == ([library.looks(ACME, "sub/logs/a.md")], [])
+    assert library.walk(ACME) == ([library.stat(ACME, "sub/logs/a.md")], [])
 
 
 def test_links_that_go_round_in_circles_and_deep_folders_end(library: Library) -> None:
@@ -148,7 +148,7 @@ def test_what_is_no_text_is_refused_and_named(library: Library, raw: bytes, why:
     root = library.root(ACME)
     root.mkdir(parents=True, exist_ok=True)
     (root / "a.md").write_bytes(raw)
-    seen = library.look(ACME, "a.md")
+    seen = library.read(ACME, "a.md")
     assert isinstance(seen, Skipped)
     assert (seen.path, seen.why) == ("a.md", why)
 
@@ -195,6 +195,6 @@ def test_what_lies_at_a_path_is_told_without_an_error(library: Library) -> None:
     library.put(ACME, "folder.md/a.md", "x")
     root = library.root(ACME)
     (root / "dangling.md").symlink_to(root / "nowhere.md")
-    seen = {path: library.look(ACME, path) for path in ("folder.md", "gone.md", "a.md/b.md", "x.png", "../a.md")}
+    seen = {path: library.read(ACME, path) for path in ("folder.md", "gone.md", "a.md/b.md", "x.png", "../a.md")}
     assert set(seen.values()) == {None}
-    assert library.look(ACME, "dangling.md") == Skipped("dangling.md", "link")
+    assert library.read(ACME, "dangling.md") == Skipped("dangling.md", "link")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.documents.sync import Step, step
+from grounding.documents.sync import Action, merge
 
 texts = st.none() | st.sampled_from(["one", "two", "three"])
 
@@ -14,16 +14,16 @@ texts = st.none() | st.sampled_from(["one", "two", "three"])
 def test_the_outcome_is_one_of_both_and_a_change_wins_over_none(
     base: str | None, here: str | None, shared: str | None, newer: bool
 ) -> None:
-    what = step(base, here, shared, here_is_newer=newer)
+    what = merge(base, here, shared, file_is_newer=newer)
     outcome = {
-        Step.NOTHING: here,
-        Step.PUT: here,
-        Step.REMOVE: None,
-        Step.WRITE: shared,
-        Step.DELETE: None,
+        Action.NOTHING: here,
+        Action.PUT: here,
+        Action.REMOVE: None,
+        Action.WRITE: shared,
+        Action.DELETE: None,
     }[what]
     if here == shared:
-        assert what is Step.NOTHING
+        assert what is Action.NOTHING
     elif here == base:
         assert outcome == shared
     elif shared == base:
@@ -32,5 +32,5 @@ def test_the_outcome_is_one_of_both_and_a_change_wins_over_none(
         assert outcome is not None
     else:
         assert outcome == (here if newer else shared)
-    if what in (Step.WRITE, Step.PUT):
+    if what in (Action.WRITE, Action.PUT):
         assert outcome is not None

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watchfiles import Change
 
-from grounding.documents import FEW, Changed, in_pieces, watch
-from grounding.documents.watch import LONG_BYTES, PIECE, _looked_at
+from grounding.documents import Changed, in_pieces, watch
+from grounding.documents.watch import FEW, PIECE, _select
 
 
 def first(pieces: list[Changed]) -> set[str]:
@@ -26,33 +26,21 @@ def test_an_edit_that_is_told_with_an_import_of_its_own_folder_goes_before_it(tm
     told = [(kind, str(tmp_path / f"acme/docs/{number}.md")) for number in range(1000) for kind in (1, 2)]
     changes = [(Change(kind), path) for kind, path in told]
     changes.append((Change.modified, str(tmp_path / "acme/docs/edited.md")))
-    pieces = _looked_at(tmp_path, changes)
+    pieces = _select(tmp_path, changes)
     assert first(pieces) == {"docs/edited.md"}
     assert [piece.is_import for piece in pieces] == sorted(piece.is_import for piece in pieces)
-    assert {piece.told for piece in pieces} == {2001}
-
-
-def test_which_documents_take_long_is_told(tmp_path: Path) -> None:
-    docs = tmp_path / "acme/docs"
-    docs.mkdir(parents=True)
-    for name, size in (("long.md", LONG_BYTES + 1), ("short.md", LONG_BYTES), ("picture.png", LONG_BYTES + 1)):
-        (docs / name).write_bytes(b"x" * size)
-    (docs / "linked.md").symlink_to(docs / "long.md")
-    (docs / "folder.md").mkdir()
-    names = ("long.md", "short.md", "picture.png", "linked.md", "folder.md", "gone.md")
-    pieces = _looked_at(tmp_path, [(Change.added, str(docs / name)) for name in names])
-    assert frozenset().union(*(piece.long for piece in pieces)) == {"docs/long.md"}
+    assert {piece.total for piece in pieces} == {2001}
 
 
 def test_many_files_that_are_written_anew_at_once_are_an_import(tmp_path: Path) -> None:
     changes = [(Change.modified, str(tmp_path / f"acme/docs/{number}.md")) for number in range(2 * FEW)]
-    assert first(_looked_at(tmp_path, changes)) == set()
+    assert first(_select(tmp_path, changes)) == set()
 
 
 def test_logs_that_are_written_meanwhile_make_no_import_of_an_edit(tmp_path: Path) -> None:
     changes = [(Change.added, str(tmp_path / f"acme/logs/chats/{number}.md")) for number in range(2 * FEW)]
     changes.append((Change.added, str(tmp_path / "acme/docs/edited.md")))
-    assert first(_looked_at(tmp_path, changes)) == {"docs/edited.md"}
+    assert first(_select(tmp_path, changes)) == {"docs/edited.md"}
 
 
 @given(st.sets(st.from_regex(r"docs(/[ab]){0,2}/[0-9]{1,4}\.md", fullmatch=True), max_size=600), st.integers(0, 40))
