@@ -158,7 +158,7 @@ async def test_what_was_removed_or_changed_is_not_found_however_long_the_index_t
     async with asyncio.timeout(30):
         while await face.runtime.materials.is_behind(scope):
             await asyncio.sleep(0.05)
-    collection = await face.runtime.knowledge.opening.ready()
+    collection = await face.runtime.knowledge.ready()
 
     async def never(owner: Scope) -> int:
         return 0
@@ -258,7 +258,7 @@ async def test_a_reindex_cuts_and_embeds_the_material_anew(face: Face) -> None:
     async with asyncio.timeout(30):
         while await face.runtime.materials.is_behind(scope):
             await asyncio.sleep(0.05)
-    collection = await face.runtime.knowledge.opening.ready()
+    collection = await face.runtime.knowledge.ready()
     await collection.index.delete(scope, Kind.CODEX)
     assert (await face.runtime.materials.find(scope, "the quokka on its island", 5, 2000, 2000))[0] == []
 

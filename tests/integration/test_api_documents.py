@@ -168,7 +168,7 @@ async def test_an_index_that_is_away_is_said_not_hidden(face: Face, monkeypatch:
     async def away(*_: object, **__: object) -> None:
         raise IndexUnavailable("the index is away")
 
-    monkeypatch.setattr(face.runtime.knowledge.opening, "ready", away)
+    monkeypatch.setattr(face.runtime.knowledge.collections, "ready", away)
     searched = await face.client.get(f"{here}/search", params={"q": "x"})
     assert (searched.status_code, searched.json()["error"]["code"]) == (503, "index_unavailable")
     waited = await face.client.put(f"{here}/documents/kept.md?wait=true", content=b"The ibex is kept.")
