@@ -6,13 +6,13 @@ it is done, and `Leadership` gives duties that only one process may do to one of
 
 from runtime.coordination.hub import EVERYBODY, Hub, News
 from runtime.coordination.jobs import Job, Jobs
-from runtime.coordination.leadership import KEY, Leadership
+from runtime.coordination.leadership import LEADER_KEY, Leadership
 from runtime.coordination.work_streams import GROUP, StreamEntry, WorkStreams, reclaim_interval, renew_interval
 
 __all__ = [
     "EVERYBODY",
     "GROUP",
-    "KEY",
+    "LEADER_KEY",
     "Hub",
     "Job",
     "Jobs",

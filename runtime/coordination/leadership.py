@@ -1,14 +1,14 @@
-"""What only one of several processes may do: it holds a lock in Redis for as long as it lives.
+"""Runs duties that only one of several processes may do, in the process that holds a lock in Redis.
 
-Key (owner ``leader``): ``ar:leader:{leader}:process``, the name of the process, for `LEASE_SECONDS`.
+Key (owner ``leader``): ``ar:leader:{leader}:process``, the name of the leading process, for `LEASE_SECONDS`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 LEASE_SECONDS = 15.0
-KEY = redis_key("leader", "{leader}", "process")
-"""Whoever it names, if anybody, does the duties."""
+LEADER_KEY = redis_key("leader", "{leader}", "process")
+"""Holds the name of the process that does the duties, if there is one."""
 _RENEW = """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
@@ -32,37 +32,36 @@ _log = structlog.get_logger()
 
 
 class Leadership:
-    """Runs *duties* while this process, called *name*, is the one to do them."""
+    """Runs *duties* while this process, called *name*, leads."""
 
-    def __init__(self, redis: Redis, name: str, duties: Callable[[], Awaitable[None]]) -> None:
-        self._redis = redis
+    def __init__(self, redis: Redis, name: str, duties: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._name = name
         self._duties = duties
         self._renew = redis.register_script(_RENEW)
         self._resign = redis.register_script(_RESIGN)
 
     async def run(self) -> None:
-        """Do the duties whenever nobody else does, until cancelled."""
+        """Do the duties whenever no other process does, until cancelled. Raises what they raise."""
         duties: asyncio.Task[None] | None = None
-        held_until = 0.0
+        leads_until = 0.0
         loop = asyncio.get_running_loop()
         try:
             while True:
-                asked = loop.time()
+                now = loop.time()
                 with suppress(StoreUnavailable):
-                    if await self._renew(keys=[KEY], args=[self._name, round(LEASE_SECONDS * 1000)]):
-                        held_until = asked + LEASE_SECONDS
+                    if await self._renew(keys=[LEADER_KEY], args=[self._name, round(LEASE_SECONDS * 1000)]):
+                        leads_until = now + LEASE_SECONDS
                     else:
-                        held_until = 0.0
-                if loop.time() < held_until and duties is None:
+                        leads_until = 0.0
+                if loop.time() < leads_until and duties is None:
                     _log.info("leader.began")
-                    duties = asyncio.create_task(_as_coroutine(self._duties), name="duties")
-                elif loop.time() >= held_until and duties is not None:
+                    duties = asyncio.create_task(self._duties(), name="duties")
+                elif loop.time() >= leads_until and duties is not None:
                     _log.warning("leader.ended")
                     await _end(duties)
                     duties = None
                 if duties is not None and duties.done():
-                    await duties  # what it raised is its owner's to know
+                    await duties  # raises what they raised
                     duties = None
                 await asyncio.sleep(LEASE_SECONDS / 5)
         finally:
@@ -70,11 +69,7 @@ class Leadership:
                 await _end(duties)
             with suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(1.0):
-                    await self._resign(keys=[KEY], args=[self._name])
-
-
-async def _as_coroutine(duties: Callable[[], Awaitable[None]]) -> None:
-    await duties()
+                    await self._resign(keys=[LEADER_KEY], args=[self._name])
 
 
 async def _end(task: asyncio.Task[None]) -> None:

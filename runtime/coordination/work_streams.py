@@ -183,7 +183,7 @@ class WorkStreams:
         found: list[StreamEntry] = []
         for group in self._by_slot(streams):
             if len(found) < most:
-                args = [GROUP, self.consumer, milliseconds, most - len(found), *pauses]
+                args: list[str | int] = [GROUP, self.consumer, milliseconds, most - len(found), *pauses]
                 found += _entries(group, await self._reclaim(keys=[*group, f"{group[0]}:asked"], args=args))
         return found
 

@@ -239,7 +239,8 @@ class Outbox:
         With *entry*, only while the entry is this process's, and after the older entries of its conversation. Raises
         `OlderReplyWaits`, `connectors.message.Superseded` and `runtime.stores.NewerFormat`.
         """
-        keys, args = [self._turn_key(key, turn_id), self._turns_key(key)], [self.name, _KEPT_SECONDS, turn_id]
+        keys = [self._turn_key(key, turn_id), self._turns_key(key)]
+        args: list[str | int] = [self.name, _KEPT_SECONDS, turn_id]
         if entry is not None:
             keys += [_line_key(entry.stream, key), entry.stream]
             args += [entry.id, GROUP]
