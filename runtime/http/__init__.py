@@ -1,4 +1,4 @@
-"""The HTTP interface: FastAPI application, authorisation, routes."""
+"""The HTTP interface: `create_app` builds the application, `serving` serves it, `ChatPage` answers the chat page."""
 
 from runtime.http.app import create_app, create_health_app
 from runtime.http.auth import USER_HEADER, Security

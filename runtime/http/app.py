@@ -1,7 +1,7 @@
-"""The HTTP face as one FastAPI application: on TCP, on the unix socket, and inside a command that runs alone.
+"""Builds the FastAPI application, which answers on TCP, on the unix socket, and inside a command that runs alone.
 
-Every path needs a token, but for those that are named as public here: whether the process is ready, the OpenAPI
-document, and what connectors mount outside of ``/v1``, whose callers they authenticate themselves.
+Every path needs a token except the public ones: health and metrics, the OpenAPI document, and what connectors mount
+outside of ``/v1``, whose callers they authenticate themselves.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from runtime.http.doctor import DoctorRoutes
 from runtime.http.errors import error_response, reply
 from runtime.http.routes.access import AccessRoutes
 from runtime.http.routes.admin import EventRoutes, HealthRoutes, RebuildingRoutes
+from runtime.http.routes.context_documents import ContextRoutes
 from runtime.http.routes.documents import CodexRoutes, DocumentRoutes
-from runtime.http.routes.memory import ContextRoutes, GlobalContextRoutes, MarkRoutes, RecordRoutes
-from runtime.http.routes.prompts import CueRoutes, FrameRoutes, PromptRoutes
-from runtime.http.routes.turns import DeadLetterRoutes, GroundRoutes, TurnRoutes
+from runtime.http.routes.global_context import GlobalContextRoutes
+from runtime.http.routes.prompts import PromptRoutes
+from runtime.http.routes.records import RecordRoutes
+from runtime.http.routes.turns import DeadLetterRoutes, GroundRoutes, MarkRoutes, TurnRoutes
 from runtime.http.routes.workspaces import BudgetRoutes, PlaceRoutes, UsageRoutes, WorkspaceRoutes
 from runtime.observability import Metrics
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
-    """Build the application around *runtime*. *metrics* is what `/metrics` shows; it is fed by whoever sets events up.
+    """Build the application around *runtime*. *metrics* is what `/metrics` shows; the caller feeds it with events.
 
     ``app.state.stopping`` is an `asyncio.Event`: set it when the process stops, so that streams end.
     """
@@ -54,8 +56,6 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         PromptRoutes(runtime),
         GlobalContextRoutes(runtime),
         RecordRoutes(runtime),
-        CueRoutes(runtime),
-        FrameRoutes(runtime),
         PlaceRoutes(runtime),
         AccessRoutes(runtime),
         EventRoutes(runtime, stopping),
@@ -74,24 +74,27 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
     async def openapi(_request: Request) -> Response:
         return reply(await asyncio.to_thread(document))
 
-    shown = Route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
-    public = [shown, *(route for route in mounted if isinstance(route, Route) and not route.path.startswith("/v1/"))]
+    openapi_route = Route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
+    public = [
+        openapi_route,
+        *(route for route in mounted if isinstance(route, Route) and not route.path.startswith("/v1/")),
+    ]
     app = _app(runtime, metrics or Metrics(), public, stopping)
-    app.router.routes += [shown, *mounted]
+    app.router.routes += [openapi_route, *mounted]
     for group in groups:
         app.include_router(group.router)
-    # It takes 0.1 s, for which a start need not wait.
+    # Built at the first request: it takes 0.1 s.
     document = functools.cache(lambda: _openapi(app, groups, runtime.http.openapi))
     return app
 
 
 def create_health_app(runtime: Runtime, metrics: Metrics) -> FastAPI:
-    """Build the application of a process that only works: whether it is alive and ready, and its numbers."""
+    """Build the application of a worker process: whether it is alive and ready, and its metrics."""
     return _app(runtime, metrics, [], asyncio.Event())
 
 
 def _app(runtime: Runtime, metrics: Metrics, public: Sequence[BaseRoute], stopping: asyncio.Event) -> FastAPI:
-    """An application with the paths of health alone; they and those of *public* need no token."""
+    """Build an application with the paths of health and metrics; they and those of *public* need no token."""
     app = FastAPI(
         title="Agent Runtime",
         version=_version(),
@@ -117,7 +120,7 @@ async def _answer(_request: Request, error: Exception) -> Response:
 
 
 def _openapi(app: FastAPI, groups: Sequence[Routes], mounted: dict[str, Any]) -> dict[str, Any]:
-    """The OpenAPI document: our routes, the http connector's, and what bodies refer to."""
+    """Return the OpenAPI document: our routes, the http connector's, and the schemas that bodies refer to."""
     document = app.openapi()
     for path, operations in mounted["paths"].items():
         document["paths"].setdefault(path, {}).update(operations)

@@ -1,43 +1,54 @@
-"""What stands before every path: our own host and origin, a token, and what the token allows at least.
+"""Decides who may call which path, and declares routes with the least role that may call them.
 
-Whatever a route forgets, nobody without a token gets beyond the public paths, nor with one that is for the chat page
-alone, no token enters another workspace's paths, and a viewer changes nothing. Errors that no route handled are
-answered here, too.
+`Guard` stands around the whole application. Whatever a route forgets: only public paths are reached without a token,
+no token enters another workspace's paths, a viewer changes nothing, and a token for the chat page reaches nothing
+here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as RequestScope
 
 from config.settings import Settings
-from connectors.message import Role
+from connectors.message import ConversationKey, Role, Scope
 from runtime.access import Caller, InvalidTokenName, Tokens, Unauthenticated, check_token_name
-from runtime.http.errors import ApiError, error_response
+from runtime.http.errors import ApiError, error_response, read_json
 
-# ---- security ----
-#
-# Who may call the HTTP face: a bearer token on everything that is not public, a known host, our own origin.
+if TYPE_CHECKING:
+    from runtime.process import Runtime
 
-
+USER_HEADER = "X-Agent-Runtime-User"
+"""The name of the person who uses the admin's token, percent-encoded; the command line sends it."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _LONGEST_SHOWN = 255
-USER_HEADER = "X-Agent-Runtime-User"
-"""The name of the person who uses the admin's token, percent-encoded; commands send it."""
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+OWN_CONNECTOR = "http:"
+"""Begins the names of places and people of the http connector: they are the programs' own."""
+_PLATFORMS = frozenset({"console", "discord", "slack", "telegram", "web"})
+_ERROR = {
+    "description": "An error",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+User = Annotated[str, Field(pattern=r"^[a-z]+:.+$", max_length=600)]
+"""A person as connector:user_id, or a place as connector:id."""
+Endpoint = Callable[..., Awaitable[Response]]
+B = TypeVar("B", bound=BaseModel)
 
 
 class Security:
-    """Checks requests. Called as ``await security(request)`` it returns the caller behind the token."""
+    """Checks host, origin and token of requests. ``await security(request)`` returns the caller."""
 
     def __init__(self, settings: Settings, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -46,14 +57,14 @@ class Security:
             self._hosts |= {(urlsplit(settings.http_public_url).hostname or "").lower()}
 
     async def __call__(self, request: HTTPConnection) -> Caller:
-        """The caller; asked again of the same request, as it was found out the first time. Raises HTTPException (401,
-        403) and `connectors.message.StoreUnavailable`."""
-        found: Caller | None = getattr(request.state, "caller", None)
-        if found is None:
-            found = request.state.caller = await self._found(request)
-        return found
+        """Return the caller, and remember it with the request. Raises HTTPException (401, 403) and
+        `connectors.message.StoreUnavailable`."""
+        caller: Caller | None = getattr(request.state, "caller", None)
+        if caller is None:
+            caller = request.state.caller = await self._authenticate(request)
+        return caller
 
-    async def _found(self, request: HTTPConnection) -> Caller:
+    async def _authenticate(self, request: HTTPConnection) -> Caller:
         self.check_place(request)
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not bearer.strip():
@@ -62,10 +73,17 @@ class Security:
             caller = await self._tokens.authenticate(bearer.strip())
         except Unauthenticated as error:
             raise HTTPException(401, error.user_text, {"WWW-Authenticate": "Bearer"}) from None
-        return _named(caller, request)
+        # Several people share the admin's token: each may give a name, so that changes name them. It allows nothing.
+        name = unquote(request.headers.get(USER_HEADER, ""))
+        if caller.workspace_id is not None or not name:
+            return caller
+        try:
+            return replace(caller, name=check_token_name(name) or caller.name)
+        except InvalidTokenName:
+            return caller
 
     def check_place(self, request: HTTPConnection) -> None:
-        """Refuse names that are not ours (DNS rebinding) and other sites' pages. Raises HTTPException 403."""
+        """Refuse host names that are not ours (DNS rebinding) and other sites' pages. Raises HTTPException 403."""
         host = request.headers.get("host", "").lower()
         name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
         if name not in self._hosts and host not in self._hosts:
@@ -77,58 +95,44 @@ class Security:
             raise HTTPException(403, "requests from other sites' pages are refused")
 
 
-def _named(caller: Caller, request: HTTPConnection) -> Caller:
-    """The admin's token is shared: who uses it may say who they are, so that changes name them. They gain nothing."""
-    said = unquote(request.headers.get(USER_HEADER, ""))
-    if caller.workspace_id is not None or not said:
-        return caller
-    try:
-        return replace(caller, name=check_token_name(said) or caller.name)
-    except InvalidTokenName:
-        return caller
-
-
-# ---- guard ----
-
-
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
 class Guard:
-    """ASGI middleware around the whole application: only the routes of *public* are reached without a token."""
+    """ASGI middleware that lets requests in and answers the errors that no route handled.
+
+    Only the routes of *public* are reached without a token.
+    """
 
     def __init__(self, app: ASGIApp, *, security: Security, public: Sequence[BaseRoute]) -> None:
         self._app = app
         self._security = security
         self._public = public
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: RequestScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         begun = False
 
-        async def watched(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal begun
             begun = begun or message["type"] == "http.response.start"
             await send(message)
 
         try:
             _check_path(scope)
-            await self._enter(Request(scope))
-            await self._app(scope, receive, watched)
+            await self._check(Request(scope))
+            await self._app(scope, receive, send_and_note)
         except Exception as error:
             response = error_response(error)
             if begun:
-                raise  # half an answer is out; the server breaks the connection, so that nobody takes it for whole
+                raise  # the server breaks the connection, so that nobody takes half an answer for a whole one
             await response(scope, receive, send)
 
-    async def _enter(self, request: Request) -> None:
-        path = request.scope["path"]
+    async def _check(self, request: Request) -> None:
         if any(route.matches(request.scope)[0] is not Match.NONE for route in self._public):
             self._security.check_place(request)
             return
         caller = await self._security(request)
+        path = request.scope["path"]
         _, _, group, *rest = path.split("/", 4) if path.count("/") >= 2 else ("", "", "")
         if group in ("workspaces", "vaults") and rest and rest[0] and not caller.may_enter(rest[0]):
             raise HTTPException(403, "the token is for another workspace")
@@ -138,56 +142,22 @@ class Guard:
             require_role(caller, Role.MEMBER)
 
 
-def _check_path(scope: Scope) -> None:
-    """Raises `ApiError` 400 for a path that is no UTF-8: the server would have made one name of many."""
+def _check_path(scope: RequestScope) -> None:
+    """Raise `ApiError` 400 for a path that is no UTF-8: the server would turn many such names into one."""
     try:
         unquote_to_bytes(scope.get("raw_path") or b"").decode()
     except UnicodeDecodeError:
         raise ApiError(400, "bad_request", "the path is not UTF-8") from None
 
 
-def caller_of(request: Request) -> Caller:
-    """Who calls, as `Guard` found out."""
-    caller: Caller = request.state.caller
-    return caller
-
-
-def may_read(caller: Caller, connector: str, audience: str | None) -> bool:
-    """Whether *caller* may read what was said where *audience* reads: what is the workspace's, and all of the http
-    connector, whose places and people are the programs' own; the administrator of the runtime everything."""
-    return audience is None or connector == "http" or caller.sees_all
-
-
-def require_role(caller: Caller, role: Role) -> None:
-    """Raises `ApiError` 403 where the caller's token is for less than *role*."""
-    if not caller.role.covers(role):
-        raise ApiError(403, "forbidden", f"this needs a token with the role {role}; yours has the role {caller.role}")
-
-
-def require_everywhere(caller: Caller) -> None:
-    """Raises `ApiError` 403 where the caller's token is for one workspace only."""
-    if caller.workspace_id is not None:
-        raise ApiError(403, "forbidden", "this reaches beyond one workspace; it needs the admin token")
-
-
-# ---- routing ----
-#
-# How a group of routes is declared: each with the least role that may call it.
-
-
-ERROR = {"description": "An error", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
-
-Endpoint = Callable[..., Awaitable[Response]]
-_LOOKS = ("GET", "HEAD")
-
-
 class Routes:
     """A group of routes under ``/v1``. *name* groups them in the OpenAPI document."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, runtime: Runtime) -> None:
         self.router = APIRouter(prefix="/v1", tags=[name])
         self.schemas: dict[str, Any] = {}
         """Schemas that the routes' bodies refer to, for the OpenAPI document."""
+        self._runtime = runtime
 
     def add(
         self,
@@ -199,19 +169,27 @@ class Routes:
         body: type[BaseModel] | None = None,
         answers: str,
     ) -> None:
-        """Let *endpoint* answer *method* on *path* for callers of at least *role*; *answers* says with what."""
+        """Let *endpoint* answer *method* on *path* for callers of at least *role*; *answers* describes the answer."""
         self.router.add_api_route(
             path,
             endpoint,
             methods=[method],
             response_class=Response,
             operation_id=f"{method.lower()}{_words(path)}",
-            responses={200: {"description": answers}, "4XX": ERROR, "5XX": ERROR},
+            responses={200: {"description": answers}, "4XX": _ERROR, "5XX": _ERROR},
             dependencies=[Depends(_check_caller(role))],
-            openapi_extra={"security": [{"bearer": []}], **self._described(body), "x-least-role": role.value},
+            openapi_extra={"security": [{"bearer": []}], **self._openapi_body(body), "x-least-role": role.value},
         )
 
-    def _described(self, body: type[BaseModel] | None) -> dict[str, Any]:
+    async def enter(self, workspace_id: str, context_id: str | None = None) -> Scope:
+        """Return the scope of a workspace that exists. Raises `UnknownWorkspace` and `InvalidWorkspaceId`."""
+        return Scope(await self._runtime.workspaces.require(workspace_id), context_id)
+
+    async def read(self, request: Request, kind: type[B]) -> B:
+        """Return the JSON body as *kind*. Raises `ApiError` 400 and 413."""
+        return await read_json(request, kind, self._runtime.settings.http_max_body_bytes)
+
+    def _openapi_body(self, body: type[BaseModel] | None) -> dict[str, Any]:
         if body is None:
             return {}
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -220,14 +198,17 @@ class Routes:
 
 
 def _check_caller(least: Role) -> Callable[[Request], Awaitable[None]]:
-    """The dependency of a route for callers of at least the role *least*. Of a call that changes something it refuses
-    parameters that the route does not know: a misspelt one is no wish to change more."""
+    """Return the dependency of a route for callers of at least the role *least*.
+
+    It also refuses unknown parameters of a call that changes something: a misspelt one might change more than was
+    meant.
+    """
 
     async def check_caller(request: Request) -> None:
         require_role(caller_of(request), least)
-        if request.method in _LOOKS:
+        if request.method in _READING:
             return
-        known = [one.alias for one in request.scope["route"].dependant.query_params]
+        known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
         if any(name not in known for name in request.query_params):
             what = f"{', '.join(known)}, and nothing else" if known else "no parameters"
             raise ApiError(400, "bad_request", f"query: this takes {what}")
@@ -238,3 +219,56 @@ def _check_caller(least: Role) -> Callable[[Request], Awaitable[None]]:
 def _words(path: str) -> str:
     parts = (part.strip("{}").partition(":")[0] for part in path.split("/") if part)
     return "".join("".join(word.capitalize() for word in part.replace("-", "_").split("_")) for part in parts)
+
+
+def caller_of(request: Request) -> Caller:
+    """Return the caller whom `Guard` has authenticated."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+def idempotency_key(request: Request) -> str:
+    """Return the key under which the stores recognise a repeated call; empty if the caller sent none."""
+    key = request.headers.get("idempotency-key", "")
+    return f"api:{caller_of(request).id}:{request.method}:{request.url.path}:{key}" if key else ""
+
+
+def may_read(caller: Caller, connector: str, audience: str | None) -> bool:
+    """Return whether *caller* may read what was said to *audience* in a place of *connector*.
+
+    All may read what the whole workspace can see, and all of the http connector, whose places and people are the
+    programs' own; the runtime's administrator may read everything.
+    """
+    return audience is None or connector == "http" or caller.sees_all
+
+
+def require_role(caller: Caller, role: Role) -> None:
+    """Raise `ApiError` 403 if the caller's token is for less than *role*."""
+    if not caller.role.covers(role):
+        raise ApiError(403, "forbidden", f"this needs a token with the role {role}; yours has the role {caller.role}")
+
+
+def require_everywhere(caller: Caller) -> None:
+    """Raise `ApiError` 403 if the caller's token is for one workspace only."""
+    if caller.workspace_id is not None:
+        raise ApiError(403, "forbidden", "this reaches beyond one workspace; it needs the admin token")
+
+
+def require_entry(caller: Caller, workspace_id: str) -> None:
+    """Raise `ApiError` 403 if the caller's token is for another workspace than *workspace_id*."""
+    if not caller.may_enter(workspace_id):
+        raise ApiError(403, "forbidden", "the token is for another workspace")
+
+
+def require_reader(caller: Caller, key: ConversationKey) -> None:
+    """Raise `ApiError` 403 if the caller may not read the memory of the conversation *key*.
+
+    Members may read that of the http connector's places, only the runtime's administrator that of platforms, because
+    people there did not speak to the holder of a token, and admins that of names which programs made up.
+    """
+    if key.connector in _PLATFORMS and not caller.sees_all:
+        raise ApiError(
+            403, "forbidden", "only the runtime's admin token may use the memory of another connector's places"
+        )
+    if not caller.role.covers(Role.MEMBER if key.connector == "http" else Role.ADMIN):
+        raise ApiError(403, "forbidden", "only an admin's token may read this memory")

@@ -142,8 +142,7 @@ EMBEDDING_ADVICE = "see AGENT_RUNTIME_EMBEDDING_MODEL, a model as provider/model
 
 class DoctorRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("health")
-        self._runtime = runtime
+        super().__init__("health", runtime)
         self.add("GET", "/doctor", self.examine, Role.ADMIN, answers="Each check, and what to do where it failed")
 
     async def examine(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What our errors are over HTTP: one table, one form ``{"error": {"code", "message"}}``."""
+"""Reads request bodies and writes answers: JSON, and errors as ``{"error": {"code", "message"}}`` by one table."""
 
 from __future__ import annotations
 
@@ -41,35 +41,43 @@ from runtime.stores import NewerFormat
 from runtime.turns import MailboxFull, UnknownLetter, UnknownTurn
 from runtime.workspaces import UnknownWorkspace, WorkspaceInSettings
 
-# ---- replies ----
-#
-# JSON answers.
+RETRY_AFTER_SECONDS = 1
+DISCARDED_BYTES = 8_000_000
+"""How much of a too large body is read and thrown away: a client that is still sending sees no answer."""
+_CODES = {
+    400: "bad_request",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+}
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNION_TAGS = {
+    "union_tag_not_found": "it says which of several bodies this is, and is missing",
+    "union_tag_invalid": "expected one of {expected_tags}",
+}
+"""pydantic's errors for the field that tells several bodies apart, and our words for them."""
+B = TypeVar("B", bound=BaseModel)
+_log = structlog.get_logger()
 
 
 def reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """*value* as JSON. Half a surrogate pair, which a model may write, becomes an escape; a plain encoder fails."""
+    """Return *value* as JSON. Half a surrogate pair, which a model may write, becomes an escape; UTF-8 has none."""
     body = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
     return Response(body, status, headers, media_type="application/json")
 
 
-# ---- errors ----
-
-
-_log = structlog.get_logger()
-
-RETRY_AFTER_SECONDS = 1
-
-
 @dataclass
 class ApiError(Exception):
-    """A request that is answered with an error: status, a word for programs, a sentence for people."""
+    """An answer that is an error: the status, a word for programs, a sentence for people."""
 
     status: int
     code: str
     message: str
     retry_after_seconds: int | None = None
     close: bool = False
-    """Whether the connection cannot be used again, because the body was not read."""
+    """True if the connection cannot be used again, because the body was not read."""
 
     def headers(self) -> dict[str, str]:
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
@@ -112,21 +120,11 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (EmbedderUnavailable, 503, "index_unavailable"),
     (NewerFormat, 500, "newer_format"),
 )
-"""Errors whose text is for whoever called; any other is logged, and only its ``user_text`` is shown."""
-
-_CODES = {
-    400: "bad_request",
-    401: "unauthenticated",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    413: "too_large",
-}
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Errors whose text the caller gets. Any other is logged, and the caller gets only its ``user_text``."""
 
 
 def error_response(error: Exception) -> Response:
-    """The answer for *error*, whatever it is. What nobody foresaw is logged whole and says nothing outside."""
+    """Return the answer for any *error*."""
     known = as_api_error(error)
     headers = known.headers()
     if isinstance(error, HTTPException) and error.headers:
@@ -135,7 +133,8 @@ def error_response(error: Exception) -> Response:
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """*error* by the table."""
+    """Return *error* as the table has it. An error that the table does not know is logged whole and tells the caller
+    nothing."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, HTTPException):
@@ -145,15 +144,15 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, RequestValidationError):
         return ApiError(400, "bad_request", _mistakes(error))
     if isinstance(error, AgentRuntimeError):
-        return _of_ours(error)
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return _from_table(error)
+    if isinstance(error, OSError) and error.errno in _DISK_FULL:
         _log.error("http.failed", why="the disk is full")
         return ApiError(507, "disk_full", "the disk is full; make room under AGENT_RUNTIME_DATA_DIR and try again")
     _log.error("http.failed", exc_info=error)
     return ApiError(500, "internal", AgentRuntimeError.user_text)
 
 
-def _of_ours(error: AgentRuntimeError) -> ApiError:
+def _from_table(error: AgentRuntimeError) -> ApiError:
     if isinstance(error, StoreUnavailable):
         message = "the store cannot be reached now; try again in a moment"
         return ApiError(503, "store_unavailable", message, RETRY_AFTER_SECONDS)
@@ -170,34 +169,24 @@ def _of_ours(error: AgentRuntimeError) -> ApiError:
 
 
 def _mistakes(error: RequestValidationError) -> str:
-    """The first few mistakes, each as ``query.top_k: what was expected``; values are never repeated."""
-    return "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()[:5])
+    """Return the first five mistakes, each as ``query.top_k: what was expected``; values are never repeated."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in mistake['loc'])}: {mistake['msg']}" for mistake in error.errors()[:5]
+    )
 
 
 def _code(status: int) -> str:
     return _CODES.get(status) or HTTPStatus(status).phrase.lower().replace(" ", "_")
 
 
-# ---- bodies ----
-#
-# Reads request bodies within a limit of size.
-
-
-DISCARDED_BYTES = 8_000_000
-"""How much beyond the limit is read and thrown away: a client that still sends sees no answer."""
-
-
 class Body(BaseModel):
-    """Base of JSON bodies; an unknown field is an error, because a misspelt one would be lost."""
+    """Base of JSON bodies. An unknown field is an error: a misspelt one would be ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-B = TypeVar("B", bound=BaseModel)
-
-
 async def read_body(request: Request, limit: int, variable: str) -> bytes:
-    """The whole body. Raises `ApiError` 413 beyond *limit* bytes, which the setting *variable* sets."""
+    """Return the whole body. Raises `ApiError` 413 beyond *limit* bytes, which the setting *variable* sets."""
     body, size = bytearray(), 0
     async for piece in request.stream():
         size += len(piece)
@@ -212,7 +201,8 @@ async def read_body(request: Request, limit: int, variable: str) -> bytes:
 
 
 async def read_json(request: Request, kind: type[B], limit: int) -> B:
-    """The body as *kind*; an empty one counts as ``{}``. Raises `ApiError` 400, whose text names the field."""
+    """Return the JSON body as *kind*; an empty one counts as ``{}``. Raises `ApiError` 400, whose text names the
+    field, and 413 beyond *limit* bytes."""
     body = await read_body(request, limit, "HTTP_MAX_BODY_BYTES")
     try:
         return kind.model_validate_json(body.removeprefix(b"\xef\xbb\xbf").strip() or b"{}")
@@ -221,7 +211,8 @@ async def read_json(request: Request, kind: type[B], limit: int) -> B:
 
 
 async def lines(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body's lines, without blank ones, as they come. Raises `ApiError` 413 for a line beyond *limit* bytes."""
+    """Yield the body's lines, without blank ones, as they arrive. Raises `ApiError` 413 for a line beyond *limit*
+    bytes."""
     rest = bytearray()
     async for piece in request.stream():
         rest += piece
@@ -236,20 +227,13 @@ async def lines(request: Request, limit: int) -> AsyncIterator[bytes]:
         yield bytes(rest)
 
 
-_TAGS = {
-    "union_tag_not_found": "it says which of several bodies this is, and is missing",
-    "union_tag_invalid": "expected one of {expected_tags}",
-}
-"""What is said where the field that tells bodies apart is missing or unknown."""
-
-
 def describe(error: ValidationError) -> str:
-    """The first few mistakes, each as ``"field": what was expected``; values are never repeated."""
-    found = []
-    for one in error.errors(include_input=False, include_url=False)[:5]:
-        where = ".".join(str(part) for part in one["loc"])
-        message = one["msg"].removeprefix("Value error, ")
-        if one["type"] in _TAGS:
-            where, message = one["ctx"]["discriminator"].strip("'"), _TAGS[one["type"]].format(**one["ctx"])
-        found.append(f'"{where}": {message}' if where else message)
-    return "; ".join(found)
+    """Return the first five mistakes, each as ``"field": what was expected``; values are never repeated."""
+    texts = []
+    for mistake in error.errors(include_input=False, include_url=False)[:5]:
+        field, message = ".".join(str(part) for part in mistake["loc"]), mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] in _UNION_TAGS:
+            context = mistake["ctx"]
+            field, message = context["discriminator"].strip("'"), _UNION_TAGS[mistake["type"]].format(**context)
+        texts.append(f'"{field}": {message}' if field else message)
+    return "; ".join(texts)

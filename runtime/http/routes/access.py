@@ -1,8 +1,7 @@
-"""People, roles, pairing and tokens."""
+"""People, their roles, pairing codes, tokens and invitations."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, RootModel
@@ -13,16 +12,15 @@ from config.settings import Settings
 from connectors.message import Role
 from promptpolicy.sigils import Sigil, Sigils
 from runtime.access import AlreadyInvited, ApiToken, Caller, InvalidTokenName, Person
-from runtime.http.auth import Routes, caller_of, require_everywhere
-from runtime.http.errors import ApiError, Body, read_json, reply
-from runtime.http.routes.workspaces import enter
+from runtime.http.auth import Routes, caller_of, require_entry, require_everywhere
+from runtime.http.errors import ApiError, Body, reply
 
 if TYPE_CHECKING:
     from runtime.process import Runtime
 
 
 class Judge(Body):
-    """Let in, as ``role``, or turn away whoever was given a pairing code."""
+    """Let in, as ``role``, or turn away the person who got a pairing code."""
 
     action: Literal["approve", "deny"]
     code: str
@@ -46,7 +44,7 @@ class MakeToken(Body):
 
 
 class Invite(Body):
-    """Make a link that signs a person in to the chat page; ``renew`` replaces the one that they have."""
+    """Make a link that signs a person in to the chat page; ``renew`` replaces their present one."""
 
     action: Literal["invite"]
     workspace: str
@@ -60,116 +58,110 @@ class RevokeToken(Body):
     token_id: str
 
 
-Wanted = Judge | GiveRole | MakeToken | Invite | RevokeToken
-
-
-class Change(RootModel[Annotated[Wanted, Field(discriminator="action")]]):
-    """What is to be changed: one of five, by its ``action``."""
+class Change(RootModel[Annotated[Judge | GiveRole | MakeToken | Invite | RevokeToken, Field(discriminator="action")]]):
+    """One of five changes, by its ``action``."""
 
 
 class AccessRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("access")
-        self._runtime = runtime
+        super().__init__("access", runtime)
         self._sigils = Sigils.from_settings(runtime.settings)
         self.add("GET", "/access", self.listing, Role.ADMIN, answers="People, who waits, tokens")
         self.add("POST", "/access", self.change, Role.ADMIN, body=Change, answers="What was done")
 
     async def listing(self, request: Request, workspace: str = "") -> Response:
         runtime, caller = self._runtime, caller_of(request)
-        wanted = workspace or caller.workspace_id
-        workspaces = await self._visible(caller, wanted)
-        people = [one for many in await _each(runtime.access.people, workspaces) for one in many]
-        tokens = [one for many in await _each(runtime.api_tokens.of_workspace, workspaces) for one in many]
-        people += [Person(one.user, one.name, one.role, one.workspace_id) for one in tokens if one.person]
-        pending = [one for one in await runtime.access.pending() if wanted in (None, one.workspace_id)]
+        only = workspace or caller.workspace_id
+        if only is None:
+            workspaces = [found.id for found in await runtime.workspaces.all()]
+        else:
+            require_entry(caller, only)
+            workspaces = [(await self.enter(only)).workspace_id]
+        people = [person for id_ in workspaces for person in await runtime.access.people(id_)]
+        tokens = [token for id_ in workspaces for token in await runtime.api_tokens.of_workspace(id_)]
+        people += [Person(token.user, token.name, token.role, token.workspace_id) for token in tokens if token.person]
         return reply(
             {
                 "people": [
-                    {**_person(person), **_held(self._sigils.of_person(person.user, person.role))}
+                    {**_person(person), **_sigil_row(self._sigils.of_person(person.user, person.role))}
                     for person in dict.fromkeys(people)
                 ],
                 "pending": [
                     {
-                        "user": one.user,
-                        "name": one.name,
-                        "workspace": one.workspace_id,
-                        "asked_in": list(one.asked_in),
-                        "code": one.code,
-                        "expires_in_seconds": one.expires_in_seconds,
+                        "user": request_.user,
+                        "name": request_.name,
+                        "workspace": request_.workspace_id,
+                        "asked_in": list(request_.asked_in),
+                        "code": request_.code,
+                        "expires_in_seconds": request_.expires_in_seconds,
                     }
-                    for one in pending
+                    for request_ in await runtime.access.pending()
+                    if only in (None, request_.workspace_id)
                 ],
-                "tokens": [_token(one) for one in tokens],
+                "tokens": [_token(token) for token in tokens],
                 "policy": runtime.settings.access_policy,
                 "sigils": [
-                    {"bound": bound, **_held(sigil)}
+                    {"bound": bound, **_sigil_row(sigil)}
                     for bound, sigil in self._sigils.bindings.items()
-                    # Who else is known by name is for those who look after all workspaces.
+                    # Only the runtime's administrator sees what is bound to people and contexts.
                     if caller.workspace_id is None or bound.startswith("role:")
                 ],
             }
         )
 
-    async def _visible(self, caller: Caller, wanted: str | None) -> list[str]:
-        """The workspaces that are asked about, if the caller may see them."""
-        if wanted is None:
-            return [one.id for one in await self._runtime.workspaces.all()]
-        _enter_as(caller, wanted)
-        return [(await enter(self._runtime, wanted)).workspace_id]
-
     async def change(self, request: Request) -> Response:
-        wanted = (await read_json(request, Change, self._runtime.settings.http_max_body_bytes)).root
-        caller = caller_of(request)
-        if isinstance(wanted, Judge):
-            return await self._judge(wanted, caller)
-        if isinstance(wanted, GiveRole):
-            return await self._give_role(wanted, caller)
-        if isinstance(wanted, MakeToken):
-            return await self._make_token(wanted, caller)
-        if isinstance(wanted, Invite):
-            return await self._invite(wanted, caller, request)
-        return await self._revoke(wanted, caller)
+        change, caller = (await self.read(request, Change)).root, caller_of(request)
+        match change:
+            case Judge():
+                return await self._judge(change, caller)
+            case GiveRole():
+                return await self._give_role(change, caller)
+            case MakeToken():
+                return await self._make_token(change, caller)
+            case Invite():
+                return await self._invite(change, caller, request)
+            case RevokeToken():
+                return await self._revoke(change, caller)
 
-    async def _judge(self, wanted: Judge, caller: Caller) -> Response:
-        # Whose code it is shows only when it is taken, and then it is used up.
+    async def _judge(self, change: Judge, caller: Caller) -> Response:
+        # Only using a code shows which workspace it is for, and then it is used up.
         require_everywhere(caller)
-        if wanted.action == "approve":
-            person = await self._runtime.access.approve(wanted.code, role=wanted.role, by=caller.signature)
+        if change.action == "approve":
+            person = await self._runtime.access.approve(change.code, role=change.role, by=caller.signature)
             return reply({"approved": _person(person)})
-        denied = await self._runtime.access.deny(wanted.code, by=caller.signature)
+        denied = await self._runtime.access.deny(change.code, by=caller.signature)
         return reply({"denied": {"user": denied.user, "name": denied.name, "workspace": denied.workspace_id}})
 
-    async def _give_role(self, wanted: GiveRole, caller: Caller) -> Response:
-        _enter_as(caller, wanted.workspace)
-        scope = await enter(self._runtime, wanted.workspace)
-        if wanted.user.startswith("web:"):
+    async def _give_role(self, change: GiveRole, caller: Caller) -> Response:
+        require_entry(caller, change.workspace)
+        scope = await self.enter(change.workspace)
+        if change.user.startswith("web:"):
             why = "to change the role of a link's holder, run `agent-runtime access invite NAME --role ROLE --renew`"
             raise ApiError(400, "bad_request", why)
         try:
-            await self._runtime.access.set_role(wanted.user, wanted.role, scope.workspace_id, by=caller.signature)
+            await self._runtime.access.set_role(change.user, change.role, scope.workspace_id, by=caller.signature)
         except ValueError as error:
             raise ApiError(400, "bad_request", str(error)) from None
-        role = wanted.role.value if wanted.role else None
-        return reply({"user": wanted.user, "role": role, "workspace": scope.workspace_id})
+        role = change.role.value if change.role else None
+        return reply({"user": change.user, "role": role, "workspace": scope.workspace_id})
 
-    async def _make_token(self, wanted: MakeToken, caller: Caller) -> Response:
-        _enter_as(caller, wanted.workspace)
-        scope = await enter(self._runtime, wanted.workspace)
+    async def _make_token(self, change: MakeToken, caller: Caller) -> Response:
+        require_entry(caller, change.workspace)
+        scope = await self.enter(change.workspace)
         try:
             token = await self._runtime.api_tokens.create(
-                scope.workspace_id, wanted.role, name=wanted.name, by=caller.signature
+                scope.workspace_id, change.role, name=change.name, by=caller.signature
             )
         except InvalidTokenName as error:
             raise ApiError(400, "bad_request", str(error)) from None
         return reply({"token": token}, 201)
 
-    async def _invite(self, wanted: Invite, caller: Caller, request: Request) -> Response:
-        _enter_as(caller, wanted.workspace)
-        scope = await enter(self._runtime, wanted.workspace)
+    async def _invite(self, change: Invite, caller: Caller, request: Request) -> Response:
+        require_entry(caller, change.workspace)
+        scope = await self.enter(change.workspace)
         try:
             secret, token = await self._runtime.api_tokens.invite(
-                scope.workspace_id, wanted.name, wanted.role, renew=wanted.renew, by=caller.signature
+                scope.workspace_id, change.name, change.role, renew=change.renew, by=caller.signature
             )
         except InvalidTokenName as error:
             raise ApiError(400, "bad_request", str(error)) from None
@@ -178,28 +170,19 @@ class AccessRoutes(Routes):
         link = f"{_chat_url(self._runtime.settings, request)}#token={secret}"
         return reply({**_token(token), "user": token.user, "token": secret, "link": link}, 201)
 
-    async def _revoke(self, wanted: RevokeToken, caller: Caller) -> Response:
+    async def _revoke(self, change: RevokeToken, caller: Caller) -> Response:
         tokens = self._runtime.api_tokens
         if caller.workspace_id is not None:
-            mine = await tokens.of_workspace(caller.workspace_id)
-            if all(one.id != wanted.token_id for one in mine):
-                raise _no_token(wanted.token_id)
-        if not await tokens.revoke(wanted.token_id, by=caller.signature):
-            raise _no_token(wanted.token_id)
-        return reply({"token_id": wanted.token_id, "revoked": True})
-
-
-async def _each(ask: Any, workspaces: list[str]) -> list[Any]:
-    return list(await asyncio.gather(*[ask(workspace) for workspace in workspaces]))
-
-
-def _enter_as(caller: Caller, workspace: str) -> None:
-    if not caller.may_enter(workspace):
-        raise ApiError(403, "forbidden", "the token is for another workspace")
+            own = await tokens.of_workspace(caller.workspace_id)
+            if all(token.id != change.token_id for token in own):
+                raise _no_token(change.token_id)
+        if not await tokens.revoke(change.token_id, by=caller.signature):
+            raise _no_token(change.token_id)
+        return reply({"token_id": change.token_id, "revoked": True})
 
 
 def _chat_url(settings: Settings, request: Request) -> str:
-    """Where people reach the chat page."""
+    """Return the address at which people reach the chat page."""
     if settings.http_public_url or not settings.http_port:
         return f"{(settings.http_public_url or str(request.base_url)).rstrip('/')}/chat"
     host = settings.http_host
@@ -227,6 +210,5 @@ def _token(token: ApiToken) -> dict[str, Any]:
     }
 
 
-def _held(sigil: Sigil) -> dict[str, Any]:
-    """What the model may do for somebody, wherever no context has a sigil of its own."""
+def _sigil_row(sigil: Sigil) -> dict[str, Any]:
     return {"sigil": sigil.name, "scopes": list(sigil.scopes)}

@@ -1,4 +1,7 @@
-"""Alive, ready, and the numbers for Prometheus: open to whoever reaches the host, and without anything secret."""
+"""Health, metrics and the stream of events; the index and the transcripts, built anew by the administrator.
+
+Health and metrics need no token and say nothing secret.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,20 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.connector import Health, State
-from connectors.message import AgentRuntimeError, Role, Scope, StoreUnavailable
+from connectors.message import Role, Scope, StoreUnavailable
 from grounding.documents import Progress
 from grounding.strategy import Strategy
 from runtime.background import Rebuilding, Reindexed, Restored, Tells
-from runtime.http.auth import Routes, caller_of, require_everywhere
-from runtime.http.errors import ApiError, Body, read_json, reply
-from runtime.http.routes.workspaces import enter
-from runtime.http.sse import Emit, EventResponse
+from runtime.http.auth import Routes, caller_of, require_entry, require_everywhere
+from runtime.http.errors import ApiError, Body, reply
+from runtime.http.sse import Emit, EventResponse, Report, progress_response
 from runtime.machine import MIB, Seen
 from runtime.observability import CONTENT_TYPE, Gauge, Metrics, newest, tail
 from runtime.stores import NewerFormat
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
     from runtime.process import Runtime
 
 
+MAX_LISTED = 5000
+_EVENT = re.compile(r"[a-z_]+(\.[a-z_]+)+")
 STORES_NEEDED = {"redis": (State.CONNECTED,), "qdrant": (State.CONNECTED, State.DEGRADED)}
-"""Without Redis nothing is accepted. Without the index turns are answered, degraded; it is only waited for
-while it is being opened."""
+"""The states in which a store lets the process be ready. Without Redis no message is accepted; without the index turns
+are answered, degraded, so only its opening is waited for."""
 
 
 class HealthRoutes:
@@ -42,7 +46,7 @@ class HealthRoutes:
         self._metrics = metrics
 
     def endpoints(self) -> tuple[tuple[str, Callable[[], Awaitable[Response]], str], ...]:
-        """Each path, what answers ``GET`` there, and with what."""
+        """Return each path, the function that answers ``GET`` there, and the answer's description."""
         return (
             ("/healthz", self.alive, "The process is alive"),
             ("/readyz", self.ready, "Ready for messages; 503 where it is not"),
@@ -55,8 +59,8 @@ class HealthRoutes:
     async def ready(self) -> Response:
         stores = await self._runtime.store_health()
         connectors = self._runtime.connector_health()
-        door = connectors.get(self._runtime.http.name)  # a process that only works has none
-        accepting = door is None or door.state is State.CONNECTED
+        http = connectors.get(self._runtime.http.name)  # a worker process has none
+        accepting = http is None or http.state is State.CONNECTED
         ready = accepting and all(stores[name].state in states for name, states in STORES_NEEDED.items())
         answer = {"ready": ready, "connectors": _shown(connectors), "stores": _shown(stores)}
         return reply(answer, 200 if ready else 503)
@@ -77,7 +81,7 @@ class HealthRoutes:
                 gauges.append(Gauge("dead_letters", sum((await runtime.dead_letters.counts(names)).values())))
                 gauges += await _budgets(runtime)
         except (StoreUnavailable, NewerFormat, TimeoutError):
-            pass  # nobody knows how many wait; that the store is away is among the gauges
+            pass  # these figures are unknown now; the gauge store_up says why
         return Response(self._metrics.exposition(gauges), media_type=CONTENT_TYPE)
 
 
@@ -89,7 +93,7 @@ def _shown(healths: Mapping[str, Health]) -> dict[str, dict[str, str]]:
 
 
 def machine_gauges(seen: Seen | None) -> Iterator[Gauge]:
-    """The machine as it was seen last; nothing before the first look, and of what it does not say."""
+    """Yield the figures of the machine that are known; none before it was first looked at."""
     if seen is None:
         return
     for device in seen.environment.devices:
@@ -103,8 +107,8 @@ def machine_gauges(seen: Seen | None) -> Iterator[Gauge]:
 
 
 async def _budgets(runtime: Runtime) -> list[Gauge]:
-    """What workspaces with a limit may spend, and what is left of it, in tokens and dollars."""
-    scopes = [Scope(one.id) for one in await runtime.workspaces.all()]
+    """Return limit and rest of the workspaces that have a budget, in tokens and dollars."""
+    scopes = [Scope(workspace.id) for workspace in await runtime.workspaces.all()]
     gauges = []
     for scope, state in zip(scopes, await runtime.budgets.states(scopes), strict=True):
         for term in state.bounded("workspace"):
@@ -122,19 +126,9 @@ def _states(name: str, label: str, healths: Mapping[str, Health]) -> list[Gauge]
     ]
 
 
-# ---- events ----
-#
-# What happened, and what happens now: the stream of events.
-
-
-MAX_LISTED = 5000
-_EVENT = re.compile(r"[a-z_]+(\.[a-z_]+)+")
-
-
 class EventRoutes(Routes):
     def __init__(self, runtime: Runtime, stopping: asyncio.Event) -> None:
-        super().__init__("events")
-        self._runtime = runtime
+        super().__init__("events", runtime)
         self._stopping = stopping
         self.add("GET", "/events", self.follow, Role.VIEWER, answers="Server-sent events, each named after the event")
 
@@ -152,45 +146,40 @@ class EventRoutes(Routes):
         if event and not _EVENT.fullmatch(event):
             raise ApiError(400, "bad_request", "query.event: expected the name of an event, as turn.answered")
         caller = caller_of(request)
-        wanted = workspace or caller.workspace_id
-        if wanted is not None and not caller.may_enter(wanted):
-            raise ApiError(403, "forbidden", "the token is for another workspace")
+        only = workspace or caller.workspace_id
+        if only is not None:
+            require_entry(caller, only)
         redis = self._runtime.store.client
-        # Before the answer begins: an outage can still be one of its own, and what comes after it is missed by nobody.
+        # Asked before the answer begins, so that an outage is still an error answer, and no later event is missed.
         until = await newest(redis)
 
         async def produce(emit: Emit) -> None:
-            kinds = {"workspace": wanted, "strategy": strategy or None, "event": event or None}
-            async for one in tail(redis, until=until, limit=limit, follow=follow, **kinds):
-                await emit(one["event"], one)
+            filters = {"workspace": only, "strategy": strategy or None, "event": event or None}
+            async for found in tail(redis, until=until, limit=limit, follow=follow, **filters):
+                await emit(found["event"], found)
 
         return EventResponse(produce, self._stopping, lambda: self._runtime.api_tokens.still_holds(caller))
 
 
-# ---- rebuilding ----
-#
-# The index built anew from documents and transcripts, and transcripts from the chat logs. For the runtime's admin.
-
-
 class ReindexRun(Body):
-    """Of one workspace, or of all."""
+    """Rebuild the index of one workspace, or of all."""
 
     workspace: str | None = None
 
 
 class RestoreRun(Body):
-    """Of one workspace, or of all that have chat logs; *dry_run* changes nothing."""
+    """Restore the transcripts of one workspace, or of all that have chat logs; ``dry_run`` changes nothing."""
 
     workspace: str | None = None
     dry_run: bool = False
 
 
 class RebuildingRoutes(Routes):
+    """The index built anew from documents and transcripts, and transcripts from the chat logs."""
+
     def __init__(self, runtime: Runtime, stopping: asyncio.Event) -> None:
-        super().__init__("rebuilding")
-        self._runtime = runtime
+        super().__init__("rebuilding", runtime)
         self._stopping = stopping
-        self._limit = runtime.settings.http_max_body_bytes
         self._rebuilding = Rebuilding(
             runtime.settings.data_dir,
             runtime.knowledge,
@@ -205,9 +194,9 @@ class RebuildingRoutes(Routes):
 
     async def reindex(self, request: Request) -> Response:
         require_everywhere(caller_of(request))
-        run = await read_json(request, ReindexRun, self._limit)
+        run = await self.read(request, ReindexRun)
         if run.workspace is not None:
-            scopes = [await enter(self._runtime, run.workspace)]
+            scopes = [await self.enter(run.workspace)]
         else:
             scopes = [Scope(workspace.id) for workspace in await self._runtime.workspaces.all()]
         done = Reindexed()
@@ -219,7 +208,7 @@ class RebuildingRoutes(Routes):
 
     async def restore(self, request: Request) -> Response:
         require_everywhere(caller_of(request))
-        run = await read_json(request, RestoreRun, self._limit)
+        run = await self.read(request, RestoreRun)
         names = [run.workspace] if run.workspace else await asyncio.to_thread(self._rebuilding.workspaces_with_logs)
         scopes = [Scope(name) for name in names]
         done = Restored()
@@ -233,29 +222,17 @@ class RebuildingRoutes(Routes):
         self,
         scopes: Sequence[Scope],
         work: Callable[[Scope, Tells], Awaitable[None]],
-        result: Callable[[], dict[str, object]],
+        result: Callable[[], dict[str, Any]],
     ) -> Response:
-        """*work* on each of *scopes*, with its progress, and then its result."""
+        """Do *work* for each of *scopes*, with its progress, then answer with *result*."""
 
-        async def produce(emit: Emit) -> None:
-            news: asyncio.Queue[tuple[str, Progress] | None] = asyncio.Queue()
-            failure: AgentRuntimeError | OSError | None = None
+        async def work_on_all(report: Report) -> dict[str, Any]:
+            for scope in scopes:
 
-            async def tell() -> None:
-                while (told := await news.get()) is not None:
-                    await emit("progress", {"workspace": told[0], **asdict(told[1])})
+                def tell(progress: Progress, name: str = scope.workspace_id) -> None:
+                    report({"workspace": name, **asdict(progress)})
 
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(tell())
-                try:
-                    for scope in scopes:
-                        name = scope.workspace_id
-                        await work(scope, lambda progress, name=name: news.put_nowait((name, progress)))  # type: ignore[misc]
-                except (AgentRuntimeError, OSError) as error:
-                    failure = error
-                news.put_nowait(None)
-            if failure is not None:
-                raise failure
-            await emit("done", result())
+                await work(scope, tell)
+            return result()
 
-        return EventResponse(produce, self._stopping)
+        return progress_response(work_on_all, self._stopping)

@@ -1,4 +1,4 @@
-"""A workspace's Markdown: put, read, deleted, indexed on arrival, and searched."""
+"""Documents: put, read, deleted, indexed and searched. The codex: material that the model gets whole."""
 
 from __future__ import annotations
 
@@ -20,81 +20,31 @@ from starlette.responses import Response
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
 from grounding.codex import CodexEntry, shown_path
 from grounding.codex import check_path as material_check_path
-from grounding.documents import PATH_MAX_BYTES, DocumentMissing, DocumentRefused, Progress, check_path
+from grounding.documents import PATH_MAX_BYTES, DocumentMissing, DocumentRefused, check_path
 from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import DegradedBlock, Participant
 from grounding.prompt_input import Query as Asked
 from grounding.retrieval import Hit, IndexUnavailable
 from runtime.background import underway
-from runtime.http.auth import Routes, caller_of, require_role
-from runtime.http.errors import ApiError, Body, as_api_error, describe, lines, read_body, read_json, reply
-from runtime.http.routes.memory import require_reader
-from runtime.http.routes.workspaces import enter
-from runtime.http.sse import Emit, EventResponse
+from runtime.http.auth import Routes, caller_of, require_reader, require_role
+from runtime.http.errors import ApiError, Body, as_api_error, describe, lines, read_body, reply
+from runtime.http.sse import Report, progress_response
 from runtime.turns import Question
 
 if TYPE_CHECKING:
     from runtime.process import Runtime
 
 
-# ---- indexing ----
-#
-# Indexes documents on arrival: those that arrive while the index is busy are indexed together.
-
-
-class Syncs(Protocol):
-    """What brings the index in step; see `runtime.search.knowledge.Knowledge.index`."""
-
-    async def index(self, scope: Scope, paths: Collection[str] | None = None) -> Any: ...
-
-
-@dataclass
-class _Batch:
-    paths: set[str] = field(default_factory=set)
-    done: bool = False
-    error: AgentRuntimeError | None = None
-
-
-class Indexing:
-    """Groups the documents of many requests, so that a hundred of them are a few runs and not a hundred."""
-
-    def __init__(self, knowledge: Syncs) -> None:
-        self._knowledge = knowledge
-        self._next: dict[str, _Batch] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
-
-    async def index(self, scope: Scope, paths: Collection[str]) -> None:
-        """Return when the index is in step with *paths* as they lay on disk when this was called.
-
-        Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable`.
-        """
-        workspace_id = scope.workspace_id
-        batch = self._next.setdefault(workspace_id, _Batch())
-        batch.paths |= set(paths)
-        async with self._locks.setdefault(workspace_id, asyncio.Lock()):
-            if not batch.done:
-                await self._run(scope, batch)
-        if batch.error is not None:
-            raise batch.error
-
-    async def _run(self, scope: Scope, batch: _Batch) -> None:
-        """Index *batch* for all who wait for it. Where this is cancelled the next of them begins again."""
-        if self._next.get(scope.workspace_id) is batch:
-            del self._next[scope.workspace_id]
-        try:
-            await self._knowledge.index(scope, batch.paths)
-        except AgentRuntimeError as error:
-            batch.error = error
-        batch.done = True
-
-
-# ---- documents ----
-
-
 MAX_TOP_K = 100
 DEFAULT_TOP_K = 8
 MAX_REPORTED = 100
-"""Refused lines of a bulk upload that are named; the others are counted."""
+"""Refused lines of a bulk upload that the answer names; the others are counted."""
+Context = Annotated[
+    str, Query(max_length=600, description="A conversation, as connector:external_id: its own material.")
+]
+_NO_CONVERSATION = ConversationKey("any", "http", "codex")
+_ANY_QUESTION = "What does the material say?"
+"""Not small talk: that is offered no tools, which leaves more room for material."""
 _log = structlog.get_logger()
 
 
@@ -112,11 +62,10 @@ class IndexRun(Body):
 
 class DocumentRoutes(Routes):
     def __init__(self, runtime: Runtime, stopping: asyncio.Event) -> None:
-        super().__init__("documents")
-        self._runtime = runtime
+        super().__init__("documents", runtime)
         self._stopping = stopping
         self._shelf = runtime.knowledge.shelf
-        self._limit = runtime.settings.document_max_bytes
+        self._max_bytes = runtime.settings.document_max_bytes
         self._indexing = Indexing(runtime.knowledge)
         here = "/workspaces/{workspace_id}"
         one = f"{here}/documents/{{path:path}}"
@@ -132,77 +81,77 @@ class DocumentRoutes(Routes):
         self.add("GET", f"{here}/search", self.search, Role.VIEWER, answers="Passages, the best first")
 
     async def listing(self, workspace_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        found, _ = await self._shelf.look_through(scope)
+        scope = await self.enter(workspace_id)
+        files, _ = await self._shelf.look_through(scope)
         try:
-            skipped = {one.path: one.why for one in await self._runtime.knowledge.skipped(scope)}
-        except IndexUnavailable:  # what is there is known all the same
+            skipped = {file.path: file.why for file in await self._runtime.knowledge.skipped(scope)}
+        except IndexUnavailable:  # the list comes from the disk
             skipped = {}
         rows = [
-            {"path": one.path, "bytes": one.size_bytes, "modified_at": _rfc3339(one.modified_ns)}
-            for one in found
-            if one.path not in skipped
+            {"path": file.path, "bytes": file.size_bytes, "modified_at": _rfc3339(file.modified_ns)}
+            for file in files
+            if file.path not in skipped
         ]
         return reply({"documents": rows, "skipped": [{"path": path, "why": why} for path, why in skipped.items()]})
 
     async def get(self, workspace_id: str, path: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         document = await self._shelf.get(scope, path)
         headers = {"X-Content-Type-Options": "nosniff"}
         return Response(document.text.encode(), 200, headers, media_type="text/markdown; charset=utf-8")
 
     async def put(self, request: Request, workspace_id: str, path: str, wait: bool = False) -> Response:
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         check_path(path)
-        text = await read_body(request, self._limit, "DOCUMENT_MAX_BYTES")
+        text = await read_body(request, self._max_bytes, "DOCUMENT_MAX_BYTES")
         await self._check_twin(scope, path)
-        kept = await self._shelf.put(scope, path, text)
-        return await self._indexed(scope, [path], wait, {"path": path, "bytes": kept.size_bytes})
+        file = await self._shelf.put(scope, path, text)
+        return await self._indexed(scope, [path], wait, {"path": path, "bytes": file.size_bytes})
 
     async def _check_twin(self, scope: Scope, path: str) -> None:
-        """Raises `DocumentRefused` where another document has the same path in Unicode's form C: what is kept beside
-        that one would not be a document."""
+        """Raise `DocumentRefused` if another document has the same path in Unicode's form C: a second file of that path
+        would not count as a document."""
         composed = unicodedata.normalize("NFC", path)
         if composed == path:
             return
         with suppress(DocumentMissing):
             await self._shelf.get(scope, composed)
-            found, _ = await self._shelf.look_through(scope)  # some disks know one file by both paths
-            if any(one.path == composed for one in found):
+            files, _ = await self._shelf.look_through(scope)  # some disks find one file by both paths
+            if any(file.path == composed for file in files):
                 why = f"{path!r} is, in Unicode's form C, the path of another document; put that one"
                 raise DocumentRefused(why, why="path")
 
     async def delete(self, workspace_id: str, path: str, wait: bool = False) -> Response:
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         await self._shelf.delete(scope, path)
         return await self._indexed(scope, [path], wait, {"path": path, "deleted": True})
 
     async def put_many(self, request: Request, workspace_id: str, wait: bool = False) -> Response:
-        """Each line stands for itself: a bad one is named in the answer and stops no other."""
-        scope = await enter(self._runtime, workspace_id)
-        kept: list[str] = []
+        """Store each line's document. A bad line is named in the answer and stops no other."""
+        scope = await self.enter(workspace_id)
+        stored: list[str] = []
         refused: list[dict[str, Any]] = []
         number = failed = 0
         try:
             # JSON may write one byte of text as six.
-            async for line in lines(request, 6 * self._limit + 10_000):
+            async for line in lines(request, 6 * self._max_bytes + 10_000):
                 number += 1
-                problem = await self._put_line(scope, line, kept)
+                problem = await self._put_line(scope, line, stored)
                 failed += problem is not None
                 if problem is not None and failed <= MAX_REPORTED:
                     refused.append({"line": number, **problem})
         except (ApiError, OSError):
-            await self._index_quietly(scope, kept)  # what came before the break is kept
+            await self._index_quietly(scope, stored)  # what came before the break is stored
             raise
         if not number:
             raise ApiError(400, "empty", 'the body is empty; send one {"path", "text"} a line')
-        if not kept:
+        if not stored:
             raise ApiError(400, "bad_request", f"no document was kept; line 1: {refused[0]['message']}")
-        answer = {"documents": len(kept), "refused": failed, "refusals": refused}
-        return await self._indexed(scope, kept, wait, answer)
+        answer = {"documents": len(stored), "refused": failed, "refusals": refused}
+        return await self._indexed(scope, stored, wait, answer)
 
-    async def _put_line(self, scope: Scope, line: bytes, kept: list[str]) -> dict[str, Any] | None:
-        """Keep one line's document; what is wrong with it, if something is."""
+    async def _put_line(self, scope: Scope, line: bytes, stored: list[str]) -> dict[str, Any] | None:
+        """Store one line's document and add its path to *stored*, or return what is wrong with it."""
         try:
             document = NewDocument.model_validate_json(line)
         except ValidationError as error:
@@ -213,13 +162,16 @@ class DocumentRoutes(Routes):
         except DocumentRefused as error:
             known = as_api_error(error)
             return {"path": document.path[:PATH_MAX_BYTES], "code": known.code, "message": known.message}
-        kept.append(document.path)
+        stored.append(document.path)
         return None
 
     async def _indexed(self, scope: Scope, paths: Collection[str], wait: bool, answer: dict[str, Any]) -> Response:
-        """200 once the index has *paths*, or without *wait* 202 at once."""
+        """Answer 200 once *paths* can be found; 202 at once without *wait*, or if the former model's index still
+        answers."""
         if wait:
             await self._indexing.index(scope, paths)
+            if await underway(self._runtime.knowledge, scope) is not None:
+                return reply({**answer, "indexed": False}, 202)
             return reply({**answer, "indexed": True})
         response = reply({**answer, "indexed": False}, 202)
         response.background = BackgroundTask(self._index_quietly, scope, paths)
@@ -229,40 +181,26 @@ class DocumentRoutes(Routes):
         try:
             await self._indexing.index(scope, paths)
         except (AgentRuntimeError, OSError) as error:
-            # The files are kept: the next change, or the next start, indexes them.
+            # The files are stored: the next change, or the next start, indexes them.
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
 
     async def status(self, workspace_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         status = await self._runtime.knowledge.status(scope)
         changing = await underway(self._runtime.knowledge, scope)
         return reply(asdict(status) | ({"change_over": asdict(changing)} if changing else {}))
 
     async def index(self, request: Request, workspace_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        run = await read_json(request, IndexRun, self._runtime.settings.http_max_body_bytes)
+        scope = await self.enter(workspace_id)
+        run = await self.read(request, IndexRun)
 
-        async def produce(emit: Emit) -> None:
-            news: asyncio.Queue[Progress | None] = asyncio.Queue()
+        async def work(report: Report) -> dict[str, Any]:
+            synced = await self._runtime.knowledge.sync(
+                scope, run.paths, lambda progress: report(asdict(progress)), fresh=run.fresh
+            )
+            return asdict(synced)
 
-            async def tell() -> None:
-                while (progress := await news.get()) is not None:
-                    await emit("progress", asdict(progress))
-
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(tell())
-                try:
-                    synced = await self._runtime.knowledge.sync(scope, run.paths, news.put_nowait, fresh=run.fresh)
-                except (AgentRuntimeError, OSError) as error:
-                    failure: AgentRuntimeError | OSError | None = error
-                else:
-                    failure = None
-                news.put_nowait(None)
-            if failure is not None:
-                raise failure
-            await emit("done", asdict(synced))
-
-        return EventResponse(produce, self._stopping)
+        return progress_response(work, self._stopping)
 
     async def search(
         self,
@@ -281,21 +219,19 @@ class DocumentRoutes(Routes):
             raise ApiError(400, "bad_request", "connector and external_id belong together")
         if context and connector:
             raise ApiError(400, "bad_request", "give context, or connector with external_id, not both")
-        context_id = context or (f"{connector}:{external_id}" if connector else None)
-        if context_id is not None and not all(context_id.partition(":")):
-            raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
-        scope = await enter(self._runtime, workspace_id, context_id)
-        if context_id is not None:
-            named, _, place = context_id.partition(":")
-            require_reader(caller_of(request), ConversationKey(workspace_id, named, place))
+        if context:
+            connector, external_id = _parts(context)
+        scope = await self.enter(workspace_id, f"{connector}:{external_id}" if connector else None)
+        if connector:
+            require_reader(caller_of(request), ConversationKey(workspace_id, connector, external_id))
         lost: list[DegradedBlock] = []
         hits = await self._runtime.knowledge.finding.search(scope, q, top_k, explain=explain, lost=lost)
         degraded = [{"block": part.block, "why": part.why} for part in lost]
-        looks_again = any(hit.deep for hit in hits)
-        return reply({"results": [_row(hit, explain, looks_again) for hit in hits], "degraded": degraded})
+        has_deep = any(hit.deep for hit in hits)
+        return reply({"results": [_row(hit, explain, has_deep) for hit in hits], "degraded": degraded})
 
 
-def _row(hit: Hit, explain: bool, looks_again: bool) -> dict[str, Any]:
+def _row(hit: Hit, explain: bool, has_deep: bool) -> dict[str, Any]:
     passage = hit.passage
     row: dict[str, Any] = {
         "source": passage.source,
@@ -307,7 +243,7 @@ def _row(hit: Hit, explain: bool, looks_again: bool) -> dict[str, Any]:
     if explain:
         row["dense"] = hit.dense._asdict() if hit.dense else None
         row["sparse"] = hit.sparse._asdict() if hit.sparse else None
-        if looks_again:
+        if has_deep:
             row["deep"] = hit.deep._asdict() if hit.deep else None
         if hit.fused is not None:
             row["fused"] = hit.fused._asdict()
@@ -320,27 +256,59 @@ def _rfc3339(nanoseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# ---- codex ----
-#
-# The codex over HTTP: material that the model is given whole, or searches where it is too much.
+class Indexes(Protocol):
+    """See `runtime.search.Knowledge.index`."""
+
+    async def index(self, scope: Scope, paths: Collection[str] | None = None) -> Any: ...
 
 
-Context = Annotated[
-    str, Query(max_length=600, description="A conversation, as connector:external_id: its own material.")
-]
-_NOBODY = ConversationKey("any", "http", "codex")
-_QUESTION = "What does the material say?"
-"""Any question. Small talk would not do: it is offered no tools, so that there is more room for material."""
+@dataclass
+class _Batch:
+    paths: set[str] = field(default_factory=set)
+    done: bool = False
+    error: AgentRuntimeError | None = None
+
+
+class Indexing:
+    """Indexes the documents of many requests in few runs: those that arrive during a run share the next."""
+
+    def __init__(self, knowledge: Indexes) -> None:
+        self._knowledge = knowledge
+        self._next: dict[str, _Batch] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def index(self, scope: Scope, paths: Collection[str]) -> None:
+        """Return when the index has *paths* as they were on disk at the call.
+
+        Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`.
+        """
+        batch = self._next.setdefault(scope.workspace_id, _Batch())
+        batch.paths |= set(paths)
+        async with self._locks.setdefault(scope.workspace_id, asyncio.Lock()):
+            if not batch.done:
+                await self._run(scope, batch)
+        if batch.error is not None:
+            raise batch.error
+
+    async def _run(self, scope: Scope, batch: _Batch) -> None:
+        """Index *batch* for all who wait for it. If this is cancelled, the next of them begins again."""
+        if self._next.get(scope.workspace_id) is batch:
+            del self._next[scope.workspace_id]
+        try:
+            await self._knowledge.index(scope, batch.paths)
+        except AgentRuntimeError as error:
+            batch.error = error
+        batch.done = True
 
 
 class CodexRoutes(Routes):
-    """Material is attached to a workspace, or with ``context=`` to one conversation in it."""
+    """Material that the model gets whole, or searches if it is too much. It belongs to a workspace, or with
+    ``context=`` to one conversation in it."""
 
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("codex")
-        self._runtime = runtime
+        super().__init__("codex", runtime)
         self._materials = runtime.materials
-        self._limit = runtime.settings.codex_file_max_bytes
+        self._max_bytes = runtime.settings.codex_file_max_bytes
         here = "/workspaces/{workspace_id}/codex"
         one = f"{here}/{{path:path}}"
         self.add("GET", here, self.listing, Role.VIEWER, answers="The files, and how they are given")
@@ -349,23 +317,23 @@ class CodexRoutes(Routes):
         self.add("DELETE", one, self.delete, Role.ADMIN, answers="It is given no more")
 
     async def listing(self, request: Request, workspace_id: str, context: Context = "") -> Response:
-        """The workspace's files, with a context its own besides; mode and reason are those of a turn there now."""
-        scope = await self._entered(request, workspace_id, context)
+        """List the workspace's files, and those of *context*; mode and reason are those of a turn there now."""
+        scope = await self._scope(request, workspace_id, context)
         owners = [Scope(workspace_id), *([scope] if context else [])]
         rows = [
             _codex_row(owner, path, entry)
             for owner in owners
             for path, entry in (await self._materials.store.entries(owner)).items()
         ]
-        return reply({"files": rows, **await self._given(scope), "indexed": await self._is_indexed(scope)})
+        return reply({"files": rows, **await self._mode(scope), "indexed": await self._is_indexed(scope)})
 
-    async def _given(self, scope: Scope) -> dict[str, Any]:
-        """How a turn would be given the material, found out by building its prompt."""
-        connector, _, external_id = (scope.context_id or _NOBODY.context_id).partition(":")
+    async def _mode(self, scope: Scope) -> dict[str, Any]:
+        """Return how a turn would get the material: build its prompt."""
+        connector, external_id = _parts(scope.context_id or _NO_CONVERSATION.context_id)
         key = ConversationKey(scope.workspace_id, connector, external_id)
         admin = Participant(user="http:codex", name="", role="admin")
         question = Question(
-            key, _QUESTION, Asked(text=_QUESTION), (admin,), Role.ADMIN, direct=False, audience=None, hint=""
+            key, _ANY_QUESTION, Asked(text=_ANY_QUESTION), (admin,), Role.ADMIN, direct=False, audience=None, hint=""
         )
         holding = await self._materials.store.held(scope)
         size = self._materials.size(holding)
@@ -391,31 +359,37 @@ class CodexRoutes(Routes):
             return False
 
     async def get(self, request: Request, workspace_id: str, path: str, context: Context = "") -> Response:
-        scope = await self._entered(request, workspace_id, context)
+        scope = await self._scope(request, workspace_id, context)
         text = await self._materials.store.get(scope, path)
         headers = {"X-Content-Type-Options": "nosniff"}
         return Response(text.encode(), 200, headers, media_type="text/plain; charset=utf-8")
 
     async def put(self, request: Request, workspace_id: str, path: str, context: Context = "") -> Response:
-        scope = await self._entered(request, workspace_id, context)
+        scope = await self._scope(request, workspace_id, context)
         material_check_path(path)
-        raw = await read_body(request, self._limit, "CODEX_FILE_MAX_BYTES")
+        raw = await read_body(request, self._max_bytes, "CODEX_FILE_MAX_BYTES")
         return reply(_codex_row(scope, path, await self._materials.put(scope, path, raw)))
 
     async def delete(self, request: Request, workspace_id: str, path: str, context: Context = "") -> Response:
-        scope = await self._entered(request, workspace_id, context)
+        scope = await self._scope(request, workspace_id, context)
         await self._materials.delete(scope, path)
         return reply({"path": path, "deleted": True})
 
-    async def _entered(self, request: Request, workspace_id: str, context: str) -> Scope:
+    async def _scope(self, request: Request, workspace_id: str, context: str) -> Scope:
         if not context:
-            return await enter(self._runtime, workspace_id)
-        connector, _, external_id = context.partition(":")
-        if not connector or not external_id:
-            raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
-        scope = await enter(self._runtime, workspace_id, context)
+            return await self.enter(workspace_id)
+        connector, _ = _parts(context)
+        scope = await self.enter(workspace_id, context)
         require_role(caller_of(request), Role.MEMBER if connector == "http" else Role.ADMIN)
         return scope
+
+
+def _parts(context_id: str) -> tuple[str, str]:
+    """Return connector and external id. Raises `ApiError` 400."""
+    connector, _, external_id = context_id.partition(":")
+    if not connector or not external_id:
+        raise ApiError(400, "bad_request", "a context is written <connector>:<external id>")
+    return connector, external_id
 
 
 def _codex_row(scope: Scope, path: str, entry: CodexEntry) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Directives: what holds, its versions, publishing and rolling back."""
+"""Directives: which hold, their versions, publishing, rolling back and condensing; the cues and frames in force."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,13 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import Role, Scope
-from grounding.memory.frames import as_table as file_as_table
+from grounding.memory.frames import as_table as frames_as_table
 from grounding.strategy import as_table
 from promptpolicy.directives import Version
-from promptpolicy.policy import EVERYWHERE, Kind, Level, Place, Slot, check_context_id
+from promptpolicy.policy import EVERYWHERE, Directive, Kind, Level, Place, Slot, check_context_id
 from runtime.http.auth import Endpoint, Routes, caller_of, require_everywhere
-from runtime.http.errors import ApiError, Body, read_json, reply
-from runtime.http.routes.workspaces import enter
+from runtime.http.errors import ApiError, Body, reply
 from runtime.turns import cues_in, frames_in
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ _ANSWERS = {
 }
 
 MAX_BEGINNING_CHARACTERS = 60
-"""Of a directive's first line, in a list."""
+"""How much of a directive's first line a list shows."""
 Number = Annotated[int, Field(ge=0, le=2**53)]
-"""Of a version; JSON holds no larger one exactly, and Redis reads none beyond 64 bits."""
+"""A version's number. JSON holds no larger one exactly, and Redis reads none beyond 64 bits."""
 
 
 class NewText(Body):
@@ -49,7 +49,7 @@ class Rollback(Body):
 
 
 class Condensed(Body):
-    """A shorter text that a person wants, and the version that it was made of."""
+    """A shorter text that a person accepts, and the version that it was made of."""
 
     text: str
     expected_version: Annotated[Number, Field(ge=1)]
@@ -57,10 +57,8 @@ class Condensed(Body):
 
 class PromptRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("prompts")
-        self._runtime = runtime
+        super().__init__("prompts", runtime)
         self._publisher = runtime.publisher
-        self._limit = runtime.settings.http_max_body_bytes
         self.add(
             "GET",
             "/workspaces/{workspace_id}/prompts",
@@ -69,6 +67,11 @@ class PromptRoutes(Routes):
             answers="The directives of the workspace and its contexts, those that hold everywhere, and files that "
             "were not published",
         )
+        workspace = "/workspaces/{workspace_id}"
+        self.add(
+            "GET", f"{workspace}/cues", self.cues, Role.VIEWER, answers="The words that decide the strategy, by kind"
+        )
+        self.add("GET", f"{workspace}/frames", self.frames, Role.VIEWER, answers="The frames of messages, by name")
         # A skill may be called "history": its routes come first.
         for slot in ("/{scope}/skill/{name}", "/{scope}/{kind}"):
             self._add("GET", slot, "", self.show, Role.VIEWER)
@@ -87,11 +90,11 @@ class PromptRoutes(Routes):
         self.add(method, path, endpoint, role, body=body, answers=_ANSWERS[action])
 
     async def listing(self, workspace_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         rows: list[dict[str, Any]] = []
         for home in (EVERYWHERE, Place(scope)):
             snapshot = await self._publisher.directives.snapshot(home)
-            rows += [_row(one) for one in snapshot.versions.values() if one.text is not None]
+            rows += [_row(version) for version in snapshot.versions.values() if version.text is not None]
         notes = [note for home in (EVERYWHERE, Place(scope)) for note in await self._publisher.refused(home)]
         return reply({"prompts": sorted(rows, key=_order), "refused": [asdict(note) for note in notes]})
 
@@ -101,12 +104,12 @@ class PromptRoutes(Routes):
             return reply(_whole(await self._publisher.directives.version(slot, version)))
         latest = await self._publisher.directives.latest(slot)
         if latest is None or latest.text is None:
-            raise _nothing(slot)
+            raise _not_found(slot)
         return reply(_whole(latest))
 
     async def publish(self, request: Request, context: str = "") -> Response:
         slot = await self._slot(request, context, write=True)
-        body = await read_json(request, NewText, self._limit)
+        body = await self.read(request, NewText)
         author = caller_of(request).signature
         published = await self._publisher.publish(
             slot, body.text, author=author, origin="api", expected_version=body.expected_version
@@ -118,7 +121,7 @@ class PromptRoutes(Routes):
         author = caller_of(request).signature
         cleared = await self._publisher.clear(slot, author=author, origin="api", expected_version=expected_version)
         if cleared is None:
-            raise _nothing(slot)
+            raise _not_found(slot)
         return reply(_row(cleared))
 
     async def history(
@@ -130,7 +133,7 @@ class PromptRoutes(Routes):
     ) -> Response:
         slot = await self._slot(request, context)
         versions = await self._publisher.directives.history(slot, limit, before)
-        return reply({"versions": [_row(one) for one in versions]})
+        return reply({"versions": [_row(version) for version in versions]})
 
     async def diff(self, request: Request, a: Number, b: Number, context: str = "") -> Response:
         slot = await self._slot(request, context)
@@ -138,7 +141,7 @@ class PromptRoutes(Routes):
 
     async def rollback(self, request: Request, context: str = "") -> Response:
         slot = await self._slot(request, context, write=True)
-        body = await read_json(request, Rollback, self._limit)
+        body = await self.read(request, Rollback)
         author = caller_of(request).signature
         restored = await self._publisher.rollback(
             slot, body.version, author=author, origin="api", expected_version=body.expected_version
@@ -146,39 +149,60 @@ class PromptRoutes(Routes):
         return reply(_whole(restored))
 
     async def condense(self, request: Request, context: str = "") -> Response:
-        """Ask the model for a shorter text. Nothing is published."""
+        """Return a shorter text by the model. Nothing is published."""
         slot = await self._slot(request, context, write=True)
-        workspace = await enter(self._runtime, request.path_params["workspace_id"])
-        made = await self._runtime.condensing.propose(workspace, slot)
+        workspace = await self.enter(request.path_params["workspace_id"])
+        proposal = await self._runtime.condensing.propose(workspace, slot)
         return reply(
             {
                 "scope": slot.place.level.value,
                 "kind": slot.kind.value,
                 "name": slot.name,
-                "version": made.version,
-                "text": made.text,
-                "diff": made.diff,
-                "tokens_before": made.tokens_before,
-                "tokens_after": made.tokens_after,
-                "notes": list(made.notes),
-                "model": made.model,
+                "version": proposal.version,
+                "text": proposal.text,
+                "diff": proposal.diff,
+                "tokens_before": proposal.tokens_before,
+                "tokens_after": proposal.tokens_after,
+                "notes": list(proposal.notes),
+                "model": proposal.model,
             }
         )
 
     async def publish_condensed(self, request: Request, context: str = "") -> Response:
         slot = await self._slot(request, context, write=True)
-        body = await read_json(request, Condensed, self._limit)
+        body = await self.read(request, Condensed)
         author = caller_of(request).signature
         return reply(_whole(await self._runtime.condensing.publish(slot, body.text, body.expected_version, author)))
 
+    async def cues(self, workspace_id: str, context: str = "") -> Response:
+        directives = await self._in_force(workspace_id, context)
+        return reply({"cues": as_table(cues_in(directives)), "changed_by": _changed_by(directives, Kind.CUES)})
+
+    async def frames(self, workspace_id: str, context: str = "") -> Response:
+        directives = await self._in_force(workspace_id, context)
+        frames = frames_in(directives)
+        return reply(
+            {
+                "frames": frames_as_table(frames),
+                "acting": list(frames.acting),
+                "changed_by": _changed_by(directives, Kind.FRAMES),
+            }
+        )
+
+    async def _in_force(self, workspace_id: str, context: str) -> Sequence[Directive]:
+        scope = await self.enter(workspace_id)
+        if context:
+            scope = Scope(scope.workspace_id, check_context_id(context))
+        return await self._publisher.directives.load(scope)
+
     async def _slot(self, request: Request, context: str, *, write: bool = False) -> Slot:
-        """The slot that the path names. Only who may act everywhere changes what holds everywhere."""
-        named = request.path_params
-        scope = await enter(self._runtime, named["workspace_id"])
+        """Return the slot that the path names. Writing one that holds everywhere needs the admin token."""
+        names = request.path_params
+        scope = await self.enter(names["workspace_id"])
         slot = Slot.named(
-            named["scope"],
-            named.get("kind", "skill"),
-            named.get("name", ""),
+            names["scope"],
+            names.get("kind", "skill"),
+            names.get("name", ""),
             Scope(scope.workspace_id, context or None),
         )
         if write and slot.place.level is Level.GLOBAL:
@@ -186,7 +210,15 @@ class PromptRoutes(Routes):
         return slot
 
 
-def _nothing(slot: Slot) -> ApiError:
+def _changed_by(directives: Sequence[Directive], kind: Kind) -> list[dict[str, Any]]:
+    return [
+        {"scope": directive.slot.place.level.value, "version": directive.version}
+        for directive in directives
+        if directive.slot.kind is kind
+    ]
+
+
+def _not_found(slot: Slot) -> ApiError:
     return ApiError(404, "not_found", f"there is no {slot.label}; `agent-runtime prompt set` sets one")
 
 
@@ -217,55 +249,3 @@ def _whole(version: Version) -> dict[str, Any]:
 
 def _order(row: dict[str, Any]) -> tuple[int, str, str, str]:
     return (Level(row["scope"]).rank, row.get("context_id", ""), row["kind"], row["name"])
-
-
-# ---- cues ----
-#
-# The cues that hold in a workspace, or in one of its contexts: what ships, and what its directives change.
-
-
-class CueRoutes(Routes):
-    def __init__(self, runtime: Runtime) -> None:
-        super().__init__("cues")
-        self._runtime = runtime
-        path = "/workspaces/{workspace_id}/cues"
-        self.add("GET", path, self.show, Role.VIEWER, answers="The words and phrases that decide the strategy, by kind")
-
-    async def show(self, workspace_id: str, context: str = "") -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        if context:
-            scope = Scope(scope.workspace_id, check_context_id(context))
-        held = await self._runtime.publisher.directives.load(scope)
-        versions = [
-            {"scope": one.slot.place.level.value, "version": one.version} for one in held if one.slot.kind is Kind.CUES
-        ]
-        return reply({"cues": as_table(cues_in(held)), "changed_by": versions})
-
-
-# ---- frames ----
-#
-# The frames that hold in a workspace, or in one of its contexts: what ships, and what its directives change.
-
-
-class FrameRoutes(Routes):
-    def __init__(self, runtime: Runtime) -> None:
-        super().__init__("frames")
-        self._runtime = runtime
-        path = "/workspaces/{workspace_id}/frames"
-        self.add(
-            "GET",
-            path,
-            self.show,
-            Role.VIEWER,
-            answers="The frames of messages, by name",
-        )
-
-    async def show(self, workspace_id: str, context: str = "") -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        if context:
-            scope = Scope(scope.workspace_id, check_context_id(context))
-        held = await self._runtime.publisher.directives.load(scope)
-        changing = [one for one in held if one.slot.kind is Kind.FRAMES]
-        versions = [{"scope": one.slot.place.level.value, "version": one.version} for one in changing]
-        frames = frames_in(held)
-        return reply({"frames": file_as_table(frames), "acting": list(frames.acting), "changed_by": versions})

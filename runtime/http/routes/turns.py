@@ -1,4 +1,4 @@
-"""What went into each turn, and its prompt rebuilt."""
+"""Turns: what went into each, its prompt rebuilt, marks on answers, dry runs, and turns that failed for good."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from connectors.message import (
     person_in,
     place_audience,
 )
+from grounding.memory.karma import Marked, Sign
 from grounding.prompt import assemble
 from grounding.prompt_input import TailEntry, audience_of
 from runtime.access import Caller
-from runtime.http.auth import Routes, caller_of, may_read
-from runtime.http.errors import ApiError, Body, read_json, reply
-from runtime.http.routes.workspaces import enter
+from runtime.background import By
+from runtime.http.auth import OWN_CONNECTOR, Routes, User, caller_of, may_read
+from runtime.http.errors import ApiError, Body, reply
 from runtime.ingress import reply_hint_of
 from runtime.turns import (
     Batch,
@@ -51,12 +52,15 @@ if TYPE_CHECKING:
 
 
 MAX_LISTED = 500
+SHOWN_CHARACTERS = 200
+"""How much of a failed turn's messages a listing shows."""
+Id = Annotated[str, Field(min_length=1, max_length=512, pattern=r"\S")]
+UserQuery = Annotated[User | None, Query(description="connector:user_id: that person's mark.")]
 
 
 class TurnRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("turns")
-        self._runtime = runtime
+        super().__init__("turns", runtime)
         here = "/workspaces/{workspace_id}/turns"
         self.add("GET", here, self.listing, Role.VIEWER, answers="The newest turns first")
         self.add("GET", f"{here}/{{turn_id}}", self.show, Role.ADMIN, answers="What went into the turn")
@@ -76,42 +80,42 @@ class TurnRoutes(Routes):
     ) -> Response:
         if before and not is_turn_id(before):
             raise ApiError(400, "bad_request", "query.before: expected the turn_id of an earlier page's last turn")
-        scope, caller = await enter(self._runtime, workspace_id), caller_of(request)
+        scope, caller = await self.enter(workspace_id), caller_of(request)
         found: list[Manifest] = []
         while page := await self._runtime.manifests.newest(scope, limit, before):
-            found += [one for one in page if _may_read(caller, one)]
+            found += [manifest for manifest in page if _may_read(caller, manifest)]
             before = page[-1].turn_id
             if len(found) >= limit:
                 break
         return reply({"turns": [_row(manifest) for manifest in found[:limit]]})
 
     async def show(self, request: Request, workspace_id: str, turn_id: str, prompt: bool = False) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        return reply(await self._told(scope, await self._manifest(request, scope, turn_id), prompt))
+        scope = await self.enter(workspace_id)
+        return reply(await self._describe(scope, await self._manifest(request, scope, turn_id), prompt))
 
     async def diff(
         self, request: Request, workspace_id: str, turn_id: str, other: Annotated[str, Query(alias="with")]
     ) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        manifests = [await self._manifest(request, scope, one) for one in (turn_id, other)]
-        before, after = [await self._told(scope, one, prompt=True) for one in manifests]
+        scope = await self.enter(workspace_id)
+        manifests = [await self._manifest(request, scope, id_) for id_ in (turn_id, other)]
+        before, after = [await self._describe(scope, manifest, prompt=True) for manifest in manifests]
         return reply(await asyncio.to_thread(compare, before, after))
 
     async def _manifest(self, request: Request, scope: Scope, turn_id: str) -> Manifest:
-        """Raises `UnknownTurn`, also where the turn was answered in a place that is not the caller's to read."""
+        """Return the manifest. Raises `UnknownTurn`, also if the caller may not read the turn's place."""
         manifest = await self._runtime.manifests.get(scope, turn_id)
         if not _may_read(caller_of(request), manifest):
             raise UnknownTurn(f"no turn {turn_id!r} is known in workspace {scope.workspace_id!r}")
         return manifest
 
-    async def _told(self, scope: Scope, manifest: Manifest, prompt: bool) -> dict[str, Any]:
+    async def _describe(self, scope: Scope, manifest: Manifest, prompt: bool) -> dict[str, Any]:
         marked = await self._runtime.marking.of_turn(scope, manifest.turn_id)
         answer: dict[str, Any] = {
             **_row(manifest),
             "prefix_digest": manifest.prefix_digest,
             "prefix": prefix_row(manifest.prefix),
             "blocks": list(manifest.blocks),
-            # What the material says stands in the prompt.
+            # The text of the material is in the prompt.
             "context": manifest.context.model_dump(mode="json", exclude={"codex": {"files": {"__all__": {"text"}}}}),
             "sources": manifest.outcome.get("sources", []),
             "outcome": manifest.outcome,
@@ -124,7 +128,7 @@ class TurnRoutes(Routes):
         return answer
 
     async def replay(self, request: Request, workspace_id: str, turn_id: str) -> Response:
-        manifest = await self._manifest(request, await enter(self._runtime, workspace_id), turn_id)
+        manifest = await self._manifest(request, await self.enter(workspace_id), turn_id)
         rebuilt = await asyncio.to_thread(assemble.prompt, manifest.context, self._runtime.tokens)
         return reply(
             {
@@ -160,62 +164,142 @@ def _row(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-# ---- ground ----
-#
-# The dry run: what a turn would send to the model, and why. Nothing is stored and no model is asked.
+class MarkBody(Body):
+    mark: Literal["good", "bad", "none"]
+    user: User | None = Field(default=None, description="connector:user_id: whose mark it is.")
 
 
-ASSISTANT = "assistant"
+class MarkRoutes(Routes):
+    """Marks of people on platforms, and marks of what was said in direct messages, are for admins; those of the http
+    connector's people are for members: their names are the programs' own."""
 
-Id = Annotated[str, Field(min_length=1, max_length=512, pattern=r"\S")]
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("karma", runtime)
+        self._marking = runtime.marking
+        mark, karma = "/workspaces/{workspace_id}/turns/{turn_id}/mark", "/workspaces/{workspace_id}/karma"
+        self.add("POST", mark, self.mark, Role.MEMBER, body=MarkBody, answers="How the turn is marked now")
+        self.add("DELETE", mark, self.unmark, Role.MEMBER, answers="How the turn is marked now")
+        self.add("GET", karma, self.listing, Role.ADMIN, answers="The marked turns, the newest first")
+        self.add("DELETE", f"{karma}/{{turn_id}}", self.remove, Role.ADMIN, answers="Whether there was such a one")
+
+    async def mark(self, request: Request, workspace_id: str, turn_id: str) -> Response:
+        body = await self.read(request, MarkBody)
+        return await self._put(request, workspace_id, turn_id, body.user, None if body.mark == "none" else body.mark)
+
+    async def unmark(self, request: Request, workspace_id: str, turn_id: str, user: UserQuery = None) -> Response:
+        return await self._put(request, workspace_id, turn_id, user, None)
+
+    async def listing(self, request: Request, workspace_id: str) -> Response:
+        scope, caller = await self.enter(workspace_id), caller_of(request)
+        return reply(
+            {
+                "karma": [
+                    _marked_row(marked)
+                    for marked in await self._marking.all(scope)
+                    if may_read(caller, marked.key.connector, _audience(marked))
+                ]
+            }
+        )
+
+    async def remove(self, workspace_id: str, turn_id: str) -> Response:
+        scope = await self.enter(workspace_id)
+        if not await self._marking.forget(scope, [turn_id]):
+            raise ApiError(404, "not_found", f"turn {turn_id!r} is not marked")
+        return reply({"turn_id": turn_id, "removed": True})
+
+    async def _put(
+        self, request: Request, workspace_id: str, turn_id: str, user: str | None, sign: Sign | None
+    ) -> Response:
+        scope, caller = await self.enter(workspace_id), caller_of(request)
+        is_admin = caller.role.covers(Role.ADMIN)
+        if user is not None and not user.startswith(OWN_CONNECTOR) and not is_admin:
+            raise ApiError(403, "forbidden", "marks of another connector's people are for admins' tokens")
+        by = By(user or caller.id, caller.role, "api", is_vouched_for=is_admin)
+        key = await self._conversation(scope, turn_id, caller)
+        if not self._marking.may(by, key):
+            raise ApiError(403, "forbidden", "the sigil of this token does not allow karma:write")
+        marked = await self._marking.put(scope, turn_id, by, sign)
+        mark = marked.opinion_of(by.user).mark or "none"
+        return reply({"turn_id": turn_id, "mark": mark, "good": marked.good, "bad": marked.bad})
+
+    async def _conversation(self, scope: Scope, turn_id: str, caller: Caller) -> ConversationKey:
+        """Return the conversation of the turn. Raises `runtime.turns.UnknownTurn`, and `ApiError` 403 if the caller may
+        not read it."""
+        context = (await self._runtime.manifests.get(scope, turn_id)).context
+        if not may_read(caller, context.connector, audience_of(context)):
+            raise ApiError(403, "forbidden", "what was said in a private place needs the runtime's admin token")
+        return ConversationKey(context.workspace_id, context.connector, context.external_id)
 
 
-class Named(Body):
+def _audience(marked: Marked) -> str | None:
+    """Return the audience of the turn: its place if the turn is no example, because nothing else of it is stored."""
+    return (marked.exchange.audience or None) if marked.exchange else place_audience(marked.key.context_id)
+
+
+def _marked_row(marked: Marked) -> dict[str, Any]:
+    exchange = marked.exchange
+    trace = {"asked": exchange.asked, "answered": exchange.answered} if exchange and marked.is_good else None
+    return {
+        "turn_id": marked.turn_id,
+        "context_id": marked.key.context_id,
+        "good": marked.good,
+        "bad": marked.bad,
+        "marked_on": marked.marked_on,
+        "audience": (exchange.audience or "workspace") if exchange else None,
+        "foreign": exchange.foreign if exchange else "",
+        "trace": trace,
+    }
+
+
+class Person(Body):
     """A person, by the platform's id."""
 
     id: Id
     name: str = Field(default="", max_length=200)
 
 
-class Said(Body):
-    """One earlier message; what the assistant said is its own."""
+class EarlierMessage(Body):
+    """A message that stands in for one of the stored conversation."""
 
     role: Literal["user", "assistant"]
     text: str
 
 
 class Ground(Body):
+    """The message of a dry run, and the place that it is sent from."""
+
     text: str
     context: Id | None = Field(default=None, description="An external id of the http connector.")
     connector: str | None = Field(default=None, pattern=r"^[a-z]+$")
     external_id: Id | None = None
-    author: Named | Id | None = None
-    history: list[Said] | None = Field(default=None, description="Stands in for the stored conversation.")
+    author: Person | Id | None = None
+    history: list[EarlierMessage] | None = Field(default=None, description="Stands in for the stored conversation.")
     direct: bool = False
     public: bool = Field(default=False, description="Everybody of the workspace may read the place.")
 
 
 class GroundRoutes(Routes):
+    """The dry run: what a turn would send to the model, and why. Nothing is stored, and no model is asked."""
+
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("grounding")
-        self._runtime = runtime
+        super().__init__("grounding", runtime)
         path = "/workspaces/{workspace_id}/ground"
         self.add("POST", path, self.ground, Role.MEMBER, body=Ground, answers="The prompt and its blocks")
 
     async def ground(self, request: Request, workspace_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        body = await read_json(request, Ground, self._runtime.settings.http_max_body_bytes)
+        scope = await self.enter(workspace_id)
+        body = await self.read(request, Ground)
         question = await self._question(body, scope.workspace_id, caller_of(request))
-        history = None if body.history is None else [_tail_entry(said) for said in body.history]
-        return reply(_shown(await self._runtime.prompting.build(question, "", history)))
+        history = None if body.history is None else [_tail_entry(message) for message in body.history]
+        return reply(_prompt_row(await self._runtime.prompting.build(question, "", history)))
 
     async def _question(self, body: Ground, workspace_id: str, caller: Caller) -> Question:
-        """The question of the turn that this message alone would make."""
+        """Return the question of a turn with this message alone."""
         if not body.text.strip():
             raise ApiError(400, "empty", '"text" is empty; there is nothing to ground')
         key = _place(body, workspace_id)
         if key.connector != "http" and not caller.sees_all:
-            # It would show what was said there, by people who know nothing of this token.
+            # The prompt shows what people said there, who did not speak to the holder of this token.
             raise ApiError(403, "forbidden", "only the runtime's admin token may look into another connector's places")
         if body.direct and body.public:
             raise ApiError(400, "bad_request", 'give "direct" or "public", not both')
@@ -241,7 +325,7 @@ class GroundRoutes(Routes):
         return Question.of(Batch(key, "", 1, (Envelope(message, decision.role, time.time()),), Fence("", "")))
 
     async def _reader(self, key: ConversationKey) -> str | None:
-        """Who reads the answers of a platform's place, by the last turn there; where none is known, the place alone."""
+        """Return the audience of a platform's place by the last turn there; the place alone if no turn is known."""
         turn_id = "" if key.connector == "http" else await self._runtime.transcript.last_turn(key)
         try:
             return audience_of((await self._runtime.manifests.get(key.scope, turn_id)).context)
@@ -262,17 +346,17 @@ def _place(body: Ground, workspace_id: str) -> ConversationKey:
 def _author(body: Ground, caller: Caller) -> Author:
     if body.author is None:
         return Author(caller.id)
-    named = body.author if isinstance(body.author, Named) else Named(id=body.author)
-    if named.id.startswith(CALLER_PREFIX):
+    person = body.author if isinstance(body.author, Person) else Person(id=body.author)
+    if person.id.startswith(CALLER_PREFIX):
         raise ApiError(400, "bad_request", f'no "author" may begin with {CALLER_PREFIX!r}')
-    return Author(named.id, " ".join(named.name.split()))
+    return Author(person.id, " ".join(person.name.split()))
 
 
-def _tail_entry(said: Said) -> TailEntry:
-    return TailEntry(speaker=ASSISTANT if said.role == "assistant" else "user", text=said.text, turn_id="")
+def _tail_entry(message: EarlierMessage) -> TailEntry:
+    return TailEntry(speaker=message.role, text=message.text, turn_id="")
 
 
-def _shown(built: BuiltPrompt) -> dict[str, object]:
+def _prompt_row(built: BuiltPrompt) -> dict[str, object]:
     context, prompt = built.context, built.prompt
     rows = block_rows(prompt)
     for row in rows:
@@ -291,55 +375,46 @@ def _shown(built: BuiltPrompt) -> dict[str, object]:
     }
 
 
-# ---- dead letters ----
-#
-# Turns that failed for good: what they were to answer, another try, and their end.
-
-
-SHOWN_CHARACTERS = 200
-"""How much of what was said a listing shows."""
-
-
 class DeadLetterRoutes(Routes):
-    """For admins of the workspace only: they see the beginning of what people wrote."""
+    """Turns that failed for good, for the workspace's admins only: they see the beginning of what people wrote."""
 
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("dead letters")
-        self._runtime = runtime
+        super().__init__("dead letters", runtime)
         here = "/workspaces/{workspace_id}/dead-letters"
         self.add("GET", here, self.listing, Role.ADMIN, answers="The turns that failed for good, the oldest first")
         self.add("POST", f"{here}/{{turn_id}}/retry", self.retry, Role.ADMIN, answers="The turn that is retried")
         self.add("DELETE", f"{here}/{{turn_id}}", self.drop, Role.ADMIN, answers="The turn that was dropped")
 
     async def listing(self, request: Request, workspace_id: str) -> Response:
-        scope, caller = await enter(self._runtime, workspace_id), caller_of(request)
-        found = [
-            letter
+        scope, caller = await self.enter(workspace_id), caller_of(request)
+        rows = [
+            _letter_row(letter)
             for letter in await self._runtime.dead_letters.all(scope)
-            if all(may_read(caller, letter.key.connector, one.message.audience) for one in letter.envelopes)
+            if all(may_read(caller, letter.key.connector, envelope.message.audience) for envelope in letter.envelopes)
         ]
-        return reply({"dead_letters": [_dead_letters_row(letter) for letter in found]})
+        return reply({"dead_letters": rows})
 
     async def retry(self, workspace_id: str, turn_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         letter = await self._runtime.dead_letters.retry(scope, turn_id)
         return reply({"turn_id": turn_id, "retried": True, "messages": len(letter.envelopes)})
 
     async def drop(self, workspace_id: str, turn_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         await self._runtime.dead_letters.drop(scope, turn_id)
         return reply({"turn_id": turn_id, "dropped": True})
 
 
-def _dead_letters_row(letter: Letter) -> dict[str, Any]:
-    said = " ".join("\n".join(envelope.message.text for envelope in letter.envelopes).split())
+def _letter_row(letter: Letter) -> dict[str, Any]:
+    messages = [envelope.message for envelope in letter.envelopes]
+    text = " ".join("\n".join(message.text for message in messages).split())
     return {
         "turn_id": letter.turn_id,
         "at": datetime.fromtimestamp(letter.at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "context_id": letter.key.context_id,
         "why": letter.why,
         "attempts": letter.attempts,
-        "messages": len(letter.envelopes),
-        "authors": list(dict.fromkeys(one.message.author.user(one.message.connector) for one in letter.envelopes)),
-        "text": said if len(said) <= SHOWN_CHARACTERS else said[:SHOWN_CHARACTERS].rstrip() + " …",
+        "messages": len(messages),
+        "authors": list(dict.fromkeys(message.author.user(message.connector) for message in messages)),
+        "text": text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS].rstrip() + " …",
     }

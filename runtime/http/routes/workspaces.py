@@ -1,4 +1,4 @@
-"""Tenants, and which platform places belong to them."""
+"""Workspaces, the platform places that belong to them, the settings of places, budgets and usage."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from starlette.responses import Response
 from connectors.message import InvalidWorkspaceId, Role, Scope
 from runtime.billing import TERMS, ModelUsage, State
 from runtime.http.auth import Routes, caller_of, require_everywhere
-from runtime.http.errors import ApiError, Body, read_json, reply
+from runtime.http.errors import ApiError, Body, reply
 from runtime.ingress import remove_workspace
 from runtime.workspaces import EVERYWHERE, MAX_PLACE_CHARACTERS, Answering, QueueMode, Settled, make_document_folder
 
 if TYPE_CHECKING:
     from runtime.process import Runtime
+
+Tokens = Annotated[int, Field(ge=0, le=10**12, strict=True)] | Literal["unlimited"] | None
+Usd = Annotated[float, Field(ge=0, le=10**6, strict=True)] | Literal["unlimited"] | None
+_log = structlog.get_logger()
 
 
 class NewWorkspace(Body):
@@ -30,16 +34,9 @@ class NewRoute(Body):
     workspace: str
 
 
-async def enter(runtime: Runtime, workspace_id: str, context_id: str | None = None) -> Scope:
-    """The scope of a workspace that exists. Raises `UnknownWorkspace`, `InvalidWorkspaceId`."""
-    return Scope(await runtime.workspaces.require(workspace_id), context_id)
-
-
 class WorkspaceRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("workspaces")
-        self._runtime = runtime
-        self._limit = runtime.settings.http_max_body_bytes
+        super().__init__("workspaces", runtime)
         self.add("GET", "/workspaces", self.listing, Role.VIEWER, answers="Workspaces and routes")
         self.add("POST", "/workspaces", self.create, Role.ADMIN, body=NewWorkspace, answers="Whether it was created")
         self.add("DELETE", "/workspaces/{workspace_id}", self.delete, Role.ADMIN, answers="What was deleted")
@@ -70,23 +67,23 @@ class WorkspaceRoutes(Routes):
 
     async def create(self, request: Request) -> Response:
         require_everywhere(caller_of(request))
-        body = await read_json(request, NewWorkspace, self._limit)
+        body = await self.read(request, NewWorkspace)
         try:
             created = await self._runtime.workspaces.create(body.id)
-        except InvalidWorkspaceId as error:  # here it is no missing workspace but a bad request
+        except InvalidWorkspaceId as error:  # in a path this means an unknown workspace, in a body a bad request
             raise ApiError(400, "invalid_workspace_id", str(error)) from None
         await asyncio.to_thread(make_document_folder, self._runtime.settings, body.id)
         return reply({"id": body.id, "created": created}, 201 if created else 200)
 
     async def delete(self, request: Request, workspace_id: str) -> Response:
         require_everywhere(caller_of(request))
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         await remove_workspace(self._runtime, scope)
         return reply({"id": workspace_id, "deleted": True})
 
     async def route(self, request: Request, place: str) -> Response:
         require_everywhere(caller_of(request))
-        body = await read_json(request, NewRoute, self._limit)
+        body = await self.read(request, NewRoute)
         try:
             await self._runtime.workspaces.route(place, body.workspace)
         except (InvalidWorkspaceId, ValueError) as error:
@@ -100,14 +97,8 @@ class WorkspaceRoutes(Routes):
         return reply({"place": place, "deleted": True})
 
 
-# ---- places ----
-#
-# What was settled for single places, or for all of a workspace (``*``): when the bot answers there, which model it
-# asks first, what it does with messages that come while it answers, and whether replies end with their sources.
-
-
 class Place(Body):
-    """All that holds in the place; what is null, or left out, is as the settings have it."""
+    """The settings of a place; a field that is null, or left out, is as the process's settings have it."""
 
     answering: Answering | None = None
     model: str | None = None
@@ -116,36 +107,36 @@ class Place(Body):
 
 
 class PlaceRoutes(Routes):
+    """The settings of single places, or of all places of a workspace (``*``)."""
+
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("places")
-        self._runtime = runtime
-        self._limit = runtime.settings.http_max_body_bytes
+        super().__init__("places", runtime)
         here = "/workspaces/{workspace_id}/places"
         self.add("GET", here, self.listing, Role.ADMIN, answers="The places for which something was settled")
         self.add("GET", f"{here}/{{place:path}}", self.show, Role.ADMIN, answers="What was settled for the place")
         self.add("PUT", f"{here}/{{place:path}}", self.settle, Role.ADMIN, body=Place, answers="What holds there now")
 
     async def listing(self, workspace_id: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         found = await self._runtime.places.all(scope)
         return reply({"places": [_row(place, settled) for place, settled in found.items()]})
 
     async def show(self, workspace_id: str, place: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        return reply(_row(place, await self._runtime.places.get(scope, _checked(place))))
+        scope = await self.enter(workspace_id)
+        return reply(_row(place, await self._runtime.places.get(scope, _check_place(place))))
 
     async def settle(self, request: Request, workspace_id: str, place: str) -> Response:
-        scope = await enter(self._runtime, workspace_id)
-        body = await read_json(request, Place, self._limit)
+        scope = await self.enter(workspace_id)
+        body = await self.read(request, Place)
         names = self._runtime.model.names
         if body.model is not None and body.model not in names:
             raise ApiError(400, "bad_request", f'"model": the configured ones are {", ".join(names)}')
         settled = Settled(body.answering, body.model, body.queue, body.sources)
-        await self._runtime.places.put(scope, _checked(place), settled)
+        await self._runtime.places.put(scope, _check_place(place), settled)
         return reply(_row(place, settled))
 
 
-def _checked(place: str) -> str:
+def _check_place(place: str) -> str:
     if place == EVERYWHERE:
         return place
     connector, colon, rest = place.partition(":")
@@ -159,19 +150,8 @@ def _row(place: str, settled: Settled) -> dict[str, Any]:
     return {"place": place, **asdict(settled)}
 
 
-# ---- budget ----
-#
-# What a workspace, and each person in it, may spend on model calls.
-
-
-log = structlog.get_logger()
-
-Tokens = Annotated[int, Field(ge=0, le=10**12, strict=True)] | Literal["unlimited"] | None
-Usd = Annotated[float, Field(ge=0, le=10**6, strict=True)] | Literal["unlimited"] | None
-
-
 class Budget(Body):
-    """All limits that were set for the workspace; what is null, or left out, is as the settings have it."""
+    """The limits of a workspace; a field that is null, or left out, is as the settings have it."""
 
     workspace_tokens_per_day: Tokens = None
     workspace_tokens_per_month: Tokens = None
@@ -184,32 +164,33 @@ class Budget(Body):
 
 
 class BudgetRoutes(Routes):
+    """The limits of what a workspace, and each person in it, may spend on model calls."""
+
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("usage")
-        self._runtime = runtime
-        self._limit = runtime.settings.http_max_body_bytes
+        super().__init__("usage", runtime)
         here = "/workspaces/{workspace_id}/budget"
         self.add("GET", here, self.show, Role.ADMIN, answers="The limits, and what is left of them; `user`: for whom")
-        # Who runs the runtime pays for it: a workspace's own admins see its budget, but do not make it.
+        # The operator pays: a workspace's own admins see its budget, but do not set it.
         self.add("PUT", here, self.put, Role.ADMIN, body=Budget, answers="The limits that hold now")
 
     async def show(self, workspace_id: str, user: str = "") -> Response:
-        scope = await enter(self._runtime, workspace_id)
+        scope = await self.enter(workspace_id)
         return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope, user), user))
 
     async def put(self, request: Request, workspace_id: str) -> Response:
         caller = caller_of(request)
         require_everywhere(caller)
-        scope = await enter(self._runtime, workspace_id)
-        body = await read_json(request, Budget, self._limit)
+        scope = await self.enter(workspace_id)
+        body = await self.read(request, Budget)
         limits = body.model_dump(exclude_none=True)
         await self._runtime.budgets.set(scope, limits)
-        log.info("budget.changed", workspace_id=workspace_id, limits=limits, by=caller.signature)
+        _log.info("budget.changed", workspace_id=workspace_id, limits=limits, by=caller.signature)
         return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope)))
 
 
 def budget_row(workspace_id: str, state: State, user: str = "") -> dict[str, Any]:
-    """How a budget stands, by term, in tokens and dollars; a person's terms have figures only where *user* is named."""
+    """Return limit, spending and rest by term, in tokens and dollars; a person's terms have the last two only if *user*
+    is named."""
     terms: dict[str, dict[str, float | None]] = {}
     for term in TERMS:
         limit, left = state.limits[term], state.left(term)
@@ -223,15 +204,11 @@ def budget_row(workspace_id: str, state: State, user: str = "") -> dict[str, Any
     return {"workspace": workspace_id, **({"user": user} if user else {}), "set": state.set_here, "budget": terms}
 
 
-# ---- usage ----
-#
-# What model calls cost.
-
-
 class UsageRoutes(Routes):
+    """The tokens and the cost of model calls."""
+
     def __init__(self, runtime: Runtime) -> None:
-        super().__init__("usage")
-        self._runtime = runtime
+        super().__init__("usage", runtime)
         self.add("GET", "/usage", self.listing, Role.VIEWER, answers="All workspaces")
         self.add("GET", "/workspaces/{workspace_id}/usage", self.one, Role.VIEWER, answers="One workspace")
 
@@ -241,7 +218,7 @@ class UsageRoutes(Routes):
         return reply({"workspaces": [await self._row(Scope(workspace_id)) for workspace_id in found]})
 
     async def one(self, workspace_id: str) -> Response:
-        return reply({"workspaces": [await self._row(await enter(self._runtime, workspace_id))]})
+        return reply({"workspaces": [await self._row(await self.enter(workspace_id))]})
 
     async def _row(self, scope: Scope) -> dict[str, Any]:
         row = usage_row(scope.workspace_id, await self._runtime.usage.totals(scope))
@@ -250,7 +227,7 @@ class UsageRoutes(Routes):
 
 
 def usage_row(workspace_id: str, models: list[ModelUsage]) -> dict[str, Any]:
-    """The sums over *models*, and each model's own. ``calls`` are turns and background work alike."""
+    """Return the sums over *models*, and each model's own. ``calls`` counts those of turns and of background work."""
     return {
         "workspace": workspace_id,
         "turns": sum(one.replies for one in models),
