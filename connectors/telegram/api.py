@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from connectors.connector import SendFailed
 from connectors.message import OutboundPart
 from connectors.telegram import payloads
-from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, refuses_formatting, send_failed
+from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, refuses, send_failed
 
 log = structlog.get_logger()
 
@@ -74,7 +74,7 @@ class Api:
             return await self.ask(lambda: build(part))
         except SendFailed as failed:
             plain = payloads.without_formatting(part)
-            if plain is part or not refuses_formatting(failed):
+            if plain is part or not refuses(failed, "can't parse entities"):
                 raise
             log.warning("reply.unformatted", connector=payloads.CONNECTOR, part=part.token)
             return await self.ask(lambda: build(plain))

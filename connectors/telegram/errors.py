@@ -86,11 +86,6 @@ def send_failed(error: Exception, why: str) -> SendFailed:
     )
 
 
-def refuses_formatting(failed: SendFailed) -> bool:
-    """Return whether Telegram could not read the formatting of a message, and so has shown nothing of it."""
-    return refuses(failed, "can't parse entities")
-
-
 def refuses(failed: SendFailed, words: str) -> bool:
     """Return whether Telegram refused the call with *words*, given in small letters."""
     return isinstance(failed.__cause__, aio.TelegramBadRequest) and words in str(failed).lower()

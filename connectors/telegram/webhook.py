@@ -9,6 +9,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -116,55 +117,51 @@ class InOrder:
     """Does one thing at a time for each place. Of those that wait, the smallest number is next."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[Hashable, list[tuple[int, asyncio.Future[None]]]] = defaultdict(list)
-        self._busy: set[Hashable] = set()
+        self._places: defaultdict[Hashable, _Place] = defaultdict(_Place)
 
-    async def take_turn(self, place: Hashable, number: int, do: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait for the turn of *number* in *place*, and return the result of *do*.
+    async def take_turn(self, key: Hashable, number: int, do: Callable[[], Awaitable[bool]]) -> bool:
+        """Wait for the turn of *number* in the place *key*, and return the result of *do*.
 
         If *do* returns False or raises, `OvertookAnother` is raised for all larger numbers that wait.
         """
-        if place in self._busy:
-            await self._wait(place, number)
-        self._busy.add(place)
+        place = self._places[key]
+        turn = _Turn(number)
+        place.turns.append(turn)
         done = False
         try:
+            while place.current is not None or turn is not min(place.turns, key=lambda turn: turn.number):
+                await place.changed.wait()
+                if turn.is_refused:
+                    raise OvertookAnother
+            place.current = turn
             done = await do()
         finally:
-            if not done:
-                self._refuse_later(place, number)
-            self._start_next(place)
+            place.turns.remove(turn)
+            if place.current is turn:
+                place.current = None
+                if not done:
+                    for later in place.turns:
+                        later.is_refused = later.number > number
+            place.changed.set()
+            place.changed = asyncio.Event()
+            if not place.turns:
+                self._places.pop(key, None)
         return done
 
-    async def _wait(self, place: Hashable, number: int) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (number, turn)
-        self._waiting[place].append(entry)
-        try:
-            await turn
-        except BaseException:
-            if entry in self._waiting.get(place, ()):
-                self._waiting[place].remove(entry)
-            elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._start_next(place)  # it was cancelled just when its turn came
-            raise
 
-    def _refuse_later(self, place: Hashable, number: int) -> None:
-        for entry in [entry for entry in self._waiting.get(place, ()) if entry[0] > number]:
-            self._waiting[place].remove(entry)
-            if not entry[1].done():
-                entry[1].set_exception(OvertookAnother())
+@dataclass(eq=False, slots=True)
+class _Turn:
+    number: int
+    is_refused: bool = False
 
-    def _start_next(self, place: Hashable) -> None:
-        """Start the next one that waits for *place*, or mark the place as free."""
-        waiting = sorted(self._waiting.get(place, ()), key=lambda entry: entry[0])
-        for entry in waiting:
-            self._waiting[place].remove(entry)
-            if not entry[1].done():
-                entry[1].set_result(None)
-                return  # the place stays busy
-        self._waiting.pop(place, None)
-        self._busy.discard(place)
+
+class _Place:
+    """The turns of a place, the current one included. ``changed`` is set, and replaced, after each of them."""
+
+    def __init__(self) -> None:
+        self.turns: list[_Turn] = []
+        self.current: _Turn | None = None
+        self.changed = asyncio.Event()
 
 
 class Registration:

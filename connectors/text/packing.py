@@ -8,6 +8,7 @@ no visible character is lost.
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -201,21 +202,7 @@ class _Packer:
 
 def _find_largest(high: int, limit: int, measure: Callable[[int], int]) -> int:
     """Return the largest number up to *high* whose measure is within *limit*, or 0. *measure* must be increasing."""
-    low, size_low = 0, 0
-    if high <= 0 or (size_high := measure(high)) <= limit:
-        return max(high, 0)
-    halve = False
-    while high - low > 1:
-        # Interpolate, which takes few steps if sizes grow evenly; bisect at every other step to bound their number.
-        share = 0.5 if halve else (limit - size_low) / max(1, size_high - size_low)
-        middle = min(high - 1, max(low + 1, low + int((high - low) * share)))
-        halve = not halve
-        size = measure(middle)
-        if size <= limit:
-            low, size_low = middle, size
-        else:
-            high, size_high = middle, size
-    return low
+    return bisect_right(range(1, high + 1), limit, key=measure)
 
 
 def _least_size(block: Block, enough: int) -> int:

@@ -152,7 +152,7 @@ class TelegramHtml(Dialect):
         return has_scheme(url, self._SCHEMES) and self._DOTTED_HOST.match(url) is not None
 
     def _escape(self, text: str) -> str:
-        return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+        return escape(text).replace('"', "&quot;")
 
 
 class SlackMrkdwn(Dialect):
