@@ -1,4 +1,7 @@
-"""Decide what a message needs: nothing, its conversation, or the workspace's documents. Pure."""
+"""Decide what a message needs: nothing, its conversation, or the workspace's documents. Pure.
+
+`choose` decides by cues, which `cues_of` reads from a workspace's files; `considered` decides with the documents.
+"""
 
 from grounding.strategy.cues import Cues, fold, matches, phrases, word_set, words_of
 from grounding.strategy.languages import (

@@ -1,7 +1,8 @@
-"""Decides what a message needs to be answered: nothing, this conversation, or the workspace's documents.
+"""Decide what a message needs to be answered: nothing, this conversation, or the workspace's documents. Pure.
 
-Needing the conversation and needing documents are two separate questions. The strategy is named after
-what the message asks for; a message that needs both gets both.
+`choose` decides by cues. If these leave it open, `considered` decides by the relevance of the workspace's documents to
+the message; `grounding.pipeline.Deciding` asks for it. Needing the conversation and needing documents are two separate
+questions: the strategy is named after the message's request, and a message that needs both gets both.
 """
 
 from __future__ import annotations
@@ -20,32 +21,30 @@ from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, MEASURED_
 from grounding.strategy.cues import WORD, Cues, fold, matches, phrase_set, word_set, words_of
 from grounding.strategy.languages import ENGLISH
 
+ASSISTANT = "assistant"
+"""The speaker of the bot's own messages in a tail."""
 SHORT_WORDS = 4
 """Up to this many words "what changed?" is about this conversation."""
-
 MIN_QUESTION_WORDS = 5
-"""A shorter question is too thin to search for on the strength of an anchor alone."""
-
+"""A shorter question is too thin to search for only because it names an anchor."""
 MATCH_LOG_ODDS = 1.7
 """How relevant the best passage must be to a message without cues. Figures: docs/decisions/08."""
-
 SMALL_LOG_ODDS = 0.65
-"""How much less that must be, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages find
-something by chance, and a question whose document is missed has no other one."""
+"""How much lower that limit is, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages
+match something by chance, and a question whose document is missed has no other one."""
 SMALLEST_CHUNKS = 24
-"""Smaller workspaces count as if they had so many passages: smaller ones find more by chance."""
-FOLLOW_UP_TERMS = 2
-"""Up to so many terms a message that begins like a follow-up ("and for students?") is one; without such a beginning a
-question is one of half as many ("how do I get it?")."""
-
+"""Smaller workspaces count as if they had so many passages: smaller ones match more by chance."""
 ASSISTANT_LOG_ODDS = 1.5
-"""How much surer it must be where the message speaks of the assistant itself ("what is your favourite book?")."""
+"""How much higher the limit is if the message speaks of the assistant itself ("what is your favourite book?")."""
+FOLLOW_UP_TERMS = 2
+"""A message that begins like a follow-up ("and for students?") is one up to so many terms; a question without such a
+beginning up to half as many ("how do I get it?")."""
 
 _URL = re.compile(r"\bhttps?://\S", re.IGNORECASE)
 _DOTTED = re.compile(r"(?<![\w@.\-])((?:[\w\-]+\.)+)([a-z]{2,10})(?![\w@(])(?=(/?))", re.IGNORECASE)
-"""The labels before the ending, the ending, and a slash where a path follows; ``r.json()`` is a call, no file."""
+"""The labels before the ending, the ending, and a slash if a path follows; ``r.json()`` is a call, not a file."""
 ENDINGS_THAT_ARE_WORDS = frozenset({"at", "be", "in", "it", "me", "no", "so", "to", "us"})
-"""Domains that are also English words: a site only behind two labels, or with a path ("t.me/acme")."""
+"""Domains that are also English words: they name a site only behind two labels, or with a path ("t.me/acme")."""
 _GREETS_NAME = re.compile(
     r"\s*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks|thank you|bye),? ([^\W\d_]+)\s*[!.,]*\s*",
     re.IGNORECASE,
@@ -61,12 +60,12 @@ _ASKS_POLITELY = re.compile(
     r"|(?:me )?(?:puedes|puede|podrías|podría) decir(?:me)?|dime|quisiera saber|me gustaría saber)\b[\s,:]*)+",
     re.IGNORECASE,
 )
-"""What stands before a question that is asked politely."""
+"""Polite words before a question."""
 _LONGEST_CONSIDERED_CHARACTERS = 20_000
 
 
 class Strategy(StrEnum):
-    """What retrieval a message asks for."""
+    """The retrieval that a message asks for."""
 
     NONE = "none"
     TAIL = "tail"
@@ -86,7 +85,7 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was decided, and why."""
+    """A strategy and the reason for it."""
 
     strategy: Strategy
     reason: Reason
@@ -95,8 +94,8 @@ class Choice:
     wants_documents: bool = False
     """Whether the workspace's documents should be searched."""
     open: bool = False
-    """Whether the documents are searched to decide: the message names none, and does not ask about the conversation,
-    though it may lean on it."""
+    """Whether the documents decide: the message names none, and does not ask about the conversation, though it may lean
+    on it."""
 
     @property
     def small_talk(self) -> bool:
@@ -104,7 +103,7 @@ class Choice:
 
 
 def choose(text: str, cues: Cues = ENGLISH) -> Choice:
-    """The strategy for *text*, the user's own words. Pure."""
+    """Return the strategy for *text*, the user's own words, by its cues."""
     text = unicodedata.normalize("NFKC", text[:_LONGEST_CONSIDERED_CHARACTERS])
     if not text.strip():
         return Choice(Strategy.NONE, "empty")
@@ -127,12 +126,6 @@ def choose(text: str, cues: Cues = ENGLISH) -> Choice:
     return Choice(Strategy.NONE, "no_retrieval_cue", open=True)
 
 
-def is_small_talk(text: str, cues: Cues = ENGLISH) -> bool:
-    """Whether `choose` calls *text* small talk; of what is none that is mostly seen for a quarter of its cost. Pure."""
-    plain = unicodedata.normalize("NFKC", text[:_LONGEST_CONSIDERED_CHARACTERS])
-    return _is_small_talk(plain, words_of(plain), cues) and choose(text, cues).small_talk
-
-
 def considered(
     choice: Choice,
     alone: float,
@@ -142,11 +135,12 @@ def considered(
     addresses_assistant: bool = False,
     is_follow_up: bool = False,
 ) -> Choice:
-    """*choice*, which is open, in the light of what a search among *passages* passages found.
+    """Return *choice*, which is open, changed if a search among *passages* passages found something relevant.
 
-    *alone* is the relevance (log-odds, see `grounding.retrieval.relevance`) of the best passage for the message by
-    itself, *with_history* for it together with what was said before. That decides for a follow-up; for what may be
-    small talk behind a question about documents the mean of both has to be enough, in workspaces of any size. Pure.
+    *alone* is the relevance (log-odds, see `grounding.retrieval.relevance`) of the best passage to the message by
+    itself, *with_history* that to the message together with the one before. A follow-up needs only the latter. For any
+    other message the mean of both must reach the limit of a large workspace, because it may be small talk after a
+    question about documents.
     """
     in_large = MATCH_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
     size = min(max(passages, SMALLEST_CHUNKS), MEASURED_CHUNKS)
@@ -160,21 +154,48 @@ def considered(
     return choice
 
 
+def is_small_talk(text: str, cues: Cues = ENGLISH) -> bool:
+    """Say whether `choose` calls *text* small talk, at a quarter of its cost for most other messages."""
+    plain = unicodedata.normalize("NFKC", text[:_LONGEST_CONSIDERED_CHARACTERS])
+    return _is_small_talk(plain, words_of(plain), cues) and choose(text, cues).small_talk
+
+
+def is_question(text: str, cues: Cues = ENGLISH) -> bool:
+    """Say whether *text* has a question mark or begins with a question word."""
+    return "?" in text or any(start == 0 for start, _ in matches(words_of(text), cues.question_words))
+
+
 def is_follow_up(text: str, cues: Cues = ENGLISH) -> bool:
-    """Whether *text* asks for something that only what was said before can name: "and for students?", "why?"; not about
-    the assistant itself, as "who made you?" does. Pure."""
-    words, said = words_of(text), len(asked_terms(text))
+    """Say whether only the messages before can name the subject of *text*: "and for students?", "why?".
+
+    A message about the assistant itself ("who made you?") is no follow-up.
+    """
     if addresses_assistant(text, cues):
         return False
-    if any(start == 0 for start, _ in matches(words, cues.follow_ups)):
-        return said <= FOLLOW_UP_TERMS
-    return said <= FOLLOW_UP_TERMS // 2 and _is_question(text, words, cues)
+    terms = len(asked_terms(text))
+    if any(start == 0 for start, _ in matches(words_of(text), cues.follow_ups)):
+        return terms <= FOLLOW_UP_TERMS
+    return terms <= FOLLOW_UP_TERMS // 2 and is_question(text, cues)
+
+
+def addresses_assistant(text: str, cues: Cues = ENGLISH) -> bool:
+    """Say whether *text* speaks of the assistant itself, apart from politeness and references to its messages: "what is
+    your name?", not "can you tell me …" and "you said …"."""
+    words = words_of(text[:_LONGEST_CONSIDERED_CHARACTERS])
+    masks = (*matches(words, cues.polite_requests), *matches(words, cues.refers_to_history))
+    masked = {index for start, length in masks for index in range(start, start + length)}
+    return any(start not in masked for start, _ in matches(words, cues.assistant))
+
+
+# The text to search for
 
 
 def search_text(text: str, cues: Cues = ENGLISH) -> str:
-    """*text* without the words that say where to look or how to answer, for searching: "which file explains
-    pricing?" is about pricing. Behind "about" they say what is asked: "the docs about the files field". *text* itself
-    where nothing else would be left. Pure."""
+    """Return *text* without the words that say where to look or how to answer, for searching.
+
+    "Which file explains pricing?" is about pricing. Behind "about" these words belong to the subject: "the docs about
+    the files field". Returns *text* itself if nothing else would be left.
+    """
     text = without_courtesy(text, cues)
     spans = [match.span() for match in WORD.finditer(text)]
     words = tuple(fold(text[start:end]) for start, end in spans)
@@ -193,17 +214,37 @@ def search_text(text: str, cues: Cues = ENGLISH) -> str:
     return " ".join("".join([*pieces, text[at:]]).split())
 
 
+def asked_before(tail: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[str, ...]:
+    """Return people's messages in the last turns of *tail*, the oldest first, as `search_text`, without small talk.
+
+    Messages that were answered together are one turn.
+    """
+    newest = islice(_newest_turns(tail, cues), EARLIER_TURNS)
+    return tuple(search_text(turn, cues) for turn in newest)[::-1]
+
+
+def _newest_turns(tail: Sequence[TailEntry], cues: Cues) -> Iterator[str]:
+    by_people = [entry for entry in reversed(tail) if entry.speaker != ASSISTANT]
+    for _, turn in groupby(enumerate(by_people), key=lambda item: item[1].turn_id or item[0]):
+        text = "\n".join(entry.text for _, entry in reversed(list(turn)))[:EARLIER_MAX_CHARACTERS]
+        if text.strip() and not is_small_talk(text, cues):
+            yield text
+
+
 def without_courtesy(text: str, cues: Cues = ENGLISH) -> str:
-    """*text* without the greetings, thanks and polite requests before what it asks: "good morning, could you tell me
-    how long probation is?" asks "how long probation is?". A greeting ends with a sign, or where a question or a request
-    begins: "Good Friday" is none. *text* itself where nothing else is said. Pure."""
+    """Return *text* without the greetings, thanks and polite requests before its question.
+
+    "Good morning, could you tell me how long probation is?" asks "how long probation is?". A greeting ends with a
+    punctuation mark, or before a question or a request: "Good Friday" is none. Returns *text* itself if nothing else
+    would be left.
+    """
     text = text[:_LONGEST_CONSIDERED_CHARACTERS]
     spans = [match.span() for match in WORD.finditer(text)]
     words = tuple(fold(text[start:end]) for start, end in spans)
     at = 0
     while at < len(words):
-        if asked := _ASKS_POLITELY.match(text, spans[at][0]):
-            after = sum(start < asked.end() for start, _ in spans)
+        if request := _ASKS_POLITELY.match(text, spans[at][0]):
+            after = sum(start < request.end() for start, _ in spans)
             if after < len(words) and words[after] not in word_set(cues.question_words):
                 return text[spans[at][0] :]  # "tell me a joke" is no question
         elif at and (words[at],) in phrase_set(cues.follow_ups):
@@ -217,33 +258,25 @@ def without_courtesy(text: str, cues: Cues = ENGLISH) -> str:
 
 
 def _end_of_greeting(text: str, spans: Sequence[tuple[int, int]], words: tuple[str, ...], at: int, cues: Cues) -> int:
-    """The word behind the greeting that begins with the word *at*; *at* itself where none does."""
+    """Return the word behind the greeting that begins with the word *at*; *at* itself if there is none."""
     end = at + max((length for start, length in matches(words[at:], cues.small_talk) if start == 0), default=0)
     if end == at:
         return at
     starts = word_set(cues.question_words) | word_set(cues.follow_ups)
     for after in range(end, len(words)):
-        sign = text[spans[after - 1][1] : spans[after][0]].strip()
-        if sign or words[after] in starts or _ASKS_POLITELY.match(text, spans[after][0]):
+        mark = text[spans[after - 1][1] : spans[after][0]].strip()
+        if mark or words[after] in starts or _ASKS_POLITELY.match(text, spans[after][0]):
             return after
         if words[after] not in word_set(cues.filler):
             return at
     return len(words)
 
 
-def addresses_assistant(text: str, cues: Cues = ENGLISH) -> bool:
-    """Whether *text* speaks of the assistant itself, politeness and what it said aside: "what is your name?", not "can
-    you tell me …" and "you said …". Pure."""
-    words = words_of(text[:_LONGEST_CONSIDERED_CHARACTERS])
-    masks = (*matches(words, cues.polite_requests), *matches(words, cues.refers_to_history))
-    polite = {index for start, length in masks for index in range(start, start + length)}
-    return any(start not in polite for start, _ in matches(words, cues.assistant))
+# Cues in a message
 
 
 def _names_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
-    if _URL.search(text):
-        return True
-    if any(_is_address(match, cues) for match in _DOTTED.finditer(text)):
+    if _URL.search(text) or any(_is_address(match, cues) for match in _DOTTED.finditer(text)):
         return True
     return _has(words, cues.documents, cues) or (
         _has(words, cues.search, cues) and (_has(words, cues.anchors, cues) or _has(words, cues.parts, cues))
@@ -251,8 +284,8 @@ def _names_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
 
 
 def _is_address(match: re.Match[str], cues: Cues) -> bool:
-    """Whether a *match* of `_DOTTED` is a file or a site: "pricing.md"; not "node.js", an idiom, and not "I'm
-    done.so what", where only the space is missing."""
+    """Say whether a *match* of `_DOTTED` is a file or a site: "pricing.md"; not "node.js", an idiom, and not "I'm
+    done.so what", in which only the space is missing."""
     labels, ending = match[1], match[2].lower()
     if words_of(match[0]) in phrase_set(cues.idioms):
         return False
@@ -264,49 +297,38 @@ def _is_address(match: re.Match[str], cues: Cues) -> bool:
 
 
 def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
-    if len(words) < MIN_QUESTION_WORDS:
-        return False
-    return _is_question(text, words, cues) and _has(words, cues.anchors, cues)
-
-
-def is_question(text: str, cues: Cues = ENGLISH) -> bool:
-    """Whether *text* has a question mark or begins as a question does. Pure."""
-    return _is_question(text, words_of(text), cues)
-
-
-def _is_question(text: str, words: tuple[str, ...], cues: Cues) -> bool:
-    return "?" in text or any(start == 0 for start, _ in matches(words, cues.question_words))
+    return len(words) >= MIN_QUESTION_WORDS and is_question(text, cues) and _has(words, cues.anchors, cues)
 
 
 def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:
-    """Whether the message, politeness aside, says nothing but to go on."""
-    covered = [False] * len(words)
-    for start, length in matches(words, cues.small_talk):
-        covered[start : start + length] = [True] * length
-    rest = tuple(
-        word for done, word in zip(covered, words, strict=True) if not done and word not in word_set(cues.filler)
-    )
+    """Say whether the message, politeness aside, only says to go on."""
+    filler = word_set(cues.filler)
+    rest = tuple(word for is_polite, word in _marked_small_talk(words, cues) if not is_polite and word not in filler)
     return rest in phrase_set(cues.continues)
 
 
 def _is_small_talk(text: str, words: tuple[str, ...], cues: Cues) -> bool:
-    """Whether nothing but small talk (and filler beside it) is said; signs and emoji alone are."""
+    """Say whether the message is only small talk and filler; punctuation and emoji alone are."""
     if not words:
         return True
-    covered = [False] * len(words)
-    for start, length in matches(words, cues.small_talk):
-        covered[start : start + length] = [True] * length
-    if not any(covered):
+    marked = _marked_small_talk(words, cues)
+    if not any(is_polite for is_polite, _ in marked):
         return False
     filler = word_set(cues.filler)
-    if all(done or word in filler for done, word in zip(covered, words, strict=True)):
+    if all(is_polite or word in filler for is_polite, word in marked):
         return True
     name = _GREETS_NAME.fullmatch(text)
     return name is not None and name[1].istitle() and words[-1] not in word_set(cues.question_words)
 
 
+def _marked_small_talk(words: tuple[str, ...], cues: Cues) -> list[tuple[bool, str]]:
+    """Return each of *words* with whether it belongs to small talk."""
+    polite = {index for start, length in matches(words, cues.small_talk) for index in range(start, start + length)}
+    return [(index in polite, word) for index, word in enumerate(words)]
+
+
 def _has(words: tuple[str, ...], phrases: tuple[str, ...], cues: Cues, but: tuple[str, ...] = ()) -> bool:
-    """Whether one of *phrases* stands in *words*, and not inside a longer idiom or a longer one of *but*."""
+    """Say whether one of *phrases* is in *words*, and not inside a longer idiom or a longer phrase of *but*."""
     found = list(matches(words, phrases))
     if not found:
         return False
@@ -315,26 +337,3 @@ def _has(words: tuple[str, ...], phrases: tuple[str, ...], cues: Cues, but: tupl
         not any(mask <= start and start + length <= mask + longer and longer > length for mask, longer in masks)
         for start, length in found
     )
-
-
-# ---- asked ----
-#
-# What people asked earlier in a conversation, as a search uses it. Pure.
-
-
-ASSISTANT = "assistant"
-
-
-def asked_before(tail: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[str, ...]:
-    """What people said in the last turns of *tail*, the oldest first, without what *cues* call small talk and the
-    words that only say where to look. Messages that were answered together are one turn."""
-    found = islice(_newest_first(tail, cues), EARLIER_TURNS)
-    return tuple(search_text(turn, cues) for turn in found)[::-1]
-
-
-def _newest_first(tail: Sequence[TailEntry], cues: Cues) -> Iterator[str]:
-    spoken = [entry for entry in reversed(tail) if entry.speaker != ASSISTANT]
-    for _, turn in groupby(enumerate(spoken), key=lambda item: item[1].turn_id or item[0]):
-        text = "\n".join(entry.text for _, entry in reversed(list(turn)))[:EARLIER_MAX_CHARACTERS]
-        if text.strip() and not is_small_talk(text, cues):
-            yield text
