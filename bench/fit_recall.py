@@ -2,7 +2,7 @@
 
 A SET is a folder of long conversations, as `grounding.evaluation.datasets` reads it. Each conversation is
 remembered in an index of its own making and its questions are put to it; what may be told (see
-`grounding.retrieval.relevance`) has its features. A linear model is fitted to them by the likelihood of the evidence
+`grounding.retrieval.turn_ranking`) has its features. A linear model is fitted to them by the likelihood of the evidence
 under a softmax over the candidates (ListNet: Cao et al., ICML 2007), every set weighing the same, with a little ridge.
 
 Printed are the figures of each set where its conversations had no part in the fit (fivefold over conversations), with
@@ -31,7 +31,7 @@ from grounding.prompt_input import speaker, spoken
 from grounding.retrieval import Embedder, Hit, Memory, Passage, Turns
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.recall import POOL
-from grounding.retrieval.relevance import ASSISTANT, WEIGHTS, Features, candidates
+from grounding.retrieval.turn_ranking import ASSISTANT, WEIGHTS, Features, turn_features
 from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]
@@ -62,10 +62,10 @@ class Listening(EmbeddedIndex):
         self.seen = hits[:POOL], []
         return hits
 
-    async def beside(self, *about: Any) -> list[Passage]:
-        beside = await super().beside(*about)
-        self.seen = self.seen[0], beside
-        return beside
+    async def neighbours(self, *about: Any) -> list[Passage]:
+        neighbours = await super().neighbours(*about)
+        self.seen = self.seen[0], neighbours
+        return neighbours
 
 
 async def rows_of(conversation: Conversation, embedder: Embedder, folder: Path) -> list[Row]:
@@ -86,7 +86,7 @@ async def rows_of(conversation: Conversation, embedder: Embedder, folder: Path) 
             continue
         index.seen = ([], [])
         await turns.recall(scope, asked.text, 1)
-        given = candidates(asked.text, *index.seen)
+        given = turn_features(asked.text, *index.seen)
         rows = np.array([one for _, _, one in given]).reshape(len(given), len(NAMES))
         found.append(Row(rows, [passage.source for passage, _, _ in given], asked.evidence))
     await index.close()

@@ -1,4 +1,11 @@
-"""The passage index and its search: chunks, BM25, embeddings, ranking, packing, recall of turns."""
+"""The passage index and its search.
+
+`Search` finds passages of documents, `Turns` recalls earlier turns of a conversation, both over a `PassageIndex` (the
+adapters `qdrant_edge` and `qdrant_server`, imported lazily because their libraries are heavy). A passage's score is
+made in ``ranking.py``, which both adapters share: fusion of BM25 (``bm25.py``) and cosines, the second look by deeper
+vectors, and reranking. Whether it is relevant enough for a prompt is decided in ``relevance.py``, for turns in
+``turn_ranking.py``. ``chunking.py`` cuts documents, ``packing.py`` fills the prompt's room.
+"""
 
 from grounding.retrieval.bm25 import (
     STOP_WORDS,
@@ -13,56 +20,51 @@ from grounding.retrieval.bm25 import (
 from grounding.retrieval.chunking import (
     CHUNKER_VERSION,
     Chunk,
-    ContextField,
     CountTokens,
     Sizes,
     chunk_document,
     section_text,
 )
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector, WordLlamaEmbedder
-from grounding.retrieval.index import (
+from grounding.retrieval.embedding import (
     LATE,
-    AskDeep,
-    AtHand,
     Deeper,
+    Embedder,
+    EmbedderUnavailable,
+    NotYet,
+    Vector,
+    WordLlamaEmbedder,
+)
+from grounding.retrieval.index import (
+    AskDeep,
     Entry,
     Fusion,
     Hit,
     IndexUnavailable,
     Kind,
-    NotYet,
     Passage,
     PassageIndex,
     Source,
 )
+from grounding.retrieval.minilm import DIMENSIONS as MINILM_DIMENSIONS
+from grounding.retrieval.minilm import NAME as MINILM_NAME
+from grounding.retrieval.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
+from grounding.retrieval.minilm import MiniLMEmbedder
 from grounding.retrieval.packing import NEAR_DUPLICATE, NEGATIONS
-from grounding.retrieval.ranking import Reranker, RerankUnavailable
-from grounding.retrieval.recall import FORM, Look, Memory, Part, Turns, looked_back
-from grounding.retrieval.relevance import (
-    ASKING,
-    MEASURED_CHUNKS,
-    Judging,
-    TurnFloor,
-    asked_terms,
-    largest_idf,
-    turn_floor_for,
-)
-from grounding.retrieval.search import (
+from grounding.retrieval.query import (
     EARLIER_MAX_CHARACTERS,
     EARLIER_TURNS,
-    Chosen,
-    LookUp,
-    Match,
-    Search,
-    Vocabulary,
     encoded,
-    looked_up,
     query_terms,
     query_vectors,
     shorten,
     spell_out,
 )
+from grounding.retrieval.ranking import Reranker, RerankUnavailable
+from grounding.retrieval.recall import FORM, Look, Memory, Part, Turns, looked_back
+from grounding.retrieval.relevance import ASKING, MEASURED_CHUNKS, asked_terms, largest_idf
+from grounding.retrieval.search import Chosen, ContextField, LookUp, Match, Search, Vocabulary, looked_up
 from grounding.retrieval.stored import PAYLOAD_VERSION, collection_name
+from grounding.retrieval.turn_ranking import TurnFloor, turn_floor_for
 
 __all__ = [
     "ASKING",
@@ -72,13 +74,15 @@ __all__ = [
     "FORM",
     "LATE",
     "MEASURED_CHUNKS",
+    "MINILM_DIMENSIONS",
+    "MINILM_NAME",
+    "MINILM_PACKAGE",
     "NEAR_DUPLICATE",
     "NEGATIONS",
     "PAYLOAD_VERSION",
     "STOP_WORDS",
     "TURN_AVERAGE_TERMS",
     "AskDeep",
-    "AtHand",
     "Chosen",
     "Chunk",
     "ContextField",
@@ -90,12 +94,12 @@ __all__ = [
     "Fusion",
     "Hit",
     "IndexUnavailable",
-    "Judging",
     "Kind",
     "Look",
     "LookUp",
     "Match",
     "Memory",
+    "MiniLMEmbedder",
     "NotYet",
     "Part",
     "Passage",

@@ -1,14 +1,12 @@
 """Documents to chunks, along the document's own structure. Pure.
 
-A chunk is a contiguous slice of the document, so that neighbouring chunks can be joined again without
-loss. It never crosses a heading that has text of its own before it, and never cuts a code fence or a
-table unless that alone is larger than the cap; the rows of a table that had to be cut carry its header
-along as ``lead``.
+A chunk is a contiguous slice of the document, so that neighbouring chunks can be joined again without loss. It never
+crosses a heading that has text of its own before it, and never cuts a code fence or a table unless that alone is larger
+than the cap; the later parts of a table that had to be cut carry its header as ``lead``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,17 +18,10 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from connectors.message import ConversationKey, Scope
-from grounding.retrieval.bm25 import SparseVector, encode_document
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.retrieval.index import Entry, Hit, Kind, Passage, PassageIndex, Source
-from grounding.retrieval.relevance import Floor, fitting, floor_for
-from grounding.retrieval.search import query_terms, query_vectors, shorten
-
 CHUNKER_VERSION = 3
-"""Goes into every document's fingerprint: a new version means that all documents are cut again, and their words weighed
-again; what is the same chunk is not embedded again. 2: the first terms of a chunk count for more.
-3: no word has the stem of one that another thread had at hand."""
+"""A part of every document's fingerprint: with a new version all documents are cut and their words weighed again; a
+chunk that stays the same is not embedded again. 2: the first terms of a chunk count for more. 3: no word has the stem
+that another thread was making."""
 
 CountTokens = Callable[[str], int]
 
@@ -41,19 +32,19 @@ _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’)\]]*\s+")
 _SPACE = re.compile(r"\s+")
 _HEADING_MAX_MARKUP = 10 * _HEADING_MAX_CHARACTERS
 _markdown = MarkdownIt("commonmark").enable("table")
-# What stands inside of paragraphs matters in headings alone, and takes most of the time: a megabyte of ``![``
-# is half a minute.
+# Markup inside paragraphs matters in headings alone, and takes most of the time: a megabyte of ``![`` takes half a
+# minute.
 _blocks_only = MarkdownIt("commonmark").enable("table")
 _blocks_only.core.ruler.enableOnly(["normalize", "block"])
-# The first parse gathers the rules, and another thread's would find half of them.
+# The first parse collects the rules; a second thread would see only half of them.
 _blocks_only.parse("once")
 _markdown.parseInline("*once*")
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of chunks in tokens: what to aim at (a chunk may be a quarter larger, to leave no crumbs),
-    and how much of the text before is repeated."""
+    """Sizes of chunks in tokens: the target (a chunk may be a quarter larger, so that no tiny one is left), and how
+    much of the text before is repeated."""
 
     target: int = 300
     overlap: int = 30
@@ -61,7 +52,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A slice ``[start, end)`` (in characters) of the document *path*, lines counted from 1."""
+    """A slice ``[start, end)`` (in characters) of the document ``path``; lines count from 1."""
 
     path: str
     title: str
@@ -82,14 +73,14 @@ class Chunk:
 
     @property
     def indexed_text(self) -> str:
-        """What is embedded and searched: title, headings and text, so that a chunk is found by its place too."""
+        """The embedded and searched text: title, headings and text, so that a chunk is found by its place too."""
         above = self.headings if self.headings[:1] == (self.title,) else (self.title, *self.headings)
         return "\n".join(part for part in (" › ".join(above), self.lead, self.text) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A slice that is not cut further. ``solid`` ones (code, tables) are never repeated as overlap."""
+    """A slice that is not cut further. A ``solid`` one (code, a table) is never repeated as overlap."""
 
     start: int
     end: int
@@ -105,9 +96,9 @@ class _Section:
 
 
 def chunk_document(path: str, text: str, count: CountTokens, sizes: Sizes | None = None) -> list[Chunk]:
-    """The chunks of the Markdown (or, for ``.txt``, plain) document *text* at *path*, in reading order.
+    """Return the chunks of the Markdown (for ``.txt``, plain) document *text* at *path*, in reading order.
 
-    *count* gives the tokens of a string. Text without any word gives no chunk. Never raises on any text.
+    *count* gives the tokens of a string. Text without any word gives no chunk. Never raises, whatever the text.
     """
     sizes = sizes or Sizes()
     stem = PurePosixPath(path).stem
@@ -119,18 +110,18 @@ def chunk_document(path: str, text: str, count: CountTokens, sizes: Sizes | None
 
 
 def section_text(path: str, text: str, heading: str) -> str | None:
-    """The text of the document below *heading* (a chunk's, or the end of one), with all that is nested below it; None
-    where the document has none. Without a heading: what stands before the first one, or the whole where nothing
-    does."""
+    """Return the text of the document below *heading* (a chunk's, or the end of one) with all nested sections; None if
+    there is no such heading. Without a heading: the text before the first one, or the whole document if there is
+    none."""
     if path.lower().endswith(".txt"):
         return None if heading else text
     _, (preface, *sections) = _markdown_sections(text, lambda _: 0, 1)
-    starts = [one.pieces[0].start for one in sections] + [len(text)]
+    starts = [section.pieces[0].start for section in sections] + [len(text)]
     if not heading:
         return text[: starts[0]].strip() if preface.pieces else text
     wanted = tuple(heading.split(" › "))
-    exact = (number for number, one in enumerate(sections) if one.headings == wanted)
-    ending = (number for number, one in enumerate(sections) if one.headings[-len(wanted) :] == wanted)
+    exact = (number for number, section in enumerate(sections) if section.headings == wanted)
+    ending = (number for number, section in enumerate(sections) if section.headings[-len(wanted) :] == wanted)
     number = next(chain(exact, ending), None)
     if number is None:
         return None
@@ -164,17 +155,17 @@ def _markdown_sections(text: str, count: CountTokens, cap: int) -> tuple[str, li
 
 
 def _newline_lines(text: str) -> list[str]:
-    """Lines as Markdown counts them: `str.splitlines` would also break at characters such as U+2028."""
+    """Return lines as Markdown counts them: `str.splitlines` would also break at characters such as U+2028."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _blank(lines: list[str], skip: int) -> list[str]:
-    """*lines* with the front matter emptied, so that line numbers stay, and lone CRs made harmless."""
+    """Return *lines* with the front matter emptied, so that line numbers stay, and lone CRs made harmless."""
     return ["\n"] * skip + [line.replace("\r", " ").replace("\0", " ") for line in lines[skip:]]
 
 
 def _front_matter(lines: list[str]) -> tuple[str, int]:
-    """The title that a YAML block at the very top names (or nothing), and how many lines that block has."""
+    """Return the title in a YAML block at the very top (or nothing), and how many lines that block has."""
     if not lines or lines[0].rstrip() not in ("---", "\ufeff---"):
         return "", 0
     title = ""
@@ -189,7 +180,7 @@ def _front_matter(lines: list[str]) -> tuple[str, int]:
 def _top_blocks(
     tokens: list[Token], references: dict[str, Any], line_count: int, skip: int
 ) -> Iterator[tuple[int, int, Token | None, str]]:
-    """Outermost blocks as (first line, line after the last, token, heading text); between them no line is lost."""
+    """Yield the outermost blocks as (first line, line after the last, token, heading text); no line is lost between."""
     tops = [
         (index, token) for index, token in enumerate(tokens) if token.level == 0 and token.map and token.nesting >= 0
     ]
@@ -205,7 +196,7 @@ def _top_blocks(
 
 
 def _plain(markup: str, references: dict[str, Any]) -> str:
-    """A heading's words without their markup; *references* are the link definitions of the document."""
+    """Return a heading's words without their markup; *references* are the link definitions of the document."""
     parsed = _markdown.parseInline(markup[:_HEADING_MAX_MARKUP], references)
     inside = [child for inline in parsed for child in inline.children or []]
     words = "".join(child.content or " " for child in inside if child.type != "html_inline")
@@ -235,7 +226,7 @@ def _pieces_of(
 def _split_lines(
     text: str, offsets: Sequence[int], first: int, last: int, count: CountTokens, cap: int
 ) -> list[_Piece]:
-    """Whole lines packed into pieces of at most *cap* tokens; a line that is larger is cut as prose."""
+    """Pack whole lines into pieces of at most *cap* tokens; a larger line is cut as prose."""
     pieces: list[_Piece] = []
     for line in range(first, last):
         for piece in _split_prose(text, offsets[line], offsets[line + 1], count, cap):
@@ -248,7 +239,7 @@ def _split_lines(
 
 
 def _split_prose(text: str, start: int, end: int, count: CountTokens, cap: int) -> list[_Piece]:
-    """*text* between *start* and *end* halved at natural edges until every piece has at most *cap* tokens."""
+    """Halve *text* between *start* and *end* at natural edges until every piece has at most *cap* tokens."""
     todo, pieces = [(start, end)], []
     while todo:
         first, last = todo.pop()
@@ -262,7 +253,7 @@ def _split_prose(text: str, start: int, end: int, count: CountTokens, cap: int) 
 
 
 def _edge_near_middle(text: str, start: int, end: int) -> int:
-    """The position of the best edge in the middle half: a paragraph's, line's, sentence's or word's end."""
+    """Return the position of the best edge in the middle half: a paragraph's, line's, sentence's or word's end."""
     middle, quarter = (start + end) // 2, max((end - start) // 4, 1)
     low, high = max(middle - quarter, start + 1), min(middle + quarter, end - 1)
     window = text[low:high]
@@ -283,7 +274,7 @@ def _paragraphs(text: str, count: CountTokens, cap: int) -> list[_Piece]:
 
 
 def _pack(sections: Sequence[_Section], sizes: Sizes) -> Iterator[tuple[tuple[str, ...], list[_Piece]]]:
-    """Groups of pieces, each a chunk: filled up to the target within a section.
+    """Yield groups of pieces, each a chunk with its headings, filled up to the target within a section.
 
     A heading with next to nothing under it goes down into the subsection that follows it.
     """
@@ -304,7 +295,7 @@ def _pack(sections: Sequence[_Section], sizes: Sizes) -> Iterator[tuple[tuple[st
 
 
 def _fill(pieces: Sequence[_Piece], sizes: Sizes) -> Iterator[list[_Piece]]:
-    """Groups up to the target; one that would be left with next to nothing joins its neighbour instead."""
+    """Yield groups up to the target; a rest of next to nothing joins its neighbour instead."""
     small, loose = sizes.target // 6, sizes.target + sizes.target // 4
     group: list[_Piece] = []
     size = 0
@@ -323,7 +314,7 @@ def _fill(pieces: Sequence[_Piece], sizes: Sizes) -> Iterator[list[_Piece]]:
 
 
 def _overlap(group: Sequence[_Piece], sizes: Sizes, following: _Piece) -> list[_Piece]:
-    """The last pieces of *group* that are small enough to be said again before *following*."""
+    """Return the last pieces of *group* that are small enough to be repeated before *following*."""
     room = min(sizes.overlap, sizes.target - following.tokens)
     repeated: list[_Piece] = []
     for piece in reversed(group[1:]):
@@ -364,83 +355,9 @@ def _number(path: str, title: str, text: str, groups: Iterator[tuple[tuple[str, 
 
 
 def _digest(*parts: str) -> str:
-    """SHA-256, in hexadecimal, of *parts* with their lengths, so that different parts never agree."""
+    """Return SHA-256, in hexadecimal, of *parts* with their lengths, so that different parts never agree."""
     digest = hashlib.sha256()
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
         digest.update(len(raw).to_bytes(8, "big") + raw)
     return digest.hexdigest()
-
-
-# ---- context field ----
-#
-# The context document of each conversation as one field that can be searched, from inside its own context only.
-#
-# The latest version alone is there: it takes the place of the one before.
-
-
-HEADING = "Context document"
-EMBEDDED_CHARACTERS = 8000
-"""What of a document is embedded: models take some thousand tokens. Its words are all indexed."""
-_ID = "latest"
-
-
-class ContextField:
-    """Puts context documents into the index and finds them. Scopes must name a context."""
-
-    def __init__(
-        self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None, words_alone: bool = False
-    ) -> None:
-        """*words_alone* are searched where the question cannot be embedded."""
-        self._index = index
-        self._embedder = embedder
-        self._floor = floor or floor_for(embedder.name)
-        self._words_alone = words_alone
-
-    async def put(self, key: ConversationKey, text: str, at: str) -> None:
-        """Make *text*, written *at* (RFC 3339), what is found of *key*'s document.
-
-        Raises `IndexUnavailable` and `EmbedderUnavailable`.
-        """
-        (dense,) = await self._embedder.embed_documents([text[:EMBEDDED_CHARACTERS]])
-        sparse = await asyncio.to_thread(encode_document, text)
-        passage = Passage(_ID, Kind.CONTEXT, key.context_id, text, heading=HEADING, end=len(text), said_at=at)
-        entries = [Entry(passage, dense, sparse)]
-        await self._index.replace([Source(key.scope, Kind.CONTEXT, key.context_id, entries)])
-
-    async def forget(self, key: ConversationKey) -> None:
-        """Let nothing of *key*'s document be found. Raises `IndexUnavailable`."""
-        await self._index.delete(key.scope, Kind.CONTEXT)
-
-    async def among(self, scope: Scope, query: str, hits: Sequence[Hit], top_k: int, *, explain: bool) -> list[Hit]:
-        """*hits*, documents of the workspace for *query*, with the scope's context document where it belongs.
-
-        It is there if it holds a word of the query, or is above the relevance floor. Fused scores of two searches
-        cannot be compared: it stands before the first hit that is less relevant by `Floor.relevance`, with that
-        one's score.
-        Hits need their arms. Raises `IndexUnavailable` and `EmbedderUnavailable`.
-        """
-        query = shorten(query)
-        dense, sparse = await self._vectors(query)
-        found = await self._index.search(scope, Kind.CONTEXT, dense, sparse, 1, explain=explain, scores=True)
-        floor = fitting(self._floor, found)
-        if not found or not (found[0].sparse or floor.keep(query, found, 1)):
-            return list(hits)
-        corpus = await self._index.estimate(scope, Kind.DOCUMENT)
-        return await asyncio.to_thread(_placed, floor, found[0], query, hits, top_k, corpus)
-
-    async def _vectors(self, query: str) -> tuple[Vector | None, SparseVector]:
-        try:
-            return await query_vectors(self._embedder, query)
-        except EmbedderUnavailable:
-            if not self._words_alone:
-                raise
-        return None, await query_terms(query)
-
-
-def _placed(floor: Floor, own: Hit, query: str, hits: Sequence[Hit], top_k: int, corpus: int) -> list[Hit]:
-    relevance = floor.relevance(query, own, 1)
-    lower = (place for place, hit in enumerate(hits) if floor.relevance(query, hit, corpus) < relevance)
-    before = next(lower, len(hits))
-    neighbour = hits[min(before, len(hits) - 1)] if hits else own
-    return [*hits[:before], own._replace(score=neighbour.score), *hits[before:]][:top_k]

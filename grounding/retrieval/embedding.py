@@ -1,4 +1,9 @@
-"""Text to dense vectors: the protocol, and the small static model that comes with the ``local`` extra."""
+"""Text to dense vectors: the protocols, and the small static model that comes with the ``local`` extra.
+
+There are two kinds of models. An `Embedder` finds: everything in the index has its vectors. A `Deeper` one orders what
+was found: documents get its vectors some time after they can be found, and a question is searched without one if it is
+not there in time.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from connectors.message import AgentRuntimeError
-from grounding.prompt_input import Recent
 
 Vector = list[float]
+LATE = "late"
+"""The reason, in metrics and in answers of ``search``, why a search went without the question's deeper vector."""
 
 
 class EmbedderUnavailable(AgentRuntimeError):
@@ -24,8 +30,33 @@ class EmbedderUnavailable(AgentRuntimeError):
         self.retryable = retryable
 
 
+class NotYet(EmbedderUnavailable):
+    """The model is still being loaded, so that its vectors are no loss."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is still being loaded", retryable=True)
+
+
+class Deeper(Protocol):
+    """A deeper embedding model. Two of the same name give the same vectors. An `Embedder` is one that always waits."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the unit vectors of a few questions. Raises `EmbedderUnavailable` if they are not there in time, and
+        `NotYet` if they could not be."""
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
+        """Return one unit vector (or zeros for text without words) per text, however long that takes. Raises
+        `EmbedderUnavailable`."""
+
+
 class Embedder(Protocol):
-    """Turns text into vectors of one fixed size. Two embedders of the same name give the same vectors."""
+    """An embedding model of one fixed size. Two of the same name give the same vectors."""
 
     @property
     def name(self) -> str:
@@ -35,32 +66,29 @@ class Embedder(Protocol):
     def dimensions(self) -> int: ...
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
-        """One unit vector (or zeros for text without words) per text. Raises `EmbedderUnavailable`."""
+        """Return one unit vector (or zeros for text without words) per text. Raises `EmbedderUnavailable`."""
 
     async def embed_query(self, text: str) -> Vector:
-        """The vector of a question. Raises `EmbedderUnavailable`."""
+        """Return the vector of a question. Raises `EmbedderUnavailable`."""
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        """`embed_query` of a few *texts* at once."""
+        """Return the vectors of a few questions. Raises `EmbedderUnavailable`."""
 
 
 class WordLlamaEmbedder:
     """The static model in the ``wordllama`` wheel: 256 dimensions, about 0.1 ms a query, no network.
 
-    Weights are loaded on first use, in a thread. Long texts are cut at `MAX_CHARACTERS`.
+    Every method raises `EmbedderUnavailable` if the wheel is not installed. Weights are loaded on first use, in a
+    thread. Long texts are cut at `MAX_CHARACTERS`.
     """
 
     MAX_CHARACTERS = 20_000
     BATCH = 64
     SHORT_CHARACTERS = 400
-    """A question up to this is embedded at once, in about 0.1 ms: a thread costs more than that."""
-
-    QUESTIONS = 64
-    """So many are remembered: a turn asks several searches the same."""
+    """A question of this length takes about 0.1 ms: it is embedded on the event loop, because a thread costs more."""
 
     def __init__(self) -> None:
         self._model: Any = None
-        self._known: Recent[Vector] = Recent(self.QUESTIONS)
         self._loading = threading.Lock()
 
     @property
@@ -72,31 +100,25 @@ class WordLlamaEmbedder:
         return 256
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
-        """Unit vectors. Raises `EmbedderUnavailable` when the wheel is not installed."""
         vectors: list[Vector] = []
         for start in range(0, len(texts), self.BATCH):
-            vectors += await asyncio.to_thread(self._embed, list(texts[start : start + self.BATCH]))
+            vectors += await asyncio.to_thread(self._embed, texts[start : start + self.BATCH])
         return vectors
 
     async def embed_query(self, text: str) -> Vector:
-        """Unit vector. Raises `EmbedderUnavailable` when the wheel is not installed."""
         return (await self.embed_queries([text]))[0]
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        """Unit vectors. Raises `EmbedderUnavailable` when the wheel is not installed."""
         if self._model is not None and all(len(text) <= self.SHORT_CHARACTERS for text in texts):
-            return [self._known.of(text, self._embed_one) for text in texts]
-        return await asyncio.to_thread(self._embed, list(texts))
+            return self._embed(texts)
+        return await asyncio.to_thread(self._embed, texts)
 
-    def _embed_one(self, text: str) -> Vector:
-        return self._embed([text])[0]
-
-    def _embed(self, texts: list[str]) -> list[Vector]:
-        model = self._model or self._loaded()
+    def _embed(self, texts: Sequence[str]) -> list[Vector]:
+        model = self._model or self._load()
         import numpy as np
 
-        # What its own `embed` gives, to the last bit. That fills all texts of a batch up to the longest one's tokens,
-        # which takes up to twice the time, tens of megabytes, and longer holds of the interpreter.
+        # The model's own `embed` gives the same, but fills all texts of a batch up to the longest one's tokens, which
+        # takes up to twice the time, tens of megabytes, and longer holds of the interpreter.
         raw = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         for row, text in zip(raw, texts, strict=True):
             if ids := model.tokenizer.encode(text[: self.MAX_CHARACTERS], add_special_tokens=False).ids:
@@ -106,7 +128,7 @@ class WordLlamaEmbedder:
         unit: list[Vector] = (raw / np.where(lengths > 0, lengths, 1.0)).tolist()
         return unit
 
-    def _loaded(self) -> Any:
+    def _load(self) -> Any:
         with self._loading:
             if self._model is None:
                 self._model = _load_wordllama()

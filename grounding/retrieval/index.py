@@ -1,16 +1,12 @@
 """The port of the passage index, and its nouns.
 
-The index holds passages of five kinds, documents of a workspace, turns of a conversation and its context document,
-typed records of a workspace or of a person in it, and material that was attached to a workspace or to a context in it,
-each with a dense and a sparse vector. It can be rebuilt from files,
-transcripts and Redis at any time. Whoever asks says in whose scope: the workspace, and for what is a conversation's the
-context, for records the person, are conditions INSIDE every query.
+The index holds passages of five kinds (`Kind`), each with a dense and a sparse vector. It can be rebuilt from files,
+transcripts and Redis at any time. Every call names a scope: the workspace and, for some kinds, the context or the
+person are conditions inside EVERY query.
 """
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope
 from grounding.retrieval.bm25 import SparseVector
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector
+from grounding.retrieval.embedding import Vector
 
 
 class IndexUnavailable(AgentRuntimeError):
@@ -34,7 +30,8 @@ class IndexUnavailable(AgentRuntimeError):
 
 
 class Kind(StrEnum):
-    """What a passage is a part of."""
+    """What a passage is a part of: a document of a workspace, a turn of a conversation, a conversation's context
+    document, a typed record of a workspace or of a person in it, or material attached to a workspace or a context."""
 
     DOCUMENT = "document"
     TURN = "turn"
@@ -47,9 +44,9 @@ class Kind(StrEnum):
 class Passage:
     """A piece of text that can be found.
 
-    ``id`` names it for good within its scope. ``source`` is the path under ``docs/``, the turn's id, the context's, or
-    the type of a record; ``start`` and ``end`` are characters of that source, ``first_line`` and ``last_line`` count
-    from 1. ``said_at`` is RFC 3339, for turns and records.
+    ``id`` never changes and is unique within the scope. ``source`` is the path under ``docs/``, the turn's id, the
+    context's, or the type of a record. ``start`` and ``end`` count characters of that source; ``first_line`` and
+    ``last_line`` count from 1. ``said_at`` is RFC 3339, for turns and records. ``previous`` is the turn before.
     """
 
     id: str
@@ -70,8 +67,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A passage with the vectors under which it is found. ``deep``, that of a second, deeper model, may follow later
-    (`PassageIndex.deepen`)."""
+    """A passage with its vectors. ``deep`` is that of the deeper model and may follow later (`PassageIndex.deepen`)."""
 
     passage: Passage
     dense: Vector
@@ -90,18 +86,20 @@ class Source:
 
 
 class Arm(NamedTuple):
-    """Where one arm of the search put a passage: its rank from 1 (0 where only the score was asked for), and its own
-    raw score. The dense arm's is the cosine of question and passage as they are, without any centring."""
+    """The rank (from 1; 0 if only the score was wanted) and the raw score that one arm of a search gave a passage. The
+    dense arm's score is the plain cosine of question and passage, without any centring."""
 
     rank: int
     score: float
 
 
 class Hit(NamedTuple):
-    """A passage that was found. ``score`` is the fused one; the arms are there when they were asked for,
-    ``None`` where the arm did not have the passage among its candidates. ``fused`` and ``rerank`` are there where a
-    reranker decided the order: the place before, and what it said. ``deep`` is the cosine of question and passage by
-    their deeper vectors, and its rank among those that were looked at again; where it is explained."""
+    """A passage that was found.
+
+    ``score`` is the fused one. An arm is None if it was not wanted or did not have the passage among its candidates.
+    ``deep`` has the cosine of the deeper vectors, if the search is explained. ``fused`` and ``rerank`` are set if a
+    reranker decided the order: the place before, and the reranker's.
+    """
 
     passage: Passage
     score: float
@@ -114,16 +112,16 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """How Qdrant makes one ranking of the two arms.
+    """How one ranking is made of the two arms; see `grounding.retrieval.ranking`.
 
     ``dbsf``: distribution-based score fusion, the sum of both arms' scores, each on the scale from three standard
     deviations below to three above the mean of its candidates. It has no weights. ``rrf``: weighted reciprocal rank
-    fusion (Cormack, Clarke and Büttcher, SIGIR 2009) with the rank constant ``k``; Qdrant divides the rank by the
-    weight, 1 / (k - 1 + rank / weight).
+    fusion (Cormack, Clarke and Büttcher, SIGIR 2009) with the rank constant ``k`` and Qdrant's formula, which divides
+    the rank by the weight: 1 / (k - 1 + rank / weight).
 
-    ``candidates`` is how many passages each arm offers. ``centring`` is the share (0 to 1) of the scope's mean vector
-    that is taken from the question before the arms are fused (see `grounding.retrieval.ranking`). ``looked_again``
-    is how many of the best of both arms are compared by their deeper vectors, where the question has one.
+    ``candidates`` is the number of passages that each arm offers. ``centring`` is the share (0 to 1) of the scope's
+    mean vector that is taken from the question before the arms are fused. ``looked_again`` is the number of the best
+    passages of both arms that are compared by their deeper vectors.
     """
 
     method: Literal["dbsf", "rrf"] = "dbsf"
@@ -136,7 +134,7 @@ class Fusion:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Fusion:
-        """Return the fusion that *settings* ask for."""
+        """Return the fusion of *settings*."""
         return cls(
             method=settings.retrieval_fusion,
             k=settings.retrieval_rrf_k,
@@ -148,38 +146,41 @@ class Fusion:
 
 
 AskDeep = Callable[[], Awaitable[Vector | None]]
+"""Gives the question's vector by the deeper model, or None if there is none in time."""
 
 
 class PassageIndex(Protocol):
-    """What both adapters do. Every method raises `IndexUnavailable`; those that take a kind raise
-    `ValueError` where it is a conversation's and the scope names no context.
+    """An index of passages under one embedding model; `qdrant_edge` and `qdrant_server` implement it.
 
-    Passages may have a second, deeper vector, which may come later and goes when the passage is stored again without.
-    An index that is made without one, or of a server that cannot add it, has none: ``deepens`` is false then, what is
-    told of deeper vectors has no effect, and no passage lacks one.
+    Every method raises `IndexUnavailable`. A method that takes a kind raises `ValueError` if passages of that kind
+    belong to a conversation and the scope names no context.
+
+    A passage may have a second, deeper vector, which may come later and goes when the passage is stored again without
+    one. If the index was opened without deeper vectors, or its server cannot add them, ``deepens`` is false: then
+    `deepen` does nothing, and no passage lacks a deeper vector.
     """
 
     deepens: bool
     """Whether passages can have a deeper vector; known once `ensure` has returned."""
 
     too_old: str
-    """What the engine does otherwise than it is asked to because of its version, as a person reads it; empty where
-    nothing. Known once `ensure` has returned."""
+    """What the engine does differently because its version is old, as a person reads it; empty if nothing. Known once
+    `ensure` has returned."""
 
     async def ensure(self) -> None:
-        """Make the collection of this embedding model, with its payload indexes, where it is missing."""
+        """Create the collection of this embedding model and its payload indexes if they are missing."""
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
-        """Store *entries*, replacing those of the same id. Searchable once it returns."""
+        """Store *entries* and replace those of the same id. They are searchable once this returns."""
 
     async def replace(self, sources: Sequence[Source]) -> None:
-        """Make the entries of each of *sources* the whole of it. They can be found throughout."""
+        """Make the entries of each of *sources* the whole of that source."""
 
     async def delete(
         self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] | None = None
     ) -> None:
-        """Forget all passages of *source*, or those named by *ids*, where these are empty none; with neither, all of
-        the kind."""
+        """Delete the passages named by *ids* (none if it is empty), or else those of *source*, or else all of the
+        kind."""
 
     async def search(
         self,
@@ -195,134 +196,62 @@ class PassageIndex(Protocol):
         only_sources: Sequence[str] = (),
         deep: AskDeep | None = None,
     ) -> list[Hit]:
-        """The best *top_k* passages, best first; with one vector only that arm's ranking and raw score.
+        """Return the best *top_k* passages, best first. With one vector the ranking and score are that arm's alone.
 
-        *deep* gives the question's vector by the deeper model, if there is one. It is awaited when both arms have
-        answered; their best are looked at again with it (see `grounding.retrieval.ranking`). Those that have none
-        of their own, or zeros, stand by what the arms say.
+        *deep* gives the question's vector by the deeper model. It is awaited after both arms have answered, and orders
+        their best anew; a passage without a deeper vector, or with zeros, keeps its place.
 
-        Of records both the workspace's and the scope's user's are searched, if it names one, and of material both the
-        workspace's and the scope's context's; every other method is about the scope's own alone.
+        Records of the workspace and of the scope's user are both searched if the scope names a user; material of the
+        workspace and of the scope's context likewise. Every other method is about the scope's own passages alone.
 
-        With *explain* hits carry each arm's rank and raw score, which runs both arms again; with *scores* the raw
-        scores alone: the cosine is that of the stored vector, so that the dense arm, the dearest, runs once. Without
-        either the best *compared* have that cosine alone.
+        With *explain* hits carry each arm's rank and raw score; with *scores* the raw scores alone; without either the
+        best *compared* hits carry their cosine.
         """
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
-        """For each source of *wanted* its passages at those ordinals, in reading order, as far as they exist."""
+        """Return for each source of *wanted* its passages at those ordinals, in reading order, as far as they exist."""
 
-    async def beside(
+    async def neighbours(
         self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
     ) -> list[Passage]:
-        """The first passage of each of *sources*, and of each source whose `Passage.previous` is one of *followed*."""
+        """Return the first passage of each of *sources*, and of each source whose `Passage.previous` is in
+        *followed*."""
 
     async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
-        """The stored dense vectors of those of *ids* that exist, or the *deep* ones of those that have one."""
+        """Return the stored dense vectors of those of *ids* that exist, or the *deep* ones of those that have one."""
 
     async def deepen(self, scope: Scope, kind: Kind, vectors: Mapping[str, Vector]) -> int:
-        """Give passages, by their ids, a deeper vector, which replaces the one that they have; what was deleted
-        meanwhile stays so. How many there were."""
+        """Store deeper vectors of passages, by their ids, and return how many of these passages still existed."""
 
-    async def shallow(self, scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
-        """At most *limit* passages (of *source*) without a deeper vector, in no particular order."""
+    async def shallow(self, scope: Scope, kind: Kind, limit: int) -> list[Passage]:
+        """Return at most *limit* passages without a deeper vector, in no particular order."""
 
     async def count_shallow(self, scope: Scope, kind: Kind) -> int:
-        """How many passages have no deeper vector."""
+        """Return how many passages have no deeper vector."""
 
-    async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
-        """Ids of all passages (of *source*), sorted."""
+    async def ids(self, scope: Scope, kind: Kind) -> list[str]:
+        """Return the ids of all passages, sorted."""
 
     async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
-        """Every source and how many passages it has."""
+        """Return every source with the number of its passages."""
 
     async def count(self, scope: Scope, kind: Kind) -> int:
-        """How many passages there are. Takes the longer the more there are: see `estimate`."""
+        """Return the exact number of passages. The time grows with it: see `estimate`."""
 
     async def estimate(self, scope: Scope, kind: Kind) -> int:
-        """About how many passages there are, without counting them."""
+        """Return about how many passages there are, without counting them."""
 
     async def drop_workspace(self, scope: Scope) -> None:
-        """Forget everything of the scope's workspace, of all kinds and contexts."""
+        """Delete everything of the scope's workspace, of all kinds and contexts."""
 
     async def check(self) -> None:
-        """Return if the index answers; raise `IndexUnavailable`, with what to do about it, if not."""
+        """Return if the index answers; else raise `IndexUnavailable`, which says what to do about it."""
 
     async def exists(self) -> bool:
-        """Whether the collection is there. Makes nothing."""
+        """Return whether the collection exists. Creates nothing."""
 
     async def drop(self) -> None:
-        """Delete the collection with all that is in it, if it is there; interrupted, it can be done again."""
+        """Delete the collection with all its passages, if it exists. An interrupted call can be repeated."""
 
     async def close(self) -> None:
-        """Let go of files and connections. Never raises."""
-
-
-def cosine(left: Vector, right: Vector) -> float:
-    """Of two vectors of one size; 0 where one of them is zero."""
-    return cosines_to(left)(right)
-
-
-def cosines_to(left: Vector) -> Callable[[Vector], float]:
-    """`cosine` of *left* and another one, for many others."""
-    own = sum(map(operator.mul, left, left))
-
-    def cosine_of(right: Vector) -> float:
-        lengths = math.sqrt(own * sum(map(operator.mul, right, right)))
-        return sum(map(operator.mul, left, right)) / lengths if lengths else 0.0
-
-    return cosine_of
-
-
-# ---- deeper ----
-#
-# The second, deeper embedding model: asked beside everything else, and searched without where it is late.
-#
-# It embeds what was found already, so nobody waits for it: documents get its vectors some time after they can be found,
-# and a question goes without where its vector is not there in time.
-
-
-BLOCK = "deep"
-"""What a search that went without is named after, in metrics and in the answers of `search`."""
-LATE = "late"
-
-
-class NotYet(EmbedderUnavailable):
-    """The model is still being loaded: what nobody could expect of it now is no loss."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} is still being loaded", retryable=True)
-
-
-class Deeper(Protocol):
-    """A deeper embedding model. Two of the same name give the same vectors."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def dimensions(self) -> int: ...
-
-    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        """The unit vectors of a few questions. Raises `EmbedderUnavailable` where they are not there in time, `NotYet`
-        where they could not be."""
-
-    async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
-        """One unit vector (or zeros for text without words) per text, however long that takes. Raises
-        `EmbedderUnavailable`."""
-
-
-class AtHand:
-    """An *embedder* of this process as a deeper one, for whom questions are worth any wait."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
-        self.name, self.dimensions = embedder.name, embedder.dimensions
-
-    async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        """Raises `EmbedderUnavailable`."""
-        return await self._embedder.embed_queries(texts)
-
-    async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
-        """Raises `EmbedderUnavailable`."""
-        return await self._embedder.embed_documents(texts)
+        """Release files and connections. Never raises."""

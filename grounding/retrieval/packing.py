@@ -1,8 +1,8 @@
-"""From hits to passages that are worth their place in a prompt. Pure.
+"""From hits to passages for a prompt. Pure.
 
-Near duplicates go; hits of one document that lie close together become one passage; each passage grows by its
-neighbours, those of its own section first, while its bytes and the tokens of all of them last; what is too long
-is cut at a natural edge. Passages of one document stand together, in reading order.
+`choose` drops near duplicates and joins hits of one document that lie close together into a run. `pack` lets each run
+grow by its neighbours, those of its own section first, as long as its bytes and the tokens of all of them last; a
+passage that is too long is cut at a natural edge. Passages of one document stand together, in reading order.
 """
 
 from __future__ import annotations
@@ -17,11 +17,6 @@ from grounding.prompt_input import Recent
 from grounding.retrieval.bm25 import terms
 from grounding.retrieval.index import Hit, Passage
 
-# ---- excerpts ----
-#
-# Stretches of a text that fit, from one natural edge to another. Pure.
-
-
 _PARAGRAPH, _ITEM, _SENTENCE, _LINE, _SPACE = (
     re.compile(r"\n\s*\n"),
     re.compile(r"\n(?=[ \t]*(?:[-*+][ \t]|\d{1,9}[.)][ \t]|\||#))"),
@@ -32,20 +27,20 @@ _PARAGRAPH, _ITEM, _SENTENCE, _LINE, _SPACE = (
 """Ends of paragraphs, of items and table rows, of sentences, of lines (anywhere, in wrapped prose), of words."""
 _EDGES = (_PARAGRAPH, _ITEM, _SENTENCE, _LINE, _SPACE)
 _WINDOWS = 64
-"""How many beginnings are tried, so that one huge line of sentences costs no more than a page."""
+"""So many beginnings are tried, so that one huge line of sentences costs no more than a page."""
 _FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})", re.MULTILINE)
 _BARE_HEADING = re.compile(r"(?:^|\n)(?:[ \t]*#{1,6}(?:[ \t][^\n]*)?|[^\n]*\n[=\-~^\"*+]{3,})[ \t]*$")
 _TABLE_RULE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-*:?[ \t]*)*")
 
 
 def utf8(text: str) -> int:
-    """Bytes of *text* in UTF-8."""
+    """Return the bytes of *text* in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def clip(text: str, query: str, max_bytes: int) -> str:
-    """At most *max_bytes* bytes of *text*, from one natural edge to another: the window with most of *query*'s
-    terms, the earliest where several are equal. Never cuts a character."""
+    """Return at most *max_bytes* bytes of *text*, from one natural edge to another: the window with most of *query*'s
+    terms, or the earliest of equal ones. Never cuts a character."""
     if utf8(text) <= max_bytes:
         return text
     wanted = frozenset(terms(query))
@@ -70,7 +65,7 @@ def clip(text: str, query: str, max_bytes: int) -> str:
 
 
 def fit(text: str, max_bytes: int) -> str:
-    """The beginning of *text* that fits into *max_bytes*, up to the best edge in its last quarter."""
+    """Return the beginning of *text* that fits into *max_bytes*, up to the best edge in its last quarter."""
     if utf8(text) <= max_bytes:
         return text
     whole = text[:max_bytes].encode("utf-8", "surrogatepass")[: max(max_bytes, 0)].decode("utf-8", "ignore")
@@ -83,7 +78,7 @@ def fit(text: str, max_bytes: int) -> str:
 
 
 def beginning(text: str, max_bytes: int) -> str:
-    """As much of the beginning of *text* as fits, up to the end of a paragraph, an item or a sentence; empty where
+    """Return as much of the beginning of *text* as fits, up to the end of a paragraph, an item or a sentence; empty if
     that says nothing: a heading alone, or code that was cut."""
     whole = text[:max_bytes].encode("utf-8", "surrogatepass")[: max(max_bytes, 0)].decode("utf-8", "ignore")
     ends = [
@@ -97,7 +92,7 @@ def beginning(text: str, max_bytes: int) -> str:
 
 
 def without_bare_headings(text: str) -> str:
-    """*text* without headings at its end, under which nothing is left; empty where it was nothing else."""
+    """Return *text* without headings at its end, under which nothing is left."""
     text = text.rstrip()
     while match := _BARE_HEADING.search(text, max(text.rfind("\n", 0, max(text.rfind("\n"), 0)), 0)):
         text = text[: match.start()].rstrip()
@@ -105,7 +100,7 @@ def without_bare_headings(text: str) -> str:
 
 
 def table_head(text: str, start: int) -> str:
-    """The first two lines of the table in whose rows the position *start* of *text* lies; else nothing."""
+    """Return the first two lines of the table in whose rows the position *start* of *text* lies; else nothing."""
     if "|" not in text[start:].partition("\n")[0]:
         return ""
     above = text[:start].split("\n")[:-1]
@@ -119,13 +114,11 @@ def table_head(text: str, start: int) -> str:
     return f"{rows[-1]}\n{rows[-2]}\n"
 
 
-# ---- duplicates ----
-#
-# Passages that say nothing new. Pure.
+# Near duplicates
 
 
 NEAR_DUPLICATE = 0.85
-"""Jaccard similarity of two passages' words from which the lower one says nothing new."""
+"""From this Jaccard similarity of two passages' words on, the lower one says nothing new."""
 
 _WORD = re.compile(r"\w+")
 _NEGATING = """
@@ -133,33 +126,31 @@ _NEGATING = """
     nicht kein keine keinen nie ohne pas jamais sans ni non sin nunca"""
 NEGATIONS = frozenset(_NEGATING.split())
 
-_recent: Recent[frozenset[str]] = Recent(256)
-"""The words of each passage are compared with those of every other one. Some 10 kB for each text of 150 words."""
+_word_sets: Recent[frozenset[str]] = Recent(256)
+"""Each passage is compared with every other one. Some 10 kB for each text of 150 words."""
 
 
 def drop_near_duplicates(hits: Sequence[Hit]) -> list[Hit]:
-    """*hits* without those that say what a better one says already, in whichever document."""
-    kept: list[Hit] = []
+    """Return *hits* without those that repeat a better one, in whichever document."""
+    distinct: list[Hit] = []
     for hit in hits:
-        if not says_nothing_new(hit.passage, (other.passage for other in kept)):
-            kept.append(hit)
-    return kept
+        if not says_nothing_new(hit.passage, (other.passage for other in distinct)):
+            distinct.append(hit)
+    return distinct
 
 
 def says_nothing_new(passage: Passage, others: Iterable[Passage]) -> bool:
-    """Whether one of *others* has nearly the same words.
+    """Return whether one of *others* has nearly the same words.
 
-    Two that differ in a figure or in a negation do not say the same, however alike they are: a policy and its
-    former version, of which the model should see both.
+    Two that differ in a figure or in a negation do not say the same, however alike they are: they may be a policy and
+    its former version, and the model should see both.
     """
-    words = _recent.of(passage.text, _words)
-    return any(_is_near(words, _recent.of(other.text, _words)) for other in others)
+    words = _word_sets.of(passage.text, _words)
+    return any(_is_near(words, _word_sets.of(other.text, _words)) for other in others)
 
 
 def _is_near(left: frozenset[str], right: frozenset[str]) -> bool:
     fewer, more = sorted((len(left), len(right)))
-    if fewer < NEAR_DUPLICATE * more:  # whatever they share: mostly that is all there is to see
-        return False
     shared = len(left & right)
     if shared < NEAR_DUPLICATE * (fewer + more - shared):
         return False
@@ -170,24 +161,24 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold().replace("n't", " not").replace("n’t", " not")))
 
 
-# ---- packing ----
+# Runs
 
 
 REACH = 3
 """Hits of one document whose ordinals are at most so far apart become one passage, if it can hold them."""
 BEFORE, AFTER = 2, 4
-"""How many neighbours on each side a passage may grow by."""
+"""A passage may grow by so many neighbours on each side."""
 LEAST_BYTES = 160
-"""Less of a neighbour than this is not worth cutting it for."""
+"""A neighbour is not cut to less than this."""
 LEAST_TOKENS = 80
-"""What a better passage leaves to each of those after it, where tokens are short."""
+"""So many tokens a better passage leaves to each of those after it, if tokens are short."""
 _BETWEEN_TOKENS = 4
-"""Of a label's brackets, and of the white space around a passage."""
+"""The tokens of a label's brackets, and of the white space around a passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """A passage for the prompt: one stretch of one document. ``score`` is its best hit's."""
+    """A passage for the prompt: one stretch of one document, with the score of its best hit."""
 
     source: str
     heading: str
@@ -200,8 +191,8 @@ class Retrieved:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much may be told: at most ``top_k`` passages of ``passage_bytes`` bytes (UTF-8) each, and all together,
-    with their labels, of ``tokens`` tokens as ``count`` counts them; None for any number."""
+    """The room for passages: at most ``top_k`` of ``passage_bytes`` bytes (UTF-8) each and, together with their labels,
+    ``tokens`` tokens as ``count`` counts them; None for any number."""
 
     top_k: int
     passage_bytes: int
@@ -211,8 +202,8 @@ class Room:
 
 @dataclass(slots=True)
 class Run:
-    """Touching passages of one source in reading order, on their way into a prompt. ``near`` are further hits that
-    it should reach, best first."""
+    """Touching passages of one source in reading order, on their way into a prompt. ``near`` are further hits that the
+    run should reach, best first."""
 
     parts: list[Passage]
     score: float
@@ -235,7 +226,7 @@ class Run:
 
 
 def choose(hits: Sequence[Hit], top_k: int) -> list[Run]:
-    """At most *top_k* runs from *hits*, which are in order of rank. Best run first."""
+    """Return at most *top_k* runs from *hits*, which are in order of rank; best run first."""
     runs: list[Run] = []
     for hit in drop_near_duplicates(hits):
         reached = [run for run in runs if run.source == hit.passage.source and _distance(run, hit.passage) <= REACH]
@@ -255,13 +246,13 @@ def _hits(run: Run) -> list[int]:
 
 
 def neighbours_wanted(run: Run) -> Iterator[int]:
-    """Ordinals that *run* may grow by, its other hits' included."""
+    """Return the ordinals that *run* may grow by, those of its other hits included."""
     known = _hits(run)
     return (ordinal for ordinal in range(max(min(known) - BEFORE, 0), max(known) + AFTER + 1))
 
 
 def pack(runs: Sequence[Run], around: Mapping[str, Mapping[int, Passage]], query: str, room: Room) -> list[Retrieved]:
-    """*runs* grown by what lies *around* them (by source and ordinal), within *room*."""
+    """Return *runs* as passages, grown by the passages *around* them (by source and ordinal), within *room*."""
     packing = _Packing(list(runs), around, query, room)
     packing.take_cores()
     packing.reach_hits()
@@ -281,7 +272,7 @@ class _Packing:
         self.counts: dict[tuple[str, int, int], int] = {}
 
     def take_cores(self) -> None:
-        """The hits themselves, each within its bytes and a share of the tokens; those without room go."""
+        """Cut each run's first hit to its bytes and a share of the tokens; drop runs without room."""
         taken: list[Run] = []
         for number, run in enumerate(self.runs):
             label = self.room.count(f"{run.source} › {run.heading}") + _BETWEEN_TOKENS if self.left is not None else 0
@@ -294,7 +285,7 @@ class _Packing:
         self.runs = taken
 
     def _fitting(self, core: Passage, label: int, later: int) -> Passage | None:
-        """*core*, or of one that is too long the stretch with most of the question's terms."""
+        """Return *core*, or the stretch with most of the question's terms if it is too long."""
         cut = _cut(core, self.query, self.room.passage_bytes)
         if self.left is None:
             return cut
@@ -306,21 +297,21 @@ class _Packing:
         return cut
 
     def reach_hits(self) -> None:
-        """Runs grow to their further hits; those that stay out of reach become runs of their own, while there are
-        places left."""
+        """Grow runs to their further hits. A hit that stays out of reach becomes a run of its own, if a place is
+        left."""
         for run in list(self.runs):
             for hit in run.near:
                 passage = hit.passage
                 if passage.ordinal in run.ordinals or self._reach(run, passage.ordinal):
                     run.chunk_ids.append(passage.id)
                 elif len(self.runs) < self.room.top_k:
-                    apart = Run.of(hit)
-                    label = self.room.count(f"{run.source} › {apart.heading}") + _BETWEEN_TOKENS
+                    separate = Run.of(hit)
+                    label = self.room.count(f"{run.source} › {separate.heading}") + _BETWEEN_TOKENS
                     core = self._fitting(passage, label, 0)
                     if core is not None:
                         self._pay(label + self._tokens(core))
-                        apart.parts = [core]
-                        self.runs.append(apart)
+                        separate.parts = [core]
+                        self.runs.append(separate)
 
     def _reach(self, run: Run, ordinal: int) -> bool:
         first, last = run.ordinals.start, run.ordinals.stop - 1
@@ -329,8 +320,8 @@ class _Packing:
         return len(parts) == len(step) and self._add(run, parts, in_front=ordinal < first)
 
     def grow(self) -> None:
-        """Neighbours, the best run's first: of its own section, then any; and the beginning of one that is too long
-        to come whole."""
+        """Add neighbours, the best run's first: of its own section, then any, then the beginning of one that is too
+        long to be added whole."""
         for same_section in (True, False):
             for run in self.runs:
                 self._grow(run, same_section)
@@ -361,19 +352,19 @@ class _Packing:
         new = part.text[max(last.end - part.start, 0) :]
         spare = self.room.passage_bytes - utf8(join(run.parts)) - 2
         while spare >= LEAST_BYTES:
-            said = beginning(new, spare)
-            if utf8(said) < LEAST_BYTES:
+            text = beginning(new, spare)
+            if utf8(text) < LEAST_BYTES:
                 return
             start = max(part.start, last.end)
-            last_line = part.first_line + part.text.count("\n", 0, start - part.start) + said.count("\n")
-            cut = replace(part, text=said, start=start, end=start + len(said), last_line=last_line)
+            last_line = part.first_line + part.text.count("\n", 0, start - part.start) + text.count("\n")
+            cut = replace(part, text=text, start=start, end=start + len(text), last_line=last_line)
             if self._add(run, [cut], in_front=False):
                 return
-            spare = min(spare, utf8(said)) * 3 // 4
+            spare = min(spare, utf8(text)) * 3 // 4
 
     def _neighbour(self, run: Run, ordinal: int) -> Passage | None:
-        """The passage at *ordinal* beside *run*, if there is one that no other run has. A run that was cut, or ends
-        in a part, has none on that side."""
+        """Return the passage at *ordinal* beside *run* unless another run has it. A run that was cut on that side has
+        none there."""
         whole = self.around.get(run.source, {})
         edge = run.parts[0] if ordinal < run.ordinals.start else run.parts[-1]
         known = whole.get(edge.ordinal)
@@ -389,7 +380,7 @@ class _Packing:
         return (part for other in self.runs if other is not run for part in other.parts)
 
     def _add(self, run: Run, parts: Sequence[Passage], in_front: bool) -> bool:
-        """Add *parts*, in the order in which they are met, if there is room for them."""
+        """Add *parts*, nearest first, if there is room for them."""
         tokens = sum(map(self._tokens, parts)) if self.left is not None else 0
         grown = [*reversed(parts), *run.parts] if in_front else [*run.parts, *parts]
         if (self.left is not None and tokens > self.left) or utf8(join(grown)) > self.room.passage_bytes:
@@ -411,14 +402,14 @@ class _Packing:
             self.left -= tokens
 
     def finished(self) -> list[Retrieved]:
-        """The runs as passages: by rank, those of one document together and in reading order."""
+        """Return the runs as passages: by rank, those of one document together and in reading order."""
         ends: dict[str, int] = {}
         best: dict[str, int] = {}
         for rank, run in enumerate(self.runs):
             best.setdefault(run.source, rank)
         passages: list[Retrieved] = []
         for run in sorted(self.runs, key=lambda run: (best[run.source], run.parts[0].start, run.parts[0].ordinal)):
-            text = without_bare_headings(join(_unsaid(run.parts, ends.get(run.source, 0))))
+            text = without_bare_headings(join(_without_overlap(run.parts, ends.get(run.source, 0))))
             ends[run.source] = max(ends.get(run.source, 0), run.parts[-1].end)
             if text:
                 passages.append(_retrieved(run, text))
@@ -437,21 +428,22 @@ def _retrieved(run: Run, text: str) -> Retrieved:
     )
 
 
-def _unsaid(parts: Sequence[Passage], end: int) -> list[Passage]:
-    """*parts* without what stands before *end*, because the passage before them says it."""
-    unsaid: list[Passage] = []
+def _without_overlap(parts: Sequence[Passage], end: int) -> list[Passage]:
+    """Return *parts* without the text before *end*, which the passage before them has."""
+    rest: list[Passage] = []
     for part in parts:
         if part.start >= end or part.end == part.start:
-            unsaid.append(part)
+            rest.append(part)
         elif part.end > end:
             text = part.text[end - part.start :]
             fresh = text.lstrip()
-            unsaid.append(replace(part, text=fresh, start=end + len(text) - len(fresh)))
-    return unsaid
+            rest.append(replace(part, text=fresh, start=end + len(text) - len(fresh)))
+    return rest
 
 
 def _cut(core: Passage, query: str, max_bytes: int) -> Passage | None:
-    """*core* within *max_bytes* bytes, with the head of a table of which only rows are left; None where nothing is."""
+    """Return *core* within *max_bytes* bytes, with the head of a table if only rows are left; None if nothing is
+    left."""
     if utf8(core.lead + core.text) <= max_bytes:
         return core
     lead = core.lead if utf8(core.lead) <= max_bytes // 2 else ""
@@ -478,7 +470,7 @@ def _cut(core: Passage, query: str, max_bytes: int) -> Passage | None:
 
 
 def join(parts: Sequence[Passage]) -> str:
-    """The text of touching passages, overlaps once. What lay between two chunks was white space."""
+    """Return the text of touching passages, overlaps once. Between two chunks there was only white space."""
     if not parts:
         return ""
     first = parts[0]

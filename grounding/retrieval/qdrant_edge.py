@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,22 +34,18 @@ from grounding.retrieval.bm25 import SparseVector
 from grounding.retrieval.embedding import Vector
 from grounding.retrieval.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
 from grounding.retrieval.ranking import (
-    BEST,
+    FEEDBACK_PASSAGES,
     SAMPLE,
-    TIES,
     Centre,
     Centres,
-    among_neighbours,
-    both,
-    by_scores,
+    Question,
+    add_feedback,
+    blend_neighbours,
     centre_of,
-    deeper,
+    fuse,
     hits_of,
-    looked_again,
-    merged,
-    off_centre,
-    says_little,
-    towards,
+    second_look,
+    subtract_centre,
 )
 from grounding.retrieval.stored import DEEP, PLACE_FIELDS, Where, place_of
 
@@ -98,36 +93,8 @@ BY_CODES = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=
 as are wanted: 2 ms instead of 14 among 100,000. Of 60 questions to 38,200 real passages all got the same first ten."""
 Ranking = list[tuple[UUID, float]]
 """Points with their scores, best first."""
-ArmResults = dict[str, Sequence[Any]]
-"""The engine's points by the arm that found them, best first: ``dense``, ``sparse`` and ``deep`` with their raw scores,
-``near`` with the cosines from the centre, which are fused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What `PassageIndex.search` is asked. The passages that meet *wanted* can be found, and how rare a word is, is
-    counted within *corpus*: the documents of others have no say in it."""
-
-    scope: Scope
-    kind: Kind
-    dense: Vector | None
-    sparse: SparseVector | None
-    top_k: int
-    explain: bool
-    scores: bool
-    compared: int
-    looks_again: bool
-    corpus: edge.Filter
-    wanted: edge.Filter
-
-    @property
-    def has_both_arms(self) -> bool:
-        return self.dense is not None and self.sparse is not None
-
-    @property
-    def limit(self) -> int:
-        """How many points are ranked: a few more than wanted, so that the last places do not fall to chance."""
-        return self.top_k + TIES
+ArmScores = dict[str, dict[UUID, float]]
+"""The raw scores of the points that each arm found, best first."""
 
 
 class EmbeddedIndex:
@@ -253,16 +220,17 @@ class EmbeddedIndex:
 
     async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
-            stored.where(scope, kind)  # a scope that may not hold these is refused before anything is stored
+            stored.tenant(scope, kind)  # raises ValueError for a scope that may not hold these
         for batch in _batches([(scope, entry) for entry in entries]):
             await self._run(partial(self._upsert, entries=batch))
         for kind, count in Counter(entry.passage.kind for entry in entries).items():
-            self._centres.changed(stored.tenant(scope, kind), count)
+            self._centres.count_changes(stored.tenant(scope, kind), count)
 
     async def replace(self, sources: Sequence[Source]) -> None:
         if not sources:
             return
-        stored.where_any(sources)  # a scope that may not hold these is refused here
+        for one in sources:
+            stored.tenant(one.scope, one.kind)  # raises ValueError for a scope that may not hold these
         # All batches but the last come first. So the last step, which readers cannot see halfway, is short.
         *batches, last = _batches([(one.scope, entry) for one in sources for entry in one.entries]) or [[]]
         for batch in batches:
@@ -279,7 +247,7 @@ class EmbeddedIndex:
 
         await self._run(finish)
         for one in sources:
-            self._centres.changed(stored.tenant(one.scope, one.kind), max(len(one.entries), 1))
+            self._centres.count_changes(stored.tenant(one.scope, one.kind), max(len(one.entries), 1))
 
     async def delete(
         self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] | None = None
@@ -292,7 +260,7 @@ class EmbeddedIndex:
         if ids is None and source is None:
             self._centres.forget(tenant)
         else:
-            self._centres.changed(tenant, 1 if ids is None else len(ids))
+            self._centres.count_changes(tenant, 1 if ids is None else len(ids))
 
     async def drop_workspace(self, scope: Scope) -> None:
         operation = edge.UpdateOperation.delete_points_by_filter(filter_of(stored.whole_workspace(scope)))
@@ -313,7 +281,7 @@ class EmbeddedIndex:
             return len(there)
 
         count = sum([await self._run(partial(store_vectors, batch=dict(batch))) for batch in _batches([*points])])
-        self._centres.deepened(tenant, count)
+        self._centres.count_changes(tenant, count, [DEEP])
         return count
 
     def _upsert(self, shard: Any, entries: Sequence[tuple[Scope, Entry]]) -> None:
@@ -337,96 +305,95 @@ class EmbeddedIndex:
         only_sources: Sequence[str] = (),
         deep: AskDeep | None = None,
     ) -> list[Hit]:
-        corpus, wanted = filter_of(stored.seen(scope, kind)), filter_of(stored.seen(scope, kind, only=only_sources))
-        again = deep is not None and self.deepens and dense is not None and sparse is not None
-        question = Question(scope, kind, dense, sparse, top_k, explain, scores, compared, again, corpus, wanted)
-        if (dense is None and sparse is None) or top_k < 1:
-            return []
-        if deep is None or not again:
-            return await self._run(lambda shard: self._hits(shard, question, self._ask_arms(shard, question)))
-        found = await self._run(lambda shard: self._ask_arms(shard, question))
-        vector = await deep()
-        return await self._run(lambda shard: self._hits(shard, question, found, vector))
-
-    def _ask_arms(self, shard: Any, question: Question) -> ArmResults:
-        """Ask each arm for its candidates."""
-        dense, sparse, centring = question.dense, question.sparse, self._fusion.centring
-        rarity = edge.SearchParams(idf=edge.IdfParams(corpus=question.corpus))
-        asked: dict[str, tuple[Any, Any]] = {}
-        if sparse is not None:
-            words = edge.SparseVector(list(sparse.indices), list(sparse.values))
-            asked["sparse"] = edge.Query.Nearest(words, using="sparse"), rarity
-        if dense is not None and question.has_both_arms:
-            near = off_centre(dense, self._centre(shard, question, "dense"), centring) if centring else dense
-            asked["near"] = edge.Query.Nearest(near, using="dense"), BY_CODES
-        if dense is not None and (question.explain or not question.has_both_arms):
-            asked["dense"] = edge.Query.Nearest(dense, using="dense"), BY_CODES
-        limit = max(question.limit, self._fusion.candidates) if question.has_both_arms else question.limit
-        requests = [
-            edge.QueryRequest(
-                limit=limit, query=query, filter=question.wanted, params=params, with_payload=False, with_vector=False
-            )
-            for query, params in asked.values()
-        ]
-        return dict(zip(asked, shard.query_batch(edge.QueryBatchRequest(requests)), strict=True))
-
-    def _rank(self, shard: Any, question: Question, found: ArmResults, vector: Vector | None) -> Ranking:
-        """Make one ranking of what the arms found, whose best are compared with the deeper *vector* if there is one."""
-        if not question.has_both_arms:
-            (only,) = found.values()
-            return [*scores_of(only).items()]
-        near, worded = scores_of(found["near"]), scores_of(found["sparse"])
-        if question.looks_again:
-            most = self._fusion.looked_again
-            best = both(near, worded, self._fusion, max(question.limit, most + TIES))
-            if vector is None:
-                return best
-            cosines = self._compare_deep(shard, question, found, [point for point, _ in best[:most]], vector)
-            return looked_again(best, near, worded, cosines, most)
-        if self._fusion.method == "rrf":
-            return both(near, worded, self._fusion, question.limit)
-        is_little = says_little(self._fusion, question.kind, len(worded))
-        return by_scores(near, worded, question.limit, counts_absent=is_little)
-
-    def _compare_deep(
-        self, shard: Any, question: Question, found: ArmResults, points: list[UUID], vector: Vector
-    ) -> dict[UUID, float]:
-        """Compare *points* by their deeper vectors with that of the question. See `second_look`."""
-        leading = _vectors_of(shard.retrieve(points[:BEST], with_payload=False, with_vector=[DEEP]), DEEP)
-        asked = off_centre(towards(vector, leading), self._centre(shard, question, DEEP), self._fusion.centring)
-        compared = compare(shard, DEEP, asked, points, with_payload=[*PLACE_FIELDS])
-        if question.explain:
-            found[DEEP] = compare(shard, DEEP, vector, points)
-        return among_neighbours(scores_of(compared), {one.id: place_of(one.payload) for one in compared})
-
-    def _hits(self, shard: Any, question: Question, found: ArmResults, vector: Vector | None = None) -> list[Hit]:
-        """Read the passages of the best, and say of them what was asked for."""
-        best = self._rank(shard, question, found, vector)[: question.limit]
-        points = [point for point, _ in best]
-        cosines: dict[UUID, float] | None = None
-        if question.dense is not None and (question.scores or question.compared) and not question.explain:
-            cosines = scores_of(compare(shard, "dense", question.dense, points))
-        shown = ("dense", "sparse", DEEP) if question.explain else ("sparse",) if question.scores else ()
-        return hits_of(
-            merged(best, shard.retrieve(points, with_payload=True, with_vector=False)),
-            {arm: found[arm] for arm in shown if arm in found},
-            question.top_k,
-            explain=question.explain,
-            cosine_of=None if cosines is None else lambda point: cosines.get(point.id, 0.0),
-            compared=None if question.scores else question.compared,
+        question = Question(
+            scope,
+            kind,
+            dense,
+            sparse,
+            top_k,
+            self._fusion,
+            explain,
+            scores,
+            compared,
+            only_sources,
+            deep if self.deepens else None,
         )
+        stored.tenant(scope, kind)  # raises ValueError for a scope that may not hold these
+        if not question.arms:
+            return []
+        if question.deep is None or not question.looks_again:
+            return await self._run(lambda shard: self._hits(shard, question, self._ask_arms(shard, question)))
+        arms = await self._run(lambda shard: self._ask_arms(shard, question))
+        vector = await question.deep()
+        return await self._run(lambda shard: self._hits(shard, question, arms, vector))
+
+    def _ask_arms(self, shard: Any, question: Question) -> ArmScores:
+        """Ask each arm for its candidates."""
+        wanted = filter_of(stored.seen(question.scope, question.kind, only=question.only_sources))
+
+        def request(arm: str) -> edge.QueryRequest:
+            query, params = self._query(shard, question, arm)
+            return edge.QueryRequest(
+                limit=question.candidates,
+                query=query,
+                filter=wanted,
+                params=params,
+                with_payload=False,
+                with_vector=False,
+            )
+
+        answers = shard.query_batch(edge.QueryBatchRequest([request(arm) for arm in question.arms]))
+        return {arm: scores_of(points) for arm, points in zip(question.arms, answers, strict=True)}
+
+    def _query(self, shard: Any, question: Question, arm: str) -> tuple[Any, Any]:
+        dense, sparse = question.dense, question.sparse
+        if arm == "sparse":
+            assert sparse is not None
+            words = edge.SparseVector(list(sparse.indices), list(sparse.values))
+            # How rare a word is, is counted within the searched scopes: the documents of others have no say in it.
+            rarity = edge.IdfParams(corpus=filter_of(stored.seen(question.scope, question.kind)))
+            return edge.Query.Nearest(words, using="sparse"), edge.SearchParams(idf=rarity)
+        assert dense is not None
+        if arm == "near" and self._fusion.centring:
+            dense = subtract_centre(dense, self._centre(shard, question, "dense"), self._fusion.centring)
+        return edge.Query.Nearest(dense, using="dense"), BY_CODES
+
+    def _hits(self, shard: Any, question: Question, arms: ArmScores, vector: Vector | None = None) -> list[Hit]:
+        """Rank what the arms found and read the passages of the best; *vector* is the question's deeper one."""
+        ranking = fuse(question, arms)
+        if vector is not None:
+            ranking = self._look_again(shard, question, arms, ranking, vector)
+        ranking = ranking[: question.limit]
+        points = [point for point, _ in ranking]
+        records = shard.retrieve(points, with_payload=True, with_vector=False)
+        passages = {record.id: stored.passage_of(record.payload) for record in records}
+        cosines: dict[UUID, float] = {}
+        if question.dense is not None and question.wants_cosines:
+            cosines = scores_of(compare(shard, "dense", question.dense, points))
+        return hits_of(question, ranking, passages, arms, cosines)
+
+    def _look_again(self, shard: Any, question: Question, arms: ArmScores, ranking: Ranking, vector: Vector) -> Ranking:
+        """Order the best of *ranking* anew by their deeper vectors."""
+        most = self._fusion.looked_again
+        points = [point for point, _ in ranking[:most]]
+        best = shard.retrieve(points[:FEEDBACK_PASSAGES], with_payload=False, with_vector=[DEEP])
+        centre = self._centre(shard, question, DEEP)
+        moved = subtract_centre(add_feedback(vector, _vectors_of(best, DEEP)), centre, self._fusion.centring)
+        compared = compare(shard, DEEP, moved, points, with_payload=[*PLACE_FIELDS])
+        if question.explain:
+            arms[DEEP] = scores_of(compare(shard, DEEP, vector, points))
+        cosines = blend_neighbours(scores_of(compared), {point.id: place_of(point.payload) for point in compared})
+        return second_look(ranking, arms["near"], arms["sparse"], cosines, most)
 
     def _centre(self, shard: Any, question: Question, name: str) -> Centre:
         """Find the centre of the vectors *name* that a search may find, which is remembered for a while."""
         tenant = stored.tenant(question.scope, question.kind)
-        key = deeper(tenant) if name == DEEP else tenant
-        known = self._centres.of(key)
+        known = self._centres.get(tenant, name)
         if known is None:
-            sample = edge.ScrollRequest(limit=SAMPLE, filter=question.corpus, with_payload=False, with_vector=[name])
+            corpus = filter_of(stored.seen(question.scope, question.kind))
+            sample = edge.ScrollRequest(limit=SAMPLE, filter=corpus, with_payload=False, with_vector=[name])
             known = centre_of(_vectors_of(shard.scroll(sample)[0], name))
-            # What has a deeper vector may be few, so the centre of these stands for its sample alone.
-            request = edge.CountRequest(exact=False, filter=question.corpus)
-            self._centres.put(key, known, 0 if name == DEEP else shard.count(request))
+            self._centres.put(tenant, name, known)
         return known
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
@@ -439,10 +406,10 @@ class EmbeddedIndex:
         found = dict(zip(conditions, records, strict=True))
         return {source: stored.in_reading_order(found.get(source, ())) for source in wanted}
 
-    async def beside(
+    async def neighbours(
         self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
     ) -> list[Passage]:
-        records = await self._read(stored.where_beside(scope, kind, sources, followed), True)
+        records = await self._read(stored.where_neighbours(scope, kind, sources, followed), True)
         return [stored.passage_of(one.payload) for some in records for one in some]
 
     async def _read(self, conditions: Sequence[Where], fields: bool | list[str]) -> list[list[Any]]:
@@ -460,8 +427,8 @@ class EmbeddedIndex:
         records = await self._run(lambda shard: shard.retrieve([*points], with_payload=False, with_vector=[name]))
         return {points[one.id]: vector[name] for one in records if name in (vector := one.vector or {})}
 
-    async def shallow(self, scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
-        condition = stored.shallow(scope, kind, source)
+    async def shallow(self, scope: Scope, kind: Kind, limit: int) -> list[Passage]:
+        condition = stored.shallow(scope, kind)
         if not self.deepens or limit < 1:
             return []
         found = await self._run(lambda shard: scroll(shard, condition, True, limit))
@@ -470,8 +437,8 @@ class EmbeddedIndex:
     async def count_shallow(self, scope: Scope, kind: Kind) -> int:
         return await self._count(stored.shallow(scope, kind), exact=True) if self.deepens else 0
 
-    async def ids(self, scope: Scope, kind: Kind, source: str | None = None) -> list[str]:
-        (found,) = await self._read([stored.where(scope, kind, source=source)], ["id"])
+    async def ids(self, scope: Scope, kind: Kind) -> list[str]:
+        (found,) = await self._read([stored.where(scope, kind)], ["id"])
         return sorted(record.payload["id"] for record in found)
 
     async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
@@ -483,10 +450,7 @@ class EmbeddedIndex:
         return await self._count(stored.where(scope, kind), exact=True)
 
     async def estimate(self, scope: Scope, kind: Kind) -> int:
-        condition = stored.where(scope, kind)
-        if kind is Kind.RECORD:  # whoever asks wants to know whether they are still there
-            return await self._count(condition, exact=False)
-        return await self._centres.size_of(stored.tenant(scope, kind), lambda: self._count(condition, exact=False))
+        return await self._count(stored.where(scope, kind), exact=False)
 
     async def _count(self, condition: Where, *, exact: bool) -> int:
         request = edge.CountRequest(exact=exact, filter=filter_of(condition))

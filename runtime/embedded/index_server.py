@@ -30,13 +30,10 @@ from typing import Any
 import structlog
 
 from connectors.message import AgentRuntimeError
-from grounding.retrieval import AskDeep, Fusion, IndexUnavailable, Judging, Vector, looked_back, looked_up
-from grounding.retrieval.minilm import MiniLMEmbedder
+from grounding.retrieval import AskDeep, Fusion, IndexUnavailable, MiniLMEmbedder, Vector, looked_back, looked_up
 
 SWITCH_SECONDS = 0.001
 """How long a thread may hold the interpreter while another one waits, as in ``serve``."""
-FEW_PASSAGES = 16
-"""The words of so many new passages are judged on the event loop of the child; that takes 1 ms."""
 NICENESS = 15
 """The priority of the thread that embeds documents, of 0 (highest) to 19."""
 LOGGED = 0
@@ -130,7 +127,6 @@ class Server:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._indexes: dict[IndexTarget, Any] = {}
         self._model = MiniLMEmbedder(only_english=True, niceness=NICENESS)
-        self._judging = Judging(FEW_PASSAGES)
 
     async def run(self) -> None:
         """Answer until the channel is closed, then close the indexes."""
@@ -167,7 +163,7 @@ class Server:
             return await looked_back(index, *arguments)
         if method == "look_up":
             scope, kind, look = arguments
-            return await looked_up(index, scope, kind, look, self._judging, **options)
+            return await looked_up(index, scope, kind, look, **options)
         if method in ("close", "drop"):
             del self._indexes[target]
         return await getattr(index, method)(*arguments, **options)

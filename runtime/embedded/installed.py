@@ -6,7 +6,7 @@ import importlib.util
 
 from config.settings import SMOLLM2, Settings
 from connectors.message import AgentRuntimeError
-from grounding.retrieval.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
+from grounding.retrieval import MINILM_PACKAGE
 from runtime.embedded.llama import INSTALL, WEIGHTS_PACKAGE
 from runtime.embedded.redis import NoRedisServer, find_binary
 

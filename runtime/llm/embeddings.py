@@ -11,8 +11,14 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, Usage
-from grounding.retrieval import Embedder, EmbedderUnavailable, RerankUnavailable, Vector, WordLlamaEmbedder
-from grounding.retrieval.minilm import MiniLMEmbedder
+from grounding.retrieval import (
+    Embedder,
+    EmbedderUnavailable,
+    MiniLMEmbedder,
+    RerankUnavailable,
+    Vector,
+    WordLlamaEmbedder,
+)
 from runtime.llm.capabilities import credentials
 from runtime.llm.errors import classify_error
 from runtime.llm.loader import load_litellm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Sequence
 
 from grounding.retrieval import EmbedderUnavailable, Vector, terms
@@ -39,3 +40,9 @@ class HashedWords:
             vector[int.from_bytes(digest[:4], "big") % self.dimensions] += 1.0
         length = math.sqrt(sum(number * number for number in vector))
         return [number / length for number in vector] if length else vector
+
+
+def cosine(left: Vector, right: Vector) -> float:
+    """Return the cosine of two vectors of one size; 0 if one of them is zero."""
+    lengths = math.hypot(*left) * math.hypot(*right)
+    return sum(map(operator.mul, left, right)) / lengths if lengths else 0.0

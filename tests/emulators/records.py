@@ -28,8 +28,7 @@ from grounding.memory.records import (
 from grounding.memory.records.model import indexed_text, with_short_forms
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import term_set
-from grounding.retrieval.index import cosine
-from tests.emulators.embedder import HashedWords
+from tests.emulators.embedder import HashedWords, cosine
 
 Owned = tuple[str, str]
 """A workspace, and whose in it; empty for its own."""

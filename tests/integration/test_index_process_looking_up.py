@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from connectors.message import Scope
-from grounding.retrieval import Entry, Hit, Judging, Kind, LookUp, Passage, Search, Vector, encode_document, looked_up
+from grounding.retrieval import Entry, Hit, Kind, LookUp, Passage, Search, Vector, encode_document, looked_up
 from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.packing import Run
 from grounding.retrieval.relevance import Floor
@@ -69,21 +69,21 @@ async def deep() -> Vector | None:
 async def test_it_finds_what_is_found_here(index: RemoteIndex, looks_again: bool) -> None:
     again = deep if looks_again else None
     for query in QUERIES:
-        found = await index.look_up(ACME, Kind.DOCUMENT, look(query), Judging(), again)
-        runs, around = await looked_up(index, ACME, Kind.DOCUMENT, look(query), Judging(), again)
+        found = await index.look_up(ACME, Kind.DOCUMENT, look(query), again)
+        runs, around = await looked_up(index, ACME, Kind.DOCUMENT, look(query), again)
         assert told(found.runs) == told(runs)
         assert found.around == around
         assert any(run.near for run in runs) or len(runs) == 3
 
 
 async def test_where_nothing_is_relevant_there_is_nothing(index: RemoteIndex) -> None:
-    assert await index.look_up(ACME, Kind.DOCUMENT, look("keys of boats", Floor(99.0)), Judging(), deep) == NOTHING
-    assert await index.look_up(Scope("other"), Kind.DOCUMENT, look(QUERIES[0]), Judging(), deep) == NOTHING
+    assert await index.look_up(ACME, Kind.DOCUMENT, look("keys of boats", Floor(99.0)), deep) == NOTHING
+    assert await index.look_up(Scope("other"), Kind.DOCUMENT, look(QUERIES[0]), deep) == NOTHING
 
 
 async def test_a_scope_that_may_not_be_asked_is_refused(index: RemoteIndex) -> None:
     with pytest.raises(ValueError, match="within one context"):
-        await index.look_up(ACME, Kind.TURN, look(QUERIES[0]), Judging(), deep)
+        await index.look_up(ACME, Kind.TURN, look(QUERIES[0]), deep)
 
 
 async def test_what_a_prompt_is_told_is_the_same_in_one_call_and_in_several(index: RemoteIndex) -> None:

@@ -8,17 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.retrieval.ranking import (
-    CENTRES,
-    MAX_AGE_SECONDS,
-    SIZE_MAX_AGE_SECONDS,
-    TRUSTED,
-    Centre,
-    Centres,
-    centre_of,
-    deeper,
-    off_centre,
-)
+from grounding.retrieval.ranking import CENTRES, MAX_AGE_SECONDS, TRUSTED, Centre, Centres, centre_of, subtract_centre
+from grounding.retrieval.stored import DEEP
 
 numbers = st.floats(-1, 1, allow_nan=False, width=32)
 vectors = st.lists(st.tuples(numbers, numbers, numbers), max_size=50)
@@ -30,19 +21,21 @@ def test_the_centre_is_the_mean() -> None:
 
 
 def test_half_of_the_share_is_taken_where_the_sample_is_as_small_as_its_mean_is_trusted() -> None:
-    assert off_centre([1.0, 0.0], Centre((1.0, 1.0), TRUSTED), 0.5) == [0.75, -0.25]
+    assert subtract_centre([1.0, 0.0], Centre((1.0, 1.0), TRUSTED), 0.5) == [0.75, -0.25]
 
 
 def test_the_length_of_a_question_does_not_matter() -> None:
     centre = Centre((0.6, 0.8), 96)
-    assert off_centre([4.0, 0.0], centre, 1.0) == pytest.approx([4 * x for x in off_centre([1.0, 0.0], centre, 1.0)])
+    assert subtract_centre([4.0, 0.0], centre, 1.0) == pytest.approx(
+        [4 * x for x in subtract_centre([1.0, 0.0], centre, 1.0)]
+    )
 
 
 @given(vectors, st.tuples(numbers, numbers, numbers), st.floats(0, 1))
 def test_a_question_always_keeps_a_direction(
     sample: list[tuple[float, ...]], asked: tuple[float, ...], share: float
 ) -> None:
-    moved = off_centre(list(asked), centre_of(sample), share)
+    moved = subtract_centre(list(asked), centre_of(sample), share)
     assert len(moved) == 3
     assert all(math.isfinite(value) for value in moved)
     assert any(moved) == any(asked)
@@ -50,105 +43,60 @@ def test_a_question_always_keeps_a_direction(
 
 def test_nothing_is_taken_from_text_without_words_without_passages_or_without_share() -> None:
     centre = Centre((0.6, 0.8), 100)
-    assert off_centre([0.0, 0.0], centre, 1.0) == [0.0, 0.0]
-    assert off_centre([1.0, 0.0], centre_of([]), 1.0) == [1.0, 0.0]
-    assert off_centre([1.0, 0.0], centre, 0.0) == [1.0, 0.0]
+    assert subtract_centre([0.0, 0.0], centre, 1.0) == [0.0, 0.0]
+    assert subtract_centre([1.0, 0.0], centre_of([]), 1.0) == [1.0, 0.0]
+    assert subtract_centre([1.0, 0.0], centre, 0.0) == [1.0, 0.0]
 
 
 def test_a_centre_holds_until_more_than_a_tenth_of_its_sample_has_changed() -> None:
     centres, centre = Centres(), Centre((1.0,), 100)
-    centres.put("a", centre)
-    centres.changed("b", 1000)
-    centres.changed("a", 10)
-    assert centres.of("a") == centre
-    centres.changed("a", 1)
-    assert centres.of("a") is None
-    centres.put("a", centre)
-    assert centres.of("a") == centre
-
-
-def test_a_centre_of_a_sample_holds_until_more_than_a_tenth_of_all_that_it_stands_for_has_changed() -> None:
-    centres, centre = Centres(), Centre((1.0,), 100)
-    centres.put("a", centre, 5000)
-    centres.changed("a", 500)
-    assert centres.of("a") == centre
-    centres.changed("a", 1)
-    assert centres.of("a") is None
-    centres.put("a", centre, 5)
-    centres.changed("a", 10)
-    assert centres.of("a") == centre
+    centres.put("a", "dense", centre)
+    centres.count_changes("b", 1000)
+    centres.count_changes("a", 10)
+    assert centres.get("a", "dense") == centre
+    centres.count_changes("a", 1)
+    assert centres.get("a", "dense") is None
+    centres.put("a", "dense", centre)
+    assert centres.get("a", "dense") == centre
 
 
 def test_the_centre_of_deeper_vectors_is_one_of_its_own_and_changes_with_the_passages() -> None:
     centres, centre = Centres(), Centre((1.0,), 100)
-    for name in ("a", deeper("a")):
-        centres.put(name, centre)
-    centres.deepened("a", 11)
-    assert centres.of("a") == centre
-    assert centres.of(deeper("a")) is None
-    centres.put(deeper("a"), centre)
-    centres.changed("a", 11)
-    assert centres.of(deeper("a")) is None
-    centres.put(deeper("a"), centre)
+    for vector in ("dense", DEEP):
+        centres.put("a", vector, centre)
+    centres.count_changes("a", 11, [DEEP])
+    assert centres.get("a", "dense") == centre
+    assert centres.get("a", DEEP) is None
+    centres.put("a", DEEP, centre)
+    centres.count_changes("a", 11)
+    assert centres.get("a", DEEP) is None
+    centres.put("a", DEEP, centre)
     centres.forget("a")
-    assert centres.of(deeper("a")) is None
+    assert centres.get("a", DEEP) is None
 
 
 @pytest.mark.parametrize("lose", [lambda centres: centres.forget("a"), lambda centres: centres.clear()])
 def test_a_forgotten_centre_is_unknown(lose: object) -> None:
     centres = Centres()
-    centres.put("a", Centre((1.0,), 100))
+    centres.put("a", "dense", Centre((1.0,), 100))
     assert callable(lose)
     lose(centres)
-    assert centres.of("a") is None
+    assert centres.get("a", "dense") is None
 
 
 def test_a_centre_grows_old_because_others_write_too() -> None:
     clock = [0.0]
     centres = Centres(lambda: clock[0])
-    centres.put("a", Centre((1.0,), 100))
+    centres.put("a", "dense", Centre((1.0,), 100))
     clock[0] = MAX_AGE_SECONDS
-    assert centres.of("a") is not None
+    assert centres.get("a", "dense") is not None
     clock[0] += 1
-    assert centres.of("a") is None
+    assert centres.get("a", "dense") is None
 
 
 def test_the_memory_of_centres_is_bounded() -> None:
     centres = Centres()
     for number in range(CENTRES + 1):
-        centres.put(str(number), Centre((1.0,), 1))
-    assert centres.of("0") is None
-    assert centres.of(str(CENTRES)) is not None
-
-
-async def test_a_size_holds_until_this_process_changes_it_or_it_is_old() -> None:
-    now, asked = [0.0], 0
-    sizes = Centres(lambda: now[0])
-
-    async def ask() -> int:
-        nonlocal asked
-        asked += 1
-        return asked
-
-    assert [await sizes.size_of("a", ask) for _ in range(2)] == [1, 1]
-    sizes.changed("b", 1)
-    assert await sizes.size_of("a", ask) == 1
-    for number, change in enumerate((lambda: sizes.changed("a", 1), lambda: sizes.forget("a"), sizes.clear), start=2):
-        change()
-        assert [await sizes.size_of("a", ask) for _ in range(2)] == [number, number]
-    now[0] = SIZE_MAX_AGE_SECONDS + 1
-    assert await sizes.size_of("a", ask) == 5
-
-
-async def test_a_size_that_was_asked_before_a_change_is_not_kept() -> None:
-    sizes = Centres()
-
-    async def changed_meanwhile() -> int:
-        sizes.changed("a", 1)
-        return 1
-
-    async def now() -> int:
-        return 2
-
-    assert await sizes.size_of("a", changed_meanwhile) == 1
-    assert await sizes.size_of("a", now) == 2
+        centres.put(str(number), "dense", Centre((1.0,), 1))
+    assert centres.get("0", "dense") is None
+    assert centres.get(str(CENTRES), "dense") is not None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from grounding.retrieval import Hit, Kind, Passage
-from grounding.retrieval.bm25 import codes
 from grounding.retrieval.index import Arm
-from grounding.retrieval.relevance import NAMED_LOG_ODDS, floor_for
+from grounding.retrieval.relevance import NAMED_LOG_ODDS, codes, floor_for
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.retrieval import Fusion, Kind
-from grounding.retrieval.ranking import Fused, absent, best_first, by_scores, merged, says_little
+from grounding.retrieval.ranking import best_first, fuse_by_scores, words_find_few
 
 SCORES = st.dictionaries(st.integers(0, 60), st.floats(-1, 1, allow_nan=False), max_size=60)
 WORDS = st.dictionaries(st.integers(0, 60), st.floats(0, 30, allow_nan=False), max_size=20)
@@ -14,19 +14,19 @@ WORDS = st.dictionaries(st.integers(0, 60), st.floats(0, 30, allow_nan=False), m
 
 def test_the_only_passage_with_a_rare_word_is_the_best() -> None:
     near = {number: 0.5 - number / 1000 for number in range(300)}
-    assert by_scores(near, {777: 9.0}, 1)[0][0] == 777
+    assert fuse_by_scores(near, {777: 9.0}, 1)[0][0] == 777
 
 
 def test_the_more_passages_have_a_word_the_less_it_says() -> None:
     near = {number: 1 / (number + 1) for number in range(300)}
-    few = dict(by_scores(near, dict.fromkeys(range(400, 403), 5.0), 400))
-    many = dict(by_scores(near, dict.fromkeys(range(400, 600), 5.0), 500))
+    few = dict(fuse_by_scores(near, dict.fromkeys(range(400, 403), 5.0), 400))
+    many = dict(fuse_by_scores(near, dict.fromkeys(range(400, 600), 5.0), 500))
     assert few[400] > many[400]
 
 
 def test_what_both_arms_found_stands_before_what_only_one_found_as_well() -> None:
     near = {number: 0.5 - number / 1000 for number in range(100)}
-    ranked = [point for point, _ in by_scores(near, {5: 4.0, 500: 4.0}, 10)]
+    ranked = [point for point, _ in fuse_by_scores(near, {5: 4.0, 500: 4.0}, 10)]
     assert ranked.index(5) < ranked.index(500)
 
 
@@ -34,7 +34,7 @@ def test_what_both_arms_found_stands_before_what_only_one_found_as_well() -> Non
 def test_each_point_that_was_found_stands_once_and_the_best_first(
     near: dict[int, float], worded: dict[int, float], top_k: int
 ) -> None:
-    best = by_scores(near, worded, top_k)
+    best = fuse_by_scores(near, worded, top_k)
     assert len(best) == min(top_k, len({*near, *worded}))
     assert len({point for point, _ in best}) == len(best)
     assert [score for _, score in best] == sorted((score for _, score in best), reverse=True)
@@ -43,26 +43,15 @@ def test_each_point_that_was_found_stands_once_and_the_best_first(
 @given(SCORES, WORDS)
 def test_the_order_of_what_was_found_decides_nothing(near: dict[int, float], worded: dict[int, float]) -> None:
     turned = dict(reversed(near.items())), dict(reversed(worded.items()))
-    ours, theirs = by_scores(near, worded, 200), by_scores(*turned, 200)
+    ours, theirs = fuse_by_scores(near, worded, 200), fuse_by_scores(*turned, 200)
     assert [(point, round(score, 6)) for point, score in ours] == [(point, round(score, 6)) for point, score in theirs]
 
 
-def test_a_point_that_is_gone_by_now_is_left_out() -> None:
-    there, more = [Fused("a", 9.0, {"of": "a"}, None)], [Fused("b", 0.0, {"of": "b"}, None)]
-    best = [("b", 2.0), ("a", 1.0), ("c", 0.5)]
-    assert absent(best, there) == ["b", "c"]
-    assert [(one.id, one.score, one.payload) for one in merged(best, there, more)] == [
-        ("b", 2.0, {"of": "b"}),
-        ("a", 1.0, {"of": "a"}),
-    ]
-
-
-def test_only_documents_fused_by_scores_with_a_short_ranking_by_words_are_fused_here() -> None:
-    assert says_little(Fusion(), Kind.DOCUMENT, 1)
-    assert not says_little(Fusion(), Kind.DOCUMENT, 0)
-    assert not says_little(Fusion(), Kind.DOCUMENT, Fusion().candidates)
-    assert not says_little(Fusion(method="rrf"), Kind.DOCUMENT, 1)
-    assert not says_little(Fusion(), Kind.TURN, 1)
+def test_only_documents_with_a_short_ranking_by_words_count_those_without() -> None:
+    assert words_find_few(Kind.DOCUMENT, 1, Fusion())
+    assert not words_find_few(Kind.DOCUMENT, 0, Fusion())
+    assert not words_find_few(Kind.DOCUMENT, Fusion().candidates, Fusion())
+    assert not words_find_few(Kind.TURN, 1, Fusion())
 
 
 @given(st.dictionaries(st.integers(0, 40), st.sampled_from([0.1, 0.2, 0.2000001, 0.3, 0.9])), st.integers(0, 50))

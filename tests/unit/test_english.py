@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grounding.retrieval.bm25 import is_english
-from grounding.retrieval.minilm import load_tokenizer
+from grounding.retrieval.minilm import is_english, load_tokenizer
 
 TOKENIZER = load_tokenizer()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from grounding.prompt_input import TailEntry
 from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, SparseVector, term_set
 from grounding.retrieval.bm25 import encode_query, term_index
-from grounding.retrieval.search import LARGEST_WEIGHT, mix_terms, mix_vectors, recent, weights
+from grounding.retrieval.query import LARGEST_WEIGHT, mix_terms, mix_vectors, recent, weights
 from grounding.strategy import asked_before
 
 texts = st.lists(st.sampled_from(["refund", "window", "parcel", "office", "invoice", "the", "of"]), max_size=8).map(

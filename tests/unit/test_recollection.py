@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
-import threading
-from typing import Any, cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.message import Scope
-from grounding.retrieval import Hit, Kind, Passage, TurnFloor, Turns
+from grounding.retrieval import Hit, Kind, Passage, TurnFloor
 from grounding.retrieval.index import Arm
 from grounding.retrieval.recall import CONTINUED, PART_MAX_CHARACTERS, split_turn
-from grounding.retrieval.relevance import recollect
+from grounding.retrieval.turn_ranking import rank_turns, with_adjacent
 
 
 def said(number: int, text: str, day: str = "2026-11-01") -> Passage:
@@ -23,7 +19,7 @@ def said(number: int, text: str, day: str = "2026-11-01") -> Passage:
 
 
 def order(query: str, hits: list[Hit], beside: list[Passage] | None = None) -> list[str]:
-    return [one.passage.source for one in recollect(query, hits, beside or [])]
+    return [one.passage.source for one in rank_turns(query, hits, beside or [])]
 
 
 def test_an_answer_that_does_not_say_the_words_of_the_question_follows_who_asked_them() -> None:
@@ -75,11 +71,11 @@ def test_all_that_was_found_is_judged_once_whatever_the_order_in_which_it_comes(
     hits = [Hit(said(number, text, day), score) for number, (text, score, day) in enumerate(found)]
     beside = list({number: said(number, text) for number, text in near}.values())
 
-    judged = recollect("where was Ann?", hits, beside)
+    judged = rank_turns("where was Ann?", hits, beside)
 
     assert sorted(one.passage.id for one in judged) == sorted({one.id for one in [*(h.passage for h in hits), *beside]})
     mixed = random.Random(1).sample(hits, len(hits)), random.Random(2).sample(beside, len(beside))
-    again = recollect("where was Ann?", *mixed)
+    again = rank_turns("where was Ann?", *mixed)
     assert sorted(round(one.score, 6) for one in again) == sorted(round(one.score, 6) for one in judged)
 
 
@@ -88,12 +84,14 @@ def test_nothing_is_told_unless_one_turn_surely_speaks_of_it_and_then_its_neighb
         return Hit(said(number, text), 1.0, Arm(0, cosine))
 
     floor = TurnFloor(0.6, 0.4, dense_weight=1.0, coverage_weight=0.0)
-    beside = [said(0, "x"), said(2, "Bo: Rex")]
-    unsure = floor.told("dogs", [hit(1, "Ann: a dog", 0.5), hit(7, "Bo: rain", 0.1)], beside)
-    sure = floor.told("dogs", [hit(1, "Ann: a dog", 0.7), hit(7, "Bo: rain", 0.1)], beside)
+    neighbours = [said(0, "x"), said(2, "Bo: Rex")]
+    unsure = floor.sure_turns("dogs", [hit(1, "Ann: a dog", 0.5), hit(7, "Bo: rain", 0.1)])
+    sure = floor.sure_turns("dogs", [hit(1, "Ann: a dog", 0.7), hit(7, "Bo: rain", 0.1)])
 
-    assert unsure == []
-    assert {one.source for one in sure} == {"t0", "t1", "t2"}
+    assert unsure == set()
+    assert sure == {"t1"}
+    passages = [said(1, "Ann: a dog"), said(7, "Bo: rain"), *neighbours]
+    assert {one.source for one in with_adjacent(sure, passages)} == {"t0", "t1", "t2"}
 
 
 @given(turns, st.lists(st.tuples(st.integers(0, 12), texts), max_size=4), st.sets(st.integers(0, 12)))
@@ -102,11 +100,11 @@ def test_what_is_told_is_judged_as_if_all_that_was_found_were_told(
 ) -> None:
     hits = [Hit(said(number, text, day), score) for number, (text, score, day) in enumerate(found)]
     beside = list({number: said(number, text) for number, text in near}.values())
-    judged = recollect("where was Ann?", hits, beside)
+    judged = rank_turns("where was Ann?", hits, beside)
 
     told = [one.passage for one in judged if one.passage.source in {f"t{number}" for number in wanted}]
 
-    assert recollect("where was Ann?", hits, beside, told) == [one for one in judged if one.passage in told]
+    assert rank_turns("where was Ann?", hits, beside, told) == [one for one in judged if one.passage in told]
 
 
 def test_what_nobody_asked_for_has_to_bear_on_the_message_more_and_still_more_where_that_says_little() -> None:
@@ -114,7 +112,7 @@ def test_what_nobody_asked_for_has_to_bear_on_the_message_more_and_still_more_wh
 
     def kept(text: str, cosine: float, *, asked_for: bool = False) -> bool:
         found = [Hit(said(1, "Ann: a dog of hers"), 1.0, Arm(0, cosine))]
-        return bool(floor.told(text, found, asked_for=asked_for))
+        return bool(floor.sure_turns(text, found, asked_for=asked_for))
 
     assert kept("my dog barks", 0.55, asked_for=True)
     assert not kept("my dog barks", 0.55)
@@ -139,7 +137,7 @@ def test_that_something_was_said_need_not_be_said_in_what_is_recalled() -> None:
     question = "What did I tell you about the boat, as we discussed?"
     found = [Hit(said(1, "Ann: The boat is red."), 1.0), Hit(said(5, "Ann: I told you!"), 0.5)]
 
-    assert [one.source for one in floor.told(question, found)] == ["t1"]
+    assert floor.sure_turns(question, found) == {"t1"}
 
 
 def test_a_part_of_a_long_turn_says_who_goes_on_speaking() -> None:
@@ -150,83 +148,3 @@ def test_a_part_of_a_long_turn_says_who_goes_on_speaking() -> None:
     assert first.startswith("Ann: how?\nassistant: word")
     assert second.startswith(f"assistant: {CONTINUED}word")
     assert after[1] == "assistant: short"
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["Ann: my sister is Ida", "Bo: rain", "Cy: Ida"]), st.floats(-1, 1)), max_size=8
-    ),
-    st.sampled_from(["who is my sister Ida?", "sister", "did we say so?"]),
-)
-def test_what_is_sure_is_what_would_be_told_unasked(said_so: list[tuple[str, float]], query: str) -> None:
-    floor = TurnFloor(0.5, 0.35, unasked=0.6, unasked_few=0.75)
-    hits = [Hit(said(number, text), 1.0, Arm(0, cosine)) for number, (text, cosine) in enumerate(said_so)]
-
-    told = floor.told(query, hits, asked_for=False)
-
-    assert floor.is_sure(query, hits) == bool(told)
-
-
-@pytest.mark.parametrize(("characters", "is_in_a_thread"), [(20, False), (1500, True)])
-async def test_many_words_are_weighed_beside_the_event_loop_even_where_nobody_asked_for_them(
-    characters: int, is_in_a_thread: bool
-) -> None:
-    threads: list[bool] = []
-
-    class Floor(TurnFloor):
-        def is_sure(self, *_: Any) -> bool:
-            threads.append(threading.current_thread() is not threading.main_thread())
-            return False
-
-    class Found:
-        async def search(self, *_: Any, **__: Any) -> list[Hit]:
-            return [Hit(said(number, "x" * characters), 1.0, Arm(0, 0.5)) for number in range(16)]
-
-    class Embeds:
-        name = "any"
-
-        async def embed_query(self, _: str) -> list[float]:
-            return [1.0]
-
-    turns = Turns(cast("Any", Found()), cast("Any", Embeds()), floor=Floor(0.5, 0.3, unasked=0.6, unasked_few=0.6))
-    await turns.recall(Scope("acme", "http:here"), "where is the key", 5, asked_for=False)
-
-    assert threads == [is_in_a_thread]
-
-
-async def test_the_nearest_are_not_looked_at_first_where_something_bore_on_what_was_said_before() -> None:
-    looks: list[str] = []
-    cosine = 0.9
-
-    class Found:
-        async def search(self, _: Any, __: Any, ___: Any, sparse: Any, *____: Any, **_____: Any) -> list[Hit]:
-            looks.append("nearest" if sparse is None else "whole")
-            return [Hit(said(number, f"the key hangs at door {number}"), 1.0, Arm(0, cosine)) for number in range(16)]
-
-        async def beside(self, *_: Any) -> list[Passage]:
-            return []
-
-    class Embeds:
-        name = "any"
-
-        async def embed_query(self, _: str) -> list[float]:
-            return [1.0]
-
-    turns = Turns(cast("Any", Found()), cast("Any", Embeds()), floor=TurnFloor(0.5, 0.3, unasked=0.6, unasked_few=0.6))
-
-    async def asked(place: str = "http:here") -> bool:
-        looks.clear()
-        return bool(await turns.recall(Scope("acme", place), "where is the key", 5, asked_for=False))
-
-    assert await asked()
-    assert looks == ["nearest", "whole"]
-    assert await asked()
-    assert looks == ["whole"]
-    assert await asked("http:elsewhere")
-    assert looks == ["nearest", "whole"]
-
-    cosine = 0.1
-    assert not await asked()
-    assert looks == ["whole"]
-    assert not await asked()
-    assert looks == ["nearest"]
