@@ -5,7 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from runtime.observability.metrics import _COUNTING
+from runtime.observability.metrics import COUNTED_EVENTS
 from runtime.observability.redaction import FORBIDDEN_KEYS
 
 ROOT = Path(__file__).parents[2]
@@ -89,4 +89,4 @@ def test_the_page_names_every_event_and_no_other() -> None:
 
 
 def test_what_is_counted_is_logged() -> None:
-    assert _COUNTING.keys() <= emitted()
+    assert emitted() >= COUNTED_EVENTS
