@@ -1,4 +1,4 @@
-"""The named blocks that a prompt is made of, and the prompt itself."""
+"""The named blocks of a prompt, their places, a block before it is cut (`Draft`), and the prompt itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Volatility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block stands: its message, its rank in each layout, how often it changes."""
+    """The place of a block: its message, its rank in each layout, and how often it changes."""
 
     name: str
     message: Literal["system", "user"]
@@ -54,22 +54,26 @@ PLACES: dict[str, Place] = {
         Place("query", "user", 15, 8, Volatility.TURN),
     )
 }
-"""Every block that this package may put into a prompt."""
+"""Every block of the product. Formatters may add others."""
 BOUNDARY = PLACES["tail"]
 """The last block whose bytes outlast a turn, in the layout that puts those first."""
 
 
 def may_follow(place: Place, volatility: Volatility) -> bool:
-    """Whether text of that *volatility* may stand behind the block of *place*: what changes with every turn may not in
-    front of what does not, which would be computed anew each time."""
+    """Say whether text of that *volatility* may stand behind the block of *place*.
+
+    Text that changes with every turn may not stand in front of text that does not: the model would have to read the
+    latter anew each time.
+    """
     return volatility is not Volatility.TURN or place.prefix_stable >= BOUNDARY.prefix_stable
 
 
 SEPARATOR = "\n\n"
+NO_CEILING_BYTES = 2**31
 
 
 class ChatMessage(TypedDict):
-    """One message as the model's interface takes it."""
+    """One message in the form of the model's interface."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -77,10 +81,10 @@ class ChatMessage(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One named piece of a prompt: its canonical text and what is known about it.
+    """One named piece of a prompt.
 
-    ``budget`` is in tokens. ``why`` says where the text came from, or why it is empty or cut. ``placed`` is for blocks
-    that are not in `PLACES`.
+    ``budget`` is in tokens. ``why`` names the source of the text, or the reason why it is empty or cut. ``placed`` is
+    the place of a block that is not in `PLACES`.
     """
 
     name: str
@@ -90,7 +94,7 @@ class Block:
     why: str
     placed: Place | None = None
     weighs: int = 0
-    """What it takes of a model's window, where that was measured: in tokens as all other text is reckoned there."""
+    """Its measured share of the model's window, in tokens as we count them; 0 if it was not measured."""
 
     @property
     def place(self) -> Place:
@@ -98,7 +102,7 @@ class Block:
 
     @property
     def load(self) -> int:
-        """What it takes of `grounding.prompt_input.budgets.window_room`."""
+        """Its share of `grounding.prompt_input.budgets.window_room`."""
         return self.weighs or self.tokens
 
     @property
@@ -112,10 +116,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is sent to the model: always one system and one user message.
+    """One system and one user message for the model.
 
-    ``blocks`` stand in the order in which they are sent; unused ones (empty text) are among them.
-    ``tokens_total`` counts the user message.
+    ``blocks`` are in the order of the text, including unused ones (empty text). ``tokens_total`` counts the user
+    message.
     """
 
     blocks: tuple[Block, ...]
@@ -130,12 +134,12 @@ class Prompt:
 
     @property
     def sha256(self) -> str:
-        """Digest of the canonical bytes of the messages."""
+        """The digest of the canonical bytes of the messages."""
         return hashlib.sha256(json.dumps(self.messages, ensure_ascii=False).encode()).hexdigest()
 
     @property
     def prefix_digest(self) -> str:
-        """Digest of everything before the first block that changes with every turn."""
+        """The digest of the blocks before the first one that changes with every turn."""
         digest = hashlib.sha256()
         for block in self.blocks:
             if block.place.volatility is Volatility.TURN:
@@ -147,65 +151,57 @@ class Prompt:
         return next((block for block in self.blocks if block.name == name), None)
 
 
-# ---- draft ----
-#
-# A block before it is cut: its text in pieces, its budget, and where it came from.
-
-
-NO_CEILING_BYTES = 2**31
-NOTHING = Section()
-
-
 @dataclass(frozen=True, slots=True)
 class Two:
-    """Two sections in one block: the first may have *first_tokens*, the second what is left, and yields first.
+    """Two sections in one block: the first may have *first_tokens*, the second gets the rest, and yields first.
 
-    ``floor`` is of the second what yields to nothing: it stands there whole even where it is over the limits. Whoever
-    sets them sees to it that it is not, or gives up.
+    ``floor`` is the part of the second that yields to nothing: it is shown whole even if it exceeds the limits. The
+    caller makes sure that it does not, or refuses the turn.
     """
 
     first: Section
     second: Section
     first_tokens: int
-    floor: Section = NOTHING
+    floor: Section
 
     def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
-        """The text of both within both limits."""
+        """Return the text of both within both limits."""
         least = self.least
         if not least:
             return self._fit(tokens, max_tokens, max_bytes)
-        kept = tokens.count(least) + tokens.count(SEPARATOR)
-        text = self._fit(tokens, max_tokens, max_bytes, kept, utf8_length(least) + utf8_length(SEPARATOR))
+        reserved = tokens.count(least) + tokens.count(SEPARATOR)
+        text = self._fit(tokens, max_tokens, max_bytes, reserved, utf8_length(least) + utf8_length(SEPARATOR))
         return text if all(piece in text for piece in self.floor.pieces) else least
 
     @property
     def least(self) -> str:
-        """What always stands there."""
+        """The text that is always shown."""
         return self.floor.whole
-
-    def _fit(self, tokens: Tokens, max_tokens: int, max_bytes: int, kept_tokens: int = 0, kept_bytes: int = 0) -> str:
-        first_tokens = min(self.first_tokens, max_tokens - kept_tokens)
-        one = self.first.fit(tokens, max(first_tokens, 0), max(max_bytes - kept_bytes, 0))
-        if not one:
-            return self.second.fit(tokens, max_tokens, max_bytes)
-        left = max_tokens - tokens.count(one) - tokens.count(SEPARATOR)
-        room = max_bytes - utf8_length(one) - utf8_length(SEPARATOR)
-        while left > 0 and room > 0 and (other := self.second.fit(tokens, left, room)):
-            both = one + SEPARATOR + other
-            if tokens.fits(both, max_tokens):
-                return both
-            left -= 1  # tokens at the joint may merge or split
-        return one
 
     @property
     def whole(self) -> str:
         return SEPARATOR.join(text for text in (self.first.whole, self.second.whole) if text)
 
+    def _fit(
+        self, tokens: Tokens, max_tokens: int, max_bytes: int, reserved_tokens: int = 0, reserved_bytes: int = 0
+    ) -> str:
+        first_tokens = min(self.first_tokens, max_tokens - reserved_tokens)
+        first = self.first.fit(tokens, max(first_tokens, 0), max(max_bytes - reserved_bytes, 0))
+        if not first:
+            return self.second.fit(tokens, max_tokens, max_bytes)
+        left = max_tokens - tokens.count(first) - tokens.count(SEPARATOR)
+        room = max_bytes - utf8_length(first) - utf8_length(SEPARATOR)
+        while left > 0 and room > 0 and (second := self.second.fit(tokens, left, room)):
+            both = first + SEPARATOR + second
+            if tokens.fits(both, max_tokens):
+                return both
+            left -= 1  # tokens at the joint may merge or split
+        return first
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """``budget`` is in tokens; ``why`` says where the text came from, or why there is none; ``placed`` is for
-    blocks that are not in `grounding.prompt_input.blocks.PLACES`."""
+    """A block before it is cut. The fields are those of `Block`."""
 
     section: Section | Two
     budget: int
@@ -214,11 +210,11 @@ class Draft:
 
     @property
     def least(self) -> str:
-        """What stands there whatever else has to go."""
+        """The text that is shown whatever else has to go."""
         return self.section.least if isinstance(self.section, Two) else ""
 
     def block(self, name: str, text: str, tokens: Tokens) -> Block:
-        """The block of that *name* with what is left of the draft: *text*."""
+        """Return the block *name* with *text*, the rest of the draft after cutting."""
         return Block(name, text, tokens.count(text), self.budget, self._why(text), self.placed)
 
     def _why(self, text: str) -> str:

@@ -1,7 +1,7 @@
-"""The strict, frozen input of one turn's prompt: everything that the prompt is built from.
+"""`RunContext`: the strict, frozen input of one turn's prompt.
 
-A stored RunContext rebuilds its prompt byte for byte, so nothing here is read from a clock, a store or
-a setting while the prompt is built.
+A stored `RunContext` rebuilds its prompt byte for byte, so that no clock, store or setting is read while the prompt is
+built.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from grounding.prompt_input.blocks import PLACES, Layout, Volatility, may_follow
 from grounding.prompt_input.budgets import Budgets, Strict
 
 SelectionReason = Literal["nothing_kept", "cold", "frame", "topic", "acting", "changed", "reused", "aside"]
+CONDENSED = "condensed"
+"""The reason in a `DegradedBlock` if a block was shortened or removed to save memory."""
 
 
 class Participant(Strict):
@@ -26,14 +28,14 @@ class Participant(Strict):
 
 
 class QuotedMessage(Strict):
-    """What a message replies to."""
+    """A message to which the user's message replies."""
 
     author: str
     text: str
 
 
 class AttachedText(Strict):
-    """A file that came with the message and its text, as far as it could be read; ``note`` says what could not."""
+    """An attached file with its readable text; ``note`` says what could not be read."""
 
     name: str
     text: str = ""
@@ -41,7 +43,7 @@ class AttachedText(Strict):
 
 
 class AttachedImage(Strict):
-    """A picture that the model sees beside the prompt. Its bytes are not kept: ``sha256`` says which they were."""
+    """A picture that the model sees beside the prompt. Only the ``sha256`` of its bytes is stored."""
 
     name: str
     media_type: str
@@ -49,20 +51,20 @@ class AttachedImage(Strict):
 
 
 class Query(Strict):
-    """What was said in this turn: the messages of its batch, joined by blank lines."""
+    """The user's messages in this turn, joined by blank lines."""
 
     text: str
     begins: tuple[int, ...] = ()
-    """Where in it each message after the first begins, in characters."""
+    """The positions in ``text``, in characters, at which each message after the first begins."""
     relayed: bool = False
-    """Whether some of it was only forwarded: it is what somebody else wrote."""
+    """Whether some of it was only forwarded, and somebody else wrote it."""
     quotes: tuple[QuotedMessage, ...] = ()
     attachments: tuple[str, ...] = ()
     """Names of all attached files."""
     files: tuple[AttachedText, ...] = ()
-    """Those of them of which there is something to say."""
+    """Attached files with text or a note."""
     images: tuple[AttachedImage, ...] = ()
-    """Those of them that the model sees."""
+    """Attached pictures that the model sees."""
 
 
 class TailEntry(Strict):
@@ -72,13 +74,13 @@ class TailEntry(Strict):
     text: str
     turn_id: str
     user: str = ""
-    """``connector:user_id`` of the person; empty for the assistant, and where it is not known."""
+    """``connector:user_id`` of the person; empty for the assistant, or if unknown."""
     foreign: str = ""
     """See `grounding.transcript.entry.Entry`."""
 
 
 class ContextLine(Strict):
-    """A line of the global context under the number of this session; without content it was deleted in it.
+    """A line of the global context with its number in this session; without content, it was deleted in this session.
 
     ``marked``: it came from untrusted text, and nobody has approved it.
     """
@@ -89,19 +91,19 @@ class ContextLine(Strict):
 
 
 class SummaryInput(Strict):
-    """The context document as it stood, and up to which turn it reaches."""
+    """The text of the context document, and the number of turns that it covers."""
 
     text: str
     turns: int = Field(ge=0)
     version: int = Field(ge=0)
     newest_turn_id: str = ""
-    """The last turn that it was made of."""
+    """The last turn that it covers."""
     id: str = ""
-    """Of the document, as its store gave it."""
+    """The document's id in its store."""
 
 
 class RecalledTurn(Strict):
-    """An earlier turn of this conversation that bears on the message. ``said_on`` is a day."""
+    """An earlier turn of this conversation that is relevant to the message. ``said_on`` is a day."""
 
     turn_id: str
     said_on: str
@@ -110,7 +112,7 @@ class RecalledTurn(Strict):
 
 
 class FrameInput(Strict):
-    """How the message is gone about, and the cue that said so; see `grounding.memory.frames`."""
+    """The frame of the message and the cue that chose it; see `grounding.memory.frames`."""
 
     name: str
     description: str = ""
@@ -120,8 +122,10 @@ class FrameInput(Strict):
 
 
 class SelectedRecord(Strict):
-    """A record that was chosen for the message, at a level of detail; its type and state are words of
-    `grounding.memory.records.model`. ``made_on`` is a day, ``due`` a day or a time."""
+    """A record that was selected for the message, at a level of detail.
+
+    Its type and state are words of `grounding.memory.records.model`. ``made_on`` is a day, ``due`` a day or a time.
+    """
 
     id: str
     type: str
@@ -133,16 +137,18 @@ class SelectedRecord(Strict):
     score: float
     similarity: float
     origin: Literal["", "retrieved", "others"] = ""
-    """Whose words it is, where they are nobody's who is trusted here."""
+    """The source of its words, if it is not trusted: documents, or people other than those of this conversation."""
     verbatim: bool = False
-    """Whether it stands in every prompt, word for word, whatever else has to go."""
+    """Whether every prompt shows it word for word, whatever else has to go."""
     tokens: int = Field(ge=0)
 
 
 class Selection(Strict):
-    """How the records were come by. ``why`` is why they were chosen anew, or ``reused``, or ``aside``: none is shown,
-    as none bears on the message; ``budget`` is what they could have taken, in tokens; ``found`` how many were above
-    the relevance floor."""
+    """How the records were selected.
+
+    ``why`` is the reason for a new selection, or ``reused``, or ``aside`` if no record is relevant and none is shown.
+    ``budget`` is the records' budget in tokens, ``found`` the number of records above the relevance floor.
+    """
 
     why: SelectionReason
     found: int = Field(ge=0)
@@ -150,7 +156,7 @@ class Selection(Strict):
 
 
 class Censor(Strict):
-    """A censor that is in force: what must not be said or done. ``trigger`` is words and phrases separated by ``|``."""
+    """A censor in force, which forbids to say or do something. ``trigger`` is words and phrases separated by ``|``."""
 
     id: str
     severity: Literal["warn", "block"]
@@ -160,7 +166,7 @@ class Censor(Strict):
 
 
 class Calibration(Strict):
-    """How the decisions that were reviewed came out, next to how sure people were of them; see
+    """The outcomes of the reviewed decisions beside people's confidence in them; see
     `grounding.memory.selection.calibration`."""
 
     reviewed: int = Field(gt=0)
@@ -180,8 +186,8 @@ class Passage(Strict):
 
 
 class SessionInput(Strict):
-    """The run of turns without a long pause that the turn belongs to. ``id`` is the turn id of its first turn,
-    ``began_on`` a day, ``turns`` how many came before this one."""
+    """The session of the turn. ``id`` is the id of its first turn, ``began_on`` a day, ``turns`` the number of turns
+    before this one."""
 
     id: str
     began_on: str
@@ -189,16 +195,19 @@ class SessionInput(Strict):
 
 
 class CodexFile(Strict):
-    """One piece of material."""
+    """One file of material."""
 
     path: str
     text: str
 
 
 class CodexInput(Strict):
-    """Material that an admin attached. ``tokens`` is what all of it takes when it is given whole, ``limit`` what it
-    may take then, and ``weight`` what it takes of the model's window, in tokens of the model's own; ``why`` is what
-    decided between the two. What may not be read for whoever asks is withheld: neither shown nor searched."""
+    """Material that an admin attached.
+
+    ``tokens`` is its size if it is given whole, ``limit`` the limit for that, and ``weight`` its share of the model's
+    window in the model's own tokens. ``why`` is the reason for the ``mode``. Material that the users may not read is
+    withheld: neither shown nor searched.
+    """
 
     mode: Literal["whole", "search", "withheld"]
     why: str
@@ -206,15 +215,15 @@ class CodexInput(Strict):
     weight: int = Field(ge=0)
     limit: int = Field(ge=0)
     count: int = Field(ge=0)
-    """How many files there are."""
+    """The number of files."""
     files: tuple[CodexFile, ...] = ()
-    """By path; none where they are searched instead."""
+    """By path; empty if they are searched instead."""
     retrieved: int = Field(default=0, ge=0)
-    """How many of the turn's passages are of this material."""
+    """The number of the turn's passages from this material."""
 
 
 class Device(Strict):
-    """A GPU's memory in MiB, and whether it is slowed down."""
+    """A graphics card: its memory in MiB, and whether it is slowed down."""
 
     name: str
     total_mib: int = Field(ge=0)
@@ -224,47 +233,47 @@ class Device(Strict):
 
 
 class Link(Strict):
-    """What the runtime depends on, and how it is reached: ``state`` is a word of `connectors.connector.State`."""
+    """A connection of the runtime. ``state`` is a word of `connectors.connector.State`."""
 
     name: str
     state: str
 
 
 class EnvironmentInput(Strict):
-    """The machine as it was when the session began, or when it last changed in a way that matters."""
+    """The machine at the beginning of the session, or at its last important change."""
 
     devices: tuple[Device, ...] = ()
     note: str = ""
-    """Why there are no devices, in a word or two."""
+    """The reason if there are no devices, in a word or two."""
     links: tuple[Link, ...] = ()
     power: Literal["", "mains", "battery"] = ""
     low_power: bool = False
 
 
 class ModelMemory(Strict):
-    """What the attention cache of a model on this machine takes, and what there is for it; see
+    """The size of the attention cache of a model on this machine, and the memory for it; see
     `grounding.prompt.memory_budget`."""
 
     bytes_per_token: int = Field(gt=0)
     free_mib: int = Field(ge=0)
     buffer_mib: int = Field(ge=0)
-    """What is to stay free of that."""
+    """The part of it that must stay free."""
     reserved_tokens: int = Field(default=0, ge=0)
-    """Tokens for which the model's server has set memory aside already."""
+    """Tokens for which the model's server has already reserved memory."""
     where: Literal["gpu", "ram"]
     source: Literal["gguf", "ollama", "settings"]
-    """Whose description of the model it is."""
+    """The source of the model's description."""
 
 
 class SigilInput(Strict):
-    """The set of permissions that holds in the turn. The prompt mentions it; code enforces it."""
+    """The permissions of the turn. The prompt mentions them; code enforces them."""
 
     name: str
     scopes: tuple[str, ...] = ()
 
 
 class Trace(Strict):
-    """An exchange that people marked as good. ``marked_on`` is a day, ``good`` how many did."""
+    """An exchange that people marked as good. ``marked_on`` is a day, ``good`` the number of people."""
 
     turn_id: str
     asked: str
@@ -272,18 +281,18 @@ class Trace(Strict):
     marked_on: str
     good: int = Field(gt=0)
     score: float = 0.0
-    """Likeness to the message; 0 for those that stand whatever is asked."""
+    """Similarity to the message; 0 for the standing ones."""
     foreign: Literal["", "retrieved", "others"] = ""
-    """Whose words the answer was made of, where they are nobody's who asked."""
+    """The source of the answer's words, if they come from others than the people who asked."""
     shared: bool = False
-    """Whether it is the workspace's, so that anybody may have asked."""
+    """Whether it belongs to the workspace, so that anybody may have asked."""
 
 
 class Injected(Strict):
-    """Text that a formatter made (see `grounding.prompt.formatters`): a block of its own in *message* behind the block
-    *place*, or, where *place* is its name too, what that block says. ``source`` is the distribution it came from.
+    """Text of a formatter (see `grounding.prompt.formatters`): a block of its own in *message* behind the block
+    *place*, or, if *place* is also its name, a rendering of that block. ``source`` is the formatter's distribution.
 
-    ValueError where that cannot be: text that changes with every turn in front of what does not.
+    Raises ValueError if text that changes with every turn would be in front of text that does not.
     """
 
     name: str
@@ -304,22 +313,18 @@ class Injected(Strict):
         return self
 
 
-CONDENSED = "condensed"
-"""Why a block is missing, or is less than it was, that was taken out to save memory."""
-
-
 class DegradedBlock(Strict):
-    """A block that could not be had, and why, in a word or two."""
+    """A block that is missing or incomplete, and the reason, in a word or two."""
 
     block: str
     why: str
 
 
 class RunContext(Strict):
-    """All that one prompt is built from."""
+    """The whole input of one prompt."""
 
     v: Literal[1] = 1
-    """Version of this form; a stored one of another version is refused."""
+    """The version of this format; a stored context of another version is refused."""
     turn_id: str
     workspace_id: str
     context_id: str
@@ -327,8 +332,8 @@ class RunContext(Strict):
     external_id: str
     direct: bool
     audience: str | None = None
-    """Who reads the answer, as in `connectors.message.Scope`, empty for the workspace; None where an earlier version
-    kept it: see `audience_of`."""
+    """The readers of the answer, as in `connectors.message.Scope`; empty for the workspace, None if an earlier version
+    stored the context: see `audience_of`."""
     authors: tuple[Participant, ...]
     identity: str
     identity_versions: tuple[str, ...] = ()
@@ -339,7 +344,7 @@ class RunContext(Strict):
     wants_history: bool
     wants_documents: bool
     global_context: tuple[ContextLine, ...] | None = None
-    """None where it could not be had."""
+    """None if it could not be read."""
     summary: SummaryInput | None = None
     tail: tuple[TailEntry, ...] = ()
     recalled: tuple[RecalledTurn, ...] = ()
@@ -347,7 +352,7 @@ class RunContext(Strict):
     records: tuple[SelectedRecord, ...] = ()
     """The best first."""
     selection: Selection | None = None
-    """None where no records were looked for."""
+    """None if no records were looked for."""
     censors: tuple[Censor, ...] = ()
     calibration: Calibration | None = None
     passages: tuple[Passage, ...] = ()
@@ -355,7 +360,7 @@ class RunContext(Strict):
     codex: CodexInput | None = None
     environment: EnvironmentInput | None = None
     memory: ModelMemory | None = None
-    """None where the model runs elsewhere, or nothing is known of it."""
+    """None if the model runs elsewhere, or its size is unknown."""
     sigil: SigilInput | None = None
     karma_floor: tuple[Trace, ...] = ()
     """The same throughout a session."""
@@ -364,27 +369,30 @@ class RunContext(Strict):
     today: str = ""
     """A day, as 2026-11-22."""
     deltas: tuple[str, ...] = ()
-    """What changed since the session's snapshot, a line each."""
+    """Changes since the session's snapshot, a line each."""
     injected: tuple[Injected, ...] = ()
-    """What formatters made."""
+    """The texts of formatters."""
     hint: str = ""
     degraded: tuple[DegradedBlock, ...] = ()
     layout: Layout = "user_first"
     tools: tuple[str, ...] = ()
-    """Names of the tools that the model is offered beside the prompt."""
+    """The names of the tools that the model may call."""
     budgets: Budgets
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
-        names = [one.name for one in self.injected]
+        names = [block.name for block in self.injected]
         if len({*names}) != len(names):
             raise ValueError("two formatters made one block")
         return self
 
 
 def audience_of(context: RunContext) -> str | None:
-    """Who reads the answer, as in `connectors.message.Scope`. Where an earlier version kept the turn it is the one
-    person of a direct message, else the place: nothing says that it was public."""
+    """Return the readers of the answer, as in `connectors.message.Scope`.
+
+    If an earlier version stored the context, they are the one person of a direct message, else those of the place,
+    which may have been private.
+    """
     if context.audience is not None:
         return context.audience or None
     users = {author.user for author in context.authors}

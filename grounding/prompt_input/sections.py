@@ -1,4 +1,8 @@
-"""A block's text while it is being cut: pieces between a head and a foot, given up one by one."""
+"""The text of a block while it is being cut (`Section`), and escaping of text from outside.
+
+Escaping has three levels: `neutral` for the user's own message, `as_data` for text inside a delimited block, and
+`as_excerpt` for text below a label.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Literal
 from grounding.prompt_input.tokens import ELLIPSIS, Tokens, clip, utf8_length
 
 _MIN_CUT_TOKENS = 12
-"""A piece is not cut to less than this: a few words of a passage help nobody."""
+"""A piece is not cut to fewer tokens: a few words of a passage help nobody."""
 
 _INVISIBLE = (0xAD, 0x180E, 0x200B, 0x200E, 0x200F, 0xFEFF, *range(0x2060, 0x2065), *range(0xE0000, 0xE0080))
 _REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -23,8 +27,8 @@ _CONTROLS: dict[int, str | None] = {
 _CHANGED = re.compile(
     "[" + "".join(re.escape(chr(code)) for code in _CONTROLS if 0x0A < code <= 0xFFFF or code < 9) + "]"
 )
-"""A character of the basic plane that is not left as it is. Looking for one is much cheaper than translating a text
-that has none; with characters of other planes in the same set it would not be."""
+"""The characters of the basic plane that are replaced. Searching for one is much cheaper than translating a text that
+has none; with characters of other planes in the same set it would not be."""
 _TAGS = re.compile("[\U000e0000-\U000e007f]")
 _DELIMITERS = (
     "conversation_summary",
@@ -44,7 +48,7 @@ _DELIMITERS = (
     "instructions",
 )
 _OUR_SPEAKERS = ("assistant", "system", "developer", "agentruntime")
-# Possessive: who writes a bracket and a thousand blanks would else have each of them tried with each other.
+# Possessive quantifiers: otherwise a bracket and a thousand blanks would take quadratic time.
 _OUR_TAG = re.compile(r"<(?=\s*+/?+\s*+(?:" + "|".join(map(re.escape, _DELIMITERS)) + r")\b)", re.IGNORECASE)
 _TEMPLATE_TOKEN = re.compile(
     r"<(?=[|｜])|(?<=[|｜])>|<(?=<\s*/?SYS)|<(?=/?(?:s|bos|eos|pad|unk|(?:start|end)_of_turn)>)"
@@ -56,10 +60,10 @@ _LIKE_A_LABEL = re.compile(r"›|\.(?:md|txt)\b|\d{4}-\d\d-\d\d", re.IGNORECASE)
 
 
 def neutral(text: str) -> str:
-    """*text* without control and invisible characters, and without what a chat template could take for its own.
+    """Return *text* without control and invisible characters and without the tokens of chat templates.
 
-    Tokens such as ``<|im_start|>`` get another bracket, so that no text can open a message of its own. The
-    bracket is never just taken out: what is left and right of it could then become a token.
+    Tokens such as ``<|im_start|>`` get another bracket, so that no text can open a message of its own. The bracket is
+    replaced and not removed, because the text around it could then become a token.
     """
     if _CHANGED.search(text) or (not text.isascii() and _TAGS.search(text)):
         text = text.translate(_CONTROLS)
@@ -69,13 +73,13 @@ def neutral(text: str) -> str:
 
 
 def as_data(text: str) -> str:
-    """*text* as evidence inside a delimited block: `neutral`, and unable to close or open a delimiter."""
+    """Return *text* for the inside of a delimited block: `neutral`, and unable to close or open a delimiter."""
     text = neutral(text)
     return _OUR_TAG.sub("&lt;", text) if "<" in text else text
 
 
 def as_excerpt(text: str) -> str:
-    """`as_data` in which no line begins like the label of another excerpt; its brackets become round."""
+    """Return `as_data` of *text*, with round brackets on lines that begin like the label of another excerpt."""
     text = as_data(text)
     return _BRACKETED.sub(_unlabelled, text) if "[" in text else text
 
@@ -85,14 +89,14 @@ def _unlabelled(match: re.Match[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """A name from outside as data on one line."""
+    """Return *text*, such as a name from outside, as data on one line."""
     return " ".join(as_data(text).split())
 
 
 def speaker(name: str, otherwise: str = "user") -> str:
-    """How a person called *name* is shown before their words; *otherwise* where they have no name.
+    """Return *name* as it is shown before a person's words; *otherwise* if it is empty.
 
-    People choose their names: none ends before the colon that we put there, and none is the assistant's.
+    People choose their names, so colons are removed, and a name like the assistant's is marked.
     """
     shown = one_line(name).replace(":", " ").strip()
     letters = "".join(filter(str.isalpha, unicodedata.normalize("NFKC", shown).casefold()))
@@ -100,19 +104,19 @@ def speaker(name: str, otherwise: str = "user") -> str:
 
 
 def spoken(by: str, text: str) -> str:
-    """What *by* (see `speaker`) said. Further lines are indented, so that none poses as another speaker's."""
+    """Return *text* after its speaker *by* (see `speaker`). Further lines are indented, so that none can pass for
+    another speaker's."""
     return f"{by}: " + "\n  ".join(text.splitlines())
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A block in the making.
+    """Pieces of text between a head and a foot, given up one by one.
 
-    ``pieces`` stand in the order in which they are shown; ``keep`` lists their indices, the one to be
-    kept longest first (default: the order shown). ``cut`` says whether the first piece that does not fit
-    whole may be cut: always, only where it is the only one, or never. Without a piece left the section
-    is empty: head and foot go too. Where there are *labels*, one for each piece, a piece stands below its own, which
-    is shown once for pieces that follow each other.
+    ``pieces`` are in the order of display; ``keep`` lists their indices, the one to keep longest first (default: the
+    order of display). ``cut`` says whether the first piece that does not fit whole may be cut: always, only if it is
+    the only one, or never. Without a piece the section is empty, without head and foot. ``labels``, if any, has one for
+    each piece, shown above it, once for consecutive pieces with the same label.
     """
 
     head: str = ""
@@ -124,7 +128,7 @@ class Section:
     labels: tuple[str, ...] = ()
 
     def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
-        """The text of as many pieces as stay within both limits; empty where none does."""
+        """Return the text of as many pieces as fit both limits; empty if none does."""
 
         def fits(text: str) -> bool:
             return tokens.fits(text, max_tokens) and utf8_length(text) <= max_bytes
@@ -147,7 +151,7 @@ class Section:
 
     @property
     def whole(self) -> str:
-        """The text of all pieces, uncut; empty where there is none."""
+        """The text of all pieces, uncut; empty if there are none."""
         if not self.pieces:
             return ""
         if self.labels:
@@ -160,7 +164,7 @@ class Section:
         return self.joint.join(self._labelled(dict(enumerate(self.pieces))))
 
     def _greedily(self, order: tuple[int, ...], tokens: Tokens, max_tokens: int) -> list[int]:
-        """The first pieces of *order* whose own tokens sum up to the limit: near enough to start from."""
+        """Return the first pieces of *order* whose own tokens sum up to the limit: a close first guess."""
         used = tokens.count(self.head) + tokens.count(self.foot)
         joint = tokens.count(self.joint)
         kept: list[int] = []
@@ -185,8 +189,8 @@ class Section:
             over = utf8_length(text) - max_bytes
             if over <= 0 and tokens.fits(text, max_tokens):
                 return part
-            # Tokens at the joints may merge or split. Where the bytes are too many fewer tokens may change nothing for
-            # long: a token is up to a hundred bytes, and each try counts all of a text.
+            # Tokens at the joints may merge or split. If there are too many bytes, reduce those: one token fewer may
+            # change nothing, and each try counts the whole text.
             room_tokens, room_bytes = (room_tokens, room_bytes - over) if over > 0 else (room_tokens - 1, room_bytes)
         return ""
 
@@ -207,5 +211,5 @@ class Section:
 
 
 def keep_newest(pieces: Sequence[str]) -> tuple[int, ...]:
-    """The order of keeping in which the last pieces stay longest."""
+    """Return the order of keeping in which the last pieces stay longest."""
     return tuple(range(len(pieces) - 1, -1, -1))
