@@ -1,4 +1,4 @@
-"""Events, their redaction, the event stream, and Prometheus metrics."""
+"""Events without text and secrets (`events.configure`, `about`), their stream in Redis, and Prometheus `Metrics`."""
 
 from runtime.observability.events import COLOURS, about, folded, readable
 from runtime.observability.metrics import CONTENT_TYPE, Gauge, Metrics

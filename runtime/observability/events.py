@@ -1,9 +1,8 @@
-"""One structured event for each thing that happened: standard output, and a stream that can be read.
+"""Writes structured events to standard output and to a stream.
 
-`configure` sets structlog up; after it ``structlog.get_logger().info("event.name", field=…)`` anywhere
-is one line of JSON, without message text, prompts and secrets, and an entry in Redis (see
-`runtime.observability.stream`). Every event has ``event``, ``level`` and ``timestamp``, and where they are
-known `CONTEXT_FIELDS`, which `about` binds for all that happens inside it.
+After `configure`, ``structlog.get_logger().info("event.name", field=…)`` anywhere becomes one line of JSON without
+message text, prompts and secrets, and an entry in Redis (see `runtime.observability.stream`). Every event has
+``event``, ``level`` and ``timestamp``, and the `CONTEXT_FIELDS` that `about` binds, if they are known.
 """
 
 from __future__ import annotations
@@ -14,26 +13,25 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from contextvars import ContextVar, Token
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import PurePath
-from types import MappingProxyType, TracebackType
 from typing import IO, Any, Literal
 
 import click
 import structlog
+from structlog.contextvars import bound_contextvars, get_contextvars
 
 from runtime.observability.redaction import Redaction
 
 CONTEXT_FIELDS = ("workspace_id", "context_id", "connector", "turn_id")
-_CONTEXT_FIELDS = frozenset(CONTEXT_FIELDS)
 _LEADING = ("event", "level", "timestamp", *CONTEXT_FIELDS)
 _DIGEST_CHARACTERS = 12
 _NAME_COLUMNS = 20
 _LAST = ("why", "detail")
 _UNITS = {"ms": "ms", "seconds": "s", "usd": "USD"}
-_MATTER = {
+_SHOWN_FIELDS = {
     "connector.state": ("state",),
     "directive.changed": ("kind", "name", "version", "author", "cleared"),
     "grounding.assembled": ("strategy", "reason", "tokens_total", "degraded", "duration_ms"),
@@ -43,20 +41,18 @@ _MATTER = {
     "reply.delivered": ("kind",),
     "turn.answered": ("model", "tokens_prompt", "tokens_completion", "cost_usd", "latency_ms", "degraded", "turn_id"),
 }
-"""What people see of the most frequent events, which have many fields; of others, and of warnings, they see all."""
+"""The fields that people see of the most frequent events. Of all others, and of warnings, they see all fields."""
 COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
-"""Of lines for people, by level."""
+"""The colours of lines for people, by level."""
 _LINE = json.JSONEncoder(separators=(", ", ": "), allow_nan=False)
-_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
-"""What `about` says of events here. One mapping for all its fields, never changed: set, merged and put back at once."""
 
 Event = dict[str, Any]
 Keep = Callable[[Event, str], None]
-"""Is given each event, and the same as one line of JSON."""
+"""Gets each event, and its line of JSON."""
 Format = Literal["json", "console"]
 
-# These see what people write, and put it into their log lines.
-_SEES_TEXT = frozenset(
+# These libraries put what people write into their log lines.
+_LOGS_TEXT = frozenset(
     {"LiteLLM", "aiogram", "aiohttp", "discord", "httpcore", "httpx", "litellm", "mcp", "openai", "slack_bolt"}
     | {"slack_sdk", "uvicorn", "websockets"}
 )
@@ -79,15 +75,12 @@ def configure(
 ) -> None:
     """Send events to *output* (standard output by default) and to *keep*.
 
-    *silent* prints none, for commands whose output is for people; *keep* gets them all the same. Logging
-    of libraries comes out as the event ``library.log``, from WARNING on. May be called again.
+    *silent* prints none, for commands whose output is for people; *keep* still gets them. What libraries log from
+    WARNING on becomes the event ``library.log``. May be called again.
     """
     printer = None if silent else _Printer(sys.stdout if output is None else output, log_format)
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            _Finish(redaction, keep, printer),
-        ],
+        processors=[structlog.processors.add_log_level, _Finish(redaction, keep, printer)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.ReturnLoggerFactory(),
         cache_logger_on_first_use=False,
@@ -100,27 +93,16 @@ def configure(
     logging.captureWarnings(True)
 
 
-class about:  # noqa: N801 - a block, as `contextlib.suppress` is
-    """Every event inside the block carries *fields* (names of `CONTEXT_FIELDS`), unless it has another value itself.
+@contextmanager
+def about(**fields: str) -> Iterator[None]:
+    """Give every event inside the block *fields* (names of `CONTEXT_FIELDS`), unless it has another value itself.
 
     Raises `ValueError` for any other name.
     """
-
-    __slots__ = ("_before", "_fields")
-
-    def __init__(self, **fields: str) -> None:
-        unknown = fields.keys() - _CONTEXT_FIELDS
-        if unknown:
-            raise ValueError(f"not fields of every event: {', '.join(sorted(unknown))}")
-        self._fields = fields
-        self._before: Token[Mapping[str, str]] | None = None
-
-    def __enter__(self) -> None:
-        self._before = _ABOUT.set({**_ABOUT.get(), **self._fields})
-
-    def __exit__(self, *_: object) -> None:
-        assert self._before is not None
-        _ABOUT.reset(self._before)
+    if unknown := fields.keys() - set(CONTEXT_FIELDS):
+        raise ValueError(f"not fields of every event: {', '.join(sorted(unknown))}")
+    with bound_contextvars(**fields):
+        yield
 
 
 class _Finish:
@@ -134,8 +116,8 @@ class _Finish:
     def __call__(self, _logger: object, _method: str, fields: MutableMapping[str, Any]) -> Event:
         failure = _failure(fields.pop("exc_info", None))
         fields.pop("stack_info", None)
-        told = self._redaction.clean({**_ABOUT.get(), **fields, **failure})
-        event, line = _written(ordered(told, datetime.now(UTC)))
+        cleaned = self._redaction.clean({**get_contextvars(), **fields, **failure})
+        event, line = _encode(ordered(cleaned, datetime.now(UTC)))
         if self._keep is not None:
             self._keep(event, line)
         if self._printer is not None:
@@ -154,9 +136,7 @@ class _Printer:
             self._output.write((self._readable(event) if self._for_people else line) + "\n")
             self._output.flush()
         except (OSError, ValueError):
-            # Nobody reads (any more): the reader went away or the file is closed. What happens here must
-            # not fail for that, and there is no other place to say so.
-            return
+            return  # the reader went away or the file is closed: no reason to fail, and no place to say so
 
     def _readable(self, event: Event) -> str:
         if not self._is_terminal:
@@ -167,7 +147,7 @@ class _Printer:
 
 
 class _LibraryHandler(logging.Handler):
-    """Routes the standard library's logging into events."""
+    """Turns what libraries log into events."""
 
     def emit(self, record: logging.LogRecord) -> None:
         root = record.name.partition(".")[0]
@@ -184,37 +164,37 @@ class _LibraryHandler(logging.Handler):
 
 
 def _library_why(record: logging.LogRecord, root: str) -> str:
-    if root in _SEES_TEXT and not record.args:
-        return ""  # its words may be filled in already
+    if root in _LOGS_TEXT and not record.args:
+        return ""  # the values may be filled in already
     try:
-        message = str(record.msg) % _countable(record.args) if root in _SEES_TEXT else record.getMessage()
+        message = str(record.msg) % _without_text(record.args) if root in _LOGS_TEXT else record.getMessage()
     except (TypeError, ValueError):  # the library's template and arguments do not fit
         message = str(record.msg)
-    # What follows the first line is dumps: tasks, requests, values.
+    # The lines after the first are dumps of tasks, requests and values.
     return message.partition("\n")[0][:_MAX_WHY_CHARACTERS]
 
 
-def _countable(args: object) -> Any:
-    """What a line is filled in with, of which nobody can have written anything: numbers and the classes of errors stay,
-    everything else is left out."""
+def _without_text(args: object) -> Any:
+    """Return *args* of a log line with only those values that no person can have written: numbers and the classes of
+    errors."""
     if isinstance(args, tuple):
-        return tuple(_countable(one) for one in args)
+        return tuple(_without_text(value) for value in args)
     if isinstance(args, Mapping):
-        return {name: _countable(one) for name, one in args.items()}
+        return {name: _without_text(value) for name, value in args.items()}
     if isinstance(args, BaseException):
         return type(args).__name__
     return args if isinstance(args, int | float) else "…"
 
 
 def ordered(fields: Event, now: datetime) -> Event:
-    """*fields* with the ones of every event first, and *now* (RFC 3339, UTC) as ``timestamp``."""
+    """Return *fields* with those of every event first, and *now* (RFC 3339, UTC) as ``timestamp``."""
     timestamp = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     known = {**fields, "timestamp": timestamp}
     return {**{name: known[name] for name in _LEADING if name in known}, **known}
 
 
-def _written(event: Event) -> tuple[Event, str]:
-    """*event* and its line: of one that cannot be written only what every event has."""
+def _encode(event: Event) -> tuple[Event, str]:
+    """Return *event* and its line; if it cannot be written, only the fields of every event."""
     try:
         return event, json_line(event)
     except ValueError:  # a number of thousands of digits
@@ -223,44 +203,43 @@ def _written(event: Event) -> tuple[Event, str]:
 
 
 def json_line(event: Event) -> str:
-    """*event* as one line of plain ASCII, so that no value can break the line or the terminal."""
+    """Return *event* as one line of plain ASCII, so that no value can break the line or the terminal."""
     return _LINE.encode(event)
 
 
 def readable(event: Event) -> str:
-    """*event* on one line for people: time, name, place, then the fields that matter; nothing that a terminal obeys.
-    Pure."""
-    place = "/".join(_value(str(event[each])) for each in ("workspace_id", "context_id") if event.get(each))
+    """Return *event* on one line for people: time, name, place, fields; without terminal control characters."""
+    place = "/".join(_value(str(event[field])) for field in ("workspace_id", "context_id") if event.get(field))
     place = place or str(event.get("connector", ""))
     level, name = str(event.get("level", "")), str(event.get("event", ""))
-    said = (_said(each, event[each]) for each in _shown(event, name, is_calm=level not in COLOURS))
-    fields = ", ".join(one for one in said if one)
-    why = ": ".join(_value(event[each]) for each in _LAST if event.get(each))
+    texts = (_field_text(field, event[field]) for field in _shown_fields(event, name, is_calm=level not in COLOURS))
+    fields = ", ".join(text for text in texts if text)
+    why = ": ".join(_value(event[field]) for field in _LAST if event.get(field))
     parts = [
         str(event.get("timestamp", ""))[11:19],
         f"{level.upper()} {name}" if level in COLOURS else name.ljust(_NAME_COLUMNS),
         place,
-        ": ".join(one for one in (fields, why) if one),
+        ": ".join(text for text in (fields, why) if text),
     ]
     return "  ".join(part for part in parts if part).rstrip()
 
 
 def folded(text: str, columns: int) -> str:
-    """A line of `readable` on lines of at most *columns*, broken between words, the further ones indented."""
+    """Return a line of `readable` broken between words into lines of at most *columns*, all but the first indented."""
     return textwrap.fill(
         text, max(columns, 40), subsequent_indent=" " * 10, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _shown(event: Event, name: str, *, is_calm: bool) -> Iterable[str]:
-    if is_calm and name in _MATTER:
-        return [each for each in _MATTER[name] if event.get(each) is not False and each in event]
-    further = [each for each in event if each not in (*_LEADING, *_LAST)]
-    return further if is_calm or "turn_id" not in event else [*further, "turn_id"]
+def _shown_fields(event: Event, name: str, *, is_calm: bool) -> Iterable[str]:
+    if is_calm and name in _SHOWN_FIELDS:
+        return [field for field in _SHOWN_FIELDS[name] if event.get(field) is not False and field in event]
+    others = [field for field in event if field not in (*_LEADING, *_LAST)]
+    return others if is_calm or "turn_id" not in event else [*others, "turn_id"]
 
 
-def _said(name: str, value: Any) -> str:
-    """A field in words; empty where it says nothing."""
+def _field_text(name: str, value: Any) -> str:
+    """Return a field in words; "" if it has no value."""
     if value is None or value in ("", [], {}):
         return ""
     word, _, unit = name.rpartition("_")
@@ -289,11 +268,8 @@ def _value(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
-
-
 def _failure(exc_info: object) -> Event:
-    """``error`` (the classes) and ``frames`` of an exception: never its text, which may quote anything."""
+    """Return ``error`` (the classes) and ``frames`` of an exception, never its text, which may quote anything."""
     if exc_info is True:
         exc_info = sys.exc_info()
     error = exc_info if isinstance(exc_info, BaseException) else None

@@ -1,4 +1,4 @@
-"""Keeps what people say, and what nobody may see, out of events. Pure, but for the set of secrets."""
+"""Keeps what people say, and secrets, out of events."""
 
 from __future__ import annotations
 
@@ -19,14 +19,11 @@ MASK = "**********"
 SHORTEST_SECRET = 4
 """Shorter values are not masked: they would hit ordinary words."""
 PLACEHOLDERS = frozenset({"none", "null", "empty", "dummy", "unused", "no-key", "not-needed", "sk-none"})
-"""What people write where a server wants no key: nobody's secret, and words that events need."""
+"""What people write as the key of a server that needs none: no secrets, and words that events need."""
 MAX_STRING_CHARACTERS = 2000
 MAX_DEPTH = 6
-MOST_NAMES = 1000
-"""Names of fields that are looked at once only. Ours are fewer; what libraries put into events has any number."""
-_PLAIN = frozenset({int, bool, type(None)})
 
-_SAID = (
+_TEXTS = (
     "text",
     "prompt",
     "content",
@@ -41,11 +38,11 @@ _SAID = (
     "transcript",
     "notice",
 )
-_DOORS = ("token", "secret", "api_key", "password", "authorization", "credentials", "cookie", "code")
-FORBIDDEN_KEYS = frozenset((*_SAID, *_DOORS))
-"""Names that carry what people say, what the model is told, or what opens a door."""
+_CREDENTIALS = ("token", "secret", "api_key", "password", "authorization", "credentials", "cookie", "code")
+FORBIDDEN_KEYS = frozenset((*_TEXTS, *_CREDENTIALS))
+"""Names of fields with what people say, what the model reads or writes, or credentials."""
 _FORBIDDEN_ENDINGS = ("_text", "_prompt", "_content", "_secret", "_api_key", "_password", "_bearer", "_token")
-_COUNTS = "tokens_"  # numbers, such as tokens_prompt
+_COUNTS = "tokens_"  # begins the names of numbers, such as tokens_prompt
 
 
 class Redaction:
@@ -53,14 +50,12 @@ class Redaction:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: tuple[str, ...] = ()
-        self._names: dict[str, str] = {}
-        """Names of fields that may be told, as they are told."""
         for secret in secrets:
             self.add(secret)
 
     @classmethod
     def of(cls, settings: Settings) -> Redaction:
-        """One that knows the secrets of *settings*, and the passwords inside of URLs there."""
+        """Build one that knows the secrets of *settings* and the passwords in its URLs."""
         redaction = cls()
         for name in SECRETS:
             value = getattr(settings, name)
@@ -74,21 +69,20 @@ class Redaction:
         return redaction
 
     def add_password_of(self, url: str) -> None:
-        """Mask the password in *url*, as it stands there and as clients send it."""
+        """Mask the password in *url*, as it is written there and as clients send it."""
         password = _password(url)
         self.add(password)
         self.add(unquote(password))
 
     def add(self, secret: str) -> None:
-        """Mask *secret* from now on, as it is and as it stands in a URL."""
+        """Mask *secret* from now on, as it is and as it is written in a URL."""
         if len(secret) >= SHORTEST_SECRET and secret.lower() not in PLACEHOLDERS:
             known = {*self._secrets, secret, quote(secret, safe="")}
-            # The longest first, lest a part of one hides the rest of it.
+            # The longest first: masking a part of a secret would leave the rest of it readable.
             self._secrets = tuple(sorted(known, key=lambda value: (-len(value), value)))
-            self._names = {}
 
     def clean(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """*fields* as JSON values; the names that were taken out are listed under ``redacted``."""
+        """Return *fields* as JSON values; ``redacted`` lists the names that were left out."""
         dropped: list[str] = []
         cleaned = self._mapping(fields, dropped, 0)
         if dropped:
@@ -96,7 +90,7 @@ class Redaction:
         return cleaned
 
     def mask(self, text: str) -> str:
-        """*text* with every known secret masked."""
+        """Return *text* with every known secret masked."""
         for secret in self._secrets:
             if secret in text:
                 text = text.replace(secret, MASK)
@@ -105,19 +99,11 @@ class Redaction:
     def _mapping(self, fields: Mapping[Any, Any], dropped: list[str], depth: int) -> dict[str, Any]:
         cleaned = {}
         for key, value in fields.items():
-            known = self._names.get(key) if type(key) is str else None
-            if known is None:
-                known = self.mask(str(key))
-                if _is_forbidden(known):
-                    dropped.append(known)
-                    continue
-                if type(key) is str and len(self._names) < MOST_NAMES:
-                    self._names[key] = known
-            kind = type(value)
-            if kind in _PLAIN:
-                cleaned[known] = value
-            else:  # most others are words
-                cleaned[known] = self._string(value) if kind is str else self._value(value, dropped, depth)
+            name = self.mask(str(key))
+            if _is_forbidden(name):
+                dropped.append(name)
+            else:
+                cleaned[name] = self._value(value, dropped, depth)
         return cleaned
 
     def _value(self, value: Any, dropped: list[str], depth: int) -> Any:
@@ -142,13 +128,10 @@ class Redaction:
             return self._mapping(value, dropped, depth + 1)
         if isinstance(value, list | tuple | set | frozenset):
             return [self._value(item, dropped, depth + 1) for item in value]
-        # Its repr might show anything.
-        return f"<{type(value).__name__}>"
+        return f"<{type(value).__name__}>"  # its repr might show anything
 
     def _string(self, value: str) -> str:
-        for secret in self._secrets:
-            if secret in value:
-                value = value.replace(secret, MASK)
+        value = self.mask(value)
         return value if len(value) <= MAX_STRING_CHARACTERS else value[:MAX_STRING_CHARACTERS] + "…"
 
 

@@ -1,7 +1,7 @@
-"""The events of all processes in one Redis stream, from which they are read back, live or not.
+"""Stores the events of all processes in one Redis stream, and reads them back, also as they arrive.
 
-Key (owner ``events``): ``ar:events:{events}:stream``, capped at about `STREAM_LENGTH`; an entry has the
-format's version ``v`` and the event as JSON, ``e``.
+Key (owner ``events``): ``ar:events:{events}:stream``, capped at about `STREAM_LENGTH` entries. An entry has the version
+of its format, ``v``, and the event as JSON, ``e``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import json
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +43,8 @@ log = structlog.get_logger()
 class EventStream:
     """Takes events at once, from any thread, and writes them to Redis when it can.
 
-    Before Redis is open and while it is away they wait, *capacity* of them; then the oldest are dropped
-    and counted. An event is written at least once: twice where Redis took it and could not say so.
+    Before Redis is open and while it is away at most *capacity* events wait; then the oldest are dropped and counted.
+    An event is written at least once: twice if Redis stored it and the answer was lost.
     """
 
     def __init__(self, capacity: int = QUEUE_LENGTH) -> None:
@@ -54,26 +54,26 @@ class EventStream:
         self._thread = 0
         self._wake = asyncio.Event()
         self.dropped = 0
-        """How many events were dropped since the process started."""
+        """The events dropped since the process started."""
 
     def put(self, line: str) -> None:
-        """Keep an event, as JSON, for writing. Never waits, never raises."""
+        """Add an event, as JSON, to those to be written. Never waits, never raises."""
         self._waiting.append(line)
         if len(self._waiting) > self._capacity:
-            with suppress(IndexError):  # written in this very moment
+            with suppress(IndexError):  # `flush` has just taken it
                 self._waiting.popleft()
                 self.dropped += 1
         loop = self._loop
         if loop is not None and threading.get_ident() == self._thread:
             self._wake.set()
         elif loop is not None and not self._wake.is_set():
-            with suppress(RuntimeError):  # the loop was closed: there is nobody to wake
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._wake.set)
 
     async def run(self, redis: Redis) -> None:
-        """Write what comes until cancelled; then what is left, if Redis takes it in a few seconds."""
+        """Write events until cancelled; then the rest, if Redis takes it within `_LAST_FLUSH_SECONDS`."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._wake.set()  # for what came before
+        self._wake.set()  # for the events before
         reported = self.dropped
         try:
             while True:
@@ -91,12 +91,12 @@ class EventStream:
                     reported = self.dropped
         finally:
             self._loop = None
-            with suppress(StoreUnavailable, TimeoutError):  # they were printed, too
+            with suppress(StoreUnavailable, TimeoutError):  # they were also printed
                 async with asyncio.timeout(_LAST_FLUSH_SECONDS):
                     await self.flush(redis)
 
     async def flush(self, redis: Redis) -> None:
-        """Write all that waits. Raises `StoreUnavailable`; then what was not written waits on."""
+        """Write all waiting events. Raises `StoreUnavailable`; those not written then keep waiting."""
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             try:
@@ -111,7 +111,7 @@ class EventStream:
 
 
 async def newest(redis: Redis) -> str:
-    """Where the stream stands now: what comes later is told from there. Raises `StoreUnavailable`."""
+    """Return the id of the newest event, or "0-0". Raises `StoreUnavailable`."""
     entries: Any = await redis.xrevrange(_STREAM, count=1)
     return str(entries[0][0]) if entries else "0-0"
 
@@ -126,21 +126,19 @@ async def tail(
     event: str | None = None,
     follow: bool = False,
 ) -> AsyncIterator[Event]:
-    """The last *limit* events until a place in the stream (`newest`; now, where None), oldest first; with *follow*
-    then each that came later, as it comes, for ever.
+    """Yield the last *limit* events up to the id *until* (None: the newest), oldest first; with *follow* then each
+    later one as it arrives, for ever.
 
-    *workspace*, *strategy* and *event* leave out all events without these in ``workspace_id``, ``strategy``
-    and ``event``.
-    Raises `StoreUnavailable` at the start; a store that goes away later is waited for.
+    *workspace*, *strategy* and *event* select events by ``workspace_id``, ``strategy`` and ``event``. Raises
+    `StoreUnavailable` at the start; later it waits for a store that is away.
     """
+    filters = {"workspace_id": workspace, "strategy": strategy, "event": event}
 
-    asked = {"workspace_id": workspace, "strategy": strategy, "event": event}
-
-    def wanted(found: Event) -> bool:
-        return all(value is None or found.get(name) == value for name, value in asked.items())
+    def matches(found: Event) -> bool:
+        return all(value is None or found.get(name) == value for name, value in filters.items())
 
     last_id = await newest(redis) if until is None else until
-    for stored in await _last(redis, last_id, limit, wanted):
+    for stored in await _last(redis, last_id, limit, matches):
         yield stored
     while follow:
         try:
@@ -152,19 +150,19 @@ async def tail(
             await asyncio.sleep(_POLL_SECONDS)
         for entry_id, fields in _entries(answer):
             last_id = entry_id
-            fresh = _event(fields)
-            if wanted(fresh):
-                yield fresh
+            later = _event(fields)
+            if matches(later):
+                yield later
 
 
-async def _last(redis: Redis, end: str, limit: int, wanted: Any) -> list[Event]:
+async def _last(redis: Redis, end: str, limit: int, matches: Callable[[Event], bool]) -> list[Event]:
     found: list[Event] = []
     upper = end
     while len(found) < limit:
         page: Any = await redis.xrevrange(_STREAM, max=upper, count=_PAGE)
         for _entry_id, fields in page:
             event = _event(fields)
-            if wanted(event) and len(found) < limit:
+            if matches(event) and len(found) < limit:
                 found.append(event)
         if len(page) < _PAGE:
             break
@@ -173,12 +171,11 @@ async def _last(redis: Redis, end: str, limit: int, wanted: Any) -> list[Event]:
 
 
 def _entries(answer: Any) -> list[tuple[str, dict[str, str]]]:
-    """The entries in what XREAD answers: pairs of stream and entries, or (RESP3) a mapping of them."""
+    """Return the entries in an answer of XREAD: pairs of stream and entries, or (RESP3) a mapping of them."""
     found: list[tuple[str, dict[str, str]]] = []
     for _stream, entries in answer.items() if isinstance(answer, dict) else answer or ():
-        # RESP3 wraps the entries in one more list.
-        nested = bool(entries) and isinstance(entries[0], list)
-        found.extend(entries[0] if nested else entries)
+        is_nested = bool(entries) and isinstance(entries[0], list)  # RESP3 wraps the entries in one more list
+        found.extend(entries[0] if is_nested else entries)
     return found
 
 
