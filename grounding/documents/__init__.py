@@ -30,7 +30,7 @@ from grounding.documents.library import (
     is_document_path,
 )
 from grounding.documents.sync import DiskCopy, SharedShelf
-from grounding.documents.watch import Changed, changed_documents, in_pieces, watch
+from grounding.documents.watcher import Changed, changed_documents, in_pieces, watch
 
 __all__ = [
     "PATH_MAX_BYTES",

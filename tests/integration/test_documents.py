@@ -32,7 +32,7 @@ from grounding.documents import (
 )
 from grounding.documents import indexer as documents_indexer
 from grounding.documents.ledger import RegistryTooNew
-from grounding.documents.watch import group_changes
+from grounding.documents.watcher import group_changes
 from grounding.retrieval import (
     EmbedderUnavailable,
     Entry,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from watchfiles import Change
 
 from grounding.documents import Changed, in_pieces, watch
-from grounding.documents.watch import FEW, PIECE, _select
+from grounding.documents.watcher import FEW, PIECE, _select
 
 
 def first(pieces: list[Changed]) -> set[str]:
