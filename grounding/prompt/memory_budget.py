@@ -1,15 +1,17 @@
-"""Takes traces out of a prompt whose attention cache would not fit the memory there is, before a model is asked. Pure.
+"""Keep a prompt within the memory of a model that runs on this machine. Pure.
 
-What is taken out is taken out of the `RunContext` itself: a stored one rebuilds the prompt that was sent.
+`condensed` builds the prompt and shortens or removes layers until the model's attention cache fits the free memory. It
+changes the `RunContext` itself, so that a stored one rebuilds the prompt that was sent. `CacheShape` computes the size
+of the cache. `frozen` keeps the environment block the same until the machine changes in a way that matters.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from grounding.memory.context_document import bodies
 from grounding.prompt import assemble
@@ -25,195 +27,165 @@ from grounding.prompt_input import (
     ModelMemory,
     Prompt,
     RunContext,
+    TailEntry,
     Tokens,
 )
 
 MIB = 2**20
 GIST_CHARACTERS = 160
+"""The length of a shortened text."""
 GIST_LINES = 2
-"""What is left of a text, and of a section, when it is told in short."""
+"""The lines of a shortened section of the context document."""
 _SENTENCE_END = re.compile(r"[.!?。！？](?=\s)|\n")
+
+
+# Condensing
 
 
 @dataclass(frozen=True, slots=True)
 class Condensed:
-    """A prompt and what it is made of. ``taken`` names the blocks that are less than they were; ``needed_mib`` is what
-    the cache was reckoned to take before, and ``is_over``: that it still does not fit."""
+    """A prompt and its input.
+
+    ``taken`` names the blocks that were shortened or removed; ``needed_mib`` is the estimated size of the cache before.
+    ``is_over``: the cache still does not fit.
+    """
 
     context: RunContext
     prompt: Prompt
     whole: RunContext
-    """What it was before anything was taken."""
+    """The input before anything was removed."""
     taken: tuple[str, ...] = ()
     needed_mib: int = 0
     is_over: bool = False
 
 
 def condensed(context: RunContext, tokens: Tokens) -> Condensed:
-    """The prompt of *context*, with as much told in short or taken out of it, block by block, that the cache fits; all
-    that may be taken where even then it does not: the model is asked all the same, as this is reckoned, not measured.
+    """Return the prompt of *context*, condensed in the order of `_STEPS` until the cache fits.
 
-    Never taken are the blocks of the system message, the message itself, what is kept word for word, and the last pair
-    of request and reply. Raises `grounding.prompt_input.budgets.ContextTooLarge`.
+    If it does not fit even then, the model is asked all the same, because the size is an estimate. Never touched are
+    the system message, the user's message, verbatim records, and the last pair of request and reply. Raises
+    `grounding.prompt_input.budgets.ContextTooLarge`.
     """
     whole, prompt = context, assemble.prompt(context, tokens)
     needed = cache_mib(context, prompt)
     taken: list[str] = []
-    for block, take in _STEPS:
+    for name, condense in _STEPS:
         if fits(context, prompt):
             break
-        found = prompt.block(block)
-        less = take(context)
-        if less is None or (found is not None and not found.used):
+        block = prompt.block(name)
+        less = condense(context)
+        if less == context or (block is not None and not block.used):
             continue
-        taken.append(block)
-        context = _noted(_without_templates(less, block), block)
+        taken.append(name)
+        note = DegradedBlock(block=name, why=CONDENSED)
+        context = less.model_copy(
+            update={
+                "injected": tuple(one for one in less.injected if one.name != name),  # it rendered the longer text
+                "degraded": (*(one for one in less.degraded if one != note), note),
+            }
+        )
         prompt = assemble.prompt(context, tokens)
     return Condensed(context, prompt, whole, tuple(dict.fromkeys(taken)), needed, not fits(context, prompt))
 
 
 def fits(context: RunContext, prompt: Prompt) -> bool:
-    """Whether the cache fits beside the buffer; True where nothing is known of it."""
+    """Say whether the cache fits beside the buffer; True if nothing is known of the memory."""
     memory = context.memory
     return memory is None or cache_mib(context, prompt) <= max(memory.free_mib - memory.buffer_mib, 0)
 
 
 def cache_mib(context: RunContext, prompt: Prompt) -> int:
-    """What the cache is reckoned to take for prompt, tools and reply, rounded up; 0 where nothing is known of it.
+    """Return the estimated size of the cache for prompt, tools and reply, rounded up; 0 if nothing is known of the
+    memory.
 
-    Tokens are the model's own, so ours are multiplied by `WINDOW_SAFETY`.
-    For those that the server has memory for already none has to be free. See `grounding.prompt.memory_budget` for
-    the rest of the
-    formula.
+    The cache holds tokens of the model's own vocabulary, so ours are multiplied by `WINDOW_SAFETY`. Tokens for which
+    the server has already reserved memory need no free memory. See `CacheShape` for the bytes per token.
     """
     memory = context.memory
     if memory is None:
         return 0
     system = sum(block.load for block in prompt.blocks if block.place.message == "system")
     read = (system + prompt.tokens_total + context.budgets.tools_tokens) * WINDOW_SAFETY
-    held = max(0, math.ceil(read) + context.budgets.output_tokens - memory.reserved_tokens)
-    return math.ceil(held * memory.bytes_per_token / MIB)
+    tokens = max(0, math.ceil(read) + context.budgets.output_tokens - memory.reserved_tokens)
+    return math.ceil(tokens * memory.bytes_per_token / MIB)
 
 
 def room_tokens(memory: ModelMemory, step: int) -> int:
-    """For how many tokens of the model there is memory, in whole *steps*: free memory that goes up and down a little
-    is to decide the same."""
+    """Return the number of the model's tokens for which there is memory, in whole *steps*, so that small changes of
+    free memory decide the same."""
     free = max(memory.free_mib - memory.buffer_mib, 0) * MIB // memory.bytes_per_token + memory.reserved_tokens
     return free // step * step
 
 
-def _injected(context: RunContext) -> RunContext | None:
-    kept = tuple(one for one in context.injected if one.message == "system" or one.name in PLACES)
-    return context.model_copy(update={"injected": kept}) if len(kept) < len(context.injected) else None
+def _shorten_records(context: RunContext) -> RunContext:
+    records = tuple(
+        one if one.verbatim else one.model_copy(update={"text": _gist(one.text)}) for one in context.records
+    )
+    recalled = tuple(one.model_copy(update={"text": _gist(one.text)}) for one in context.recalled)
+    return context.model_copy(update={"records": records, "recalled": recalled})
 
 
-def _karma(context: RunContext) -> RunContext | None:
-    return context.model_copy(update={"karma": ()}) if context.karma else None
+def _shorten_tail(context: RunContext) -> RunContext:
+    last = _last_pair(context)
+    earlier = context.tail[: len(context.tail) - len(last)]
+    short = tuple(one.model_copy(update={"text": _gist(one.text)}) for one in earlier)
+    return context.model_copy(update={"tail": (*short, *last)})
 
 
-def _records(context: RunContext) -> RunContext | None:
-    kept = tuple(one for one in context.records if one.verbatim)
-    return context.model_copy(update={"records": kept}) if len(kept) < len(context.records) else None
+def _shorten_summary(context: RunContext) -> RunContext:
+    """Return *context* with the first lines of each section of the document."""
+    if context.summary is None:
+        return context
+    sections = bodies(context.summary.text)
+    short = "\n\n".join(f"## {title}\n" + "\n".join(body.splitlines()[:GIST_LINES]) for title, body in sections.items())
+    text = short + "\n"
+    if not sections or len(text) >= len(context.summary.text):
+        return context
+    return context.model_copy(update={"summary": context.summary.model_copy(update={"text": text})})
 
 
-def _recalled(context: RunContext) -> RunContext | None:
-    return context.model_copy(update={"recalled": ()}) if context.recalled else None
-
-
-def _tail(context: RunContext) -> RunContext | None:
-    last = tuple(pairs(context.tail)[-1]) if context.tail else ()
-    return context.model_copy(update={"tail": last}) if len(last) < len(context.tail) else None
-
-
-def _summary(context: RunContext) -> RunContext | None:
-    return context.model_copy(update={"summary": None}) if context.summary is not None else None
-
-
-def _shorter(text: str) -> str:
-    """What *text* begins with: its first sentences, or words, in `GIST_CHARACTERS`."""
+def _gist(text: str) -> str:
+    """Return the first sentences of *text*, or words, in `GIST_CHARACTERS`."""
     if len(text) <= GIST_CHARACTERS:
         return text
     begin = text[:GIST_CHARACTERS]
     ends = [match.end() for match in _SENTENCE_END.finditer(begin)]
-    kept = begin[: ends[-1]] if ends and ends[-1] >= GIST_CHARACTERS // 3 else begin.rpartition(" ")[0] or begin
-    return kept.rstrip() + " …"
+    gist = begin[: ends[-1]] if ends and ends[-1] >= GIST_CHARACTERS // 3 else begin.rpartition(" ")[0] or begin
+    return gist.rstrip() + " …"
 
 
-def _records_in_short(context: RunContext) -> RunContext | None:
-    records = tuple(
-        one if one.verbatim else one.model_copy(update={"text": _shorter(one.text)}) for one in context.records
-    )
-    recalled = tuple(one.model_copy(update={"text": _shorter(one.text)}) for one in context.recalled)
-    return _changed(context, records=records, recalled=recalled)
+def _remove_additions(context: RunContext) -> RunContext:
+    """Return *context* without the blocks that formatters added to the user message."""
+    rest = tuple(one for one in context.injected if one.message == "system" or one.name in PLACES)
+    return context.model_copy(update={"injected": rest})
 
 
-def _tail_in_short(context: RunContext) -> RunContext | None:
-    last = len(pairs(context.tail)[-1]) if context.tail else 0
-    earlier = context.tail[: len(context.tail) - last]
-    short = tuple(one.model_copy(update={"text": _shorter(one.text)}) for one in earlier)
-    return _changed(context, tail=(*short, *context.tail[len(earlier) :]))
+def _remove_records(context: RunContext) -> RunContext:
+    return context.model_copy(update={"records": tuple(one for one in context.records if one.verbatim)})
 
 
-def _summary_in_short(context: RunContext) -> RunContext | None:
-    """The document's sections with the first lines of each."""
-    if context.summary is None:
-        return None
-    short = {title: "\n".join(body.splitlines()[:GIST_LINES]) for title, body in bodies(context.summary.text).items()}
-    text = "\n\n".join(f"## {title}\n{body}" for title, body in short.items()) + "\n"
-    is_less = bool(short) and len(text) < len(context.summary.text)
-    return _changed(context, summary=context.summary.model_copy(update={"text": text})) if is_less else None
+def _last_pair(context: RunContext) -> tuple[TailEntry, ...]:
+    return pairs(context.tail)[-1] if context.tail else ()
 
 
-def _changed(context: RunContext, **fields: Any) -> RunContext | None:
-    made = context.model_copy(update=fields)
-    return made if made != context else None
-
-
-def _passages(most: int) -> Callable[[RunContext], RunContext | None]:
-    def take(context: RunContext) -> RunContext | None:
-        fewer = context.passages[:most]
-        return context.model_copy(update={"passages": fewer}) if len(fewer) < len(context.passages) else None
-
-    return take
-
-
-_STEPS: tuple[tuple[str, Callable[[RunContext], RunContext | None]], ...] = (
-    ("injected", _injected),
-    ("karma", _karma),
-    ("records", _records_in_short),
-    ("tail", _tail_in_short),
-    ("summary", _summary_in_short),
-    ("records", _records),
-    ("records", _recalled),
-    ("tail", _tail),
-    ("summary", _summary),
-    ("retrieved", _passages(1)),
-    ("retrieved", _passages(0)),
+_STEPS: tuple[tuple[str, Callable[[RunContext], RunContext]], ...] = (
+    ("injected", _remove_additions),
+    ("karma", lambda context: context.model_copy(update={"karma": ()})),
+    ("records", _shorten_records),
+    ("tail", _shorten_tail),
+    ("summary", _shorten_summary),
+    ("records", _remove_records),
+    ("records", lambda context: context.model_copy(update={"recalled": ()})),
+    ("tail", lambda context: context.model_copy(update={"tail": _last_pair(context)})),
+    ("summary", lambda context: context.model_copy(update={"summary": None})),
+    ("retrieved", lambda context: context.model_copy(update={"passages": context.passages[:1]})),
+    ("retrieved", lambda context: context.model_copy(update={"passages": ()})),
 )
-"""What is taken, the least missed first: what formatters added to the message, examples, the details of what may be
-known besides and of what was said longer ago, then the gist of these, and at last what the question is most likely
-about."""
+"""The steps of condensing, the least important part first: additions of formatters and examples; details of records and
+of the older conversation; then these themselves; at last the passages, which most likely hold the answer."""
 
 
-def _without_templates(context: RunContext, block: str) -> RunContext:
-    """*context* without what a formatter made of *block*: it was made of more."""
-    kept = tuple(one for one in context.injected if one.name != block)
-    return context.model_copy(update={"injected": kept})
-
-
-def _noted(context: RunContext, block: str) -> RunContext:
-    return context.model_copy(update={"degraded": tuple(_with(context, block))})
-
-
-def _with(context: RunContext, block: str) -> Iterator[DegradedBlock]:
-    note = DegradedBlock(block=block, why=CONDENSED)
-    yield from (one for one in context.degraded if one != note)
-    yield note
-
-
-# ---- cache size ----
-#
-# How much memory a model's attention cache takes. Pure.
+# The size of a model's attention cache
 
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
@@ -228,18 +200,17 @@ BYTES_PER_ELEMENT: Mapping[CacheType, float] = {
     "q4_1": 20 / 32,
     "q4_0": 18 / 32,
 }
-"""What one number of the cache takes. Quantised ones are kept in blocks of 32 with a scale (and an offset) of two bytes
-each: ggml's ``block_q8_0`` has 34 bytes, ``block_q4_0`` 18 (ggml/src/ggml-common.h in ggml-org/llama.cpp)."""
-assert set(BYTES_PER_ELEMENT) == set(get_args(CacheType))
+"""The bytes of one number in the cache. Quantised numbers are stored in blocks of 32 with a scale (and an offset) of two
+bytes each: ggml's ``block_q8_0`` has 34 bytes, ``block_q4_0`` 18 (ggml/src/ggml-common.h in ggml-org/llama.cpp)."""
 
-MOST = 2**20
-"""Beyond this a number of a model's description is no number of layers, heads or the like."""
+LARGEST_FIGURE = 2**20
+"""A larger number in a model's description is not a number of layers, heads or the like."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What of a model decides how large its cache is. ``kv_heads`` is summed over the layers; ``key_size`` and
-    ``value_size`` are the sizes of one head."""
+    """The properties of a model that decide the size of its cache. ``kv_heads`` is the sum over the layers;
+    ``key_size`` and ``value_size`` are the sizes of one head."""
 
     layers: int
     kv_heads: int
@@ -247,39 +218,38 @@ class CacheShape:
     value_size: int
 
     def bytes_per_token(self, of: CacheType) -> int:
-        """Bytes that the cache takes for one token.
+        """Return the bytes of the cache for one token.
 
         ``2 × layers × KV heads × head size × bytes per element``: for each layer a key and a value for each KV head.
-        The 2 is the sum of both, which some models have of different sizes; with grouped-query attention (Ainslie et
-        al. 2023, arXiv:2305.13245) there are fewer KV heads than heads, and some models have another number of them in
-        each layer, hence their sum. The formula is that of Pope et al. 2022 (arXiv:2211.05102), and what
-        llama.cpp sets aside (``llama_kv_cache``: ``n_embd_k_gqa`` and ``n_embd_v_gqa`` for each layer and cell).
+        The 2 stands for key and value, whose sizes differ in some models; with grouped-query attention (Ainslie et al.
+        2023, arXiv:2305.13245) there are fewer KV heads than heads, and in some models their number differs between
+        layers, hence the sum. The formula is that of Pope et al. 2022 (arXiv:2211.05102), and that of llama.cpp
+        (``llama_kv_cache``: ``n_embd_k_gqa`` and ``n_embd_v_gqa`` for each layer and cell).
 
-        It is too high for layers with a sliding window, which need no more than the window, and for models whose
-        layers are partly recurrent or that keep a compressed cache (MLA): what it is used for should rather expect too
-        much than too little.
+        The result is too high for layers with a sliding window, which need no more than the window, and for models
+        that are partly recurrent or keep a compressed cache (MLA): an estimate that is too high does less harm.
         """
         return math.ceil(self.kv_heads * (self.key_size + self.value_size) * BYTES_PER_ELEMENT[of])
 
 
 def shape_of(about: Mapping[str, Any]) -> CacheShape | None:
-    """The shape that a model's own description gives; None where it does not say enough.
+    """Return the shape in a model's own description; None if it does not say enough.
 
-    *about* has GGUF's keys (docs/gguf.md in ggml-org/ggml), as a file's header and the ``model_info`` of Ollama's
-    ``/api/show`` do. Without ``head_count_kv`` every head has keys and values of its own; without ``key_length`` and
-    ``value_length`` a head is its share of the embedding.
+    *about* has GGUF's keys (docs/gguf.md in ggml-org/ggml), as in a file's header and in ``model_info`` of Ollama's
+    ``/api/show``. Without ``head_count_kv`` every head has its own keys and values; without ``key_length`` and
+    ``value_length`` the size of a head is its share of the embedding.
     """
     name = about.get("general.architecture")
 
     def number(key: str) -> int | None:
         found = about.get(f"{name}.{key}")
-        return found if type(found) is int and 0 < found <= MOST else None
+        return found if type(found) is int and 0 < found <= LARGEST_FIGURE else None
 
     layers, width = number("block_count"), number("embedding_length")
     if layers is None:
         return None
-    heads = _summed(about.get(f"{name}.attention.head_count"), layers)
-    kv_heads = _summed(about.get(f"{name}.attention.head_count_kv"), layers) or heads
+    heads = _total_heads(about.get(f"{name}.attention.head_count"), layers)
+    kv_heads = _total_heads(about.get(f"{name}.attention.head_count_kv"), layers) or heads
     share = width * layers // heads if width and heads else None
     key_size = number("attention.key_length") or share
     value_size = number("attention.value_length") or share
@@ -288,45 +258,39 @@ def shape_of(about: Mapping[str, Any]) -> CacheShape | None:
     return CacheShape(layers, kv_heads, key_size, value_size)
 
 
-def _summed(found: object, layers: int) -> int | None:
-    """Heads of all layers, from their number in each layer or a list of these; None where it is neither."""
+def _total_heads(found: object, layers: int) -> int | None:
+    """Return the heads of all layers, from their number per layer or a list of these; None if *found* is neither."""
     each = found if isinstance(found, list | tuple) else [found] * layers
-    if len(each) != layers or not all(type(one) is int and 0 <= one <= MOST for one in each):
+    if len(each) != layers or not all(type(one) is int and 0 <= one <= LARGEST_FIGURE for one in each):
         return None
     return sum(each) or None
 
 
-# ---- environment ----
-#
-# When the machine has changed so much that the model is told anew. Pure.
-#
-# What is told of the machine stands at the beginning of a prompt, so it stays as it was when the session began: free
-# memory that goes up and down is no news. It is told anew where something crosses a line that may change what is done.
-
+# The environment block, which stays the same until something important changes
 
 BACK_ABOVE = 1.25
-"""Memory that was short is so no more above so many times the buffer: at the line itself it would change to and fro."""
+"""Short memory counts as free again only above this multiple of the buffer, so that the state does not flip."""
 
 
 def frozen(told: EnvironmentInput | None, now: EnvironmentInput | None, buffer_mib: int) -> EnvironmentInput | None:
-    """What the model is told: as it was *told* before in the session, unless it has changed so much *now*."""
+    """Return the environment for the prompt: as *told* before in the session, unless it has changed much by *now*."""
     if told is None or now is None:
         return told or now
     return now if has_crossed(told, now, buffer_mib) else told
 
 
 def has_crossed(told: EnvironmentInput, now: EnvironmentInput, buffer_mib: int) -> bool:
-    """Whether a card came or went, is slowed down or is not any more, whether its free memory fell below *buffer_mib*
-    or is back, whether something is reached no more or again, or whether power is saved."""
+    """Say whether a card came, went, slowed down or recovered, its free memory crossed *buffer_mib*, a connection was
+    lost or is back, or the power mode changed."""
     before = {device.name: device for device in told.devices}
     if before.keys() != {device.name for device in now.devices} or told.note != now.note:
         return True
-    if any(_state(before[one.name], one, buffer_mib) for one in now.devices):
+    if any(_has_device_changed(before[device.name], device, buffer_mib) for device in now.devices):
         return True
-    return lost_connections(told) != lost_connections(now) or _saving(told) != _saving(now)
+    return lost_connections(told) != lost_connections(now) or _saves_power(told) != _saves_power(now)
 
 
-def _state(before: Device, now: Device, buffer_mib: int) -> bool:
+def _has_device_changed(before: Device, now: Device, buffer_mib: int) -> bool:
     if before.throttled != now.throttled:
         return True
     if before.free_mib < buffer_mib:
@@ -334,5 +298,5 @@ def _state(before: Device, now: Device, buffer_mib: int) -> bool:
     return now.free_mib < buffer_mib
 
 
-def _saving(environment: EnvironmentInput) -> tuple[bool, bool]:
+def _saves_power(environment: EnvironmentInput) -> tuple[bool, bool]:
     return environment.low_power, environment.power == "battery"
