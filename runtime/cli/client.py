@@ -1,6 +1,6 @@
-"""How commands reach the runtime: through the unix socket of a running process, or of one that they open.
+"""How commands reach the runtime: HTTP on the unix socket of the running process, or of a runtime that they open.
 
-Above the transport both are the same: HTTP to the same application, with the admin's token.
+`request` makes one call, `run_with_client` several. `open_local` opens a runtime in this process.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import contextlib
 import getpass
 import json
 import os
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -24,126 +23,136 @@ from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import AgentRuntimeError
 from runtime.access import admin_token
-from runtime.embedded import UnsafeSocketFolder, socket_path
+from runtime.cli.invocation import Invocation, T, run
+from runtime.embedded import StoreInUse, UnsafeSocketFolder, socket_path
 from runtime.http import USER_HEADER, create_app, listen_unix, serving, unlink_if_ours
 from runtime.observability import EventStream, Redaction, events
 from runtime.process import Part, Runtime, open_runtime
 from runtime.stores import SOCKET_NAME, prepare_data_dir
 
-if TYPE_CHECKING:
-    from runtime.process import Part, Runtime
-
-
-# ---- sse ----
-#
-# Server-sent events, read as they come. Pure.
-
-
-@dataclass
-class EventParser:
-    """Turns pieces of a stream (WHATWG HTML, 9.2.6) into pairs of event name and JSON data.
-
-    Only line feeds and carriage returns end a line: other line separators of Unicode may stand in the data.
-    """
-
-    _rest: bytes = b""
-    _name: str = ""
-    _data: list[str] = field(default_factory=list)
-
-    def feed(self, piece: bytes) -> Iterator[tuple[str, Any]]:
-        """The events that *piece* completes. Raises `ValueError` for data that is no JSON."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        for line in lines:
-            event = self._line(line.removesuffix(b"\r").decode("utf-8", "replace"))
-            if event is not None:
-                yield event
-
-    def _line(self, line: str) -> tuple[str, Any] | None:
-        if line:
-            name, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            if name == "event":
-                self._name = value
-            elif name == "data":
-                self._data.append(value)
-            return None
-        name, data = self._name or "message", "\n".join(self._data)
-        self._name, self._data = "", []
-        return (name, json.loads(data)) if data else None
-
-
-# ---- client ----
-
-
 PROBE_SECONDS = 2.0
 IN_USE_SECONDS = 10.0
-"""How long a data folder that another process holds, but does not answer for, is waited for."""
+"""How long to wait for a data folder whose process holds the stores but does not answer."""
 MARGIN_SECONDS = 30.0
+"""What a call may take on top of the model's time limit."""
+STOP_SECONDS = 3.0
+"""What open requests have to end in when the command ends."""
 
 
-class ApiError(AgentRuntimeError):
-    """The runtime answered with an error; ``status`` is HTTP's, ``code`` the word for programs."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.retryable = status in (429, 503)
+def request(invocation: Invocation, method: str, path: str, body: Any = None, **parameters: Any) -> dict[str, Any]:
+    """Make one call to the runtime and return its JSON object. Raises `ApiError`, `Unreachable`, and as `connect`."""
+    return run_with_client(invocation, lambda client: client.call(method, path, body, **parameters))
 
 
-class Unreachable(AgentRuntimeError):
-    """The process that was talked to does not answer any more."""
+def run_with_client(invocation: Invocation, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    """Run *work* with a client of the runtime. Raises as `connect`."""
+    settings = invocation.settings()
 
-    retryable = True
+    async def connected() -> T:
+        async with connect(settings) as client:
+            return await work(client)
+
+    return run(connected())
 
 
-def segment(text: str) -> str:
-    """*text* as one segment of a path."""
-    return quote(text, safe="")
+def api_path(*segments: str) -> str:
+    """Return the path of the HTTP interface with these *segments*, each quoted."""
+    return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+
+
+@asynccontextmanager
+async def connect(settings: Settings, parts: frozenset[Part] = frozenset()) -> AsyncIterator[Client]:
+    """Yield a client of the process that runs on DATA_DIR, or else of a runtime that is opened here with *parts*.
+
+    Raises `StoreInUse` if another process holds the stores and does not answer, and what `open_runtime` raises.
+    """
+    await prepare_data_dir(settings.data_dir)
+    deadline = asyncio.get_running_loop().time() + IN_USE_SECONDS
+    async with contextlib.AsyncExitStack() as stack:
+        while (client := await stack.enter_async_context(running(settings))) is None:
+            try:
+                runtime, path = await stack.enter_async_context(open_local(settings, parts))
+            except StoreInUse:
+                # Another command is at work, or a process that is just starting will answer soon.
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.5)
+            else:
+                client = Client(await stack.enter_async_context(_http(settings, path, runtime.admin_token)), runtime)
+                break
+        yield client
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Client | None]:
+    """Yield a client of the process that runs on DATA_DIR, or None if none answers."""
+    try:
+        path = await asyncio.to_thread(socket_path, settings.data_dir, SOCKET_NAME)
+        token = await admin_token(settings) if await answers(path) else None
+    except UnsafeSocketFolder as error:
+        raise Unreachable(str(error)) from error
+    if token is None:
+        yield None
+    else:
+        async with _http(settings, path, token) as http:
+            yield Client(http)
+
+
+async def answers(path: Path) -> bool:
+    """Return whether a runtime answers on the socket at *path*. The socket file of a dead process does not."""
+    try:
+        async with httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://localhost", timeout=PROBE_SECONDS
+        ) as http:
+            return (await http.get("/healthz")).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _http(settings: Settings, path: Path, token: str) -> httpx.AsyncClient:
+    seconds = settings.llm_timeout_seconds + MARGIN_SECONDS
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=str(path)),
+        base_url="http://localhost",
+        headers={"Authorization": f"Bearer {token}", USER_HEADER: quote(login_name())},
+        timeout=httpx.Timeout(seconds, connect=PROBE_SECONDS),
+    )
+
+
+def login_name() -> str:
+    """Return the name of the user at this terminal, or "" if the system has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 class Client:
-    """Calls to the runtime. Every method raises `ApiError` and `Unreachable`.
+    """Calls to the runtime. Every method raises `ApiError` and `Unreachable`, and leaves out parameters that are None.
 
-    ``runtime`` is set where the runtime runs in this process.
+    ``runtime`` is set if the runtime runs in this process.
     """
 
     def __init__(self, http: httpx.AsyncClient, runtime: Runtime | None = None) -> None:
         self._http = http
         self.runtime = runtime
 
-    async def get(self, path: str, headers: dict[str, str] | None = None, **parameters: Any) -> dict[str, Any]:
-        """The JSON object at *path*; parameters that are None are left out."""
-        return await self._call("GET", path, params=_given(parameters), headers=headers)
+    async def get(self, path: str, **parameters: Any) -> dict[str, Any]:
+        return await self.call("GET", path, **parameters)
 
-    async def post(self, path: str, body: dict[str, Any], **parameters: Any) -> dict[str, Any]:
-        return await self._call("POST", path, json=body, params=_given(parameters))
-
-    async def put(self, path: str, body: dict[str, Any], **parameters: Any) -> dict[str, Any]:
-        return await self._call("PUT", path, json=body, params=_given(parameters))
-
-    async def patch(self, path: str, body: dict[str, Any], **parameters: Any) -> dict[str, Any]:
-        return await self._call("PATCH", path, json=body, params=_given(parameters))
-
-    async def put_text(
-        self, path: str, text: bytes, *, media_type: str = "text/markdown", headers: dict[str, str] | None = None
+    async def call(
+        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, **parameters: Any
     ) -> dict[str, Any]:
-        """Send a document's bytes."""
-        return await self._call("PUT", path, content=text, headers={"Content-Type": media_type, **(headers or {})})
-
-    async def delete(self, path: str, **parameters: Any) -> dict[str, Any]:
-        return await self._call("DELETE", path, params=_given(parameters))
+        """Send *body* (bytes as they are, anything else as JSON) and return the JSON object of the answer."""
+        content = {"content": body} if isinstance(body, bytes) else {"json": body}
+        response = await self._send(method, path, headers=headers, params=_present(parameters), **content)
+        answer: dict[str, Any] = response.json() if response.content else {}
+        return answer
 
     async def get_text(self, path: str) -> str:
-        """The text at *path*."""
-        return (await self._answered("GET", path)).text
+        return (await self._send("GET", path)).text
 
-    async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        response = await self._answered(method, path, **options)
-        found: dict[str, Any] = response.json() if response.content else {}
-        return found
-
-    async def _answered(self, method: str, path: str, **options: Any) -> httpx.Response:
+    async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = await self._http.request(method, path, **options)
         except httpx.TransportError as error:
@@ -158,20 +167,20 @@ class Client:
         path: str,
         body: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
-        begun: Callable[[], None] = lambda: None,
+        on_accepted: Callable[[], None] = lambda: None,
         **parameters: Any,
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """The server-sent events of a call as pairs of name and data, for as long as they come.
+        """Yield the server-sent events of a call as pairs of name and data, as they come.
 
-        *begun* is called when the call was accepted. The event ``error`` is raised as `ApiError`.
+        *on_accepted* is called when the runtime has accepted the call. The event ``error`` is raised as `ApiError`.
         """
         request = self._http.build_request(
             method,
             path,
             json=body,
-            params=_given(parameters),
+            params=_present(parameters),
             headers={"Accept": "text/event-stream", **(headers or {})},
-            # What is followed may be quiet for as long as it likes; the other end is on this machine.
+            # A stream may be quiet for as long as it likes; the other end is on this machine.
             timeout=httpx.Timeout(None, connect=PROBE_SECONDS),
         )
         try:
@@ -180,7 +189,7 @@ class Client:
                 if response.is_error:
                     await response.aread()
                     raise _api_error(response)
-                begun()
+                on_accepted()
                 parser = EventParser()
                 async for piece in response.aiter_bytes():
                     for name, data in parser.feed(piece):
@@ -192,7 +201,7 @@ class Client:
             raise _unreachable(error) from error
 
 
-def _given(parameters: dict[str, Any]) -> dict[str, Any]:
+def _present(parameters: dict[str, Any]) -> dict[str, Any]:
     return {
         name: str(int(value)) if isinstance(value, bool) else value
         for name, value in parameters.items()
@@ -200,9 +209,14 @@ def _given(parameters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unreachable(error: httpx.TransportError) -> Unreachable:
-    detail = str(error) or type(error).__name__
-    return Unreachable(f"the runtime stopped answering ({detail}); run `agent-runtime doctor` to see why")
+class ApiError(AgentRuntimeError):
+    """The runtime answered with an error; ``status`` is HTTP's, ``code`` the word for programs."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retryable = status in (429, 503)
 
 
 def _api_error(response: httpx.Response) -> ApiError:
@@ -221,93 +235,48 @@ def _api_error(response: httpx.Response) -> ApiError:
     return ApiError(response.status_code, code, message)
 
 
-@asynccontextmanager
-async def connect(settings: Settings, parts: frozenset[Part] = frozenset()) -> AsyncIterator[Client]:
-    """A client of the process that runs on DATA_DIR, else of the runtime opened here with *parts*.
+class Unreachable(AgentRuntimeError):
+    """The process does not answer any more."""
 
-    Raises `runtime.embedded.redis.StoreInUse` when another process holds the stores and does not
-    answer, and what `runtime.process.bootstrap.open_runtime` raises.
+    retryable = True
+
+
+def _unreachable(error: httpx.TransportError) -> Unreachable:
+    detail = str(error) or type(error).__name__
+    return Unreachable(f"the runtime stopped answering ({detail}); run `agent-runtime doctor` to see why")
+
+
+@dataclass
+class EventParser:
+    """Turns pieces of a stream of server-sent events (WHATWG HTML, 9.2.6) into pairs of event name and JSON data.
+
+    Only line feeds and carriage returns end a line: other line separators of Unicode may be in the data. Pure.
     """
-    await prepare_data_dir(settings.data_dir)
-    async with contextlib.AsyncExitStack() as stack:
-        yield await _running(settings, stack) or await _open(settings, parts, stack)
 
+    _rest: bytes = b""
+    _name: str = ""
+    _data: list[str] = field(default_factory=list)
 
-@asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Client | None]:
-    """A client of the process that runs on DATA_DIR; None where none answers."""
-    async with contextlib.AsyncExitStack() as stack:
-        yield await _running(settings, stack)
+    def feed(self, piece: bytes) -> Iterator[tuple[str, Any]]:
+        """Yield the events that *piece* completes. Raises `ValueError` for data that is not JSON."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            event = self._read_line(line.removesuffix(b"\r").decode("utf-8", "replace"))
+            if event is not None:
+                yield event
 
-
-async def _running(settings: Settings, stack: contextlib.AsyncExitStack) -> Client | None:
-    try:
-        path = await asyncio.to_thread(socket_path, settings.data_dir, SOCKET_NAME)
-        if not await answers(path):
+    def _read_line(self, line: str) -> tuple[str, Any] | None:
+        if line:
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if name == "event":
+                self._name = value
+            elif name == "data":
+                self._data.append(value)
             return None
-        token = await admin_token(settings)
-    except UnsafeSocketFolder as error:
-        raise Unreachable(str(error)) from error
-    return Client(await stack.enter_async_context(_http(settings, path, token)))
-
-
-async def _open(settings: Settings, parts: frozenset[Part], stack: contextlib.AsyncExitStack) -> Client:
-    from runtime.embedded.redis import StoreInUse
-
-    deadline = asyncio.get_running_loop().time() + IN_USE_SECONDS
-    while True:
-        try:
-            runtime, path = await stack.enter_async_context(open_local(settings, parts))
-        except StoreInUse:
-            # Another command is at work, or a process that is just starting will answer soon.
-            if asyncio.get_running_loop().time() > deadline:
-                raise
-            await asyncio.sleep(0.5)
-            if client := await _running(settings, stack):
-                return client
-        else:
-            http = await stack.enter_async_context(_http(settings, path, runtime.admin_token))
-            return Client(http, runtime)
-
-
-async def answers(path: Path) -> bool:
-    """Whether a runtime answers on the socket at *path*; a file that a dead process left behind does not."""
-    try:
-        async with httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://localhost", timeout=PROBE_SECONDS
-        ) as http:
-            return (await http.get("/healthz")).is_success
-    except httpx.TransportError:
-        return False
-
-
-def login_name() -> str:
-    """Who sits at this terminal; empty where the system has no name for them."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
-
-
-def _http(settings: Settings, path: Path, token: str) -> httpx.AsyncClient:
-    seconds = settings.llm_timeout_seconds + MARGIN_SECONDS
-    return httpx.AsyncClient(
-        transport=httpx.AsyncHTTPTransport(uds=str(path)),
-        base_url="http://localhost",
-        headers={"Authorization": f"Bearer {token}", USER_HEADER: quote(login_name())},
-        timeout=httpx.Timeout(seconds, connect=PROBE_SECONDS),
-    )
-
-
-# ---- local ----
-#
-# The runtime opened in a command's own process, with its HTTP face on a unix socket.
-#
-# A socket of its own, not an in-memory transport: httpx's buffers whole responses, and so would hold back streams.
-
-
-STOP_SECONDS = 3.0
-"""What requests that are still open have to end when the command does."""
+        name, data = self._name or "message", "\n".join(self._data)
+        self._name, self._data = "", []
+        return (name, json.loads(data)) if data else None
 
 
 @asynccontextmanager
@@ -318,10 +287,11 @@ async def open_local(
     platforms: Sequence[Connector] = (),
     socket_name: str = "",
 ) -> AsyncIterator[tuple[Runtime, Path]]:
-    """The runtime and the path of the socket on which it answers, as long as the block lasts.
+    """Open a runtime in this process and yield it with the path of the socket on which it answers.
 
-    Events go to the event stream, not to the screen. The socket is private to this process unless it is
-    named. Raises what `runtime.process.bootstrap.open_runtime` raises.
+    Events go to the event stream, not to the screen. Without *socket_name* the socket is private to this process. It
+    is a socket and not httpx's in-memory transport, which buffers whole responses and so would hold back streams.
+    Raises what `open_runtime` raises.
     """
     stream, redaction = EventStream(), Redaction.of(settings)
     events.configure(redaction, keep=lambda _, line: stream.put(line), silent=True)
@@ -330,16 +300,11 @@ async def open_local(
         redaction.add(runtime.admin_token)
         path = await asyncio.to_thread(socket_path, settings.data_dir, name)
         app = await asyncio.to_thread(create_app, runtime)
-        async with _listening(path) as listener, serving(app, [listener], STOP_SECONDS):
-            yield runtime, path
-
-
-@asynccontextmanager
-async def _listening(path: Path) -> AsyncIterator[socket.socket]:
-    listener = await asyncio.to_thread(listen_unix, path)
-    inode = (await asyncio.to_thread(path.lstat)).st_ino
-    try:
-        yield listener
-    finally:
-        listener.close()
-        await asyncio.to_thread(unlink_if_ours, path, inode)
+        listener = await asyncio.to_thread(listen_unix, path)
+        inode = (await asyncio.to_thread(path.lstat)).st_ino
+        try:
+            async with serving(app, [listener], STOP_SECONDS):
+                yield runtime, path
+        finally:
+            listener.close()
+            await asyncio.to_thread(unlink_if_ours, path, inode)

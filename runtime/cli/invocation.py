@@ -1,4 +1,7 @@
-"""What a command needs of its surroundings: settings, an event loop that ends in order, common options."""
+"""The parts that every command shares: global options, settings, common options, and an event loop that ends in order.
+
+Nothing heavy is imported here, so that help comes at once.
+"""
 
 from __future__ import annotations
 
@@ -19,44 +22,29 @@ if TYPE_CHECKING:
     from config.settings import Settings
 
 COMMAND_VARIABLE = "AGENT_RUNTIME_COMMAND"
-"""How the program was started. Set by the script of a checkout."""
+"""How the program was started. The script of a checkout sets it."""
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def command_name() -> str:
-    """What a person types to start this program, e.g. ``./agent-runtime`` in a checkout."""
-    if started := os.environ.get(COMMAND_VARIABLE):
-        return started
-    is_module = Path(sys.argv[0]).parts[-2:] == ("runtime", "__main__.py")
-    return "python -m runtime" if is_module else "agent-runtime"
-
-
-def as_typed(text: str) -> str:
-    """*text* with the commands in it (in backticks) as a person here has to type them."""
-    return text.replace("`agent-runtime ", f"`{command_name()} ")
-
-
-class Terminated(Exception):
-    """The process was told to end (SIGTERM, SIGHUP) and has cleaned up."""
-
-
-@dataclass(frozen=True)
+@dataclass
 class Invocation:
-    """The global options of one command line."""
+    """The options of one command line that every command has."""
 
     config: Path | None = None
     log_format: Literal["json", "console"] | None = None
     """None: readable lines on a terminal, else JSON."""
+    as_json: bool = False
+    """True if the command prints JSON (`json_option`)."""
 
     def load(self) -> LoadedSettings:
-        """Settings and where they came from. Raises `config.load.ConfigurationError`."""
+        """Return the settings and their origin. Raises `config.load.ConfigurationError`."""
         from config.load import load
 
         return load(os.environ, self.config)
 
     def settings(self) -> Settings:
-        """Settings; grounding numbers that fell back to their default are named on standard error."""
+        """Return the settings, and name on standard error the grounding numbers that fell back to their default."""
         loaded = self.load()
         for number in loaded.fallen_back:
             click.echo(
@@ -66,19 +54,70 @@ class Invocation:
         return loaded.settings
 
 
+def json_option(function: F) -> F:
+    """Add ``--json``, which sets ``Invocation.as_json``."""
+
+    def store(context: click.Context, _parameter: click.Parameter, as_json: bool) -> None:
+        context.obj.as_json = as_json
+
+    option = click.option("--json", is_flag=True, expose_value=False, callback=store, help="Print JSON.")
+    return option(function)
+
+
+def workspace_option(function: F) -> F:
+    """Add ``--workspace``; the default is the workspace of the terminal chat."""
+
+    def resolve(context: click.Context, _parameter: click.Parameter, workspace: str | None) -> str | None:
+        if workspace or context.resilient_parsing:
+            return workspace
+        from runtime.workspaces import console_workspace
+
+        return console_workspace(context.obj.load().settings)
+
+    return click.option(
+        "-w",
+        "--workspace",
+        metavar="W",
+        callback=resolve,
+        help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE, or sample while it is empty.",
+    )(function)
+
+
+def default_workspace_option(function: F) -> F:
+    """Add ``--workspace`` for commands that add documents or people; the default is ``DEFAULT_WORKSPACE``."""
+
+    def resolve(context: click.Context, _parameter: click.Parameter, workspace: str | None) -> str | None:
+        return workspace if workspace or context.resilient_parsing else context.obj.load().settings.default_workspace
+
+    return click.option(
+        "-w",
+        "--workspace",
+        metavar="W",
+        callback=resolve,
+        help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE.",
+    )(function)
+
+
+only_workspace_option = click.option("-w", "--workspace", metavar="W", help="Only this workspace.")
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run *work* to its end; SIGTERM and SIGHUP cancel it, so that it cleans up. Raises `Terminated` then."""
-    return asyncio.run(_until_told(work))
+    """Run *work* to its end. SIGTERM and SIGHUP cancel it, so that it cleans up, and then raise `Terminated`."""
+    return asyncio.run(_run_until_signal(work))
 
 
-async def _until_told(work: Coroutine[Any, Any, T]) -> T:
+class Terminated(Exception):
+    """The process got SIGTERM or SIGHUP and has cleaned up."""
+
+
+async def _run_until_signal(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.current_task()
     assert task is not None
-    told = False
+    signalled = False
 
     def end() -> None:
-        nonlocal told
-        told = True
+        nonlocal signalled
+        signalled = True
         task.cancel()
 
     if threading.current_thread() is threading.main_thread():
@@ -88,50 +127,26 @@ async def _until_told(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except asyncio.CancelledError:
-        if told:
+        if signalled:
             raise Terminated from None
         raise
 
 
-def workspace_option(function: F) -> F:
-    """``--workspace``; where none is named, the one that the terminal chat uses."""
-    return click.option(
-        "-w",
-        "--workspace",
-        metavar="W",
-        callback=_named_or_console,
-        help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE, or sample while it is empty.",
-    )(function)
-
-
-def default_workspace_option(function: F) -> F:
-    """``--workspace`` of commands that bring in documents or people; None is ``DEFAULT_WORKSPACE``."""
-    return click.option(
-        "-w", "--workspace", metavar="W", help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE."
-    )(function)
-
-
-def _named_or_console(context: click.Context, parameter: click.Parameter, workspace: str | None) -> str | None:
-    if workspace or context.resilient_parsing:
-        return workspace
-    return workspace_of(context.obj.load().settings, None)
-
-
-def json_option(function: F) -> F:
-    """``--json``, as ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
-
-
-def workspace_of(settings: Settings, workspace: str | None) -> str:
-    """*workspace*, or the one that the terminal chat uses. Touches the disk."""
-    from runtime.workspaces.workspaces import console_workspace
-
-    return workspace or console_workspace(settings)
-
-
-def keep_events_off_the_screen(settings: Settings) -> None:
-    """For commands that have no event stream to write to: what happens is told in their own words."""
-    from runtime.observability import events
-    from runtime.observability.redaction import Redaction
+def silence_events(settings: Settings) -> None:
+    """Print no events: the command reports in its own words."""
+    from runtime.observability import Redaction, events
 
     events.configure(Redaction.of(settings), silent=True)
+
+
+def command_name() -> str:
+    """Return what a person types to start this program, e.g. ``./agent-runtime`` in a checkout."""
+    if name := os.environ.get(COMMAND_VARIABLE):
+        return name
+    is_module = Path(sys.argv[0]).parts[-2:] == ("runtime", "__main__.py")
+    return "python -m runtime" if is_module else "agent-runtime"
+
+
+def as_typed(text: str) -> str:
+    """Return *text* with each command in backticks as a person has to type it here."""
+    return text.replace("`agent-runtime ", f"`{command_name()} ")

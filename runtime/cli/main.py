@@ -1,6 +1,6 @@
 """The command line: global options, the list of commands, and how each kind of failure ends.
 
-Nothing heavy is imported before it is known which command is wanted, so that help comes at once.
+A command's module is imported only when the command is used, so that help comes at once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from runtime.cli.invocation import Invocation, Terminated, as_typed, command_nam
 INTERRUPTED = 130
 TERMINATED = 143
 COLLECTED_OBJECTS = 50_000
-"""Made since the last look for garbage. With Python's 700 a start looks again and again through all that it imports."""
+"""New objects before Python looks for garbage. With its default of 700, a start looks again and again through all that
+it imports."""
 SWITCH_SECONDS = 0.001
-"""How long one thread computes before another that waits has its turn. With Python's 5 ms the event loop waits as long
-for each thread that cuts documents: in an import it came round 13 ms late at p90, with this 9 (two busy cores)."""
+"""How long one thread computes before a waiting thread has its turn. With Python's 5 ms, the event loop was 13 ms late
+at p90 while threads cut documents for the index; with this it was 9 ms (two busy cores)."""
 
 _COMMANDS = {
     "setup": "Set up a model and platforms, step by step.",
@@ -56,8 +57,7 @@ _COMMANDS = {
     "reindex": "Rebuild the search index from documents and transcripts.",
     "doctor": "Check settings, stores, models, platforms and disk.",
 }
-"""Each command is ``runtime.cli.commands.<name>.command``, with ``_`` for ``-``; the summary stands here, so that it
-costs no import."""
+"""The summary of each command. The command is ``runtime.cli.commands.<name>.command``, with ``_`` for ``-``."""
 
 
 class _Commands(click.Group):
@@ -69,8 +69,8 @@ class _Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"runtime.cli.commands.{cmd_name.replace('-', '_')}").command
         if isinstance(command, click.Group):
-            for one in command.commands.values():
-                one.short_help = one.short_help or _first_paragraph(one)  # click would cut it in the middle
+            for child in command.commands.values():
+                child.short_help = child.short_help or _first_paragraph(child)  # click would cut it in the middle
         return command
 
     def resolve_command(
@@ -78,8 +78,8 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in _COMMANDS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], _COMMANDS)
-            meant = f" Did you mean {' or '.join(close)}?" if close else ""
-            ctx.fail(f"No such command {args[0]!r}.{meant}")
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -88,7 +88,6 @@ class _Commands(click.Group):
 
 
 def _first_paragraph(command: click.Command) -> str:
-    """What *command* does, whole and on one line."""
     return " ".join(inspect.cleandoc(command.help or "").partition("\n\n")[0].split())
 
 
@@ -111,7 +110,7 @@ def cli(ctx: click.Context, config: Path | None, log_format: Literal["json", "co
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """Run the console script."""
     gc.set_threshold(COLLECTED_OBJECTS)
     sys.setswitchinterval(SWITCH_SECONDS)
     arguments = sys.argv[1:]
@@ -119,26 +118,26 @@ def main() -> NoReturn:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read has enough; the interpreter must not complain about it when it flushes at its end.
+        # The reader has enough. The interpreter must not complain about it when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    # Else the interpreter looks through all that was ever imported for garbage, for seconds, before it ends.
+    # Otherwise the interpreter looks for garbage in all that was imported, for seconds, before it ends.
     gc.freeze()
-    loading = sys.modules.get("runtime.llm.loader")  # not imported for this
-    if loading is not None and loading.is_loading():
+    loader = sys.modules.get("runtime.llm.loader")
+    if loader is not None and loader.is_loading():  # a thread still imports LiteLLM; do not wait for it
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code: 0 done, 1 failed, 2 usage or configuration."""
+    """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage or configuration."""
     debug = "--debug" in arguments
     try:
         result = cli.main(list(arguments), prog_name=command_name(), standalone_mode=False)
     except click.ClickException as error:
-        shown = io.StringIO()
-        error.show(shown)
-        click.echo(as_typed(shown.getvalue().rstrip("\n") + _meant(error)), err=True)
+        message = io.StringIO()
+        error.show(message)
+        click.echo(as_typed(message.getvalue().rstrip("\n") + _suggestion(error)), err=True)
         return error.exit_code
     except SystemExit as error:  # click's way out of a broken pipe
         return error.code if isinstance(error.code, int) else 1
@@ -146,50 +145,45 @@ def invoke(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except Terminated:
         return TERMINATED
-    except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure is told, in one line
-        return _tell(error, debug)
+    except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure is one line
+        return _report(error, debug)
     return result if isinstance(result, int) else 0
 
 
-def _meant(error: click.ClickException) -> str:
-    """Which choice was meant, where *error* is about a value that is none of an option's or argument's choices."""
+def _suggestion(error: click.ClickException) -> str:
+    """Return which choice was probably meant, if *error* is about a value that is no choice of its option."""
     if not isinstance(error, click.BadParameter) or error.param is None:
         return ""
-    if not isinstance(error.param.type, click.Choice) or not (given := re.match("'([^']+)'", error.message)):
+    if not isinstance(error.param.type, click.Choice) or not (value := re.match("'([^']+)'", error.message)):
         return ""
-    close = difflib.get_close_matches(given[1], map(str, error.param.type.choices), 1)
+    close = difflib.get_close_matches(value[1], map(str, error.param.type.choices), 1)
     return f" Did you mean {close[0]}?" if close else ""
 
 
-def _tell(error: Exception, debug: bool) -> int:
+def _report(error: Exception, debug: bool) -> int:
+    """Print *error*, of a group of errors the first one, and return the exit code."""
     from config.load import ConfigurationError
     from connectors.message import AgentRuntimeError
 
-    error = _first(error)
+    while isinstance(error, ExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
     if debug:
         traceback.print_exception(error)
     if isinstance(error, ConfigurationError):
         for problem in error.problems:
-            _say(problem)
+            _print_error(problem)
         return 2
     if isinstance(error, BrokenPipeError):
         return 1
     if isinstance(error, AgentRuntimeError | OSError):
-        _say(str(error) or type(error).__name__)
+        _print_error(str(error) or type(error).__name__)
         return int(getattr(error, "exit_code", 1))
     hint = "" if debug else " (--debug shows the traceback)"
-    _say(f"unexpected error: {type(error).__name__}: {error}{hint}")
+    _print_error(f"unexpected error: {type(error).__name__}: {error}{hint}")
     return 1
 
 
-def _first(error: Exception) -> Exception:
-    """What is behind a group of errors that tasks raised."""
-    while isinstance(error, ExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
-    return error
+def _print_error(text: str) -> None:
+    from connectors.console import neutralise
 
-
-def _say(line: str) -> None:
-    from connectors.console.convert import neutralise
-
-    click.echo(neutralise(f"agent-runtime: {as_typed(line)}"), err=True)
+    click.echo(neutralise(f"agent-runtime: {as_typed(text)}"), err=True)

@@ -1,69 +1,78 @@
-"""What commands print: tables and lines for people, JSON for programs, progress on standard error."""
+"""What commands print on standard output: JSON for programs, or tables and lines for people."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from connectors.console import neutralise
-from connectors.message import AgentRuntimeError
-from runtime.cli.client import Client, segment
-from runtime.cli.invocation import as_typed
+from runtime.cli.invocation import Invocation, as_typed
 
-_CLEAR_LINE = "\r\x1b[K"
-_NARROWEST = 20
+
+def emit(invocation: Invocation, answer: Any, show: Callable[[Any], None] | str) -> None:
+    """Print *answer*: with --json as JSON (a list as one object a line), else *show* prints it for people."""
+    if invocation.as_json:
+        for value in answer if isinstance(answer, list) else [answer]:
+            print_json(value)
+    elif isinstance(show, str):
+        line(show)
+    else:
+        show(answer)
 
 
 def print_json(value: Any) -> None:
-    """One object as one line, or indented where a person looks."""
+    """Print *value* on one line, or indented on a terminal."""
     click.echo(json_text(value, indent=2 if sys.stdout.isatty() else None))
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """*value* as JSON that people can read. What a terminal would obey, or no encoder takes, is escaped. Pure."""
+    """Return *value* as JSON. Only characters that a terminal obeys or that have no encoding are escaped. Pure."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return "".join(one if neutralise(one) == one else f"\\u{ord(one):04x}" for one in text)
+    return "".join(
+        character if neutralise(character) == character else f"\\u{ord(character):04x}" for character in text
+    )
 
 
 def line(text: str = "", **style: Any) -> None:
-    """Print *text*, without anything that a terminal obeys; *style* is click's, for terminals only."""
+    """Print *text* without anything that a terminal obeys; *style* is click's, for terminals only."""
     clean = neutralise(as_typed(text))
     click.echo(click.style(clean, **style) if style else clean)
 
 
 def note(text: str) -> None:
-    """Say something beside the output proper."""
+    """Print *text* on standard error."""
     click.echo(neutralise(as_typed(text)), err=True)
 
 
 def show_diff(diff: str) -> None:
     """Print a unified diff."""
-    for each in diff.splitlines():
-        colour = {"+": "green", "-": "red", "@": "cyan"}.get(each[:1])
-        line(each, **({"fg": colour} if colour else {}))
+    for text in diff.splitlines():
+        colour = {"+": "green", "-": "red", "@": "cyan"}.get(text[:1])
+        line(text, **({"fg": colour} if colour else {}))
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
-    """Print *rows*; the columns named in *right* are aligned to the right.
+def table(headers: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = (), empty: str = "") -> None:
+    """Print *rows*; the columns named in *right* are aligned to the right. Without rows, print *empty* if it is set.
 
-    On a terminal cells are folded to its width; elsewhere nothing is cut, so that it can be searched.
+    On a terminal, cells are folded to its width. Elsewhere nothing is cut, so that programs can search the output.
     """
+    if empty and not rows:
+        line(empty)
+        return
     cells = [[neutralise(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
-        _rich_table(headers, cells, right)
-        return
-    for text in plain_table(headers, cells, right):
-        click.echo(text)
+        _print_rich_table(headers, cells, right)
+    else:
+        for text in plain_table(headers, cells, right):
+            click.echo(text)
 
 
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
-    """The lines of a table in plain text. Pure."""
+    """Return the lines of a table in plain text. Pure."""
     flat = [[" ".join(cell.split()) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *flat, strict=True)]
     lines = []
@@ -76,7 +85,7 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     return lines
 
 
-def _rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+def _print_rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -90,102 +99,18 @@ def _rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Se
     Console().print(shown)
 
 
-class StatusLine:
-    """One line on standard error that says what is going on; nothing where nobody looks."""
-
-    def __init__(self) -> None:
-        self._on = sys.stderr.isatty()
-        self._shown = False
-
-    def show(self, text: str) -> None:
-        if not self._on:
-            return
-        width = max(shutil.get_terminal_size().columns - 1, _NARROWEST)
-        clean = " ".join(neutralise(text).split())
-        cut = clean if len(clean) <= width else clean[: width - 1] + "…"
-        sys.stderr.write(f"{_CLEAR_LINE}{cut}")
-        sys.stderr.flush()
-        self._shown = True
-
-    def clear(self) -> None:
-        if self._shown:
-            sys.stderr.write(_CLEAR_LINE)
-            sys.stderr.flush()
-            self._shown = False
-
-
-@contextmanager
-def status_line(text: str = "") -> Iterator[StatusLine]:
-    """A status line that is gone after the block, whatever happens."""
-    status = StatusLine()
-    if text:
-        status.show(text)
-    try:
-        yield status
-    finally:
-        status.clear()
-
-
 def count(number: int, noun: str) -> str:
-    """``1 document``, ``2 documents``. Pure."""
+    """Return *number* with its noun: ``1 document``, ``2 documents``. Pure."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def milliseconds(value: float | None) -> str:
-    """A duration for people. Pure."""
+    """Return a duration for people. Pure."""
     if value is None:
         return "–"
     return f"{value / 1000:.1f} s" if value >= 1000 else f"{value:.0f} ms"
 
 
 def dollars(value: float) -> str:
-    """A cost for people: cents need four more places. Pure."""
+    """Return a cost for people: amounts below one dollar have up to six places. Pure."""
     return f"${value:.2f}" if value >= 1 or value == 0 else f"${value:.6f}".rstrip("0")
-
-
-# ---- indexing ----
-#
-# Indexing with its progress shown, for the commands that need an index in step with the disk.
-
-
-class IndexingEnded(AgentRuntimeError):
-    """The stream of an index run ended before it said that it was done."""
-
-    retryable = True
-
-
-async def index(
-    client: Client, workspace: str, status: StatusLine, *, paths: Sequence[str] | None = None, fresh: bool = False
-) -> dict[str, Any]:
-    """Bring the index of *workspace* in step with its files; what was done. Raises `ApiError`, `IndexingEnded`."""
-    body: dict[str, Any] = {"fresh": fresh}
-    if paths is not None:
-        body["paths"] = list(paths)
-    status.show(f"indexing {workspace} …")
-    async for name, data in client.events("POST", f"/v1/workspaces/{segment(workspace)}/index", body):
-        if name == "progress":
-            status.show(f"indexing {workspace}: {data['done']}/{data['total']}  {data['path']}")
-        elif name == "done":
-            status.clear()
-            return data
-    raise IndexingEnded("the index run ended without a result; run `agent-runtime index` again")
-
-
-async def ensure_indexed(client: Client, workspace: str, status: StatusLine) -> None:
-    """Index what is on disk and not yet in the index, so that a first search finds something."""
-    state = await client.get(f"/v1/workspaces/{segment(workspace)}/index")
-    if state["pending"]:
-        await index(client, workspace, status)
-
-
-async def rebuild(client: Client, path: str, body: dict[str, Any], what: str, status: StatusLine) -> dict[str, Any]:
-    """Have the runtime do what *path* does, with its progress shown; what was done. Raises `ApiError`,
-    `IndexingEnded`."""
-    status.show(f"{what} …")
-    async for name, data in client.events("POST", path, body):
-        if name == "progress":
-            status.show(f"{what} {data['workspace']}: {data['done']}/{data['total']}  {data['path']}")
-        elif name == "done":
-            status.clear()
-            return data
-    raise IndexingEnded("the runtime stopped before the index was done; run the command again")

@@ -1,4 +1,4 @@
-"""Finding a turn by what a person types: its id, ``last``, or nothing."""
+"""Find a turn by what a person types (its id, or ``last``), and print parts of its manifest for people."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connectors.message import AgentRuntimeError
-from runtime.cli.client import ApiError, Client, segment
+from runtime.cli.client import ApiError, Client, api_path
 from runtime.cli.output import count, dollars, line, milliseconds, table
 from runtime.turns.manifest import REASONS, STRATEGIES
 
 LAST = "last"
+Row = Mapping[str, Any]
 
 
 class NoSuchTurn(AgentRuntimeError):
-    """No workspace that was looked in knows the turn."""
+    """No workspace that was searched has the turn."""
 
 
 async def find_turn(client: Client, turn: str, workspace: str | None) -> tuple[str, str]:
-    """The workspace and id of *turn*, looked for in all workspaces unless one is named.
+    """Return the workspace and id of *turn*, from all workspaces unless one is named.
 
     Raises `NoSuchTurn` and `ApiError`.
     """
-    workspaces = (
-        [workspace] if workspace else [each["id"] for each in (await client.get("/v1/workspaces"))["workspaces"]]
-    )
+    if workspace:
+        workspaces = [workspace]
+    else:
+        workspaces = [row["id"] for row in (await client.get(api_path("workspaces")))["workspaces"]]
     if turn == LAST:
-        return await _newest(client, workspaces)
+        return await _find_newest(client, workspaces)
     for name in workspaces:
         try:
             await client.get(turn_path(name, turn))
@@ -39,28 +41,20 @@ async def find_turn(client: Client, turn: str, workspace: str | None) -> tuple[s
     raise NoSuchTurn(f"no turn {turn!r} is known in {where}; `agent-runtime explain last` shows the newest")
 
 
-async def _newest(client: Client, workspaces: list[str]) -> tuple[str, str]:
-    found: list[tuple[str, str, str]] = []
+async def _find_newest(client: Client, workspaces: list[str]) -> tuple[str, str]:
+    turns: list[tuple[str, str, str]] = []
     for name in workspaces:
-        rows: list[dict[str, Any]] = (await client.get(f"/v1/workspaces/{segment(name)}/turns", limit=1))["turns"]
-        found += [(row["at"], name, row["turn_id"]) for row in rows]
-    if not found:
+        rows = (await client.get(api_path("workspaces", name, "turns"), limit=1))["turns"]
+        turns += [(row["at"], name, row["turn_id"]) for row in rows]
+    if not turns:
         raise NoSuchTurn("there are no turns yet; ask something with `agent-runtime chat` first")
-    _, name, turn_id = max(found)
+    _, name, turn_id = max(turns)
     return name, turn_id
 
 
 def turn_path(workspace: str, turn: str) -> str:
-    """The path of a turn's manifest."""
-    return f"/v1/workspaces/{segment(workspace)}/turns/{segment(turn)}"
-
-
-# ---- explaining ----
-#
-# A turn explained to a person: why this strategy, which blocks, from where, at what cost.
-
-
-Row = Mapping[str, Any]
+    """Return the path of a turn's manifest."""
+    return api_path("workspaces", workspace, "turns", turn)
 
 
 def show_strategy(strategy: str, reason: str) -> None:
@@ -85,9 +79,9 @@ def show_blocks(blocks: Sequence[Row], tokens_total: int) -> None:
         ],
         right=["tokens", "budget"],
     )
-    of_system = sum(block["tokens"] for block in blocks if block["used"]) - tokens_total
+    system_tokens = sum(block["tokens"] for block in blocks if block["used"]) - tokens_total
     line(f"user message    {count(tokens_total, 'token')} (tokens_total)")
-    line(f"system message  {count(of_system, 'token')}")
+    line(f"system message  {count(system_tokens, 'token')}")
 
 
 def show_degraded(degraded: Sequence[Row]) -> None:
@@ -96,17 +90,17 @@ def show_degraded(degraded: Sequence[Row]) -> None:
 
 
 def show_sources(outcome: Row, passages: Sequence[Row]) -> None:
-    """The passages that were found, with their scores, which of them stood in the prompt, and which the reply cites."""
+    """Print the passages that were found: the score of each, whether the prompt had it, whether the reply cites it."""
     sources = outcome.get("sources") or ()
     citations = outcome.get("citations") or {}
-    shown = {(one["source"], one["heading"]) for one in outcome.get("given") or sources}
-    cited = {(one["source"], one["heading"]) for one in sources} if citations.get("cited") else set()
+    in_prompt = {(source["source"], source["heading"]) for source in outcome.get("given") or sources}
+    cited = {(source["source"], source["heading"]) for source in sources} if citations.get("cited") else set()
     rows = [
         [
             passage["source"],
             passage["heading"],
             f"{passage['score']:.4f}" if passage.get("score") is not None else "",
-            "yes" if (passage["source"], passage["heading"]) in shown else "no room",
+            "yes" if (passage["source"], passage["heading"]) in in_prompt else "no room",
             "yes" if (passage["source"], passage["heading"]) in cited else "no",
         ]
         for passage in passages
@@ -119,7 +113,7 @@ def show_sources(outcome: Row, passages: Sequence[Row]) -> None:
 
 
 def show_prefix(prefix: Row) -> None:
-    """What of the prompt the model may have read already."""
+    """Print how much of the prompt is as in the last one, so that the provider may have cached it."""
     if prefix.get("broken_by"):
         line(f"prefix    {count(prefix['tokens_kept'], 'token')} as in the last prompt, up to {prefix['broken_by']}")
 
@@ -137,23 +131,23 @@ def show_outcome(outcome: Row) -> None:
             f"{usage.get('completion', 0)} reply"
         )
         line(f"cost      {dollars(float(usage.get('cost_usd') or 0))}")
-        first, whole = outcome.get("first_token_ms"), outcome.get("latency_ms")
-        line(f"time      {milliseconds(whole)}" + (f", first words after {milliseconds(first)}" if first else ""))
+        first, total = outcome.get("first_token_ms"), outcome.get("latency_ms")
+        line(f"time      {milliseconds(total)}" + (f", first words after {milliseconds(first)}" if first else ""))
 
 
 def show_rounds(rounds: Sequence[Row]) -> None:
-    """What tools the model called before it answered; of their arguments the digest."""
+    """Print the tools that the model called before it answered. Of their arguments only the digest is known."""
     rows = [
         [
-            one["round"],
+            each["round"],
             tool["tool"],
             "yes" if tool["ok"] else tool["why"],
             tool["tokens"],
             milliseconds(tool["duration_ms"]),
             tool["arguments_sha256"][:12],
         ]
-        for one in rounds
-        for tool in one["tools"]
+        for each in rounds
+        for tool in each["tools"]
     ]
     if rows:
         line()
@@ -161,7 +155,7 @@ def show_rounds(rounds: Sequence[Row]) -> None:
 
 
 def show_messages(messages: Sequence[Row]) -> None:
-    """The exact messages that the model gets."""
+    """Print the exact messages that the model gets."""
     for message in messages:
         line()
         line(f"── {message['role']} " + "─" * 40, dim=True)

@@ -25,8 +25,9 @@ from aiohttp import web
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role
-from runtime.cli import directives, setup
+from runtime.cli import setup
 from runtime.cli.client import open_local
+from runtime.cli.commands import prompt
 from runtime.cli.main import INTERRUPTED, invoke
 from runtime.coordination import Hub
 from runtime.embedded import embedded_redis, socket_path
@@ -398,7 +399,7 @@ async def test_whoever_is_asked_for_a_yes_can_end_the_command_instead(
         threads.append(threading.get_ident())
         raise click.Abort
 
-    monkeypatch.setattr(directives, "_wanted", wanted)
+    monkeypatch.setattr(prompt, "_confirm_publishing", wanted)
     assert await asyncio.to_thread(begin) == INTERRUPTED
     assert threads[0] == threads[1]
     assert (await command("prompt", "show", "--kind", "soul")).out == f"{LONG}\n"
@@ -812,7 +813,6 @@ async def test_model_servers_on_this_machine_are_found_with_their_models() -> No
         found = await setup.find_local_servers(here, "http://127.0.0.1:9")
         wrong = await setup.find_local_servers("http://127.0.0.1:9", here)
     assert [(server.name, server.models) for server in found] == [("ollama", ("qwen3:4b", "llama3.2"))]
-    assert found[0].model_id("qwen3:4b") == "ollama_chat/qwen3:4b"
     assert wrong == []
 
 

@@ -259,7 +259,7 @@ from types import ModuleType
 from runtime.cli.main import invoke
 
 async def serve(settings, role, log_format, fallen_back, engine):
-    print(engine.pid is not None, {"runtime.process.bootstrap", "grounding.pipeline", "rich"} & {*sys.modules})
+    print(engine.pid is not None, {"runtime.process.bootstrap", "grounding.pipeline"} & {*sys.modules})
 
 sys.modules["runtime.process.serve"] = ModuleType("runtime.process.serve")
 sys.modules["runtime.process.serve"].serve = serve

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from runtime.cli.commands.index import NothingToIndex, sort_out
+from runtime.cli.commands.index import NothingToIndex, sort_paths
 from runtime.cli.main import cli, invoke
 
 ROOT = Path(__file__).parents[2]
@@ -120,9 +120,9 @@ def test_paths_of_the_workspace_are_told_from_paths_elsewhere(tmp_path: Path) ->
     (handbook / "deep").mkdir(parents=True)
     (handbook / "deep" / "b.md").write_text("# B")
     (handbook / "picture.png").write_bytes(b"\x89PNG")
-    wanted = sort_out(["policies", str(docs / "policies" / "a.md"), str(handbook)], docs)
-    assert wanted.inside == ("policies", "policies/a.md")
-    assert [(each.path, each.file.name) for each in wanted.outside] == [("handbook/deep/b.md", "b.md")]
+    inside, outside = sort_paths(["policies", str(docs / "policies" / "a.md"), str(handbook)], docs)
+    assert inside == ["policies", "policies/a.md"]
+    assert [(each.path, each.file.name) for each in outside] == [("handbook/deep/b.md", "b.md")]
 
 
 @pytest.mark.parametrize("path", ["nowhere.md", "empty", "picture.png", "../../etc"])
@@ -132,7 +132,7 @@ def test_a_path_without_markdown_is_refused(path: str, tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     name = path if path.startswith("..") else str(tmp_path / path)
     with pytest.raises(NothingToIndex):
-        sort_out([name], tmp_path / "docs")
+        sort_paths([name], tmp_path / "docs")
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def test_a_value_that_toml_lacks_is_refused() -> None:
 def test_settings_that_setup_does_not_know_are_kept_and_unset_ones_go(tmp_path: Path) -> None:
     path = tmp_path / "agent-runtime.toml"
     path.write_text('llm_model = "old/model"\nllm_api_key = "k"\nhttp_port = 9000\n[routes]\n"slack:T1" = "acme"\n')
-    changed = setup.merged(setup.read(path), {"llm_model": "openai/new", "llm_api_key": None})
-    setup.write(path, changed, NOW)
+    changed = setup.merge_settings(setup.read_config(path), {"llm_model": "openai/new", "llm_api_key": None})
+    setup.write_config(path, changed, NOW)
     settings = load({}, path).settings
     assert (settings.llm_model, settings.llm_api_key, settings.http_port) == ("openai/new", None, 9000)
     assert settings.routes == {"slack:T1": "acme"}
@@ -56,7 +56,7 @@ def test_the_file_and_the_copy_of_the_old_one_are_readable_by_their_owner_only(t
     path = tmp_path / "agent-runtime.toml"
     path.write_text("# mine\nhttp_port = 9000\n")
     path.chmod(0o644)
-    backup = setup.write(path, {"http_port": 9001}, NOW)
+    backup = setup.write_config(path, {"http_port": 9001}, NOW)
     assert backup is not None
     assert backup.read_text() == "# mine\nhttp_port = 9000\n"
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
@@ -64,11 +64,11 @@ def test_the_file_and_the_copy_of_the_old_one_are_readable_by_their_owner_only(t
 
 
 def test_a_first_file_has_no_copy(tmp_path: Path) -> None:
-    assert setup.write(tmp_path / "new" / "agent-runtime.toml", {"http_port": 1}, NOW) is None
+    assert setup.write_config(tmp_path / "new" / "agent-runtime.toml", {"http_port": 1}, NOW) is None
 
 
 def test_a_file_that_is_no_toml_is_named_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "agent-runtime.toml"
     path.write_text("llm_model = ")
     with pytest.raises(ConfigurationError, match=r"agent-runtime\.toml: is not valid TOML"):
-        setup.read(path)
+        setup.read_config(path)

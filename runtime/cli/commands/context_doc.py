@@ -1,60 +1,29 @@
-"""``agent-runtime context-doc``: what is noted about a conversation, and its versions."""
+"""``agent-runtime context-doc``: the summary of a conversation (its context document), and its versions."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from config.settings import Settings
-from runtime.cli.client import ApiError, Client, connect, segment
-from runtime.cli.invocation import F, Invocation, json_option, run, workspace_of, workspace_option
-from runtime.cli.output import count, line, note, print_json, table
+from runtime.cli.client import ApiError, Client, api_path, request, run_with_client
+from runtime.cli.invocation import F, Invocation, json_option, workspace_option
+from runtime.cli.output import count, emit, line, note, table
 
 DEFAULTS = ("http:default", "console:default")
-"""Where messages over HTTP go that name no context, and what `chat` says when it runs alone."""
+"""The conversations of HTTP messages that name no context, and of `chat` when it runs alone."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Whose document is meant; without a *context* the first of `DEFAULTS` that has one."""
-
-    workspace: str | None
-    context: str | None
-
-    def path(self, settings: Settings, context: str) -> str:
-        vault = segment(workspace_of(settings, self.workspace))
-        return f"/v1/vaults/{vault}/memories/{segment(context)}/contexts"
-
-    async def get(self, client: Client, settings: Settings, more: str = "", **parameters: Any) -> dict[str, Any]:
-        """What the API tells of the document at its path followed by *more*. Raises `ApiError`."""
-        contexts = [self.context] if self.context else [*DEFAULTS]
-        while True:
-            path = self.path(settings, contexts.pop(0)) + more
-            try:
-                return await client.get(path, headers={"Accept": "application/json"}, **parameters)
-            except ApiError as error:
-                if error.status != 404 or not contexts:
-                    raise
-
-
-def place_options(function: F) -> F:
-    """The options that say whose document is meant."""
-    options: list[Callable[[F], F]] = [
-        workspace_option,
-        click.option(
-            "--context",
-            metavar="CONTEXT_ID",
-            help="The conversation, e.g. slack:C123. Default: that of HTTP, or of chat.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+def document_options(function: F) -> F:
+    """Add ``--workspace`` and ``--context``."""
+    context_option = click.option(
+        "--context",
+        metavar="CONTEXT_ID",
+        help="The conversation, e.g. slack:C123. Default: that of HTTP, or of chat.",
+    )
+    return workspace_option(context_option(function))
 
 
 @click.group()
@@ -63,41 +32,29 @@ def command() -> None:
 
 
 @command.command()
-@place_options
+@document_options
 @click.option("--section", help="Only this section, e.g. Progress. The beginning of its name is enough.")
 @click.option("--version", metavar="ID", help="Show this version instead of the latest. `history` lists the versions.")
 @json_option
 @click.pass_obj
-def show(
-    invocation: Invocation,
-    /,
-    workspace: str | None,
-    context: str | None,
-    section: str | None,
-    version: str | None,
-    as_json: bool,
-) -> None:
+def show(invocation: Invocation, workspace: str, context: str | None, section: str | None, version: str | None) -> None:
     """Print a context document."""
     if section and version:
         raise click.UsageError("give --section or --version, not both: sections are only of the latest version")
-    run(_show(invocation.settings(), Place(workspace, context), section, version, as_json))
 
+    def show(document: dict[str, Any]) -> None:
+        if sys.stdout.isatty():
+            line(document["text"].rstrip("\n"))
+            note(f"(version {document['id']} by {document['author']}, {document['created_at'][:19]})")
+        else:
+            click.echo(document["text"].encode("utf-8", "surrogatepass"), nl=bool(section))
 
-async def _show(settings: Settings, place: Place, section: str | None, version: str | None, as_json: bool) -> None:
-    async with connect(settings) as client:
-        found = await place.get(client, settings, f"/{segment(version) if version else 'latest'}", section=section)
-    if as_json:
-        print_json(found)
-    elif sys.stdout.isatty():
-        line(found["text"].rstrip("\n"))
-        note(f"(version {found['id']} by {found['author']}, {found['created_at'][:19]})")
-    else:
-        click.echo(found["text"].encode("utf-8", "surrogatepass"), nl=bool(section))
+    emit(invocation, _get(invocation, workspace, context, version or "latest", section=section), show)
 
 
 @command.command()
 @click.argument("text", required=False)
-@place_options
+@document_options
 @click.option(
     "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the text from this file."
 )
@@ -108,13 +65,11 @@ async def _show(settings: Settings, place: Place, section: str | None, version: 
 @click.pass_obj
 def put(
     invocation: Invocation,
-    /,
     text: str | None,
-    workspace: str | None,
+    workspace: str,
     context: str | None,
     file: Path | None,
     if_match: str | None,
-    as_json: bool,
 ) -> None:
     """Replace the document with TEXT, the text in --file, or standard input.
 
@@ -126,22 +81,14 @@ def put(
         body = text.encode("utf-8", "surrogatepass")
     else:
         body = file.read_bytes() if file else sys.stdin.buffer.read()
-    run(_put(invocation.settings(), Place(workspace, context), body, if_match, as_json))
-
-
-async def _put(settings: Settings, place: Place, body: bytes, if_match: str | None, as_json: bool) -> None:
-    headers = {"If-Match": if_match} if if_match else {}
-    async with connect(settings) as client:
-        path = place.path(settings, place.context or DEFAULTS[0])
-        stored = await client.put_text(path, body, media_type="text/plain; charset=utf-8", headers=headers)
-    if as_json:
-        print_json(stored)
-    else:
-        line(f"{place.context or DEFAULTS[0]}: stored version {stored['id']} ({count(stored['bytes'], 'byte')}).")
+    context = context or DEFAULTS[0]
+    headers = {"Content-Type": "text/plain; charset=utf-8"} | ({"If-Match": if_match} if if_match else {})
+    stored = request(invocation, "PUT", _path(workspace, context), body, headers=headers)
+    emit(invocation, stored, f"{context}: stored version {stored['id']} ({count(stored['bytes'], 'byte')}).")
 
 
 @command.command()
-@place_options
+@document_options
 @click.option(
     "--limit",
     type=click.IntRange(1, 1000),
@@ -151,19 +98,35 @@ async def _put(settings: Settings, place: Place, body: bytes, if_match: str | No
 )
 @json_option
 @click.pass_obj
-def history(invocation: Invocation, /, workspace: str | None, context: str | None, limit: int, as_json: bool) -> None:
+def history(invocation: Invocation, workspace: str, context: str | None, limit: int) -> None:
     """List a document's versions, with time and author."""
-    run(_history(invocation.settings(), Place(workspace, context), limit, as_json))
+
+    def show(versions: dict[str, Any]) -> None:
+        table(
+            ["version", "since", "by", "bytes"],
+            [[row["id"], row["created_at"][:19], row["author"], row["bytes"]] for row in versions["contexts"]],
+            right=["bytes"],
+        )
+
+    emit(invocation, _get(invocation, workspace, context, limit=limit), show)
 
 
-async def _history(settings: Settings, place: Place, limit: int, as_json: bool) -> None:
-    async with connect(settings) as client:
-        found = await place.get(client, settings, limit=limit)
-    if as_json:
-        print_json(found)
-        return
-    table(
-        ["version", "since", "by", "bytes"],
-        [[row["id"], row["created_at"][:19], row["author"], row["bytes"]] for row in found["contexts"]],
-        right=["bytes"],
-    )
+def _get(invocation: Invocation, workspace: str, context: str | None, *more: str, **parameters: Any) -> dict[str, Any]:
+    """Return what the API has at the document's path and *more*. Without *context*, try each of `DEFAULTS`."""
+
+    accept = {"Accept": "application/json"}
+
+    async def get(client: Client) -> dict[str, Any]:
+        for name in DEFAULTS[:-1] if context is None else ():
+            try:
+                return await client.get(_path(workspace, name, *more), headers=accept, **parameters)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+        return await client.get(_path(workspace, context or DEFAULTS[-1], *more), headers=accept, **parameters)
+
+    return run_with_client(invocation, get)
+
+
+def _path(workspace: str, context: str, *more: str) -> str:
+    return api_path("vaults", workspace, "memories", context, "contexts", *more)

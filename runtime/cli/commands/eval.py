@@ -1,15 +1,38 @@
-"""``agent-runtime eval``: figures for parts of the pipeline on a set of questions."""
+"""``agent-runtime eval``: figures for retrieval, the strategy and the memory on a test set."""
 
 from __future__ import annotations
 
-import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from runtime.cli.evaluation import memory, strategy
-from runtime.cli.invocation import Invocation, json_option, keep_events_off_the_screen, run
-from runtime.cli.output import print_json, status_line
+from grounding.evaluation import (
+    Difference,
+    MemoryResult,
+    MemoryScores,
+    Scores,
+    Share,
+    StrategyScores,
+    load,
+    load_conversations,
+    load_messages,
+    score_memory,
+)
+from grounding.strategy import ENGLISH, Cues, InvalidCues, cues_of
+from runtime.cli.evaluation import (
+    Comparison,
+    Result,
+    check_shared,
+    compare,
+    evaluation_folder,
+    read_earlier,
+    run_memory,
+    run_retrieval,
+    run_strategy,
+)
+from runtime.cli.invocation import Invocation, json_option, run, silence_events
+from runtime.cli.output import count, emit, line, note, table
 
 
 @click.group()
@@ -17,48 +40,209 @@ def command() -> None:
     """Measure parts of the pipeline on a test set."""
 
 
-command.add_command(strategy)
-command.add_command(memory)
+# ---- Retrieval ----
+
+HEADERS = ("arm", "recall@5", "recall@10", "nDCG@10", "MRR", "@1000tok", "p50", "p95")
+"""Short, so that the table fits into 80 columns."""
+COMPARED = {
+    "recall_at_5": "recall@5",
+    "recall_at_10": "recall@10",
+    "ndcg_at_10": "nDCG@10",
+    "recall_at_1000_tokens": "recall@1000tok",
+}
+"""The figures of a comparison, with their names for people."""
 
 
 @command.command()
 @click.argument("path", type=click.Path(path_type=Path, exists=True))
 @click.option(
     "--compare",
+    "earlier_file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Compare with an earlier run: a file with its --json output.",
 )
 @json_option
 @click.pass_obj
-def retrieval(invocation: Invocation, path: Path, compare: Path | None, as_json: bool) -> None:
+def retrieval(invocation: Invocation, path: Path, earlier_file: Path | None) -> None:
     """Measure retrieval on the set at PATH, with the current settings, in an index of its own.
 
     PATH is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv), or a folder with questions.jsonl
     ({"question", "expected"}, one a line) and Markdown under docs/.
     """
-    from grounding.evaluation.datasets import load
-    from runtime.cli import evaluation as results
-    from runtime.cli.evaluation import run_retrieval
-
     settings = invocation.settings()
-    keep_events_off_the_screen(settings)
-    earlier = results.read_earlier(compare) if compare else None
-    with (
-        status_line("reading the set …") as status,
-        tempfile.TemporaryDirectory(prefix="agent-runtime-eval-", ignore_cleanup_errors=True) as folder,
-    ):
+    silence_events(settings)
+    earlier = read_earlier(earlier_file) if earlier_file else None
+    with evaluation_folder() as (folder, status):
         questions = load(path)
-        if earlier is not None:
-            asked = {question.id for question in questions.questions}
-            results.check_shared(max((len(asked & old.keys()) for old in earlier.values()), default=0), str(compare))
-        evaluation = run(run_retrieval(settings, questions, Path(folder), status))
-    result = results.Result.of(path.resolve().name, questions, evaluation)
-    comparison = results.compare(result.figures, earlier, str(compare)) if earlier is not None else None
-    if as_json:
-        print_json(result.as_json() | ({"compared": comparison.as_json()} if comparison else {}))
-    else:
-        from runtime.cli.evaluation import print_comparison, print_result
+        if earlier is not None:  # a wrong file is reported before the run, which takes minutes
+            ids = {question.id for question in questions.questions}
+            shared = max((len(ids & by_question.keys()) for by_question in earlier.values()), default=0)
+            check_shared(shared, str(earlier_file))
+        evaluation = run(run_retrieval(settings, questions, folder, status))
+    result = Result.of(path.resolve().name, questions, evaluation)
+    comparison = compare(result.figures, earlier, str(earlier_file)) if earlier is not None else None
 
-        print_result(result)
+    def show(_: object) -> None:
+        _show_result(result)
         if comparison:
-            print_comparison(comparison)
+            _show_comparison(comparison)
+
+    emit(invocation, result.as_json() | ({"compared": comparison.as_json()} if comparison else {}), show)
+
+
+def _show_result(result: Result) -> None:
+    evaluation, questions, scores = result.evaluation, result.questions, result.scores
+    asked = count(len(questions.questions), "question")
+    line(f"{result.name}: {count(len(questions.known), 'document')}, {count(evaluation.chunks, 'passage')}, {asked}")
+    table(HEADERS, [[arm, *_score_cells(of_arm)] for arm, of_arm in scores.items()], right=HEADERS[1:])
+    line("@1000tok: recall within 1,000 tokens of whole documents; p50, p95: milliseconds.")
+    if any(of_arm.recall_at_1000_tokens != of_arm.recall_at_1000_tokens_of_passages for of_arm in scores.values()):
+        line("Within 1,000 tokens of passages, which is what a prompt pays for:")
+        line(", ".join(f"{arm} {of_arm.recall_at_1000_tokens_of_passages:.3f}" for arm, of_arm in scores.items()))
+    for (block, why), times in evaluation.lost.items():
+        note(f"{block} failed for {count(times, 'question')} ({why}): there the fused order stands")
+    if questions.absent:
+        missing = count(len(questions.absent), "expected document")
+        note(f"the corpus lacks {missing}, which nothing can find, e.g. {min(questions.absent)}")
+
+
+def _score_cells(scores: Scores) -> list[str]:
+    shares = (
+        scores.recall_at_5,
+        scores.recall_at_10,
+        scores.ndcg_at_10,
+        scores.mrr,
+        scores.recall_at_1000_tokens,
+    )
+    times = (scores.p50_ms, scores.p95_ms)
+    return [*(f"{share:.3f}" for share in shares), *("–" if time is None else f"{time:.1f}" for time in times)]
+
+
+def _show_comparison(comparison: Comparison) -> None:
+    line(f"Change since {comparison.name}, over {count(comparison.questions, 'question')}:")
+    headers = ["arm", *COMPARED.values()]
+    rows = [[arm, *(_change(differences[field]) for field in COMPARED)] for arm, differences in comparison.arms.items()]
+    table(headers, rows, right=headers[1:])
+    line("noise: within the 95 % interval of a paired t-test over the questions.")
+
+
+def _change(difference: Difference) -> str:
+    if not difference.mean:
+        return "same"
+    return f"{difference.mean:+.3f} {difference.verdict.removeprefix('within ')}"
+
+
+# ---- Strategy ----
+
+
+@command.command()
+@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--documents",
+    type=click.Path(path_type=Path, exists=True),
+    help="The workspace's documents: a folder of Markdown, or a corpus.jsonl. Without them cues alone decide.",
+)
+@click.option(
+    "--cues", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Use the cues in this CUES.toml."
+)
+@click.option("--wrong", is_flag=True, help="List the messages where the decision differs from the label.")
+@json_option
+@click.pass_obj
+def strategy(invocation: Invocation, path: Path, documents: Path | None, cues: Path | None, wrong: bool) -> None:
+    """Measure the strategy on the messages at PATH.
+
+    PATH holds JSON lines ({"text", "strategy"?, "reason"?, "needs_history"?, "needs_documents"?, "history"?}), or is a
+    folder with queries.jsonl, labels in its metadata. Missing labels are not measured.
+    """
+    settings = invocation.settings()
+    silence_events(settings)
+    with evaluation_folder() as (folder, status):
+        messages = load_messages(path)
+        scores = run(run_strategy(settings, messages, documents, _read_cues(cues), folder, status))
+
+    def show(_: object) -> None:
+        _show_strategy(scores)
+        if wrong:
+            _show_wrong(scores)
+
+    emit(invocation, asdict(scores) | ({} if wrong else {"wrong": len(scores.wrong)}), show)
+
+
+def _read_cues(file: Path | None) -> Cues:
+    if file is None:
+        return ENGLISH
+    try:
+        return cues_of((file.read_text(encoding="utf-8-sig"),))
+    except (InvalidCues, OSError, UnicodeDecodeError) as error:
+        raise InvalidCues(f"{file}: {error}") from error
+
+
+def _show_strategy(scores: StrategyScores) -> None:
+    line(count(scores.messages, "message"))
+    if scores.accuracy is not None and scores.macro_f1 is not None:
+        line(f"strategy: accuracy {scores.accuracy:.3f}, macro-F1 {scores.macro_f1:.3f}")
+        headers = ["label", "messages", "precision", "recall", "F1", "as none", "as tail", "as qmd"]
+        rows = [
+            [label, share.count, *_share_cells(share), *scores.confusion[label].values()]
+            for label, share in scores.labels.items()
+        ]
+        table(headers, rows, right=headers[1:])
+    if scores.reason_accuracy is not None:
+        line(f"reason: accuracy {scores.reason_accuracy:.3f}")
+    for name, share in (("needs history", scores.needs_history), ("needs documents", scores.needs_documents)):
+        if share is not None:
+            precision, recall, f1 = _share_cells(share)
+            line(f"{name}: precision {precision}, recall {recall}, F1 {f1} ({share.count} do)")
+    line(f"decisions that differ from the label: {len(scores.wrong)}")
+
+
+def _show_wrong(scores: StrategyScores) -> None:
+    for decision in scores.wrong:
+        expected = ", ".join(f"{name} {value}" for name, value in decision.expected.items())
+        actual = ", ".join(str(value) for value in decision.got.values())
+        line(f"{' '.join(decision.text.split())!r}: expected {expected}; got {actual}")
+
+
+def _share_cells(share: Share) -> list[str]:
+    return [f"{share.precision:.3f}", f"{share.recall:.3f}", f"{share.f1:.3f}"]
+
+
+# ---- Memory ----
+
+MEMORY_HEADERS = ("category", "questions", "recall@5", "recall@10", "nDCG@10", "@1000tok")
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@json_option
+@click.pass_obj
+def memory(invocation: Invocation, folder: Path) -> None:
+    """Measure what is recalled of the long conversations in FOLDER, with the current settings.
+
+    Read are corpus.jsonl (messages as they were said: _id, text, metadata with workspace, session, date, speaker),
+    queries.jsonl (_id, text, metadata with workspace, category) and qrels/test.tsv (which messages are evidence).
+    A workspace is one conversation. No model is called, and the data is deleted at the end.
+    """
+    settings = invocation.settings()
+    silence_events(settings)
+    with evaluation_folder() as (data_dir, status):
+        conversations = load_conversations(folder)
+        result = score_memory(conversations, run(run_memory(settings, conversations, data_dir, status)))
+    emit(invocation, asdict(result), lambda _: _show_memory(result))
+
+
+def _show_memory(result: MemoryResult) -> None:
+    line(f"{count(result.conversations, 'conversation')}, {count(result.messages, 'message')}")
+    rows = [("all", result.with_adversarial), *result.categories.items()]
+    if result.scores != result.with_adversarial:
+        rows.insert(0, ("not adversarial", result.scores))
+    table(MEMORY_HEADERS, [[name, *_memory_cells(scores)] for name, scores in rows], right=MEMORY_HEADERS[1:])
+    line("@1000tok: evidence with 60 % of its content words in a prompt that may hold 1,000 tokens of earlier turns.")
+    line(f"A prompt recalls {result.turns:.1f} turns in {result.tokens:.0f} tokens; asked in another conversation,")
+    line(f"{result.elsewhere_turns:.1f} in {result.elsewhere_tokens:.0f}.")
+    line(f"Grounding took {result.p50_ms:.1f} ms (p50), {result.p95_ms:.1f} ms (p95).")
+
+
+def _memory_cells(scores: MemoryScores) -> list[str]:
+    shares = (scores.recall_at_5, scores.recall_at_10, scores.ndcg_at_10, scores.recall_at_1000_tokens)
+    return [str(scores.questions), *(f"{share:.3f}" for share in shares)]

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from config.settings import Settings
-from runtime.cli.client import connect
-from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import line, print_json, status_line
+from runtime.cli.client import Client, run_with_client
+from runtime.cli.invocation import Invocation, json_option, only_workspace_option
+from runtime.cli.output import emit, line
+from runtime.cli.progress import status_line
 from runtime.cli.turns import (
     LAST,
     find_turn,
@@ -27,28 +27,23 @@ from runtime.cli.turns import (
 
 @click.command()
 @click.argument("turn", default=LAST)
-@click.option("-w", "--workspace", metavar="W", help="Only this workspace.")
+@only_workspace_option
 @click.option("--prompt", is_flag=True, help="Also print the exact messages.")
 @json_option
 @click.pass_obj
-def command(invocation: Invocation, turn: str, workspace: str | None, prompt: bool, as_json: bool) -> None:
+def command(invocation: Invocation, turn: str, workspace: str | None, prompt: bool) -> None:
     """Show what went into TURN (a turn id; default: `last`), and why."""
-    run(_explain(invocation.settings(), turn, workspace, prompt=prompt, as_json=as_json))
 
+    async def get(client: Client) -> tuple[str, dict[str, Any]]:
+        name, turn_id = await find_turn(client, turn, workspace)
+        return name, await client.get(turn_path(name, turn_id), prompt=True if prompt else None)
 
-async def _explain(settings: Settings, turn: str, workspace: str | None, *, prompt: bool, as_json: bool) -> None:
     with status_line("opening the stores …"):
-        async with connect(settings) as client:
-            name, turn_id = await find_turn(client, turn, workspace)
-            manifest = await client.get(turn_path(name, turn_id), prompt=True if prompt else None)
-    if as_json:
-        print_json(manifest)
-        return
-    show_turn(name, manifest)
+        name, manifest = run_with_client(invocation, get)
+    emit(invocation, manifest, lambda manifest: _show_turn(name, manifest))
 
 
-def show_turn(workspace: str, manifest: dict[str, Any]) -> None:
-    """Print a turn's manifest for a person."""
+def _show_turn(workspace: str, manifest: dict[str, Any]) -> None:
     context: dict[str, Any] = manifest.get("context") or {}
     outcome: dict[str, Any] = manifest.get("outcome") or {}
     line(f"turn      {manifest['turn_id']}", bold=True)
@@ -65,9 +60,7 @@ def show_turn(workspace: str, manifest: dict[str, Any]) -> None:
     show_degraded(outcome.get("degraded") or manifest.get("degraded") or ())
     show_blocks(manifest["blocks"], manifest["tokens_total"])
     show_prefix(manifest.get("prefix") or {})
-    passages = context.get("passages") or manifest.get("passages") or ()
-    show_sources(outcome or manifest, passages)
+    show_sources(outcome or manifest, context.get("passages") or manifest.get("passages") or ())
     show_rounds(outcome.get("rounds") or ())
     show_outcome(outcome)
-    if messages := manifest.get("messages"):
-        show_messages(messages)
+    show_messages(manifest.get("messages") or ())

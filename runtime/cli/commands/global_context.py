@@ -1,4 +1,4 @@
-"""``agent-runtime global-context``: lines that stand in every prompt of a workspace, a place or a person."""
+"""``agent-runtime global-context``: the lines that are in every prompt of a workspace, a private place or a person."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from typing import Any
 
 import click
 
-from config.settings import Settings
-from runtime.cli.client import connect, segment
-from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
-from runtime.cli.output import count, line, print_json, table
+from runtime.cli.client import Client, api_path, request, run_with_client
+from runtime.cli.invocation import Invocation, json_option, workspace_option
+from runtime.cli.output import count, emit, line, table
 
-WHOSE_OPTIONS = (
-    click.option("--user", metavar="CONNECTOR:ID", help="Use this person's own lines."),
-    click.option("--context", metavar="CONTEXT_ID", help="Use this private place's lines, e.g. slack:C123."),
-)
+Owner = dict[str, str]
+"""``user`` or ``context``; empty for the lines of the workspace."""
+_USER = click.option("--user", metavar="CONNECTOR:ID", help="Use this person's own lines.")
+_CONTEXT = click.option("--context", metavar="CONTEXT_ID", help="Use this private place's lines, e.g. slack:C123.")
 expected_option = click.option("--expected-version", type=int, help="Fail unless the line has this version.")
+number_argument = click.argument("number", type=click.IntRange(0))
 
 
-def whose_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that say whose lines are meant, as ``whose``."""
+def owner_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--user``, ``--context`` (both as ``owner``), ``--workspace`` and ``--json``."""
 
     @functools.wraps(function)
-    def named(*args: Any, user: str | None, context: str | None, **options: Any) -> None:
+    def with_owner(*args: Any, user: str | None, context: str | None, **options: Any) -> None:
         if user and context:
             raise click.UsageError("give --user or --context, not both")
-        function(*args, whose=_given(user=user, context=context), **options)
+        owner = {"user": user, "context": context}
+        function(*args, owner={name: value for name, value in owner.items() if value is not None}, **options)
 
-    for option in reversed(WHOSE_OPTIONS):
-        named = option(named)
-    return named
+    return _USER(_CONTEXT(workspace_option(json_option(with_owner))))
 
 
 @click.group()
@@ -45,210 +44,132 @@ def command() -> None:
 @command.command()
 @click.option("--waiting", is_flag=True, help="Show the edits that wait for approval.")
 @click.option("--history", is_flag=True, help="Show the newest edits and their authors.")
-@whose_options
-@workspace_option
-@json_option
+@owner_options
 @click.pass_obj
-def show(
-    invocation: Invocation, waiting: bool, history: bool, whose: dict[str, Any], workspace: str | None, as_json: bool
-) -> None:
+def show(invocation: Invocation, waiting: bool, history: bool, owner: Owner, workspace: str) -> None:
     """List the lines with their numbers."""
     if waiting and history:
         raise click.UsageError("give --waiting or --history, not both")
-    settings = invocation.settings()
-    part = "waiting" if waiting else "history" if history else ""
-    run(_show(settings, part, whose, workspace_of(settings, workspace), as_json))
-
-
-async def _show(settings: Settings, part: str, whose: dict[str, Any], workspace: str, as_json: bool) -> None:
-    async with connect(settings) as client:
-        found = await client.get(f"{_path(workspace)}{f'/{part}' if part else ''}", **whose)
-        others = [] if part or whose or as_json else (await client.get(f"{_path(workspace)}/owners"))["owners"]
-    if as_json:
-        print_json(found)
-    elif part == "waiting":
-        rows = [[one["id"], one["action"], one["before"], one["content"], one["author"]] for one in found["waiting"]]
-        _table(["id", "edit", "was", "text", "by"], rows, "No edit waits for approval.")
-    elif part == "history":
-        rows = [[one["at"][:19], one["action"], one["before"], one["after"], one["by"]] for one in found["edits"]]
-        _table(["at", "edit", "was", "text", "by"], rows, "There are no edits yet.")
+    if waiting:
+        emit(invocation, request(invocation, "GET", _path(workspace, "waiting"), **owner), _show_waiting)
+    elif history:
+        emit(invocation, request(invocation, "GET", _path(workspace, "history"), **owner), _show_history)
     else:
-        rows = [[f"{one['line']}--", one["content"], one["author"], one["version"]] for one in found["lines"]]
-        none = "There are no lines for the whole workspace yet." if others else "There are no lines yet."
-        _table(
-            ["line", "text", "by", "version"],
-            rows,
-            f"{none} `agent-runtime global-context append TEXT` adds one.",
-        )
-        _show_others(others)
+        _show_lines(invocation, owner, workspace)
 
 
-def _show_others(others: list[dict[str, Any]]) -> None:
-    """Whose further lines there are, and how to see them."""
-    if not others:
-        return
-    number = sum(one["lines"] for one in others)
-    line()
-    line(f"{count(number, 'line')} {'belongs' if number == 1 else 'belong'} to places and people:")
+def _show_waiting(answer: dict[str, Any]) -> None:
     table(
-        ["show with", "lines"],
-        [
-            [f"--context {one['context']}" if "context" in one else f"--user {one['user']}", one["lines"]]
-            for one in others
-        ],
-        right=["lines"],
+        ["id", "edit", "was", "text", "by"],
+        [[edit["id"], edit["action"], edit["before"], edit["content"], edit["author"]] for edit in answer["waiting"]],
+        empty="No edit waits for approval.",
     )
 
 
+def _show_history(answer: dict[str, Any]) -> None:
+    table(
+        ["at", "edit", "was", "text", "by"],
+        [[edit["at"][:19], edit["action"], edit["before"], edit["after"], edit["by"]] for edit in answer["edits"]],
+        empty="There are no edits yet.",
+    )
+
+
+def _show_lines(invocation: Invocation, owner: Owner, workspace: str) -> None:
+    others: list[dict[str, Any]] = []
+
+    async def get(client: Client) -> dict[str, Any]:
+        if not owner and not invocation.as_json:
+            others.extend((await client.get(_path(workspace, "owners")))["owners"])
+        return await client.get(_path(workspace), **owner)
+
+    def show(answer: dict[str, Any]) -> None:
+        none = "There are no lines for the whole workspace yet." if others else "There are no lines yet."
+        table(
+            ["line", "text", "by", "version"],
+            [[f"{row['line']}--", row["content"], row["author"], row["version"]] for row in answer["lines"]],
+            empty=f"{none} `agent-runtime global-context append TEXT` adds one.",
+        )
+        if others:
+            number = sum(other["lines"] for other in others)
+            line()
+            line(f"{count(number, 'line')} {'belongs' if number == 1 else 'belong'} to places and people:")
+            table(["show with", "lines"], [[_owner_option(other), other["lines"]] for other in others], right=["lines"])
+
+    emit(invocation, run_with_client(invocation, get), show)
+
+
+def _owner_option(owner: dict[str, Any]) -> str:
+    return f"--context {owner['context']}" if "context" in owner else f"--user {owner['user']}"
+
+
 @command.command()
 @click.argument("content")
-@whose_options
-@workspace_option
-@json_option
+@owner_options
 @click.pass_obj
-def append(invocation: Invocation, content: str, whose: dict[str, Any], workspace: str | None, as_json: bool) -> None:
+def append(invocation: Invocation, content: str, owner: Owner, workspace: str) -> None:
     """Add CONTENT as a line at the end."""
-    settings = invocation.settings()
-    run(_append(settings, {"content": content, **whose}, workspace_of(settings, workspace), as_json))
-
-
-async def _append(settings: Settings, body: dict[str, Any], workspace: str, as_json: bool) -> None:
-    async with connect(settings) as client:
-        _told(await client.post(_path(workspace), body), as_json)
+    row = request(invocation, "POST", _path(workspace), {"content": content, **owner})
+    emit(invocation, row, f"{row['line']}-- {row['content']}")
 
 
 @command.command()
-@click.argument("number", type=click.IntRange(0))
+@number_argument
 @click.argument("content")
 @expected_option
-@whose_options
-@workspace_option
-@json_option
+@owner_options
 @click.pass_obj
 def replace(
-    invocation: Invocation,
-    number: int,
-    content: str,
-    expected_version: int | None,
-    whose: dict[str, Any],
-    workspace: str | None,
-    as_json: bool,
+    invocation: Invocation, number: int, content: str, expected_version: int | None, owner: Owner, workspace: str
 ) -> None:
     """Replace line NUMBER with CONTENT."""
-    settings = invocation.settings()
-    body = {"content": content, **whose, **_given(expected_version=expected_version)}
-    run(_replace(settings, number, body, workspace_of(settings, workspace), as_json))
-
-
-async def _replace(settings: Settings, number: int, body: dict[str, Any], workspace: str, as_json: bool) -> None:
-    async with connect(settings) as client:
-        _told(await client.put(f"{_path(workspace)}/{number}", body), as_json)
+    body: dict[str, Any] = {"content": content, **owner}
+    if expected_version is not None:
+        body["expected_version"] = expected_version
+    row = request(invocation, "PUT", _path(workspace, str(number)), body)
+    emit(invocation, row, f"{row['line']}-- {row['content']}")
 
 
 @command.command()
-@click.argument("number", type=click.IntRange(0))
+@number_argument
 @expected_option
-@whose_options
-@workspace_option
-@json_option
+@owner_options
 @click.pass_obj
-def delete(
-    invocation: Invocation,
-    number: int,
-    expected_version: int | None,
-    whose: dict[str, Any],
-    workspace: str | None,
-    as_json: bool,
-) -> None:
+def delete(invocation: Invocation, number: int, expected_version: int | None, owner: Owner, workspace: str) -> None:
     """Delete line NUMBER."""
-    settings = invocation.settings()
-    run(_delete(settings, number, expected_version, whose, workspace_of(settings, workspace), as_json))
-
-
-async def _delete(
-    settings: Settings, number: int, expected: int | None, whose: dict[str, Any], workspace: str, as_json: bool
-) -> None:
-    async with connect(settings) as client:
-        answer = await client.delete(f"{_path(workspace)}/{number}", **whose, expected_version=expected)
-    if as_json:
-        print_json(answer)
-    else:
-        line(f"Line {number} is deleted.")
+    path = _path(workspace, str(number))
+    answer = request(invocation, "DELETE", path, **owner, expected_version=expected_version)
+    emit(invocation, answer, f"Line {number} is deleted.")
 
 
 @command.command()
-@click.argument("number", type=click.IntRange(0))
-@whose_options
-@workspace_option
-@json_option
+@number_argument
+@owner_options
 @click.pass_obj
-def share(invocation: Invocation, number: int, whose: dict[str, Any], workspace: str | None, as_json: bool) -> None:
+def share(invocation: Invocation, number: int, owner: Owner, workspace: str) -> None:
     """Show line NUMBER of a place or a person to the whole workspace."""
-    settings = invocation.settings()
-    run(_share(settings, number, whose, workspace_of(settings, workspace), as_json))
-
-
-async def _share(settings: Settings, number: int, whose: dict[str, Any], workspace: str, as_json: bool) -> None:
-    async with connect(settings) as client:
-        shared = await client.post(f"{_path(workspace)}/{number}/share", whose)
-    if as_json:
-        print_json(shared)
-    else:
-        line(f"The whole workspace can see this line now: {shared['content']}")
+    row = request(invocation, "POST", _path(workspace, str(number), "share"), owner)
+    emit(invocation, row, f"The whole workspace can see this line now: {row['content']}")
 
 
 @command.command()
 @click.argument("id_", metavar="ID")
-@whose_options
-@workspace_option
-@json_option
+@owner_options
 @click.pass_obj
-def approve(invocation: Invocation, id_: str, whose: dict[str, Any], workspace: str | None, as_json: bool) -> None:
+def approve(invocation: Invocation, id_: str, owner: Owner, workspace: str) -> None:
     """Approve the edit ID. `show --waiting` shows the ids."""
-    settings = invocation.settings()
-    run(_decide(settings, id_, "approve", whose, workspace_of(settings, workspace), as_json))
+    answer = request(invocation, "POST", _path(workspace, "waiting", id_), {"decision": "approve", **owner})
+    emit(invocation, answer, f"Edit {id_} is approved.")
 
 
 @command.command()
 @click.argument("id_", metavar="ID")
-@whose_options
-@workspace_option
-@json_option
+@owner_options
 @click.pass_obj
-def deny(invocation: Invocation, id_: str, whose: dict[str, Any], workspace: str | None, as_json: bool) -> None:
+def deny(invocation: Invocation, id_: str, owner: Owner, workspace: str) -> None:
     """Reject the edit ID. `show --waiting` shows the ids."""
-    settings = invocation.settings()
-    run(_decide(settings, id_, "deny", whose, workspace_of(settings, workspace), as_json))
+    answer = request(invocation, "POST", _path(workspace, "waiting", id_), {"decision": "deny", **owner})
+    emit(invocation, answer, f"Edit {id_} is rejected.")
 
 
-async def _decide(
-    settings: Settings, id_: str, decision: str, whose: dict[str, Any], workspace: str, as_json: bool
-) -> None:
-    async with connect(settings) as client:
-        answer = await client.post(f"{_path(workspace)}/waiting/{segment(id_)}", {"decision": decision, **whose})
-    if as_json:
-        print_json(answer)
-    else:
-        line(f"Edit {id_} is {'approved' if decision == 'approve' else 'rejected'}.")
-
-
-def _path(workspace: str) -> str:
-    return f"/v1/workspaces/{segment(workspace)}/global-context"
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _told(row: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(row)
-    else:
-        line(f"{row['line']}-- {row['content']}")
-
-
-def _table(headers: list[str], rows: list[list[Any]], otherwise: str) -> None:
-    if rows:
-        table(headers, rows)
-    else:
-        line(otherwise)
+def _path(workspace: str, *more: str) -> str:
+    return api_path("workspaces", workspace, "global-context", *more)

@@ -1,13 +1,15 @@
-"""``agent-runtime logs``: what the Markdown chat logs are kept for."""
+"""``agent-runtime logs``: restore conversations from the Markdown chat logs."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from config.settings import Settings
-from runtime.cli.client import connect
-from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import count, line, note, print_json, rebuild, status_line
+from runtime.cli.client import api_path, run_with_client
+from runtime.cli.invocation import Invocation, json_option
+from runtime.cli.output import count, emit, line, note
+from runtime.cli.progress import follow_run, status_line
 
 
 @click.group()
@@ -20,28 +22,26 @@ def command() -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would be restored, and change nothing.")
 @json_option
 @click.pass_obj
-def restore(invocation: Invocation, workspace: str | None, dry_run: bool, as_json: bool) -> int:
+def restore(invocation: Invocation, workspace: str | None, dry_run: bool) -> int:
     """Restore turns that are in the chat logs but not in Redis.
 
     What Redis has stays as it is, and nothing is restored twice. Messages that were edited or deleted later come back
     as they were first written. Run `agent-runtime reindex` afterwards, so that searches find the turns again.
     """
-    return run(_restore(invocation.settings(), workspace, dry_run=dry_run, as_json=as_json))
-
-
-async def _restore(settings: Settings, workspace: str | None, *, dry_run: bool, as_json: bool) -> int:
     body = {"workspace": workspace, "dry_run": dry_run}
     with status_line("opening the stores …") as status:
-        async with connect(settings) as client:
-            done = await rebuild(client, "/v1/logs/restore", body, "reading", status)
-    if as_json:
-        print_json(done)
-    else:
-        line(
-            f"{count(done['turns'], 'turn')} ({count(done['entries'], 'message')}) of "
-            f"{count(done['conversations'], 'conversation')} {'would be ' if dry_run else ''}restored, from "
-            f"{count(done['files'], 'chat log')}"
+        result = run_with_client(
+            invocation, lambda client: follow_run(client, api_path("logs", "restore"), body, status, "reading")
         )
-        for refused in done["refused"]:
+
+    def show(result: dict[str, Any]) -> None:
+        line(
+            f"{count(result['turns'], 'turn')} ({count(result['entries'], 'message')}) of "
+            f"{count(result['conversations'], 'conversation')} {'would be ' if dry_run else ''}restored, from "
+            f"{count(result['files'], 'chat log')}"
+        )
+        for refused in result["refused"]:
             note(f"not restored: {refused['path']}: {refused['why']}")
-    return 1 if done["refused"] else 0
+
+    emit(invocation, result, show)
+    return 1 if result["refused"] else 0

@@ -1,20 +1,122 @@
-"""``agent-runtime prompt``: directives, their versions, and the way back."""
+"""``agent-runtime prompt``: directives and their versions.
+
+A command names a directive by words, as in a chat (``soul``, ``skill NAME``, ``context soul``), or by options.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import difflib
+import functools
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from config.settings import Settings
-from runtime.cli.client import ApiError, Client, connect, segment
-from runtime.cli.directives import Slot, condense, slot_options
-from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
-from runtime.cli.output import line, note, print_json, show_diff, table
+from runtime.cli.client import ApiError, Client, api_path, request, run_with_client
+from runtime.cli.invocation import Invocation, json_option, workspace_option
+from runtime.cli.output import emit, line, note, print_json, show_diff, table
+from runtime.cli.progress import status_line
+
+SCOPES = ("global", "workspace", "context")
+KINDS = ("system", "soul", "skill", "cues", "frames")
+
+
+@dataclass(frozen=True)
+class Directive:
+    """Names one directive of a workspace."""
+
+    workspace: str
+    scope: str
+    kind: str
+    name: str | None
+    context: str | None
+
+    def request(
+        self, invocation: Invocation, method: str, *more: str, body: Any = None, **parameters: Any
+    ) -> dict[str, Any]:
+        """Make one call to the directive's path and *more*."""
+        return request(invocation, method, self.path(*more), body, context=self.context, **parameters)
+
+    def path(self, *more: str) -> str:
+        name = (self.name,) if self.name else ()
+        return api_path("workspaces", self.workspace, "prompts", self.scope, self.kind, *name, *more)
+
+    def __str__(self) -> str:
+        return "/".join([self.scope, self.kind, *([self.name] if self.name else [])])
+
+
+def directive_options(arguments: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the words and options that name a directive, as ``directive``.
+
+    *arguments* is what may follow the directive in the words, as help shows it; they are passed as ``rest``. Without
+    *arguments*, words that follow are a usage error.
+    """
+    kinds = click.Choice(KINDS)
+    options: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
+        click.argument("words", nargs=-1, metavar=f"[KIND] {arguments}".strip()),
+        workspace_option,
+        click.option("--scope", type=click.Choice(SCOPES), default="workspace", show_default=True),
+        click.option("--kind", type=kinds, default="system", show_default=True, help="The same as the word KIND."),
+        click.option("--type", "kind", type=kinds, hidden=True),  # an older name, for scripts
+        click.option("--name", help="Name of the skill, with --kind skill."),
+        click.option(
+            "--context", metavar="CONTEXT_ID", help="The conversation, with --scope context, e.g. telegram:-10001."
+        ),
+    ]
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def with_directive(
+            invocation: Invocation,
+            /,
+            words: tuple[str, ...],
+            workspace: str,
+            scope: str,
+            kind: str,
+            name: str | None,
+            context: str | None,
+            **others: Any,
+        ) -> None:
+            directive, rest = _parse(list(words), Directive(workspace, scope, kind, name, context))
+            if arguments:
+                others["rest"] = rest
+            elif rest:
+                close = difflib.get_close_matches(rest[0], KINDS, 1)
+                hint = f" Did you mean {close[0]}?" if close else f" The kinds are {', '.join(KINDS)}."
+                raise click.UsageError(f"Got unexpected extra argument {rest[0]!r}.{hint}")
+            function(invocation, directive, **others)
+
+        decorated = click.pass_obj(with_directive)
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+def _parse(words: list[str], options: Directive) -> tuple[Directive, list[str]]:
+    """Return the directive that *words* or else *options* name, and the words after it. Raises `click.UsageError`."""
+    scope, kind, name = options.scope, options.kind, options.name
+    if not _is_set("kind"):
+        if words[1:] and words[0] in SCOPES and words[1] in KINDS and not _is_set("scope"):
+            scope = words.pop(0)
+        if words and words[0] in KINDS:
+            kind = words.pop(0)
+        if words and kind == "skill" and name is None:
+            name = words.pop(0)
+    if (kind == "skill") != (name is not None):
+        raise click.UsageError("a skill needs a name (skill NAME, or --kind skill --name NAME); other kinds have none")
+    if (scope == "context") != (options.context is not None):
+        raise click.UsageError("--scope context needs --context, e.g. telegram:-10001; other scopes have none")
+    return Directive(options.workspace, scope, kind, name, options.context), words
+
+
+def _is_set(option: str) -> bool:
+    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
 @click.group()
@@ -26,17 +128,16 @@ def command() -> None:
 @workspace_option
 @json_option
 @click.pass_obj
-def list_(invocation: Invocation, workspace: str | None, as_json: bool) -> None:
+def list_(invocation: Invocation, workspace: str) -> None:
     """List the directives in force, and the directive files that were not published."""
-    run(_list(invocation.settings(), workspace, as_json))
+    _list(invocation, workspace)
 
 
-async def _list(settings: Settings, workspace: str | None, as_json: bool) -> None:
-    async with connect(settings) as client:
-        found = await client.get(f"/v1/workspaces/{segment(workspace_of(settings, workspace))}/prompts")
-    if as_json:
-        print_json(found)
-        return
+def _list(invocation: Invocation, workspace: str) -> None:
+    emit(invocation, request(invocation, "GET", api_path("workspaces", workspace, "prompts")), _show_directives)
+
+
+def _show_directives(answer: dict[str, Any]) -> None:
     rows = [
         [
             row["scope"] + (f" {row['context_id']}" if row.get("context_id") else ""),
@@ -46,122 +147,105 @@ async def _list(settings: Settings, workspace: str | None, as_json: bool) -> Non
             row["at"][:10],
             row["begins"],
         ]
-        for row in found["prompts"]
+        for row in answer["prompts"]
     ]
-    if rows:
-        table(["scope", "kind", "version", "by", "since", "text"], rows, right=["version"])
-    else:
-        line("No directive is set. `agent-runtime prompt set system TEXT` sets one.")
-    for note_ in found["refused"]:
-        line(f"NOT PUBLISHED  {note_['path']}: {note_['why']}", fg="red")
-        line(f"               → {note_['advice']}")
+    table(
+        ["scope", "kind", "version", "by", "since", "text"],
+        rows,
+        right=["version"],
+        empty="No directive is set. `agent-runtime prompt set system TEXT` sets one.",
+    )
+    for refused in answer["refused"]:
+        line(f"NOT PUBLISHED  {refused['path']}: {refused['why']}", fg="red")
+        line(f"               → {refused['advice']}")
 
 
 @command.command()
-@slot_options()
+@directive_options()
 @click.option("--version", type=int, help="Show this version instead of the current one.")
 @json_option
-@click.pass_context
-def show(context: click.Context, /, as_json: bool, version: int | None, **slot: Any) -> None:
+def show(invocation: Invocation, directive: Directive, version: int | None) -> None:
     """Print a directive's text. Without KIND, list all directives.
 
     KIND is system, soul, skill NAME, cues or frames: `prompt show skill refunds`.
     """
-    settings = context.obj.settings()
-    named = ("words", "scope", "kind", "name", "context", "version")
-    if all(context.get_parameter_source(name) is ParameterSource.DEFAULT for name in named):
-        run(_list(settings, slot["workspace"], as_json))
-    else:
-        run(_show(settings, Slot.alone(**slot), version, as_json))
+    if not any(map(_is_set, ("words", "scope", "kind", "name", "context", "version"))):
+        _list(invocation, directive.workspace)
+        return
 
-
-async def _show(settings: Settings, slot: Slot, version: int | None, as_json: bool) -> None:
-    async with connect(settings) as client:
-        found = await client.get(slot.path(settings), context=slot.context, version=version)
-    if as_json:
-        print_json(found)
-    else:
-        line(found["text"].rstrip("\n"))
+    def show(answer: dict[str, Any]) -> None:
+        line(answer["text"].rstrip("\n"))
         if sys.stdout.isatty():
-            note(f"({slot}, version {found['version']} by {found['author']}, {found['at'][:19]})")
+            note(f"({directive}, version {answer['version']} by {answer['author']}, {answer['at'][:19]})")
+
+    emit(invocation, directive.request(invocation, "GET", version=version), show)
+
+
+context_option = click.option(
+    "--context", metavar="CONTEXT_ID", help="Those of one conversation, e.g. telegram:-10001."
+)
 
 
 @command.command()
 @workspace_option
-@click.option("--context", metavar="CONTEXT_ID", default="", help="Those of one conversation, e.g. telegram:-10001.")
+@context_option
 @json_option
 @click.pass_obj
-def cues(invocation: Invocation, workspace: str | None, context: str, as_json: bool) -> None:
+def cues(invocation: Invocation, workspace: str, context: str | None) -> None:
     """Show the cues: the words and phrases that decide the strategy. `prompt set cues` changes them."""
-    run(_cues(invocation.settings(), workspace, context, as_json))
 
+    def show(answer: dict[str, Any]) -> None:
+        for kind, phrases in answer["cues"].items():
+            line(f"{kind}: {', '.join(phrases)}")
 
-async def _cues(settings: Settings, workspace: str | None, context: str, as_json: bool) -> None:
-    async with connect(settings) as client:
-        path = f"/v1/workspaces/{segment(workspace_of(settings, workspace))}/cues"
-        found = await client.get(path, context=context or None)
-    if as_json:
-        print_json(found)
-        return
-    for kind, phrases in found["cues"].items():
-        line(f"{kind}: {', '.join(phrases)}")
+    path = api_path("workspaces", workspace, "cues")
+    emit(invocation, request(invocation, "GET", path, context=context or None), show)
 
 
 @command.command()
 @workspace_option
-@click.option("--context", metavar="CONTEXT_ID", default="", help="Those of one conversation, e.g. telegram:-10001.")
+@context_option
 @json_option
 @click.pass_obj
-def frames(invocation: Invocation, workspace: str | None, context: str, as_json: bool) -> None:
+def frames(invocation: Invocation, workspace: str, context: str | None) -> None:
     """Show the frames: how each kind of message is approached. `prompt set frames` changes them."""
-    run(_frames(invocation.settings(), workspace, context, as_json))
+    path = api_path("workspaces", workspace, "frames")
+    emit(invocation, request(invocation, "GET", path, context=context or None), _show_frames)
 
 
-async def _frames(settings: Settings, workspace: str | None, context: str, as_json: bool) -> None:
-    async with connect(settings) as client:
-        path = f"/v1/workspaces/{segment(workspace_of(settings, workspace))}/frames"
-        found = await client.get(path, context=context or None)
-    if as_json:
-        print_json(found)
-        return
-    for name, frame in found["frames"].items():
+def _show_frames(answer: dict[str, Any]) -> None:
+    for name, frame in answer["frames"].items():
         line(f"{name}: {frame['description']}")
         for part in ("questions", "cues"):
             line(f"  {part}: {', '.join(frame[part])}")
         for part in ("priorities", "shape"):
-            line(f"  {part}: {', '.join(f'{of} {value:g}' for of, value in frame[part].items())}")
+            line(f"  {part}: {', '.join(f'{item} {value:g}' for item, value in frame[part].items())}")
 
 
 @command.command(name="set")
-@slot_options("[TEXT]")
+@directive_options("[TEXT]")
 @click.option(
     "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the text from this file."
 )
 @click.option("--expected-version", type=int, help="Fail unless this is the current version (0: none).")
 @json_option
-@click.pass_obj
 def set_(
-    invocation: Invocation,
-    /,
-    as_json: bool,
-    file: Path | None,
-    expected_version: int | None,
-    **slot: Any,
+    invocation: Invocation, directive: Directive, rest: list[str], file: Path | None, expected_version: int | None
 ) -> None:
     """Publish a new version of a directive: TEXT, the text in --file, or standard input.
 
     KIND is system (also without KIND), soul, skill NAME, cues or frames: `prompt set soul "Be brief."`.
     """
-    chosen, rest = Slot.of(**slot)
     if len(rest) > 1:
         raise click.UsageError('TEXT is one argument, in quotation marks: prompt set soul "Be brief."')
     if rest and file is not None:
         raise click.UsageError("give TEXT or --file, not both")
     text = rest[0] if rest else _read(file)
-    run(_set(invocation.settings(), chosen, text, expected_version, as_json))
+    _emit_published(invocation, directive, _publish(invocation, directive, text, expected_version))
 
 
 def _read(file: Path | None) -> str:
+    """Return the text of *file* or of standard input. Raises `click.UsageError`."""
     if file is None and sys.stdin.isatty():
         note("Type the text; Ctrl-D on a line of its own ends it.")
     try:
@@ -170,81 +254,60 @@ def _read(file: Path | None) -> str:
         raise click.UsageError(f"the text is not UTF-8: {error}") from error
 
 
-async def _set(settings: Settings, slot: Slot, text: str, expected: int | None, as_json: bool) -> None:
-    async with connect(settings) as client:
-        published = await _publish(client, settings, slot, text, expected)
-    _tell(slot, published, as_json)
+def _publish(invocation: Invocation, directive: Directive, text: str, expected: int | None) -> dict[str, Any]:
+    body = {"text": text} | ({} if expected is None else {"expected_version": expected})
+    return directive.request(invocation, "PUT", body=body)
 
 
-async def _publish(client: Client, settings: Settings, slot: Slot, text: str, expected: int | None) -> dict[str, Any]:
-    body: dict[str, Any] = {"text": text}
-    if expected is not None:
-        body["expected_version"] = expected
-    return await client.put(slot.path(settings), body, context=slot.context)
-
-
-def _tell(slot: Slot, published: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(published)
-    else:
-        line(f"Published version {published['version']} of {slot}.")
+def _emit_published(invocation: Invocation, directive: Directive, answer: dict[str, Any]) -> None:
+    emit(invocation, answer, f"Published version {answer['version']} of {directive}.")
 
 
 @command.command()
-@slot_options()
+@directive_options()
 @json_option
-@click.pass_obj
-def edit(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
+def edit(invocation: Invocation, directive: Directive) -> None:
     """Edit a directive in $EDITOR and publish the new version.
 
     If somebody else has published a version meanwhile, nothing is overwritten: your text is saved in a file.
     """
-    run(_edit(invocation.settings(), Slot.alone(**slot), as_json))
 
-
-async def _edit(settings: Settings, slot: Slot, as_json: bool) -> None:
-    text, version = "", 0
-    async with connect(settings) as client:
+    async def get(client: Client) -> tuple[str, int]:
         try:
-            found = await client.get(slot.path(settings), context=slot.context)
-            text, version = found["text"], found["version"]
+            current = await client.get(directive.path(), context=directive.context)
         except ApiError as error:
             if error.status != 404 or error.code == "unknown_workspace":
                 raise
-            # One that was cleared has a version, though no text.
-            versions = (await client.get(slot.path(settings, "history"), context=slot.context))["versions"]
-            version = versions[0]["version"] if versions else 0
-    # The stores are free while the person writes, which may take an hour.
-    edited = await asyncio.to_thread(click.edit, text, extension=".md", require_save=True)
+            # A directive that was cleared has a version, though no text.
+            versions = (await client.get(directive.path("history"), context=directive.context))["versions"]
+            return "", versions[0]["version"] if versions else 0
+        return current["text"], current["version"]
+
+    text, version = run_with_client(invocation, get)
+    # The stores are closed while the person writes, so that other commands can use them.
+    edited = click.edit(text, extension=".md", require_save=True)
     if edited is None or edited == text:
         note("Nothing was changed.")
         return
-    async with connect(settings) as client:
-        try:
-            published = await _publish(client, settings, slot, edited, version)
-        except ApiError as error:
-            kept = Path(f"{str(slot).replace('/', '-')}.rejected.md")
-            await asyncio.to_thread(kept.write_text, edited, encoding="utf-8")
-            note(f"Your text is saved in {kept}.")
-            raise error from None
-    _tell(slot, published, as_json)
+    try:
+        answer = _publish(invocation, directive, edited, version)
+    except ApiError as error:
+        file = Path(f"{str(directive).replace('/', '-')}.rejected.md")
+        file.write_text(edited, encoding="utf-8")
+        note(f"Your text is saved in {file}.")
+        raise error from None
+    _emit_published(invocation, directive, answer)
 
 
 @command.command()
-@slot_options()
+@directive_options()
 @json_option
-@click.pass_obj
-def history(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
+def history(invocation: Invocation, directive: Directive) -> None:
     """List a directive's versions."""
-    run(_history(invocation.settings(), Slot.alone(**slot), as_json))
+    emit(invocation, directive.request(invocation, "GET", "history"), _show_history)
 
 
-async def _history(settings: Settings, slot: Slot, as_json: bool) -> None:
-    async with connect(settings) as client:
-        found = await client.get(slot.path(settings, "history"), context=slot.context)
-    if as_json:
-        print_json(found)
-        return
+def _show_history(answer: dict[str, Any]) -> None:
     table(
         ["version", "since", "author", "origin", "bytes", "sha256"],
         [
@@ -256,23 +319,27 @@ async def _history(settings: Settings, slot: Slot, as_json: bool) -> None:
                 row.get("bytes", ""),
                 str(row.get("sha256", ""))[:12],
             ]
-            for row in found["versions"]
+            for row in answer["versions"]
         ],
         right=["version", "bytes"],
     )
 
 
 @command.command()
-@slot_options("A B")
+@directive_options("A B")
 @json_option
-@click.pass_obj
-def diff(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
+def diff(invocation: Invocation, directive: Directive, rest: list[str]) -> None:
     """Compare versions A and B of a directive: `prompt diff soul 1 2`."""
-    chosen, rest = Slot.of(**slot)
     if len(rest) != 2:
         raise click.UsageError("give two versions: prompt diff soul 1 2")
     a, b = map(_version, rest)
-    run(_diff(invocation.settings(), chosen, a, b, as_json))
+
+    def show(answer: dict[str, Any]) -> None:
+        if not answer["diff"]:
+            note(f"Versions {a} and {b} are the same.")
+        show_diff(answer["diff"])
+
+    emit(invocation, directive.request(invocation, "GET", "diff", a=a, b=b), show)
 
 
 def _version(word: str) -> int:
@@ -284,52 +351,74 @@ def _version(word: str) -> int:
         ) from None
 
 
-async def _diff(settings: Settings, slot: Slot, a: int, b: int, as_json: bool) -> None:
-    async with connect(settings) as client:
-        found = await client.get(slot.path(settings, "diff"), context=slot.context, a=a, b=b)
-    if as_json:
-        print_json(found)
-        return
-    if not found["diff"]:
-        note(f"Versions {a} and {b} are the same.")
-    show_diff(found["diff"])
-
-
 @command.command()
-@slot_options("VERSION")
+@directive_options("VERSION")
 @json_option
-@click.pass_obj
-def rollback(invocation: Invocation, /, as_json: bool, **slot: Any) -> None:
+def rollback(invocation: Invocation, directive: Directive, rest: list[str]) -> None:
     """Publish an earlier VERSION again: `prompt rollback soul 1`."""
-    chosen, rest = Slot.of(**slot)
     if len(rest) != 1:
         raise click.UsageError("give one version: prompt rollback soul 1")
-    run(_rollback(invocation.settings(), chosen, _version(rest[0]), as_json))
-
-
-async def _rollback(settings: Settings, slot: Slot, version: int, as_json: bool) -> None:
-    async with connect(settings) as client:
-        published = await client.post(slot.path(settings, "rollback"), {"version": version}, context=slot.context)
-    _tell(slot, published, as_json)
+    answer = directive.request(invocation, "POST", "rollback", body={"version": _version(rest[0])})
+    _emit_published(invocation, directive, answer)
 
 
 @command.command()
-@slot_options()
+@directive_options()
 @click.option("--expected-version", type=int, help="Fail unless this is the current version.")
 @json_option
-@click.pass_obj
-def clear(invocation: Invocation, /, as_json: bool, expected_version: int | None, **slot: Any) -> None:
+def clear(invocation: Invocation, directive: Directive, expected_version: int | None) -> None:
     """Remove a directive. Its history stays."""
-    run(_clear(invocation.settings(), Slot.alone(**slot), expected_version, as_json))
+    answer = directive.request(invocation, "DELETE", expected_version=expected_version)
+    emit(invocation, answer, f"Cleared {directive}. Its history stays.")
 
 
-async def _clear(settings: Settings, slot: Slot, expected: int | None, as_json: bool) -> None:
-    async with connect(settings) as client:
-        cleared = await client.delete(slot.path(settings), context=slot.context, expected_version=expected)
-    if as_json:
-        print_json(cleared)
-    else:
-        line(f"Cleared {slot}. Its history stays.")
+@command.command()
+@directive_options()
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Publish without asking, if the text passes the checks and no rule may be lost.",
+)
+@click.option("--despite-notes", is_flag=True, help="With --yes: publish also if a rule may be lost.")
+@json_option
+def condense(invocation: Invocation, directive: Directive, yes: bool, despite_notes: bool) -> None:
+    """Ask the model for a shorter text of a directive, and publish it if you agree.
+
+    The new text must keep code, quoted text, numbers with units, names, addresses, and everything between
+    <!-- verbatim --> and <!-- /verbatim -->; otherwise it is rejected. If a rule may be lost, you are told, and --yes
+    publishes nothing (exit code 1).
+    """
+    if despite_notes and not yes:
+        raise click.UsageError("--despite-notes needs --yes")
+    with status_line("asking the model for a shorter text …"):
+        proposal = directive.request(invocation, "POST", "condense", body={})
+    if not invocation.as_json:
+        _show_proposal(proposal)
+    held_back = yes and bool(proposal["notes"]) and not despite_notes
+    # The stores are closed while the person decides.
+    if (yes and not held_back) or (not invocation.as_json and _confirm_publishing()):
+        body = {"text": proposal["text"], "expected_version": proposal["version"]}
+        published = directive.request(invocation, "PUT", "condense", body=body)["version"]
+        emit(invocation, {**proposal, "published": published}, f"Published version {published} of {directive}.")
+        return
+    if invocation.as_json:
+        print_json(proposal)
+    if held_back:
+        note("Nothing was published: a rule may be lost, see above. --yes --despite-notes publishes the text anyway.")
+        sys.exit(1)
+    if not invocation.as_json:
+        version = proposal["version"]
+        note(f"nothing is published; `prompt set --expected-version {version}` takes any text, --yes the model's")
 
 
-command.add_command(condense)
+def _show_proposal(proposal: dict[str, Any]) -> None:
+    show_diff(proposal["diff"])
+    before, after = proposal["tokens_before"], proposal["tokens_after"]
+    line(f"{before} tokens become {after}: {1 - after / before:.0%} less, in every prompt", bold=True)
+    for problem in proposal["notes"]:
+        line(f"check this: {problem}", fg="yellow")
+
+
+def _confirm_publishing() -> bool:
+    """Ask the person at the terminal. Off a terminal, the answer is no."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and click.confirm("Publish it?", default=False)

@@ -1,4 +1,4 @@
-"""``agent-runtime search``: what retrieval finds."""
+"""``agent-runtime search``: the passages that retrieval finds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from config.settings import Settings
-from runtime.cli.client import connect, segment
-from runtime.cli.invocation import Invocation, json_option, run, workspace_of, workspace_option
-from runtime.cli.output import ensure_indexed, line, note, print_json, status_line
+from runtime.cli.client import Client, api_path, run_with_client
+from runtime.cli.invocation import Invocation, json_option, workspace_option
+from runtime.cli.output import emit, line, note
+from runtime.cli.progress import index_if_pending, status_line
 
 EXCERPT_CHARACTERS = 300
 MAX_COLUMNS = 100
@@ -25,76 +25,72 @@ MAX_COLUMNS = 100
 @click.option("--explain", is_flag=True, help="Show the rank and score in each part of the search.")
 @json_option
 @click.pass_obj
-def command(
-    invocation: Invocation, query: str, workspace: str | None, top_k: int, explain: bool, as_json: bool
-) -> None:
+def command(invocation: Invocation, query: str, workspace: str, top_k: int, explain: bool) -> None:
     """Show the passages that a search finds for QUERY, the best first.
 
     --explain adds the rank and score of each passage: by words (bm25), by meaning (dense), by the larger embedding
     model (deep), by all together (fused), and by the reranker if one is set.
     """
-    run(_search(invocation.settings(), query, workspace, top_k=top_k, explain=explain, as_json=as_json))
-
-
-async def _search(
-    settings: Settings, query: str, workspace: str | None, *, top_k: int, explain: bool, as_json: bool
-) -> None:
-    name = workspace_of(settings, workspace)
     with status_line("opening the stores …") as status:
-        async with connect(settings) as client:
-            await ensure_indexed(client, name, status)
-            path = f"/v1/workspaces/{segment(name)}/search"
-            found = await client.get(path, q=query, top_k=top_k, explain=True if explain else None)
-    if as_json:
-        print_json(found)
-        return
-    for part in found.get("degraded") or ():
-        note(f"searched without {part['block']}: {part['why']}")
-    if not found["results"]:
-        line(f"Nothing was found in workspace {name}.")
-    for rank, result in enumerate(found["results"], start=1):
-        _show(rank, result)
+
+        async def search(client: Client) -> dict[str, Any]:
+            await index_if_pending(client, workspace, status)
+            path = api_path("workspaces", workspace, "search")
+            return await client.get(path, q=query, top_k=top_k, explain=True if explain else None)
+
+        answer = run_with_client(invocation, search)
+
+    def show(answer: dict[str, Any]) -> None:
+        for part in answer.get("degraded") or ():
+            note(f"searched without {part['block']}: {part['why']}")
+        if not answer["results"]:
+            line(f"Nothing was found in workspace {workspace}.")
+        for rank, result in enumerate(answer["results"], start=1):
+            _show_result(rank, result)
+
+    emit(invocation, answer, show)
 
 
-def _show(rank: int, result: dict[str, Any]) -> None:
-    where = f"{result['source']} › {result['heading']}" if result["heading"] else str(result["source"])
-    line(f"{rank}. {where}  {result['score']:.4f}", bold=True)
+def _show_result(rank: int, result: dict[str, Any]) -> None:
+    place = f"{result['source']} › {result['heading']}" if result["heading"] else str(result["source"])
+    line(f"{rank}. {place}  {result['score']:.4f}", bold=True)
     if "dense" in result:
-        for told in explained(rank, result):
-            line("   " + told, dim=True)
-    for part in folded(excerpt(str(result["text"]))):
-        line("   " + part)
+        for text in explained(rank, result):
+            line("   " + text, dim=True)
+    for text in _fold(excerpt(str(result["text"]))):
+        line("   " + text)
 
 
 def explained(rank: int, result: dict[str, Any]) -> list[str]:
-    """Where each arm of the search put *result*, and with which score of its own. Pure."""
-    rows = [("bm25", "sparse", "BM25"), ("dense", "dense", "cosine")]
-    told = [_arm(name, result.get(arm), what, "not among its candidates") for name, arm, what in rows]
+    """Return a line for each part of the search: the rank of *result* there, and the score. Pure."""
+    not_found = "not among its candidates"
+    no_vector = "not looked at: not among the best, or it has no deep vector yet"
+    lines = [
+        _part("bm25", result.get("sparse"), "BM25", not_found),
+        _part("dense", result.get("dense"), "cosine", not_found),
+    ]
     if "deep" in result:
-        told.append(
-            _arm("deep", result["deep"], "cosine", "not looked at: not among the best, or it has no deep vector yet")
-        )
-    fused = result.get("fused") or {"rank": rank, "score": result["score"]}
-    told.append(_arm("fused", fused, "score", ""))
+        lines.append(_part("deep", result["deep"], "cosine", no_vector))
+    lines.append(_part("fused", result.get("fused") or {"rank": rank, "score": result["score"]}, "score", ""))
     if "rerank" in result:
-        told.append(_arm("rerank", result["rerank"], "score", "not among its candidates"))
-    return told
+        lines.append(_part("rerank", result["rerank"], "score", not_found))
+    return lines
 
 
-def _arm(name: str, figures: dict[str, Any] | None, what: str, otherwise: str) -> str:
+def _part(name: str, figures: dict[str, Any] | None, unit: str, otherwise: str) -> str:
     if figures is None:
         return f"{name:<7}{otherwise}"
-    return f"{name:<7}rank {figures['rank']:<4} {what} {figures['score']:.4f}"
-
-
-def folded(words: str) -> list[str]:
-    """*words* in lines that fit below a heading on a terminal; in one where nobody looks, for programs that do."""
-    if not sys.stdout.isatty():
-        return [words]
-    return textwrap.wrap(words, max(min(shutil.get_terminal_size().columns, MAX_COLUMNS) - 3, 20)) or [""]
+    return f"{name:<7}rank {figures['rank']:<4} {unit} {figures['score']:.4f}"
 
 
 def excerpt(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
-    """The beginning of *text* on one line, at most *limit* characters. Pure."""
+    """Return the beginning of *text* on one line of at most *limit* characters. Pure."""
     flat = " ".join(text.split())
     return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
+
+
+def _fold(text: str) -> list[str]:
+    """Return *text* in lines that fit the terminal below a heading, or as one line off a terminal."""
+    if not sys.stdout.isatty():
+        return [text]
+    return textwrap.wrap(text, max(min(shutil.get_terminal_size().columns, MAX_COLUMNS) - 3, 20)) or [""]

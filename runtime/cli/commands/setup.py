@@ -1,4 +1,4 @@
-"""``agent-runtime setup``: a model, platforms, a configuration file, and a try."""
+"""``agent-runtime setup``: set up a model and platforms, and write the configuration file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def command(
     answer, connects Telegram, Slack and Discord and checks each of them, and writes agent-runtime.toml. Only you can
     read this file; the old file is kept next to it.
     """
-    from runtime.cli.setup import Given, setup
+    from runtime.cli.setup import SetupOptions, setup
 
     variables = {
         "telegram_bot_token": telegram_token_env,
@@ -68,5 +68,5 @@ def command(
         "discord_bot_token": discord_token_env,
     }
     token_envs = {name: variable for name, variable in variables.items() if variable is not None}
-    given = Given(yes, provider, model, api_base, api_key_env, token_envs, workspace, no_test, output)
-    return setup(invocation, given)
+    options = SetupOptions(yes, provider, model, api_base, api_key_env, token_envs, workspace, no_test, output)
+    return setup(invocation, options)

@@ -6,129 +6,115 @@ from typing import Any
 
 import click
 
-from config.settings import Settings
 from runtime.billing import TERMS, UNLIMITED
-from runtime.cli.client import connect, segment
-from runtime.cli.invocation import Invocation, json_option, run
-from runtime.cli.output import dollars, line, print_json, table
+from runtime.cli.client import Client, api_path, run_with_client
+from runtime.cli.invocation import Invocation, json_option, only_workspace_option
+from runtime.cli.output import dollars, emit, line, table
 
 Limit = float | str | None
-_NUMBERS = ("turns", "prompt", "cached", "completion", "cost")
+"""A number, ``unlimited``, or None for the limit of the settings."""
+_FIGURES = ("turns", "prompt", "cached", "completion", "cost")
 
 
-def _parsed(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> dict[str, Limit]:
-    """``--set`` as the body of the request: limits by name, null for what the settings say."""
-    known = {term.name: term for term in TERMS}
+def _parse_limits(_context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Limit]:
+    """Return the limits of ``--set`` by name."""
+    terms = {term.name: term for term in TERMS}
     limits: dict[str, Limit] = {}
-    for each in given:
-        name, _, value = each.partition("=")
-        term = known.get(name.strip().lower())
+    for text in texts:
+        name, _, value = text.partition("=")
+        term, value = terms.get(name.strip().lower()), value.strip()
         if term is None:
-            raise click.BadParameter(f"{name!r} is not a limit; expected one of {', '.join(known)}", param=option)
+            raise click.BadParameter(f"{name!r} is not a limit; expected one of {', '.join(terms)}", param=option)
         try:
-            limits[term.name] = _limit(value.strip(), is_money=term.what == "usd")
+            if value in ("default", UNLIMITED):
+                limits[term.name] = None if value == "default" else value
+            else:
+                limits[term.name] = float(value) if term.what == "usd" else int(value)
         except ValueError:
-            raise click.BadParameter(f"{each!r}: expected a number, unlimited or default", param=option) from None
+            raise click.BadParameter(f"{text!r}: expected a number, unlimited or default", param=option) from None
     return limits
 
 
-def _limit(value: str, *, is_money: bool) -> Limit:
-    if value == "default":
-        return None
-    if value == UNLIMITED:
-        return value
-    return float(value) if is_money else int(value)
-
-
 @click.command()
-@click.option("-w", "--workspace", metavar="W", help="Only this workspace.")
+@only_workspace_option
 @click.option("--user", metavar="CONNECTOR:ID", help="Show what is left of this person's budget in the workspace.")
 @click.option(
     "--set",
     "limits",
     metavar="LIMIT=VALUE",
     multiple=True,
-    callback=_parsed,
+    callback=_parse_limits,
     help="Set a limit of the workspace: a number, 'unlimited', or 'default' (what the settings say). LIMIT is "
     f"one of {', '.join(term.name for term in TERMS)}. Can be repeated.",
 )
 @json_option
 @click.pass_obj
-def command(
-    invocation: Invocation, workspace: str | None, user: str | None, limits: dict[str, Limit], as_json: bool
-) -> None:
+def command(invocation: Invocation, workspace: str | None, user: str | None, limits: dict[str, Limit]) -> None:
     """Show the tokens and cost of each workspace, and what is left of its budgets."""
     if (limits or user) and workspace is None:
         raise click.UsageError("name the workspace with --workspace")
     if limits and user:
         raise click.UsageError("give --set or --user, not both: limits are the same for everybody in a workspace")
-    run(_usage(invocation.settings(), workspace, user, limits, as_json))
+    root = ("workspaces", workspace) if workspace else ()
 
-
-async def _usage(
-    settings: Settings, workspace: str | None, user: str | None, limits: dict[str, Limit], as_json: bool
-) -> None:
-    here = f"/v1/workspaces/{segment(workspace)}" if workspace else "/v1"
-    async with connect(settings) as client:
+    async def get(client: Client) -> dict[str, Any]:
         if user is not None:
-            found = await client.get(f"{here}/budget", user=user)
+            return await client.get(api_path(*root, "budget"), user=user)
+        if limits:
+            budget = await client.get(api_path(*root, "budget"))
+            await client.call("PUT", api_path(*root, "budget"), budget["set"] | limits)
+        return await client.get(api_path(*root, "usage"))
+
+    def show(answer: dict[str, Any]) -> None:
+        if user is not None:
+            _show_budget(user, answer["budget"], "user")
         else:
-            if limits:
-                held = (await client.get(f"{here}/budget"))["set"]
-                await client.put(f"{here}/budget", held | limits)
-            found = await client.get(f"{here}/usage")
-    if as_json:
-        print_json(found)
-    elif user is not None:
-        _show_budget(user, found["budget"], "user")
-    else:
-        _show(found)
+            _show_usage(answer)
+
+    emit(invocation, run_with_client(invocation, get), show)
 
 
-def _show(found: dict[str, Any]) -> None:
-    rows = found["workspaces"]
+def _show_usage(usage: dict[str, Any]) -> None:
+    rows = usage["workspaces"]
     if not rows:
         line("No model was called yet.")
         return
-    table(["workspace", *_NUMBERS], [_row(row["workspace"], row) for row in rows], right=_NUMBERS)
+    table(
+        ["workspace", *_FIGURES],
+        [[row["workspace"], row.get("turns", ""), *_costs(row)] for row in rows],
+        right=_FIGURES,
+    )
     for row in rows:
         if models := row.get("models"):
+            by_name = models if isinstance(models, dict) else {model["model"]: model for model in models}
             line()
             table(
-                [f"model in {row['workspace']}", "calls", *_NUMBERS[1:]],
-                [
-                    [name, figures.get("calls", ""), *_row(name, figures)[2:]]
-                    for name, figures in _by_name(models).items()
-                ],
-                right=("calls", *_NUMBERS),
+                [f"model in {row['workspace']}", "calls", *_FIGURES[1:]],
+                [[name, figures.get("calls", ""), *_costs(figures)] for name, figures in by_name.items()],
+                right=("calls", *_FIGURES),
             )
         _show_budget(row["workspace"], row.get("budget", {}), "workspace")
 
 
-def _show_budget(of: str, budget: dict[str, Any], whose: str) -> None:
-    """The limits, each with what is left of it where that is known."""
+def _costs(figures: dict[str, Any]) -> list[Any]:
+    return [figures["prompt"], figures["cached"], figures["completion"], dollars(float(figures["cost_usd"]))]
+
+
+def _show_budget(owner: str, budget: dict[str, Any], kind: str) -> None:
+    """Print the limits of *owner*, a user or a workspace, each with what is spent and left of it if that is known."""
     rows = [
         [term.name, *(_amount(term.what, budget[term.name].get(name)) for name in ("limit", "spent", "left"))]
         for term in reversed(TERMS)
-        if (term.whose == whose or whose == "workspace") and budget.get(term.name, {}).get("limit") is not None
+        if (term.whose == kind or kind == "workspace") and budget.get(term.name, {}).get("limit") is not None
     ]
     if rows:
         line()
-        table([f"budget of {of}", "limit", "spent", "left"], rows, right=("limit", "spent", "left"))
-    elif whose == "user":
-        line(f"{of} has no limit in this workspace.")
+        table([f"budget of {owner}", "limit", "spent", "left"], rows, right=("limit", "spent", "left"))
+    elif kind == "user":
+        line(f"{owner} has no limit in this workspace.")
 
 
-def _amount(what: str, value: float | None) -> str:
+def _amount(unit: str, value: float | None) -> str:
     if value is None:
         return "–"
-    return dollars(float(value)) if what == "usd" else f"{value:,.0f}"
-
-
-def _row(name: str, figures: dict[str, Any]) -> list[Any]:
-    cost = dollars(float(figures["cost_usd"]))
-    return [name, figures.get("turns", ""), figures["prompt"], figures["cached"], figures["completion"], cost]
-
-
-def _by_name(models: Any) -> dict[str, dict[str, Any]]:
-    return models if isinstance(models, dict) else {row["model"]: row for row in models}
+    return dollars(float(value)) if unit == "usd" else f"{value:,.0f}"
