@@ -1,4 +1,8 @@
-"""What the runtime does for the chat page: a person's conversations, the past of one, and actions on answers."""
+"""Serves the chat page: a person's conversations, their messages, actions on answers, and who is signed in.
+
+Keys (owner ``web``): ``session`` under ``{web}``, one per sign-in, named by a hash of the cookie's secret. Neither the
+secret nor the API token is stored; a session ends with its token.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +50,15 @@ if TYPE_CHECKING:
 
 SEARCHED_CONVERSATIONS = 200
 SEARCHED_MESSAGES = 200
-"""How many of the newest are looked through for words: conversations, and messages of each."""
+"""The newest conversations that are searched for words, and the newest messages of each."""
 SECTION_CHARACTERS = 20_000
+_FORMAT = 1
+_SECRET_BYTES = 32
 _NAMES_OF_FILES = re.compile(r"(^|\n)\[attachments\] [^\n]*\Z")
 
 
 class ChatPage:
-    """See `connectors.web.backend.Backend`."""
+    """Implements `connectors.web.backend.Backend`."""
 
     def __init__(
         self,
@@ -85,38 +91,46 @@ class ChatPage:
         return await self._workspaces.exists(workspace_id)
 
     async def workspaces(self) -> list[str]:
-        return [one.id for one in await self._workspaces.all()]
+        return [workspace.id for workspace in await self._workspaces.all()]
 
     async def conversations(self, workspace_id: str, person: str, words: str = "") -> list[Conversation]:
-        listed, adopted = await self._list.all(workspace_id, person)
+        found, adopted = await self._list.all(workspace_id, person)
         if not adopted:
             await self._adopt(workspace_id, person)
-            listed, _ = await self._list.all(workspace_id, person)
-        wanted = words.casefold().split()
-        if not wanted:
-            return listed
+            found, _ = await self._list.all(workspace_id, person)
+        needed = words.casefold().split()
+        if not needed:
+            return found
+        found = found[:SEARCHED_CONVERSATIONS]
         texts = await asyncio.gather(
-            *(self._text(conversation_in(workspace_id, person, one.id)) for one in listed[:SEARCHED_CONVERSATIONS])
+            *(self._text(conversation_in(workspace_id, person, conversation.id)) for conversation in found)
         )
-        pairs = zip(listed, texts, strict=False)
-        return [one for one, text in pairs if all(word in f"{one.title}\n{text}".casefold() for word in wanted)]
+        return [
+            conversation
+            for conversation, text in zip(found, texts, strict=True)
+            if all(word in f"{conversation.title}\n{text}".casefold() for word in needed)
+        ]
 
     async def recent(self, key: ConversationKey, person: Person, limit: int) -> list[PastMessage]:
-        """An answer that was stopped before its first word was not shown when it ended, and is not now."""
-        tail = [one for one in await self._transcript.tail(key, limit) if not _is_silent(one)]
+        # An answer that was stopped before its first word was not shown then, and is not now.
+        tail = [entry for entry in await self._transcript.tail(key, limit) if not _is_silent(entry)]
         files = await self._files.by_message(key)
         return list(
-            await asyncio.gather(*(self._said(key, person, entry, files.get(entry.message_id, ())) for entry in tail))
+            await asyncio.gather(
+                *(self._past_message(key, person, entry, files.get(entry.message_id, ())) for entry in tail)
+            )
         )
 
-    async def _said(self, key: ConversationKey, person: Person, entry: Entry, files: tuple[File, ...]) -> PastMessage:
+    async def _past_message(
+        self, key: ConversationKey, person: Person, entry: Entry, files: tuple[File, ...]
+    ) -> PastMessage:
         if entry.role is EntryRole.INBOUND:
             text = _NAMES_OF_FILES.sub("", entry.text) if files else entry.text
             return PastMessage(entry.message_id, text, entry.at, files=files)
         reply, marked = await asyncio.gather(
             self._outbox.load(key, entry.turn_id), self._marking.of_turn(key.scope, entry.turn_id)
         )
-        if reply is None or reply.text != entry.text:  # notes of another text than the one that is shown say nothing
+        if reply is None or reply.text != entry.text:  # the stored reply is another one
             reply = OutboundMessage(key, entry.turn_id, entry.text)
         mark = marked.opinion_of(person.user).mark if marked else None
         return PastMessage("", entry.text, entry.at, reply, mark=mark)
@@ -149,7 +163,7 @@ class ChatPage:
             if {entry.message_id for entry in earlier} & set(replaced):
                 raise RequestError(409, "not_the_last", "Only the last message of a conversation can be changed.")
             return []
-        await self._files.attach(key, message_id, files)  # first, or those that are kept would go with the old message
+        await self._files.attach(key, message_id, files)  # first: files of no message are deleted with the old one
         await self._forgetting.last(key, message_id, person.user)
         return [*answered, *(item_id(OutboundMessage(key, turn_id, "", kind)) for kind in ("reply", "apology"))]
 
@@ -180,7 +194,7 @@ class ChatPage:
         return found if len(found) <= SECTION_CHARACTERS else f"{found[:SECTION_CHARACTERS]} …"
 
     async def _document(self, key: ConversationKey, source: str) -> str:
-        """The text of a document, else of material that is called so in this conversation."""
+        """Return the text of a document, or else of material of that name in this conversation."""
         if source.startswith(HERE):
             return await self._knowledge.material.get(key.scope, source.removeprefix(HERE))
         try:
@@ -198,16 +212,16 @@ class ChatPage:
         return "\n".join(entry.text for entry in await self._transcript.tail(key, SEARCHED_MESSAGES))
 
     async def _adopt(self, workspace_id: str, person: str) -> None:
-        """List what *person* said before this list was kept: all transcripts are looked through for it, once."""
+        """List the conversations from before this list existed: scan all transcripts once for those of *person*."""
         pattern = f"ar:transcript:*:log:{workspace_id}/{NAME}/{encode_id(person)}*"
         async for name in self._redis.scan_iter(match=pattern, count=1000):
             key = ConversationKey.decode(str(name).rpartition(":")[2])
             if place(key)[0] != person or await self._list.get(key) is not None:
                 continue
-            said = await self._transcript.tail(key, SEARCHED_MESSAGES)
-            if said:
-                at = datetime.fromisoformat(said[-1].at).timestamp()
-                await self._list.keep(key, said[0].text, at, said[0].message_id)
+            entries = await self._transcript.tail(key, SEARCHED_MESSAGES)
+            if entries:
+                at = datetime.fromisoformat(entries[-1].at).timestamp()
+                await self._list.keep(key, entries[0].text, at, entries[0].message_id)
         await self._list.adopted(workspace_id, person)
 
 
@@ -219,43 +233,26 @@ def _title(text: str, files: Sequence[File]) -> str:
     return text if text.strip() else ", ".join(file.name for file in files)
 
 
-# ---- web sessions ----
-#
-# Who is signed in to the chat page.
-#
-# Keys (owner ``web``): ``session`` under ``{web}``, one per sign-in, named by a hash of the cookie's secret. Neither
-# the
-# secret nor the API token is stored; a session ends with its token.
-
-
-_FORMAT = 1
-_SECRET_BYTES = 32
-
-
 class WebSessions:
-    """Sessions in Redis. Every method raises `StoreUnavailable` when it cannot be reached."""
+    """The sign-ins to the chat page, in Redis. Every method raises `connectors.message.StoreUnavailable`."""
 
     def __init__(self, redis: Redis, tokens: Tokens) -> None:
         self._redis = redis
         self._tokens = tokens
 
     async def begin(self, token: str, session: Session) -> str:
-        """Keep *session*, begun with *token*; the secret by which it is found."""
+        """Store *session*, begun with *token*, and return the secret that finds it."""
         secret = secrets.token_urlsafe(_SECRET_BYTES)
-        stored = pack(
-            _FORMAT,
-            token=fingerprint(token),
-            workspace_id=session.workspace_id,
-        )
+        stored = pack(_FORMAT, token=fingerprint(token), workspace_id=session.workspace_id)
         await self._redis.set(_key(secret), stored, ex=SESSION_SECONDS)
         return secret
 
     async def find(self, secret: str) -> Session | None:
-        """The session of *secret*, with what its token allows now; None where either is gone."""
+        """Return the session of *secret* with what its token allows now; None if the session or the token is gone."""
         return await self._session(secret)
 
     async def move(self, secret: str, workspace_id: str) -> Session | None:
-        """Let the session be in another workspace from now on; None where its token is not for that one."""
+        """Move the session to another workspace; None if its token is not for that one."""
         session = await self._session(secret, workspace_id)
         stored = await self._redis.get(_key(secret))
         if session is not None and stored is not None:
@@ -277,7 +274,7 @@ class WebSessions:
         return Session(caller.id, caller.role, here, caller.name, caller.person) if caller.may_enter(here) else None
 
     async def end(self, secret: str) -> None:
-        """Forget the session."""
+        """Delete the session."""
         await self._redis.delete(_key(secret))
 
 

@@ -1,4 +1,4 @@
-"""Looks at everything that a turn needs and says what to do about what is not well."""
+"""Checks everything that a turn needs, and says what to do about each problem."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from config.settings import EXTRACTIVE, SMOLLM2
-from connectors.connector import Examined, Health, State
+from connectors.connector import Health, State
 from connectors.message import AgentRuntimeError, Role, Scope
 from grounding.prompt import room_tokens
 from grounding.prompt.source_tree import NAME as SOURCE_TREE
@@ -39,127 +39,44 @@ if TYPE_CHECKING:
     from runtime.process import Runtime
 
 
-# ---- doctor models ----
-#
-# What the doctor asks of language models: a word of each, a second of silence written down.
-
-
+MIN_FREE_BYTES = 500_000_000
+EMBEDDING_ADVICE = "see AGENT_RUNTIME_EMBEDDING_MODEL, a model as provider/model, and its provider's key"
 PROBE_TOKENS = 8
-"""What the model may say to the probe: with one token some models say nothing that can be seen."""
+"""The most tokens of the models' answers: with one token some models write nothing visible."""
 _PROBE = ({"role": "user", "content": "Say: ok"},)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at; ``advice`` is empty where it is well. With advice and ``ok`` it is a warning."""
+    """One result. ``advice`` is empty if all is well; ``ok`` with advice is a warning."""
 
     name: str
     ok: bool
     detail: str
     advice: str = ""
 
-    def row(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-async def first(runtime: Runtime) -> list[Check]:
-    """The model that is asked first, asked for a word."""
-    name = runtime.model.name
-    try:
-        completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor")
-    except ModelFailed as error:
-        return [Check("model", False, f"{name}: {error.without_model}", _advice(error.why))]
-    detail = f"{completion.model} answered in {completion.latency_ms} ms"
-    if completion.model != name:
-        advice = "see the model.failed events: `agent-runtime metrics tail --event model.failed`"
-        return [Check("model", False, f"{name} did not answer; the fallback {detail}", advice)]
-    if name == EXTRACTIVE:
-        detail += "; this is not a language model: answers are quotations; `./agent-runtime setup` adds a model"
-    return [Check("model", True, detail)]
-
-
-async def fallbacks(runtime: Runtime) -> list[Check]:
-    """Each fallback model, asked as the first one."""
-    return list(await asyncio.gather(*(_fallback(runtime, name) for name in runtime.model.names[1:])))
-
-
-async def _fallback(runtime: Runtime, name: str) -> Check:
-    title = f"fallback model {name}"
-    advice = "see AGENT_RUNTIME_LLM_FALLBACK_MODELS, the provider's key in the environment, and the event model.failed"
-    try:
-        completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor", first=name)
-    except ModelFailed as error:
-        return Check(title, False, error.without_model, advice)
-    if completion.model != name:
-        return Check(title, False, f"it did not answer; {completion.model} answered instead", advice)
-    return Check(title, True, f"answered in {completion.latency_ms} ms")
-
-
-async def transcription(runtime: Runtime) -> list[Check]:
-    """The model that hears recordings, given a second of silence."""
-    name = runtime.settings.transcription_model
-    if name is None:
-        return [Check("transcription model", True, "none is set; voice messages are answered with an apology")]
-    try:
-        await runtime.model.transcribe(_silence(), "silence.wav", "audio/wav")
-    except ModelFailed as error:
-        advice = "see AGENT_RUNTIME_TRANSCRIPTION_MODEL, and its provider's key in the environment"
-        return [Check("transcription model", False, f"{name}: {error.without_model}", advice)]
-    return [Check("transcription model", True, f"{name} answered")]
-
-
-def _silence() -> bytes:
-    """A second of it: 8,000 samples of 16 bits."""
-    recording = io.BytesIO()
-    with wave.open(recording, "wb") as file:
-        file.setparams((1, 2, 8000, 8000, "NONE", ""))
-        file.writeframes(bytes(16_000))
-    return recording.getvalue()
-
-
-def _advice(why: str) -> str:
-    match why:
-        case "auth":
-            return (
-                "set AGENT_RUNTIME_LLM_API_KEY, or the provider's own variable, to a key that is valid for this model"
-            )
-        case "not_found":
-            return (
-                "set AGENT_RUNTIME_LLM_MODEL to a model that the provider has, as provider/model "
-                "(`agent-runtime setup` lists them); an address in AGENT_RUNTIME_LLM_API_BASE often ends in /v1"
-            )
-        case "unreachable":
-            return "check that the server runs, its address in AGENT_RUNTIME_LLM_API_BASE, and this machine's network"
-    return "see AGENT_RUNTIME_LLM_MODEL, AGENT_RUNTIME_LLM_API_BASE and AGENT_RUNTIME_LLM_API_KEY, or run setup"
-
-
-# ---- doctor ----
-
-
-MIN_FREE_BYTES = 500_000_000
-EMBEDDING_ADVICE = "see AGENT_RUNTIME_EMBEDDING_MODEL, a model as provider/model, and its provider's key"
-
 
 class DoctorRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("health", runtime)
-        self.add("GET", "/doctor", self.examine, Role.ADMIN, answers="Each check, and what to do where it failed")
+        self.add("GET", "/doctor", self.examine, Role.ADMIN, answers="Each check, and what to do if it failed")
 
     async def examine(self, request: Request) -> Response:
         require_everywhere(caller_of(request))
-        return reply({"checks": [check.row() for check in await examine(self._runtime)]})
+        return reply({"checks": [asdict(check) for check in await examine(self._runtime)]})
 
 
 async def examine(runtime: Runtime) -> list[Check]:
-    """All checks, in a fixed order, in ``LLM_TIMEOUT_SECONDS`` and a little; what they find raises nothing."""
+    """Run all checks at the same time, within about ``LLM_TIMEOUT_SECONDS``; return them in a fixed order. Never raises
+    what a check finds."""
     groups = await asyncio.gather(
         _settings(runtime),
         _sigils(runtime),
         asyncio.to_thread(_formatters, runtime),
         _stores(runtime),
-        _bounded("model", runtime.settings.llm_timeout_seconds, lambda: first(runtime)),
-        _bounded("fallback models", runtime.settings.llm_timeout_seconds, lambda: fallbacks(runtime)),
-        _bounded("transcription model", runtime.settings.llm_timeout_seconds, lambda: transcription(runtime)),
+        _bounded("model", runtime.settings.llm_timeout_seconds, lambda: _first_model(runtime)),
+        _bounded("fallback models", runtime.settings.llm_timeout_seconds, lambda: _fallback_models(runtime)),
+        _bounded("transcription model", runtime.settings.llm_timeout_seconds, lambda: _transcription(runtime)),
         _local_model(runtime),
         _bounded("embedding", runtime.settings.embedding_timeout_seconds, lambda: _embedding(runtime)),
         _bounded("deep embedding", 4 * runtime.settings.qdrant_timeout_seconds, lambda: _deep_embedding(runtime)),
@@ -204,7 +121,7 @@ async def _settings(runtime: Runtime) -> list[Check]:
 
 
 async def _sigils(runtime: Runtime) -> list[Check]:
-    """Which sigil holds for whom, and scopes that allow nothing."""
+    """Check that each scope of a sigil is needed by a tool."""
     sigils, unneeded = Sigils.from_settings(runtime.settings), runtime.tooling.unneeded()
     if not unneeded:
         roles = (f"{role.value}s have {sigils.bindings[f'role:{role.value}'].name}" for role in Role)
@@ -222,18 +139,18 @@ async def _sigils(runtime: Runtime) -> list[Check]:
 
 
 def _formatters(runtime: Runtime) -> list[Check]:
-    """Which there are, and whether source trees are there to be shown. In a thread: touches the disk."""
+    """List the formatters and check the source trees. Blocking."""
     sources, trees = runtime.formatters.sources, runtime.settings.source_trees
     if trees and SOURCE_TREE not in sources:
         advice = "install agent-runtime again: its installation does not belong to this release"
         return [
             Check("formatters", False, f"{SOURCE_TREE} is not installed, but AGENT_RUNTIME_SOURCE_TREES is set", advice)
         ]
-    told = ", ".join(f"{name} ({source})" for name, source in sorted(sources.items()))
-    gone = [name for name, folder in sorted(trees.items()) if not folder.is_dir()]
-    return [Check("formatters", True, told or "none is installed or needed")] + [
+    names = ", ".join(f"{name} ({source})" for name, source in sorted(sources.items()))
+    missing = [name for name, folder in sorted(trees.items()) if not folder.is_dir()]
+    return [Check("formatters", True, names or "none is installed or needed")] + [
         Check(f"source tree {name}", False, f"{trees[name]} is not a folder", "correct AGENT_RUNTIME_SOURCE_TREES")
-        for name in gone
+        for name in missing
     ]
 
 
@@ -259,6 +176,75 @@ async def _stores(runtime: Runtime) -> list[Check]:
     if old := runtime.knowledge.too_old:
         checks.append(Check("qdrant version", False, old, "upgrade the server in AGENT_RUNTIME_QDRANT_URL"))
     return checks
+
+
+async def _first_model(runtime: Runtime) -> list[Check]:
+    name = runtime.model.name
+    try:
+        completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor")
+    except ModelFailed as error:
+        return [Check("model", False, f"{name}: {error.without_model}", _model_advice(error.why))]
+    detail = f"{completion.model} answered in {completion.latency_ms} ms"
+    if completion.model != name:
+        advice = "see the model.failed events: `agent-runtime metrics tail --event model.failed`"
+        return [Check("model", False, f"{name} did not answer; the fallback {detail}", advice)]
+    if name == EXTRACTIVE:
+        detail += "; this is not a language model: answers are quotations; `./agent-runtime setup` adds a model"
+    return [Check("model", True, detail)]
+
+
+async def _fallback_models(runtime: Runtime) -> list[Check]:
+    return list(await asyncio.gather(*(_fallback(runtime, name) for name in runtime.model.names[1:])))
+
+
+async def _fallback(runtime: Runtime, name: str) -> Check:
+    title = f"fallback model {name}"
+    advice = "see AGENT_RUNTIME_LLM_FALLBACK_MODELS, the provider's key in the environment, and the event model.failed"
+    try:
+        completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor", first=name)
+    except ModelFailed as error:
+        return Check(title, False, error.without_model, advice)
+    if completion.model != name:
+        return Check(title, False, f"it did not answer; {completion.model} answered instead", advice)
+    return Check(title, True, f"answered in {completion.latency_ms} ms")
+
+
+async def _transcription(runtime: Runtime) -> list[Check]:
+    """Have the transcription model write down a second of silence."""
+    name = runtime.settings.transcription_model
+    if name is None:
+        return [Check("transcription model", True, "none is set; voice messages are answered with an apology")]
+    try:
+        await runtime.model.transcribe(_silence(), "silence.wav", "audio/wav")
+    except ModelFailed as error:
+        advice = "see AGENT_RUNTIME_TRANSCRIPTION_MODEL, and its provider's key in the environment"
+        return [Check("transcription model", False, f"{name}: {error.without_model}", advice)]
+    return [Check("transcription model", True, f"{name} answered")]
+
+
+def _silence() -> bytes:
+    """Return a second of silence as WAV: 8,000 samples of 16 bits."""
+    recording = io.BytesIO()
+    with wave.open(recording, "wb") as file:
+        file.setparams((1, 2, 8000, 8000, "NONE", ""))
+        file.writeframes(bytes(16_000))
+    return recording.getvalue()
+
+
+def _model_advice(why: str) -> str:
+    match why:
+        case "auth":
+            return (
+                "set AGENT_RUNTIME_LLM_API_KEY, or the provider's own variable, to a key that is valid for this model"
+            )
+        case "not_found":
+            return (
+                "set AGENT_RUNTIME_LLM_MODEL to a model that the provider has, as provider/model "
+                "(`agent-runtime setup` lists them); an address in AGENT_RUNTIME_LLM_API_BASE often ends in /v1"
+            )
+        case "unreachable":
+            return "check that the server runs, its address in AGENT_RUNTIME_LLM_API_BASE, and this machine's network"
+    return "see AGENT_RUNTIME_LLM_MODEL, AGENT_RUNTIME_LLM_API_BASE and AGENT_RUNTIME_LLM_API_KEY, or run setup"
 
 
 async def _local_model(runtime: Runtime) -> list[Check]:
@@ -288,7 +274,7 @@ async def _embedding(runtime: Runtime) -> list[Check]:
 
 
 async def _deep_embedding(runtime: Runtime) -> list[Check]:
-    """The second model, which a search goes without where it has to."""
+    """Check the second embedding model; searches also work without it."""
     name, deep = "deep embedding", runtime.deep
     if deep is None:
         return [Check(name, True, f"off: {await asyncio.to_thread(why_not, runtime.settings)}")]
@@ -298,7 +284,7 @@ async def _deep_embedding(runtime: Runtime) -> list[Check]:
         advice = "see qdrant.log in the data folder, or set AGENT_RUNTIME_DEEP_EMBEDDING_MODEL to none"
         return [Check(name, False, f"searches do not use it: {deep.health.why}", advice)]
     workspaces = await runtime.workspaces.all()
-    shallow = sum([(await runtime.knowledge.status(Scope(one.id))).shallow for one in workspaces])
+    shallow = sum([(await runtime.knowledge.status(Scope(workspace.id))).shallow for workspace in workspaces])
     waiting = f"; chunks that still wait for their vectors: {shallow}" if shallow else ""
     return [Check(name, True, f"{runtime.settings.deep_embedding_model}{waiting}")]
 
@@ -325,17 +311,17 @@ async def _machine(runtime: Runtime) -> list[Check]:
 
 
 def machine_check(seen: Seen, memory: ModelMemory | None, output_tokens: int) -> Check:
-    """Graphics memory, power, and for how many tokens the model's cache has room: not even for a reply is too few."""
+    """Check that the local model's cache has room for a reply; report graphics memory and power."""
     environment = seen.environment
-    found = [
-        f"GPU {one.name}: {one.free_mib} of {one.total_mib} MiB free{', slowed down' if one.throttled else ''}"
-        for one in environment.devices
+    facts = [
+        f"GPU {gpu.name}: {gpu.free_mib} of {gpu.total_mib} MiB free{', slowed down' if gpu.throttled else ''}"
+        for gpu in environment.devices
     ]
-    found.append(f"GPU: {environment.note}" if environment.note else "")
-    found.append("" if seen.free_memory_mib is None else f"{seen.free_memory_mib} MiB of memory free")
-    found.append(f"power: {environment.power}" if environment.power else "")
-    found.append("low-power mode" if environment.low_power else "")
-    detail = "; ".join(one for one in found if one) or "nothing is known about it"
+    facts.append(f"GPU: {environment.note}" if environment.note else "")
+    facts.append("" if seen.free_memory_mib is None else f"{seen.free_memory_mib} MiB of memory free")
+    facts.append(f"power: {environment.power}" if environment.power else "")
+    facts.append("low-power mode" if environment.low_power else "")
+    detail = "; ".join(fact for fact in facts if fact) or "nothing is known about it"
     if memory is None:
         return Check("machine", True, detail)
     room = room_tokens(memory, 1)
@@ -347,7 +333,7 @@ def machine_check(seen: Seen, memory: ModelMemory | None, output_tokens: int) ->
 
 
 def _disk(data_dir: Path) -> list[Check]:
-    """In a thread: touches the disk."""
+    """Check free room and write access. Blocking."""
     try:
         free = shutil.disk_usage(data_dir).free
         with tempfile.NamedTemporaryFile(dir=data_dir, prefix=".doctor-") as file:
@@ -368,16 +354,13 @@ async def _connectors(runtime: Runtime) -> list[Check]:
 
 
 async def _platforms(runtime: Runtime) -> list[Check]:
-    """What each platform that is on says of its bot, whether or not a connector runs here."""
-    return [
-        check for name, found in (await examine_platforms(runtime.settings)).items() for check in _told(name, found)
-    ]
-
-
-def _told(name: str, found: Examined) -> list[Check]:
-    if not found.problems:
-        return [Check(f"platform {name}", True, f"the bot is {found.who}")]
-    return [Check(f"platform {name}", False, one.detail, one.advice) for one in found.problems]
+    """Ask each platform that is switched on about its bot, whether or not a connector runs here."""
+    checks = []
+    for name, examined in (await examine_platforms(runtime.settings)).items():
+        if not examined.problems:
+            checks.append(Check(f"platform {name}", True, f"the bot is {examined.who}"))
+        checks += [Check(f"platform {name}", False, problem.detail, problem.advice) for problem in examined.problems]
+    return checks
 
 
 async def _indexes(runtime: Runtime) -> list[Check]:
@@ -391,7 +374,7 @@ async def _indexes(runtime: Runtime) -> list[Check]:
 
 
 def files_check(unwatched: str) -> Check:
-    """Whether the system tells of documents that change; *unwatched* says why not."""
+    """Check that the system reports changed files; *unwatched* says why it does not."""
     if not unwatched:
         return Check("files", True, "changes on the disk are noticed at once (here or by another process)")
     advice = "if a limit was reached, raise fs.inotify.max_user_watches or max_user_instances with sysctl"
@@ -409,14 +392,14 @@ async def _index(runtime: Runtime, workspace_id: str) -> Check:
     if not status.pending and not await runtime.knowledge.is_whole(Scope(workspace_id)):
         detail += "; the index does not have all chunks of these documents"
         advice = f"run `agent-runtime reindex --workspace {workspace_id}`"
-    changing = await underway(runtime.knowledge, Scope(workspace_id))
-    if changing is not None:
-        detail += f"; {changing.answered_by} answers until the index of {changing.filling} is filled"
+    changeover = await underway(runtime.knowledge, Scope(workspace_id))
+    if changeover is not None:
+        detail += f"; {changeover.answered_by} answers until the index of {changeover.filling} is filled"
     return Check(f"index {workspace_id}", not advice, detail, advice)
 
 
 async def _workspaces(runtime: Runtime) -> list[Check]:
-    """Workspaces that people on platforms talk to although no documents are in them; places that have not moved to the
+    """Warn of workspaces without documents that people on platforms use, and of places that have not moved to the
     shared workspace."""
     settings, shared = runtime.settings, runtime.settings.default_workspace
     former = await runtime.workspaces.former_places(place_of)
@@ -426,14 +409,14 @@ async def _workspaces(runtime: Runtime) -> list[Check]:
         for route in [*await runtime.workspaces.routes(), *former]:
             used.setdefault(route.workspace_id, []).insert(0, route.place)
         if settings.workspace_per_place:
-            own = [(place_of(one.id), one.id) for one in await runtime.workspaces.all()]
+            own = [(place_of(workspace.id), workspace.id) for workspace in await runtime.workspaces.all()]
             used |= {workspace_id: [place] for place, workspace_id in own if place and workspace_id not in used}
     empty = [name for name, places in used.items() if places and not await runtime.knowledge.shelf.size(Scope(name))]
     checks = [
         Check(
             f"workspace {name}",
             True,
-            f"has no documents, but people talk to it from {_some(used[name])}",
+            f"has no documents, but people talk to it from {_first_three(used[name])}",
             f"run `agent-runtime index --workspace {name} PATH`, or put Markdown into "
             f"{runtime.knowledge.library.root(Scope(name))}",
         )
@@ -453,13 +436,13 @@ async def _workspaces(runtime: Runtime) -> list[Check]:
     return checks or [Check("workspaces", True, "every workspace that people talk to has documents")]
 
 
-def _some(places: list[str]) -> str:
+def _first_three(places: list[str]) -> str:
     shown = ", ".join(places[:3])
     return shown if len(places) <= 3 else f"{shown} and {len(places) - 3} more places"
 
 
 async def _directives(runtime: Runtime) -> list[Check]:
-    """Files of directives whose text was not published."""
+    """Check that all directive files are published."""
     homes = [EVERYWHERE, *(Place(Scope(workspace.id)) for workspace in await runtime.workspaces.all())]
     notes = [note for home in homes for note in await runtime.publisher.refused(home)]
     if not notes:
@@ -468,17 +451,17 @@ async def _directives(runtime: Runtime) -> list[Check]:
 
 
 async def _audiences(runtime: Runtime) -> list[Check]:
-    """What an upgrade made private. Nothing is wrong with it; somebody may want to share some of it."""
+    """Report what an upgrade made private: no problem, but somebody may want to share some of it."""
     checks = []
     for workspace in await runtime.workspaces.all():
         private = await runtime.audiences.private(Scope(workspace.id))
         if private.records or private.lines:
-            told = (
+            detail = (
                 f"records: {private.records}, lines of the global context: {private.lines}; before an upgrade the "
                 "whole workspace saw them, and now they are private to where they were said: `memory list` shows the "
                 "records, `memory share ID` shares one; `/context share NUMBER` in its place shares a line"
             )
-            checks.append(Check(f"audiences of {workspace.id}", True, told))
+            checks.append(Check(f"audiences of {workspace.id}", True, detail))
     return checks
 
 
@@ -498,6 +481,6 @@ async def _dead_letters(runtime: Runtime) -> list[Check]:
 
 
 def _health(name: str, health: Health, advice: str) -> Check:
-    well = health.state is State.CONNECTED
+    is_well = health.state is State.CONNECTED
     detail = f"{health.state.value}{': ' + health.why if health.why else ''}"
-    return Check(name, well, detail, "" if well else advice)
+    return Check(name, is_well, detail, "" if is_well else advice)

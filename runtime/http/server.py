@@ -22,24 +22,24 @@ from runtime.stores import check_unanswered
 _PROBE_SECONDS = 1.0
 
 
-class CannotListen(AgentRuntimeError):
-    """An address cannot be listened on; the text names it, the setting, and who may hold it."""
-
-
 HEAD_MAX_BYTES = 65_536
-"""Of a request's first line and headers, and of its trailers."""
+"""The most bytes of a request's first line and headers, and of its trailers."""
+
+
+class CannotListen(AgentRuntimeError):
+    """The process cannot listen on an address; the text names it, the setting, and what may hold the port."""
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process: `runtime.process.serve` decides what happens in which order."""
+    """Leaves signals to `runtime.process.serve`, which decides the order of stopping."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.answers = asyncio.Event()
+        self.is_started = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.answers.set()
+        self.is_started.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -47,7 +47,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """One server on *sockets*, which it closes. *grace_seconds* is what open requests have to end."""
+    """Serves *app* on *sockets*, which it closes. Open requests have *grace_seconds* to end."""
 
     def __init__(self, app: Starlette, sockets: Sequence[socket.socket], grace_seconds: float) -> None:
         self._app = app
@@ -58,12 +58,12 @@ class HttpServer:
                 http="h11",
                 h11_max_incomplete_event_size=HEAD_MAX_BYTES,
                 log_config=None,
-                log_level="error",  # it warns of each offer to go on by HTTP/2, which curl and Java make
+                log_level="error",  # it warns of each offer of HTTP/2, which curl and Java make
                 access_log=False,
                 lifespan="off",
                 ws="none",
                 server_header=False,
-                # Whole seconds are all it takes; the one beyond is for those who are let go at the end of the others.
+                # It takes whole seconds; one more is for the requests that are released at the end of the grace.
                 timeout_graceful_shutdown=math.ceil(grace_seconds) + 1,
             )
         )
@@ -74,17 +74,17 @@ class HttpServer:
 
     async def started(self) -> None:
         """Wait until requests are answered."""
-        await self._server.answers.wait()
+        await self._server.is_started.wait()
 
     def stop(self) -> None:
-        """Begin to stop. Streams that would last for ever are told at once."""
+        """Begin to stop. Streams without an end of their own end at once."""
         self._app.state.stopping.set()
         self._server.should_exit = True
 
 
 @asynccontextmanager
 async def serving(app: Starlette, sockets: Sequence[socket.socket], grace_seconds: float) -> AsyncIterator[HttpServer]:
-    """*app* served on *sockets* as long as the block lasts; what the block raises leaves unwrapped."""
+    """Serve *app* on *sockets* as long as the block lasts; an error of the block is raised unwrapped."""
     raised: Exception | None = None
     async with asyncio.TaskGroup() as tasks:
         server = HttpServer(app, sockets, grace_seconds)
@@ -101,7 +101,7 @@ async def serving(app: Starlette, sockets: Sequence[socket.socket], grace_second
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:
-    """A socket that listens on *host* and *port* (0: any free one). Blocking. Raises `CannotListen`."""
+    """Return a socket that listens on *host* and *port* (0: any free one). Blocking. Raises `CannotListen`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -114,7 +114,7 @@ def listen_tcp(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(1)  # taken at once, so that nobody else gets it before the server starts
+        listener.listen(1)  # now, so that no other program gets the port before the server starts
     except OSError as error:
         listener.close()
         raise CannotListen(_why_not(host, port, error)) from error
@@ -123,12 +123,12 @@ def listen_tcp(host: str, port: int) -> socket.socket:
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """A socket at *path* that only this user can reach, in place of one that nobody answers on. Blocking.
+    """Return a listening socket at *path* that only this user can reach; it replaces one on which nobody answers.
 
-    Raises `runtime.stores.DataDirInUse` where a process answers there, and `OSError`.
+    Blocking. Raises `runtime.stores.DataDirInUse` if a process answers there, and `OSError`.
     """
     check_unanswered(path)
-    # Made beside and moved into place, so that it is never open to others and never half there.
+    # Made under another name and moved, so that it is never open to other users.
     partial = path.with_name(path.name + "~")
     partial.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -146,7 +146,7 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def unlink_if_ours(path: Path, listener_inode: int) -> None:
-    """Remove the socket at *path* unless another process has put its own there meanwhile. Blocking."""
+    """Remove the socket at *path* unless another process has replaced it meanwhile. Blocking."""
     with contextlib.suppress(FileNotFoundError):
         if path.lstat().st_ino == listener_inode:
             path.unlink()
@@ -164,13 +164,13 @@ def _why_not(host: str, port: int, error: OSError) -> str:
 
 
 def _holder(host: str, port: int) -> str:
-    """Who holds the port, as far as it lets itself be known."""
+    """Name the program that holds the port."""
     connection = HTTPConnection("127.0.0.1" if host in ("", "0.0.0.0") else host, port, timeout=_PROBE_SECONDS)  # noqa: S104
     try:
         connection.request("GET", "/healthz", headers={"Host": "localhost"})
-        ours = b'"agent-runtime"' in connection.getresponse().read(200)
+        is_ours = b'"agent-runtime"' in connection.getresponse().read(200)
     except (OSError, HTTPException):
-        ours = False
+        is_ours = False
     finally:
         connection.close()
-    return "another Agent Runtime" if ours else "another program"
+    return "another Agent Runtime" if is_ours else "another program"
