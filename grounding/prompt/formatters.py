@@ -1,8 +1,8 @@
-"""Formatters: text for prompts that comes from elsewhere than this package, as blocks of its own or in the place of
-another's. What a distribution says of one in code is checked when the process starts.
+"""Formatters: plug-ins that add text to prompts. This module describes and checks them.
 
-An `ArtifactInjector` adds a block, a `PromptTemplate` says in another form what a block says. Who calls them, and when,
-is for `runtime.formatters`; their text becomes part of the turn's input, so that a stored turn does without them.
+An `ArtifactInjector` adds a block, a `PromptTemplate` renders a block in another form. `runtime.formatters` loads and
+calls them; `problem_of` is the check at the start of the process. Their text becomes part of the turn's input, so that
+a stored turn rebuilds its prompt without them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ MAX_BUDGET_TOKENS = 20_000
 _NAME = re.compile(r"[a-z][a-z0-9_]{1,31}")
 _LAST = ("query", "hint")
 _FIGURES = ("user", "qmd", "total", "tools")
-"""``tokens_<name>`` of these is told of every prompt beside that of its blocks, and is no block's."""
+"""Names in the event about a prompt (``tokens_<name>``) that are not names of blocks."""
 RENDERED = ("summary", "retrieved", "hint")
-"""Blocks that may be said in another form. What must hold is not among them, nor what was said and is told apart by
-where it stands."""
+"""Blocks that a template may render. Rules are not among them, nor messages, whose position shows who wrote them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """For what a text is wanted. ``query`` is what people just said: empty for text that outlasts a turn; so is
-    ``context_id`` for text that outlasts a session."""
+    """The turn that a text is for. ``query`` is the user's message, empty for text that outlasts a turn; ``context_id``
+    is empty for text that outlasts a session."""
 
     workspace_id: str
     context_id: str = ""
@@ -38,10 +37,10 @@ class Request:
 class ArtifactInjector:
     """Adds the block *name* behind the block *after*, in its message.
 
-    ``volatility`` says how long the text stays: ``STATIC`` as long as the process, one for a workspace; ``SESSION``
-    as long as the session; ``TURN`` is made for each message, and may only stand where all else is. ``text`` is called
-    in a thread of its own, and may take as long as the setting FORMATTER_TIMEOUT_SECONDS says. It gives the same text
-    for the same request as long as what it speaks of is the same; none where there is nothing to say.
+    ``volatility`` says how long the text stays: ``STATIC`` as long as the process, one for each workspace; ``SESSION``
+    as long as the session; ``TURN`` text is made for each message and may only stand behind the tail. ``text`` is
+    called in its own thread for at most FORMATTER_TIMEOUT_SECONDS. It returns the same text for the same request until
+    its subject changes; an empty text adds no block.
     """
 
     name: str
@@ -53,9 +52,11 @@ class ArtifactInjector:
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """Says what the block *block* (see `RENDERED`) says in another form, within that block's own budget. ``render`` is
-    given its text without the lines around it, and is called as an injector's ``text``. Labels such as
-    ``[refunds.md › Windows]`` have to stay, or nothing is cited."""
+    """Renders the block *block* (one of `RENDERED`) in another form, within that block's own budget.
+
+    ``render`` gets the block's text without head and foot, and is called like an injector's ``text``. It must keep
+    labels such as ``[refunds.md › Windows]``, or nothing can be cited.
+    """
 
     name: str
     block: str
@@ -66,10 +67,10 @@ Formatter = ArtifactInjector | PromptTemplate
 
 
 def problem_of(formatter: Any) -> str:
-    """What is wrong with *formatter*; empty where it can be used."""
+    """Return the problem of *formatter*; empty if it can be used."""
     if not isinstance(formatter, ArtifactInjector | PromptTemplate):
         return f"expected an ArtifactInjector or a PromptTemplate, got {type(formatter).__name__}"
-    name: Any = formatter.name  # its type says what it should be; somebody else's code may be otherwise
+    name: Any = formatter.name  # a plug-in may break its type
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return f"{name!r} is no name: use 2 to 32 of a-z, 0-9 and _, a letter first"
     if name in PLACES:

@@ -200,8 +200,8 @@ BYTES_PER_ELEMENT: Mapping[CacheType, float] = {
     "q4_1": 20 / 32,
     "q4_0": 18 / 32,
 }
-"""The bytes of one number in the cache. Quantised numbers are stored in blocks of 32 with a scale (and an offset) of two
-bytes each: ggml's ``block_q8_0`` has 34 bytes, ``block_q4_0`` 18 (ggml/src/ggml-common.h in ggml-org/llama.cpp)."""
+"""The bytes of one number in the cache. Quantised numbers are stored in blocks of 32 with a scale (and an offset) of
+two bytes each: ggml's ``block_q8_0`` has 34 bytes, ``block_q4_0`` 18 (ggml/src/ggml-common.h in ggml-org/llama.cpp)."""
 
 LARGEST_FIGURE = 2**20
 """A larger number in a model's description is not a number of layers, heads or the like."""
