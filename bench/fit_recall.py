@@ -25,7 +25,7 @@ from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.evaluation import Conversation
 from grounding.evaluation.datasets import load_conversations
-from grounding.evaluation.evaluate import ADVERSARIAL
+from grounding.evaluation.memory import ADVERSARIAL
 from grounding.evaluation.metrics import ndcg_at, recall_at
 from grounding.prompt_input import speaker, spoken
 from grounding.retrieval import Embedder, Hit, Memory, Passage, Turns

@@ -24,7 +24,7 @@ from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
 from grounding.evaluation import Asked, Conversation, Said
 from grounding.evaluation.datasets import load_conversations
-from grounding.evaluation.evaluate import stands_in
+from grounding.evaluation.memory import stands_in
 from grounding.memory.records import Candidate, Record, Type, Window, extraction
 from grounding.memory.records import extraction as records_extraction
 from grounding.retrieval import term_set

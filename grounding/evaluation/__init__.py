@@ -1,18 +1,11 @@
-"""Question sets, metrics, and the evaluations of retrieval, strategy and memory."""
+"""Question sets and their scores: ``eval retrieval`` (`evaluate`), ``eval strategy`` (`evaluate_strategy`) and
+``eval memory`` (`score_memory`), and the comparison of two results (`paired`)."""
 
-from grounding.evaluation.datasets import Asked, Conversation, QuestionSet, Said
-from grounding.evaluation.evaluate import (
-    MEMORY_TOKENS,
-    Evaluation,
-    MemoryResult,
-    MemoryScores,
-    Message,
-    Recalled,
-    Share,
-    StrategyScores,
-    evaluate,
-)
+from grounding.evaluation.datasets import Asked, Conversation, QuestionSet, Said, load, load_conversations
+from grounding.evaluation.evaluate import Evaluation, evaluate, fill, load_documents
+from grounding.evaluation.memory import MEMORY_TOKENS, MemoryResult, MemoryScores, Recalled, score_memory
 from grounding.evaluation.metrics import Difference, Figures, Scores, figures, paired, score
+from grounding.evaluation.strategy import Message, Share, StrategyScores, evaluate_strategy, load_messages
 
 __all__ = [
     "MEMORY_TOKENS",
@@ -31,7 +24,14 @@ __all__ = [
     "Share",
     "StrategyScores",
     "evaluate",
+    "evaluate_strategy",
     "figures",
+    "fill",
+    "load",
+    "load_conversations",
+    "load_documents",
+    "load_messages",
     "paired",
     "score",
+    "score_memory",
 ]

@@ -1,12 +1,18 @@
-"""Question sets: documents, questions about them, and which documents answer which.
+"""Reads question sets: questions about documents (`load`), and about long conversations (`load_conversations`).
 
-Two forms are read. A BEIR folder (Thakur et al., NeurIPS 2021): ``corpus.jsonl`` (``_id``, ``title``, ``text``,
-optional ``metadata.workspace``), ``queries.jsonl`` (``_id``, ``text``, optional ``metadata.workspace`` and
-``metadata.history``) and ``qrels/test.tsv`` (query, document, relevance; more than 0 is relevant). Or a JSON lines file
-of questions (``question``, ``expected``: a path or a list of paths, optional ``history``) with Markdown beside it, in
-a folder ``docs`` or where the file lies. A history is a list of ``{"role": "user"|…, "text": …}``, the oldest first.
+Questions about documents have two forms. One is a BEIR folder (Thakur et al., NeurIPS 2021): ``corpus.jsonl`` (``_id``,
+``title``, ``text``, optional ``metadata.workspace``), ``queries.jsonl`` (``_id``, ``text``, optional
+``metadata.workspace`` and ``metadata.history``) and ``qrels/test.tsv`` (query, document, relevance; more than 0 is
+relevant). The other is a JSON lines file of questions (``question``, ``expected``: a path or a list of paths, optional
+``history``) with Markdown beside it, in a folder ``docs`` or in the file's own folder. A history is a list of
+``{"role": "user"|…, "text": …}``, the oldest first. Documents are read twice, once to check the set and once to index
+it, so that a large corpus is never held whole.
 
-Documents are read twice, once to check the set and once to index it, so that a large corpus is never held whole.
+Conversations are a BEIR folder too: ``corpus.jsonl`` has one message a line, in the order of the conversation (``_id``,
+``text``, ``metadata`` with ``workspace``, which names the conversation, and optional ``session``, ``date`` and
+``speaker``), ``queries.jsonl`` the questions (``_id``, ``text``, ``metadata`` with ``workspace`` and ``category``) and
+``qrels/test.tsv`` the messages that are evidence (query, message, relevance). The speaker ``assistant`` is the bot. The
+speaker's name and a colon at the beginning of a text are removed.
 """
 
 from __future__ import annotations
@@ -22,7 +28,6 @@ from typing import Any
 from connectors.message import AgentRuntimeError
 from grounding.documents import is_document_path
 
-USER = "user"
 LABEL_CHARACTERS = 160
 CHARACTERS_PER_TOKEN = 4
 """A rule of thumb that needs no tokenizer, so that figures of different machines and models can be compared."""
@@ -33,13 +38,13 @@ class BadQuestionSet(AgentRuntimeError):
 
 
 def rough_tokens(text: str) -> int:
-    """What *text* costs of a budget, in tokens: its characters divided by four, and one."""
+    """Return the rough number of tokens of *text*: its characters divided by four, and one."""
     return len(text) // CHARACTERS_PER_TOKEN + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One document of a set. ``path`` is where it would lie under ``docs/``."""
+    """One document of a set. ``path`` is its path under ``docs/``."""
 
     id: str
     path: str
@@ -49,7 +54,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is kept of a document while a set is scored: its cost in tokens, and its title or first words."""
+    """The outline of a document while a set is scored: its cost in tokens, and its title or first words."""
 
     id: str
     workspace: str
@@ -59,7 +64,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, the ids of the documents that answer it, and what was said before it (role, text)."""
+    """A question, the ids of the documents that answer it, and the turns before it (role, text)."""
 
     id: str
     text: str
@@ -73,7 +78,7 @@ class QuestionSet:
     """Documents and questions. Workspaces are the set's own names; each is searched alone.
 
     ``known`` is by `Text.path`. ``documents`` reads the texts once more. ``absent`` are expected documents that the
-    set does not have: nothing can find them.
+    set does not have, so that nothing can find them.
     """
 
     known: Mapping[str, Known]
@@ -83,7 +88,7 @@ class QuestionSet:
 
 
 def load(path: Path) -> QuestionSet:
-    """The set at *path*: a BEIR folder, a questions file, or a folder with ``questions.jsonl``.
+    """Read the set at *path*: a BEIR folder, a questions file, or a folder with ``questions.jsonl``.
 
     Raises `BadQuestionSet`.
     """
@@ -99,7 +104,7 @@ def load(path: Path) -> QuestionSet:
 
 
 def _lines(file: Path) -> Iterator[tuple[str, str]]:
-    """The lines of *file* that are not blank, each with its place for errors. Nothing but a line feed ends a line."""
+    """Yield the lines of *file* that are not blank, each with its place for errors. Only a line feed ends a line."""
     try:
         with file.open("rb") as opened:
             for number, raw in enumerate(opened, start=1):
@@ -115,7 +120,7 @@ def _lines(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def records(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of *file*, one a line, which have *fields*, each with its place for errors."""
+    """Yield the objects of *file*, one a line, which must have *fields*, each with its place for errors."""
     for place, line in _lines(file):
         try:
             record = json.loads(line)
@@ -128,7 +133,7 @@ def records(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def string_of(place: str, record: Mapping[str, Any], field: str) -> str:
-    """The text in *field*."""
+    """Return the text in *field*."""
     value = record[field]
     if not isinstance(value, str):
         raise BadQuestionSet(f'{place}: expected "{field}" to be a text, got {type(value).__name__}')
@@ -137,7 +142,7 @@ def string_of(place: str, record: Mapping[str, Any], field: str) -> str:
 
 
 def id_of(place: str, record: Mapping[str, Any]) -> str:
-    """The ``_id`` of a record, as a text."""
+    """Return the ``_id`` of a record, as a text."""
     value = record["_id"]
     if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
         raise BadQuestionSet(f'{place}: expected "_id" to be a text or a whole number')
@@ -145,7 +150,7 @@ def id_of(place: str, record: Mapping[str, Any]) -> str:
 
 
 def metadata_of(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``metadata`` of a record; empty where it has none."""
+    """Return the ``metadata`` of a record; empty if it has none."""
     value = record.get("metadata") or {}
     if not isinstance(value, dict):
         raise BadQuestionSet(f'{place}: expected "metadata" to be an object')
@@ -157,12 +162,12 @@ def _history(place: str, found: object) -> tuple[tuple[str, str], ...]:
     expected = f'{place}: expected "history" to be a list of {{"role", "text"}}, the oldest first'
     if not isinstance(turns, list):
         raise BadQuestionSet(expected)
-    said = []
+    history = []
     for turn in turns:
         if not isinstance(turn, dict) or not all(isinstance(turn.get(field), str) for field in ("role", "text")):
             raise BadQuestionSet(expected)
-        said.append((turn["role"], turn["text"]))
-    return tuple(said)
+        history.append((turn["role"], turn["text"]))
+    return tuple(history)
 
 
 def _load_beir(folder: Path) -> QuestionSet:
@@ -200,14 +205,14 @@ def _beir_text(place: str, number: int, record: dict[str, Any]) -> Text:
 
 
 def once(places: dict[str, str], name: str, place: str) -> None:
-    """Note that *name* was given at *place*; a second time is an error."""
+    """Note that *name* was used at *place*; a second time is an error."""
     if name in places:
         raise BadQuestionSet(f"{place}: the id {name!r} was given before ({places[name]}); ids must differ")
     places[name] = place
 
 
 def qrels_of(folder: Path) -> Path:
-    """``qrels/test.tsv``, or the only other judgements there are."""
+    """Return ``qrels/test.tsv``, or the only other file of judgements."""
     wanted = folder / "qrels" / "test.tsv"
     if wanted.is_file():
         return wanted
@@ -218,7 +223,7 @@ def qrels_of(folder: Path) -> Path:
 
 
 def judgements(file: Path) -> dict[str, set[str]]:
-    """Which documents answer which question."""
+    """Return the ids of the documents that answer each question."""
     gold: dict[str, set[str]] = {}
     for number, (place, line) in enumerate(_lines(file)):
         cells = [cell.strip() for cell in line.split("\t")]
@@ -257,7 +262,7 @@ def _load_markdown(file: Path) -> QuestionSet:
     questions = []
     for place, record in records(file, "question", "expected"):
         text = string_of(place, record, "question")
-        # Its text names it, so that results stay comparable where questions are added or moved.
+        # Its text is its id, so that results stay comparable when questions are added or moved.
         if text in asked:
             raise BadQuestionSet(f"{place}: the same question was asked before ({asked[text]})")
         asked[text] = place
@@ -280,24 +285,14 @@ def _label(text: str) -> str:
     return words if len(words) <= LABEL_CHARACTERS else words[: LABEL_CHARACTERS - 1].rstrip() + "…"
 
 
-# ---- conversation set ----
-#
-# Sets of long conversations, and questions about what was said in them.
-#
-# Read is a BEIR folder (Thakur et al., NeurIPS 2021): ``corpus.jsonl`` has one message a line, in the order in which
-# they
-# were said (``_id``, ``text``, ``metadata`` with ``workspace``, which names the conversation, and where there are any
-# ``session``, ``date`` and ``speaker``), ``queries.jsonl`` the questions (``_id``, ``text``, ``metadata`` with
-# ``workspace`` and ``category``) and ``qrels/test.tsv`` which messages are evidence (query, message, relevance).
-# What the
-# speaker ``assistant`` says is the bot's. A text that begins with its speaker's name and a colon is taken without them.
+# Conversations
 
 
 BETWEEN_MESSAGES = timedelta(seconds=30)
 BETWEEN_SESSIONS = timedelta(hours=2)
-"""After the last message, where a session has the date of the one before."""
+"""The time after the last message, if a session has the date of the one before."""
 UNDATED = datetime(2024, 1, 1, 9, tzinfo=UTC)
-"""When a conversation began that does not say so; each further session without a date is a day later."""
+"""The beginning of a conversation without dates; each further session without a date is a day later."""
 _DATES = ("%I:%M %p on %d %B, %Y", "%B-%d-%Y", "%d %B %Y", "%B %d, %Y")
 """Forms of dates beside ISO 8601."""
 
@@ -324,7 +319,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages in the order in which they were said, and questions that come after all of them."""
+    """Messages in their order, and questions that come after all of them."""
 
     name: str
     said: tuple[Said, ...]
@@ -332,9 +327,9 @@ class Conversation:
 
 
 def load_conversations(folder: Path) -> list[Conversation]:
-    """The conversations of the set in *folder*, by name; those without questions too.
+    """Return the conversations of the set in *folder*, by name, also those without questions.
 
-    Raises `BadQuestionSet`; also for a set in which nothing is asked.
+    Raises `BadQuestionSet`, also for a set without any question.
     """
     if not (folder / "corpus.jsonl").is_file():
         raise BadQuestionSet(f"{folder} has no corpus.jsonl: expected corpus.jsonl, queries.jsonl and qrels/test.tsv")
@@ -358,7 +353,7 @@ def _said(file: Path) -> dict[str, list[Said]]:
         speaker = " ".join(str(metadata.get("speaker") or "").split())
         text = string_of(place, record, "text").removeprefix(f"{speaker}: ")
         at = clocks.setdefault(conversation, _Clock()).at(metadata)
-        if text.strip():  # the log has no entry for what says nothing
+        if text.strip():  # the log has no entry for an empty message
             said.setdefault(conversation, []).append(Said(name, speaker, text, at))
     return said
 
@@ -372,18 +367,14 @@ def _asked(folder: Path, known: set[str]) -> dict[str, list[Asked]]:
         once(places, name, place)
         if not evidence.get(name, set()) & known:
             continue
-        one = Asked(
-            name,
-            string_of(place, record, "text"),
-            str(metadata.get("category") or ""),
-            frozenset(evidence[name]),
-        )
-        asked.setdefault(str(metadata.get("workspace", "")), []).append(one)
+        text, category = string_of(place, record, "text"), str(metadata.get("category") or "")
+        question = Asked(name, text, category, frozenset(evidence[name]))
+        asked.setdefault(str(metadata.get("workspace", "")), []).append(question)
     return asked
 
 
 class _Clock:
-    """When the messages of a conversation were said: sessions at their dates, messages one after the other."""
+    """Times of the messages of a conversation: sessions at their dates, messages one after the other."""
 
     def __init__(self) -> None:
         self._session: object = None
@@ -409,7 +400,7 @@ class _Clock:
 
 
 def _date(written: object) -> datetime | None:
-    """A date as sets write it, taken as UTC; None where it is none."""
+    """Return the date in a form that sets use, taken as UTC; None if it is none."""
     text = " ".join(str(written or "").split())
     try:
         found = datetime.fromisoformat(text)

@@ -12,13 +12,13 @@ BUDGET_TOKENS = 1000
 
 
 def recall_at(ranking: Sequence[str], gold: Collection[str], k: int) -> float:
-    """The share of *gold* among the first *k*."""
+    """Return the share of *gold* among the first *k*."""
     return len(set(ranking[:k]) & set(gold)) / len(set(gold))
 
 
 def recall_within(priced: Iterable[tuple[str, int]], gold: Collection[str], tokens: int) -> float:
-    """The share of *gold* found from the top of *priced* (items with their tokens, best first; one item may come
-    in several pieces) until the next would pass *tokens*."""
+    """Return the share of *gold* from the top of *priced* (items with their tokens, best first; one item may come in
+    several pieces) until the next would pass *tokens*."""
     return len(set(_affordable(priced, tokens)) & set(gold)) / len(set(gold))
 
 
@@ -32,27 +32,28 @@ def _affordable(priced: Iterable[tuple[str, int]], tokens: int) -> Iterator[str]
 
 
 def ndcg_at(ranking: Sequence[str], gold: Collection[str], k: int) -> float:
-    """Normalised discounted cumulative gain (Järvelin and Kekäläinen, 2002) of the first *k*."""
+    """Return the normalised discounted cumulative gain (Järvelin and Kekäläinen, 2002) of the first *k*."""
     gain = sum(1 / math.log2(rank + 2) for rank, item in enumerate(ranking[:k]) if item in gold)
     return gain / sum(1 / math.log2(rank + 2) for rank in range(min(k, len(set(gold)))))
 
 
 def reciprocal_rank(ranking: Sequence[str], gold: Collection[str]) -> float:
-    """One over the rank of the first that is gold; 0 where none is."""
+    """Return one over the rank of the first that is gold; 0 if none is."""
     return next((1 / rank for rank, item in enumerate(ranking, start=1) if item in gold), 0.0)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of *values* that at least *share* (0 to 1) of them do not exceed (nearest rank)."""
+    """Return the smallest of *values* that at least *share* (0 to 1) of them do not exceed (nearest rank)."""
     return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)] if values else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What one arm found for one question, the best first.
+    """The ranking of one arm for one question, best first.
 
     ``documents`` and ``passages`` are pairs of a document's id and a cost in tokens: of each document once and whole,
-    and of each passage. ``gold`` is what should have been found. ``latency_ms`` is None where nobody measured it.
+    and of each passage. ``gold`` are the ids that should have been found. ``latency_ms`` is None if it was not
+    measured.
     """
 
     documents: tuple[tuple[str, int], ...]
@@ -67,8 +68,9 @@ class Ranking:
 
 
 class Figures(NamedTuple):
-    """How good one ranking is, each from 0 to 1. Those within a thousand tokens count whole documents, as question
-    sets are compared, and passages, as a prompt pays for them: the same where no document is longer than a passage."""
+    """The quality of one ranking, each from 0 to 1. Of the two within a thousand tokens, one counts whole documents, as
+    question sets are compared, and one passages, as a prompt pays for them; they are equal if no document is longer
+    than a passage."""
 
     recall_at_5: float
     recall_at_10: float
@@ -79,7 +81,7 @@ class Figures(NamedTuple):
 
 
 def figures(ranking: Ranking) -> Figures:
-    """The figures of one ranking. Raises `ValueError` where nothing should have been found."""
+    """Return the figures of one ranking. Raises `ValueError` if nothing should have been found."""
     if not ranking.gold:
         raise ValueError("every question needs at least one expected document")
     found, gold = ranking.found, ranking.gold
@@ -95,8 +97,8 @@ def figures(ranking: Ranking) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Means over all questions; latency in milliseconds, the embedding of the question included, or None where it
-    was not measured."""
+    """Means over all questions; latency in milliseconds, the embedding of the question included, or None if it was not
+    measured."""
 
     questions: int
     recall_at_5: float
@@ -110,7 +112,7 @@ class Scores:
 
 
 def score(rankings: Sequence[Ranking]) -> Scores:
-    """The means of all *rankings*. Raises `ValueError` where there is none, or one without anything to find."""
+    """Return the means of all *rankings*. Raises `ValueError` if there are none, or for one with nothing to find."""
     if not rankings:
         raise ValueError("there must be a question")
     means = Figures(*(fmean(column) for column in zip(*map(figures, rankings), strict=True)))
@@ -133,15 +135,15 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, or ``within noise`` where the interval holds 0."""
+        """``better``, ``worse``, or ``within noise`` if the interval holds 0."""
         if abs(self.mean) <= self.margin:
             return "within noise"
         return "better" if self.mean > 0 else "worse"
 
 
 def paired(new: Mapping[str, float], old: Mapping[str, float]) -> Difference:
-    """*new* minus *old* over the questions that both have, by Student's paired t-test, which agrees with the bootstrap
-    and the randomisation test on retrieval figures (Smucker, Allan and Carterette, CIKM 2007).
+    """Return *new* minus *old* over the questions that both have, by Student's paired t-test, which agrees with the
+    bootstrap and the randomisation test on retrieval figures (Smucker, Allan and Carterette, CIKM 2007).
 
     Raises `ValueError` for fewer than two questions in common.
     """
@@ -153,8 +155,8 @@ def paired(new: Mapping[str, float], old: Mapping[str, float]) -> Difference:
 
 
 def t_quantile(freedom: int) -> float:
-    """The 97.5 % point of Student's t with *freedom* degrees of freedom: from a table up to 3, above it within 2 %, and
-    within 0.2 % from 10 on (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5)."""
+    """Return the 97.5 % point of Student's t with *freedom* degrees of freedom: from a table up to 3, above it within 2
+    %, and within 0.2 % from 10 on (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5)."""
     if freedom < 4:
         return (12.706, 4.303, 3.182)[freedom - 1]
     x = 1.959964

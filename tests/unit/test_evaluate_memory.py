@@ -10,7 +10,7 @@ import pytest
 
 from grounding.evaluation import Asked, Conversation, Recalled
 from grounding.evaluation.datasets import BadQuestionSet, load_conversations
-from grounding.evaluation.evaluate import score_memory, stands_in
+from grounding.evaluation.memory import score_memory, stands_in
 
 
 def message(name: str, text: str, session: int = 1, date: str = "", speaker: str = "Ann") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grounding.evaluation import Message
-from grounding.evaluation.evaluate import BadMessages, load_messages, score_strategy
+from grounding.evaluation.strategy import BadMessages, load_messages, score_strategy
 from grounding.strategy import Choice, Strategy, choose
 
 QMD = Choice(Strategy.QMD, "workspace_retrieval_cue", wants_documents=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.evaluation import Message
-from grounding.evaluation.evaluate import load_messages
+from grounding.evaluation.strategy import load_messages
 from grounding.retrieval import MEASURED_CHUNKS
 from grounding.strategy import (
     ENGLISH,

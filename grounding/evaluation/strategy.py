@@ -1,0 +1,214 @@
+"""``eval strategy``: how well the strategy decides a set of labelled messages.
+
+Two kinds of sets are read. One is JSON lines of ``{"text", "strategy"?, "reason"?, "needs_history"?,
+"needs_documents"?, "history"?: [{"role", "text"}], "languages"?}``; a label that a line does not have is not scored.
+The other is a folder with ``queries.jsonl``, whose ``metadata`` has ``label``, ``needs_history``, ``needs_documents``,
+``history`` and ``gold_in_pool``: a question whose answer is not among the documents (false) does not count for the need
+of documents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from connectors.message import AgentRuntimeError, ConversationKey
+from grounding.pipeline import Deciding
+from grounding.prompt_input import TailEntry
+from grounding.strategy import ASSISTANT, LANGUAGES, Choice, Cues, Reason, Strategy, spoken
+
+LABELS = ("strategy", "reason", "needs_history", "needs_documents")
+"""The labels of a message."""
+REASONS: tuple[str, ...] = get_args(Reason)
+ROLES = {"user": "user", "assistant": ASSISTANT, "agent": ASSISTANT}
+
+
+class BadMessages(AgentRuntimeError):
+    """A set that cannot be read; the text names the file, the line and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message and the right decisions about it; None if the set does not say. ``counts_documents`` is False if it
+    does not count for the need of documents."""
+
+    text: str
+    strategy: str | None = None
+    reason: str | None = None
+    needs_history: bool | None = None
+    needs_documents: bool | None = None
+    counts_documents: bool = True
+    history: tuple[TailEntry, ...] = ()
+    languages: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str | bool | None, ...]:
+        """The values of `LABELS`."""
+        return self.strategy, self.reason, self.needs_history, self.needs_documents
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Precision and recall (0 to 1) of one label or need, their harmonic mean, and how many messages have it."""
+
+    precision: float
+    recall: float
+    f1: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A message that was decided differently than the set says."""
+
+    text: str
+    expected: dict[str, Any]
+    got: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyScores:
+    """``accuracy``, ``macro_f1`` (over the labels that the set has), ``labels`` and ``confusion`` (expected, then
+    decided) are those of the strategy; None or empty if the set has no such label."""
+
+    messages: int
+    accuracy: float | None
+    macro_f1: float | None
+    reason_accuracy: float | None
+    labels: dict[str, Share]
+    confusion: dict[str, dict[str, int]]
+    needs_documents: Share | None
+    needs_documents_scored: int
+    needs_history: Share | None
+    wrong: tuple[Wrong, ...]
+
+
+def load_messages(path: Path) -> tuple[Message, ...]:
+    """Read the set at *path*. Raises `BadMessages`."""
+    file = path / "queries.jsonl" if path.is_dir() else path
+    try:
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadMessages(f"{file} cannot be read: {error}") from error
+    messages = [_message(file, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not messages:
+        raise BadMessages(f"{file} holds no message")
+    if not any(label is not None for message in messages for label in message.labels):
+        raise BadMessages(f"{file} says nothing to score: give its lines {', '.join(LABELS)}, or some of these")
+    return tuple(messages)
+
+
+def _message(file: Path, number: int, line: str) -> Message:
+    place = f"{file}, line {number}"
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadMessages(f"{place}: no JSON: {error}") from error
+    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+        raise BadMessages(f'{place}: expected an object with "text"')
+    if not isinstance(record.get("metadata") or {}, dict):
+        raise BadMessages(f"{place}: metadata is an object")
+    labels: dict[str, Any] = {**(record.get("metadata") or {}), **record}
+    strategy = labels.get("strategy", labels.get("label"))
+    if strategy not in (None, *Strategy):
+        raise BadMessages(f"{place}: the strategy is none, tail or qmd, not {strategy!r}")
+    bits = [labels.get(need) for need in ("needs_history", "needs_documents")]
+    if any(bit not in (None, True, False) for bit in bits):
+        raise BadMessages(f"{place}: needs_history and needs_documents are true or false")
+    if (reason := labels.get("reason")) not in (None, *REASONS):
+        raise BadMessages(f"{place}: the reason is one of {', '.join(REASONS)}, not {reason!r}")
+    languages = labels.get("languages") or []
+    if not isinstance(languages, list):
+        raise BadMessages(f'{place}: languages is a list, such as ["german"]')
+    if unknown := [one for one in languages if not isinstance(one, str) or one not in LANGUAGES]:
+        raise BadMessages(f"{place}: no cues ship for {unknown[0]!r}: use {', '.join(LANGUAGES)}")
+    counts = not (bits[1] and labels.get("gold_in_pool") is False)
+    history = _history(place, labels.get("history") or [])
+    return Message(record["text"], strategy, reason, bits[0], bits[1], counts, history, tuple(languages))
+
+
+def _history(place: str, turns: Any) -> tuple[TailEntry, ...]:
+    try:
+        return tuple(TailEntry(speaker=ROLES[one["role"]], text=one["text"], turn_id="") for one in turns)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadMessages(f'{place}: history is a list of {{"role": "user"|"assistant", "text"}}') from error
+
+
+async def evaluate_strategy(
+    messages: Sequence[Message],
+    deciding: Deciding,
+    cues: Cues,
+    key: ConversationKey,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> StrategyScores:
+    """Decide each of *messages* in *key*'s workspace, with *cues* and the message's own languages, and score."""
+    decided: list[Choice] = []
+    for number, message in enumerate(messages, start=1):
+        spoken_here = cues.joined(spoken(message.languages)) if message.languages else cues
+        decided.append(await deciding.choose(key, message.text, spoken_here, history=message.history))
+        progress(number, len(messages))
+    return score_strategy(messages, decided)
+
+
+def score_strategy(messages: Sequence[Message], decided: Sequence[Choice]) -> StrategyScores:
+    """Return the figures for *decided*, one choice for each of *messages*. Pure."""
+    both = list(zip(messages, decided, strict=True))
+    named = [(one.strategy, choice.strategy.value) for one, choice in both if one.strategy is not None]
+    labels = {
+        label: _share([expected == label for expected, _ in named], [got == label for _, got in named])
+        for label in sorted({expected for expected, _ in named})
+    }
+    reasons = [one.reason == choice.reason for one, choice in both if one.reason is not None]
+    documents = [
+        (one.needs_documents, choice.wants_documents)
+        for one, choice in both
+        if one.needs_documents is not None and one.counts_documents
+    ]
+    history = [(one.needs_history, choice.wants_history) for one, choice in both if one.needs_history is not None]
+    pairs = Counter(named)
+    return StrategyScores(
+        messages=len(both),
+        accuracy=_mean([expected == got for expected, got in named]),
+        macro_f1=sum(share.f1 for share in labels.values()) / len(labels) if labels else None,
+        reason_accuracy=_mean(reasons),
+        labels=labels,
+        confusion={label: {got.value: pairs[label, got.value] for got in Strategy} for label in labels},
+        needs_documents=_needed(documents),
+        needs_documents_scored=len(documents),
+        needs_history=_needed(history),
+        wrong=tuple(wrong for one, choice in both if (wrong := _wrong(one, choice)) is not None),
+    )
+
+
+def _needed(pairs: Sequence[tuple[bool | None, bool]]) -> Share | None:
+    return _share([bool(expected) for expected, _ in pairs], [got for _, got in pairs]) if pairs else None
+
+
+def _share(expected: Sequence[bool], got: Sequence[bool]) -> Share:
+    hits = sum(one and other for one, other in zip(expected, got, strict=True))
+    precision = hits / sum(got) if any(got) else 0.0
+    recall = hits / sum(expected) if any(expected) else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+    return Share(precision, recall, f1, sum(expected))
+
+
+def _mean(right: Sequence[bool]) -> float | None:
+    return sum(right) / len(right) if right else None
+
+
+def _wrong(message: Message, choice: Choice) -> Wrong | None:
+    decisions = {
+        "strategy": (message.strategy, choice.strategy.value),
+        "reason": (message.reason, choice.reason),
+        "needs_history": (message.needs_history, choice.wants_history),
+        "needs_documents": (message.needs_documents if message.counts_documents else None, choice.wants_documents),
+    }
+    differs = {name: pair for name, pair in decisions.items() if pair[0] is not None and pair[0] != pair[1]}
+    if not differs:
+        return None
+    expected = {name: pair[0] for name, pair in differs.items()}
+    return Wrong(message.text, expected, {name: pair[1] for name, pair in decisions.items()})
