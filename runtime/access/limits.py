@@ -98,11 +98,11 @@ class RateLimit:
         self, admission: Admission, key: ConversationKey, message: InboundMessage, *, bucket: str = ""
     ) -> None:
         """Undo *admission*: *message* turned out to be a duplicate. Raises `StoreUnavailable`."""
-        counted, told = self._keys(key, message, bucket)
+        counted_key, told_key = self._keys(key, message, bucket)
         if admission.counted:
-            await self._redis.zrem(counted, encode_id(message.message_id))
+            await self._redis.zrem(counted_key, encode_id(message.message_id))
         elif admission.first_refusal:
-            await self._redis.delete(told)
+            await self._redis.delete(told_key)
 
     @staticmethod
     def _keys(key: ConversationKey, message: InboundMessage, bucket: str) -> list[str]:

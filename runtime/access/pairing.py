@@ -159,8 +159,10 @@ class Pairing:
             stored, request = await self._load(request_id)
             if request is None:
                 return
-            kept = tuple(one for one in request.messages if not _is_same(one, message))
-            if kept == request.messages or await self._swap(request_id, stored, replace(request, messages=kept)):
+            messages = tuple(one for one in request.messages if not _is_same(one, message))
+            if messages == request.messages or await self._swap(
+                request_id, stored, replace(request, messages=messages)
+            ):
                 return
 
     async def pending(self) -> list[Request]:
@@ -284,16 +286,17 @@ class Pairing:
 
 def _add_message(request: Request, message: InboundMessage) -> Request:
     """Return *request* with *message* added, or an edit applied, if there is room."""
-    if any(_is_same(one, message) for one in request.messages):
-        same = replace(message, kind=InboundKind.MESSAGE)
-        kept = tuple(same if _is_same(one, message) else one for one in request.messages)
-        if message.kind is not InboundKind.EDIT:
-            return request
-    elif message.kind is InboundKind.EDIT or len(request.messages) >= MAX_MESSAGES:
+    is_known = any(_is_same(one, message) for one in request.messages)
+    if is_known != (message.kind is InboundKind.EDIT):
         return request
+    if is_known:
+        edited = replace(message, kind=InboundKind.MESSAGE)
+        messages = tuple(edited if _is_same(one, message) else one for one in request.messages)
+    elif len(request.messages) < MAX_MESSAGES:
+        messages = (*request.messages, message)
     else:
-        kept = (*request.messages, message)
-    updated = replace(request, messages=kept)
+        return request
+    updated = replace(request, messages=messages)
     return updated if len(_REQUEST.dump_json(updated)) <= MAX_BYTES else request
 
 

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from pydantic import SecretStr
+
 from config.settings import Settings
 from connectors import discord, slack, telegram
 from connectors.connector import Connector, Examined
@@ -17,26 +19,28 @@ from connectors.connector import Connector, Examined
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """How a platform is opened and asked about its bot; both return None if its token is not set.
+    """How a platform is opened, and asked about its bot, with the bot's token from the settings.
 
     ``place_of`` returns the place, as operators route it, that has the workspace of a given id for its own, if any.
     ``reply_hint`` tells the model how replies read there.
     """
 
     name: str
-    open: Callable[[Settings], Connector | None]
-    examine: Callable[[Settings], Awaitable[Examined] | None]
+    open: Callable[[Settings, SecretStr], Connector]
+    examine: Callable[[Settings, SecretStr], Awaitable[Examined]]
     place_of: Callable[[str], str | None]
     reply_hint: str
 
+    def token(self, settings: Settings) -> SecretStr | None:
+        token: SecretStr | None = getattr(settings, f"{self.name}_bot_token")
+        return token
 
-def _telegram(settings: Settings) -> Connector | None:
-    if settings.telegram_bot_token is None:
-        return None
+
+def _open_telegram(settings: Settings, token: SecretStr) -> Connector:
     from connectors.telegram.connector import TelegramConnector
 
     return TelegramConnector(
-        settings.telegram_bot_token,
+        token,
         settings.telegram_api_base,
         webhook_secret=settings.telegram_webhook_secret,
         public_url=settings.http_public_url,
@@ -47,13 +51,11 @@ def _telegram(settings: Settings) -> Connector | None:
     )
 
 
-def _discord(settings: Settings) -> Connector | None:
-    if settings.discord_bot_token is None:
-        return None
+def _open_discord(settings: Settings, token: SecretStr) -> Connector:
     from connectors.discord.connector import DiscordConnector
 
     return DiscordConnector(
-        settings.discord_bot_token,
+        token,
         settings.discord_api_base,
         settings.discord_gateway_url,
         timeout_seconds=settings.discord_timeout_seconds,
@@ -61,13 +63,11 @@ def _discord(settings: Settings) -> Connector | None:
     )
 
 
-def _slack(settings: Settings) -> Connector | None:
-    if settings.slack_bot_token is None:
-        return None
+def _open_slack(settings: Settings, token: SecretStr) -> Connector:
     from connectors.slack.connector import SlackConnector
 
     return SlackConnector(
-        settings.slack_bot_token,
+        token,
         settings.slack_api_base,
         app_token=settings.slack_app_token,
         signing_secret=settings.slack_signing_secret,
@@ -76,11 +76,9 @@ def _slack(settings: Settings) -> Connector | None:
     )
 
 
-def _examine_telegram(settings: Settings) -> Awaitable[Examined] | None:
-    if settings.telegram_bot_token is None:
-        return None
+def _examine_telegram(settings: Settings, token: SecretStr) -> Awaitable[Examined]:
     return telegram.examine(
-        settings.telegram_bot_token,
+        token,
         settings.telegram_api_base,
         settings.telegram_timeout_seconds,
         by_webhook=settings.telegram_webhook_secret is not None,
@@ -89,17 +87,13 @@ def _examine_telegram(settings: Settings) -> Awaitable[Examined] | None:
     )
 
 
-def _examine_discord(settings: Settings) -> Awaitable[Examined] | None:
-    if settings.discord_bot_token is None:
-        return None
-    return discord.examine(settings.discord_bot_token, settings.discord_api_base, settings.discord_timeout_seconds)
+def _examine_discord(settings: Settings, token: SecretStr) -> Awaitable[Examined]:
+    return discord.examine(token, settings.discord_api_base, settings.discord_timeout_seconds)
 
 
-def _examine_slack(settings: Settings) -> Awaitable[Examined] | None:
-    if settings.slack_bot_token is None:
-        return None
+def _examine_slack(settings: Settings, token: SecretStr) -> Awaitable[Examined]:
     return slack.examine(
-        settings.slack_bot_token,
+        token,
         settings.slack_app_token,
         settings.slack_signing_secret,
         settings.slack_api_base,
@@ -108,15 +102,15 @@ def _examine_slack(settings: Settings) -> Awaitable[Examined] | None:
 
 
 PLATFORMS = (
-    Platform("telegram", _telegram, _examine_telegram, telegram.place_of, telegram.REPLY_HINT),
-    Platform("discord", _discord, _examine_discord, discord.place_of, discord.REPLY_HINT),
-    Platform("slack", _slack, _examine_slack, slack.place_of, slack.REPLY_HINT),
+    Platform("telegram", _open_telegram, _examine_telegram, telegram.place_of, telegram.REPLY_HINT),
+    Platform("discord", _open_discord, _examine_discord, discord.place_of, discord.REPLY_HINT),
+    Platform("slack", _open_slack, _examine_slack, slack.place_of, slack.REPLY_HINT),
 )
 
 
 def platforms_on(settings: Settings) -> list[str]:
     """Return the names of the platforms whose token is set."""
-    return [platform.name for platform in PLATFORMS if getattr(settings, f"{platform.name}_bot_token") is not None]
+    return [platform.name for platform in PLATFORMS if platform.token(settings) is not None]
 
 
 def reply_hint_of(connector: str) -> str:
@@ -132,8 +126,8 @@ def place_of(workspace_id: str) -> str | None:
 
 async def open_platforms(settings: Settings) -> list[Connector]:
     """Return a connector for each platform whose token is set. Imports run in a thread: they may take seconds."""
-    opened = [await asyncio.to_thread(platform.open, settings) for platform in PLATFORMS]
-    return [connector for connector in opened if connector is not None]
+    tokens = [(platform, platform.token(settings)) for platform in PLATFORMS]
+    return [await asyncio.to_thread(platform.open, settings, token) for platform, token in tokens if token is not None]
 
 
 async def examine_platforms(settings: Settings) -> dict[str, Examined]:
@@ -145,6 +139,7 @@ async def examine_platforms(settings: Settings) -> dict[str, Examined]:
 
 async def examine_platform(settings: Settings, name: str) -> Examined:
     """Return what the platform *name*, whose token is set, says of its bot."""
-    (examination,) = (platform.examine(settings) for platform in PLATFORMS if platform.name == name)
-    assert examination is not None, f"no token of {name} is set"
-    return await examination
+    (platform,) = (platform for platform in PLATFORMS if platform.name == name)
+    token = platform.token(settings)
+    assert token is not None, f"no token of {name} is set"
+    return await platform.examine(settings, token)
