@@ -51,8 +51,7 @@ async def examine(token: SecretStr, api_base: str, seconds: float) -> Examined:
 
 
 def invitation(application_id: str) -> str:
-    """Return the link by which somebody who manages a server invites the bot, with its permissions; empty without an
-    id."""
+    """Return the link by which the manager of a server invites the bot, with its permissions; empty without an id."""
     if not application_id:
         return ""
     return (

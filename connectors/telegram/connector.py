@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-TOO_LARGE = "Telegram lets bots fetch files of up to 20 MB, and this one is larger. Please send a smaller one."
-GONE = "Telegram does not have this file for me any more. Please send it again."
-NOT_NOW = "Telegram does not hand out files right now. Please send it again in a moment."
-KEPT_ELSEWHERE = "I cannot reach the place where the Bot API server keeps this file."
+FILE_TOO_LARGE = "Telegram lets bots fetch files of up to 20 MB, and this one is larger. Please send a smaller one."
+FILE_GONE = "Telegram does not have this file for me any more. Please send it again."
+FILE_UNAVAILABLE = "Telegram does not hand out files right now. Please send it again in a moment."
+FILE_UNREACHABLE = "I cannot reach the place where the Bot API server keeps this file."
 
 
 class TelegramConnector:
@@ -246,12 +246,12 @@ class TelegramConnector:
             file = await self._api.ask(lambda: GetFile(file_id=attachment.handle))
         except SendFailed as failed:
             if refuses(failed, "file is too big"):
-                raise AttachmentUnavailable(TOO_LARGE) from failed
-            raise AttachmentUnavailable(NOT_NOW if failed.retryable else GONE) from failed
+                raise AttachmentUnavailable(FILE_TOO_LARGE) from failed
+            raise AttachmentUnavailable(FILE_UNAVAILABLE if failed.retryable else FILE_GONE) from failed
         if not file.file_path:
-            raise AttachmentUnavailable(GONE)
+            raise AttachmentUnavailable(FILE_GONE)
         if file.file_path.startswith("/"):  # a Bot API server with --local names files on its own disk
             log.warning("connector.files_unreachable", connector=self.name, why="the Bot API server runs with --local")
-            raise AttachmentUnavailable(KEPT_ELSEWHERE)
+            raise AttachmentUnavailable(FILE_UNREACHABLE)
         host = self._api.host
         return Location(self._api.file_url(file.file_path), (host,), trusts_private=host != OFFICIAL_HOST)

@@ -148,7 +148,7 @@ class _Packer:
             if cut is not None:
                 self.waiting.append(cut[1])
                 return [cut[0]]
-            if self._fits([block]):
+            if self._measure([block]) <= self._limit:
                 return [block]
             self.waiting += reversed(_simplify(block))
 
@@ -187,9 +187,6 @@ class _Packer:
         while at > 0 and measure(at) > self._limit:
             at -= 1
         return _split_block(block, at) if at > 0 else None
-
-    def _fits(self, blocks: Sequence[Block]) -> bool:
-        return self._measure(blocks) <= self._limit
 
     def _measure(self, blocks: Sequence[Block]) -> int:
         least = 0

@@ -20,7 +20,13 @@ from connectors.connector import (
     State,
 )
 from connectors.message import Attachment, ConversationKey, InboundKind, OutboundMessage, OutboundPart, Receipt
-from connectors.telegram.connector import GONE, KEPT_ELSEWHERE, NOT_NOW, TOO_LARGE, TelegramConnector
+from connectors.telegram.connector import (
+    FILE_GONE,
+    FILE_TOO_LARGE,
+    FILE_UNAVAILABLE,
+    FILE_UNREACHABLE,
+    TelegramConnector,
+)
 from tests.contract.connector_suite import FakeGateway, eventually, reply_to, running, send_all
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators import telegram as emulated
@@ -139,9 +145,9 @@ async def test_why_a_file_cannot_be_had_is_said_to_the_person_and_the_token_to_n
 ) -> None:
     """Too large, gone, kept where HTTP does not reach, and not now."""
     handles = {
-        telegram.keep(b"", "video/film.mp4", size=MAX_DOWNLOAD_BYTES + 1)["file_id"]: TOO_LARGE,
-        "unknown": GONE,
-        telegram.keep(b"x", "/var/lib/telegram-bot-api/documents/file_1")["file_id"]: KEPT_ELSEWHERE,
+        telegram.keep(b"", "video/film.mp4", size=MAX_DOWNLOAD_BYTES + 1)["file_id"]: FILE_TOO_LARGE,
+        "unknown": FILE_GONE,
+        telegram.keep(b"x", "/var/lib/telegram-bot-api/documents/file_1")["file_id"]: FILE_UNREACHABLE,
     }
     with capture_logs() as logs:
         for handle, why in handles.items():
@@ -153,7 +159,7 @@ async def test_why_a_file_cannot_be_had_is_said_to_the_person_and_the_token_to_n
         for _ in range(3):
             with pytest.raises(AttachmentUnavailable) as caught:
                 await bot.locate(Attachment("document", "x", handle=good))
-            assert caught.value.user_text == NOT_NOW
+            assert caught.value.user_text == FILE_UNAVAILABLE
             assert telegram.token not in f"{caught.value!r}{caught.value.__cause__!r}"
     assert telegram.token not in str(logs)
 
