@@ -1,21 +1,16 @@
-"""Budgets, prices and usage of model calls."""
+"""Budgets and usage of model calls: `Spending` pays for them, `Budgets` limits them, `UsageCounters` counts them."""
 
 from runtime.billing.budgets import (
     TERMS,
     UNLIMITED,
     BudgetExceeded,
     Budgets,
-    Payer,
-    RerankCosts,
-    Reservation,
-    Spending,
     State,
     Term,
     Whose,
-    prompt_tokens,
 )
-from runtime.billing.prices import Prices
-from runtime.billing.usage import REPLY, TRANSCRIPTION, ModelUsage, Usage
+from runtime.billing.spending import Payer, RerankCosts, Reservation, Spending, prompt_tokens
+from runtime.billing.usage import REPLY, TRANSCRIPTION, ModelUsage, UsageCounters
 
 __all__ = [
     "REPLY",
@@ -26,13 +21,12 @@ __all__ = [
     "Budgets",
     "ModelUsage",
     "Payer",
-    "Prices",
     "RerankCosts",
     "Reservation",
     "Spending",
     "State",
     "Term",
-    "Usage",
+    "UsageCounters",
     "Whose",
     "prompt_tokens",
 ]

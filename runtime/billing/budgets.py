@@ -1,48 +1,32 @@
-"""What workspaces and people may still spend on model calls: charged before a call, corrected after it.
+"""How much workspaces and people may still spend on model calls.
 
-A call is charged its reservation, an upper bound, before it is made. When its cost is known, the cost replaces the
-reservation. If nobody learns the cost, for example because the process was killed, the reservation stands.
+A call is charged before it is made: `Budgets.reserve` charges an upper bound of its cost, the reservation. When the
+cost is known, `Budgets.settle` replaces the reservation with it. If nobody learns the cost, for example because the
+process was killed, the reservation stands.
 
 Invariant, for every limit: what is spent in the period is at most the limit, plus what settled calls cost beyond their
 reservations.
 
-Keys (owner ``budgets``, under the workspace's tag): ``limits`` what was set for the workspace, one hash; ``spent`` one
-hash of counters per day and per month; ``call`` one key per call with its reservation, or ``settled``; ``told`` who was
-told today that a budget is used up.
+Keys (owner ``budgets``, under the workspace's tag): ``limits`` one hash of the limits that were set for the workspace;
+``spent`` one hash of counters per day and per month; ``call`` one key per call, with its reservation or ``settled``;
+``told`` one set per day of the people who were told that a budget is used up.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import structlog
-
-from config.settings import BUNDLED_MODELS, SMOLLM2, Settings
-from connectors.message import AgentRuntimeError, Scope, redis_key
-from connectors.message import Usage as Tokens
-from grounding.prompt_input import Prompt
-from grounding.prompt_input import Tokens as Counting
-from grounding.retrieval import RerankUnavailable
-from runtime.billing.prices import Prices
-from runtime.billing.usage import Usage
-from runtime.llm import LOCAL_MAX_OUTPUT_TOKENS, Completion, Message, Model, ModelFailed, Transcription
-from runtime.stores import NewerFormat, retry_until_stored
+from config.settings import Settings
+from connectors.message import AgentRuntimeError, Scope, Usage, redis_key
+from runtime.stores import NewerFormat
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
-
-
-# ---- budget terms ----
-#
-# What a budget may bound, in which units, and what people are told when too little of it is left. Pure.
-
 
 Whose = Literal["workspace", "user"]
 What = Literal["tokens", "usd"]
@@ -55,7 +39,7 @@ UNLIMITED: Final = "unlimited"
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One thing that a budget may bound: whose use, of what, in which period (UTC)."""
+    """One limit that a budget may have: for whom, on what, and in which period (UTC)."""
 
     whose: Whose
     what: What
@@ -63,49 +47,54 @@ class Term:
 
     @property
     def name(self) -> str:
-        """As settings, HTTP and the store call it, e.g. ``user_usd_per_day``."""
+        """The name in settings, HTTP and the store, e.g. ``user_usd_per_day``."""
         return f"{self.whose}_{self.what}_per_{self.period}"
 
     def units(self, amount: float) -> int:
-        """*amount* (tokens or dollars) in whole units: tokens, or billionths of a dollar."""
+        """Convert *amount* (tokens or dollars) to whole units: tokens, or billionths of a dollar."""
         return round(amount * NANO) if self.what == "usd" else round(amount)
 
     def amount(self, units: int) -> float:
-        """The inverse of `units`: dollars, or tokens as an int."""
+        """Convert *units* back: to dollars, or to tokens as an int."""
         return units / NANO if self.what == "usd" else units
 
 
 _WHOSE: tuple[Whose, ...] = ("workspace", "user")
 _WHAT: tuple[What, ...] = ("tokens", "usd")
 _PERIODS: tuple[Period, ...] = ("month", "day")
-TERMS: Final = tuple(Term(*each) for each in itertools.product(_WHOSE, _WHAT, _PERIODS))
-"""All of them; of two that are exceeded at once the first is told, and so the longer period."""
+TERMS: Final = tuple(Term(*fields) for fields in itertools.product(_WHOSE, _WHAT, _PERIODS))
+"""All terms. If two are exceeded at once, the person is told the first, and so the longer period."""
 
 Limits = Mapping[Term, int | None]
-"""What each term is bounded to, in its units; None: not at all."""
+"""The limit of each term in its units; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a call takes: tokens (prompt and completion), and US dollars."""
+    """The cost of a call: tokens (prompt and completion), and US dollars."""
 
     tokens: int = 0
     usd: float = 0.0
+
+    @classmethod
+    def of(cls, usage: Usage) -> Cost:
+        """Return the cost of a call that took *usage*."""
+        return cls(usage.prompt + usage.completion, usage.cost_usd)
 
     @property
     def nano(self) -> int:
         return round(self.usd * NANO)
 
     def units(self, what: What) -> int:
-        """This cost in *what*'s units."""
+        """Return the part of the cost that a limit on *what* counts, in its units."""
         return self.tokens if what == "tokens" else self.nano
 
 
 class BudgetExceeded(AgentRuntimeError):
-    """A call would go beyond what is left of a budget; it was not made.
+    """A call was not made because it would exceed a budget.
 
-    ``limit`` is in tokens or dollars. ``first`` says that the person was not told of it today; ``until`` is when
-    the budget starts anew.
+    ``limit`` is in tokens or dollars. ``first``: the person was not yet told today. ``until``: when the budget is
+    renewed.
     """
 
     def __init__(self, term: Term, limit: float, *, first: bool, until: datetime) -> None:
@@ -114,11 +103,11 @@ class BudgetExceeded(AgentRuntimeError):
         self.limit = limit
         self.first = first
         self.until = until
-        self.user_text = notice(term, until, first=first)
+        self.user_text = _notice(term, until, first=first)
 
 
-def notice(term: Term, until: datetime, *, first: bool) -> str:
-    """What the person is told: once a day in full, then short."""
+def _notice(term: Term, until: datetime, *, first: bool) -> str:
+    """Tell the person once a day in full, then shortly."""
     clock = f"{until:%H:%M} UTC"
     when, span = (
         (f"at {clock}", "today") if term.period == "day" else (f"on {until.day} {until:%B}, {clock}", "this month")
@@ -131,12 +120,12 @@ def notice(term: Term, until: datetime, *, first: bool) -> str:
 
 
 def period_name(period: Period, now: datetime) -> str:
-    """The period that *now* lies in: ``2026-11-22`` or ``2026-11``, in UTC."""
+    """Return the period of *now* in UTC: ``2026-11-22`` or ``2026-11``."""
     return f"{now.astimezone(UTC):%Y-%m-%d}" if period == "day" else f"{now.astimezone(UTC):%Y-%m}"
 
 
 def period_end(period: Period, now: datetime) -> datetime:
-    """When the period that *now* lies in is over."""
+    """Return the end of the period of *now*."""
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if period == "day":
         return midnight + timedelta(days=1)
@@ -145,10 +134,10 @@ def period_end(period: Period, now: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How a budget stands, for a workspace and, where one was asked for, one person in it; all in units.
+    """The state of a workspace's budget and of one person's budget there (if one was asked for), all in units.
 
-    ``spent`` includes the reservations of calls that are being made. ``set_here`` are the terms that were set for the
-    workspace itself, by name, as they were given.
+    ``spent`` includes the reservations of running calls. ``set_here``: the limits that were set for the workspace
+    itself, by the term's name, in tokens, dollars or `UNLIMITED`.
     """
 
     limits: Limits
@@ -156,16 +145,13 @@ class State:
     set_here: Mapping[str, float | str]
 
     def left(self, term: Term) -> int | None:
-        """What may still be spent; None if it is not bounded."""
+        """Return how much may still be spent; None if there is no limit."""
         limit = self.limits[term]
         return None if limit is None else max(0, limit - self.spent[term])
 
     def bounded(self, whose: Whose) -> tuple[Term, ...]:
-        """The terms of *whose* that have a limit."""
+        """Return the terms of *whose* that have a limit."""
         return tuple(term for term in TERMS if term.whose == whose and self.limits[term] is not None)
-
-
-# ---- budgets ----
 
 
 _OWNER = "budgets"
@@ -174,6 +160,7 @@ _CALL_SECONDS = 7 * 24 * 3600
 _SPENT_SECONDS: Mapping[Period, int] = {"day": 8 * 24 * 3600, "month": 62 * 24 * 3600}
 _TOLD_SECONDS = 2 * 24 * 3600
 
+# Lua. Charges tokens and money to the workspace and, if one is named, to the user, for the day and for the month.
 _CHARGE = """
 local function charge(day, month, user, tokens, usd, day_seconds, month_seconds)
   for spent, seconds in pairs({[day] = day_seconds, [month] = month_seconds}) do
@@ -188,7 +175,8 @@ local function charge(day, month, user, tokens, usd, day_seconds, month_seconds)
 end
 """
 
-# A call that was reserved or settled before is not charged again. A call without a name is only checked.
+# Checks every limit, then charges. A call that was reserved or settled before is not charged again. A call without a
+# name is only checked.
 _RESERVE = (
     _CHARGE
     + """
@@ -218,6 +206,7 @@ return {'ok'}
 """
 )
 
+# Charges the difference between a call's cost and its reservation, once.
 _SETTLE = (
     _CHARGE
     + """
@@ -241,16 +230,16 @@ return false
 
 
 class Budgets:
-    """The budgets of all workspaces. Raises `connectors.message.StoreUnavailable` throughout.
+    """The budgets of all workspaces. Every method raises `connectors.message.StoreUnavailable`.
 
-    *clock* gives seconds since the epoch. A call that is settled after midnight is charged its reservation on the first
-    day, and the difference to its cost on the second.
+    *clock* returns seconds since the epoch. If a call is settled after midnight, its reservation counts for the first
+    day and the difference to its cost for the second.
     """
 
     def __init__(self, redis: Redis, settings: Settings, clock: Callable[[], float] = time.time) -> None:
         self._redis = redis
         self._clock = clock
-        self._defaults = default_limits(settings)
+        self._defaults = _default_limits(settings)
         self._reserve = redis.register_script(_RESERVE)
         self._settle = redis.register_script(_SETTLE)
         self._put = redis.register_script(_PUT)
@@ -259,9 +248,10 @@ class Budgets:
         return datetime.fromtimestamp(self._clock(), UTC)
 
     async def reserve(self, scope: Scope, call: str, estimate: Cost, user: str = "") -> None:
-        """Charge *estimate* for *call* (unique in the workspace) to the workspace's budget and to *user*'s, if named.
+        """Charge *estimate* for *call* (unique in the workspace) to the workspace and, if named, to *user*.
 
-        Again does no harm. Raises `BudgetExceeded`, also if nothing at all is left, and `runtime.stores.NewerFormat`.
+        A repetition charges nothing. Raises `BudgetExceeded`, also for an estimate of 0 if nothing is left, and
+        `runtime.stores.NewerFormat`.
         """
         now = self._now()
         terms = [
@@ -290,28 +280,27 @@ class Budgets:
             )
 
     async def check(self, scope: Scope, user: str = "") -> None:
-        """Check before calls whose cost nobody knows. Raises `BudgetExceeded` if nothing is left."""
+        """Raise `BudgetExceeded` if nothing is left. For calls whose cost cannot be estimated."""
         await self.reserve(scope, "", Cost(), user)
 
     async def settle(self, scope: Scope, call: str, cost: Cost, user: str = "") -> bool:
         """Charge *cost* for *call* in place of its reservation, if it has one; False if it was settled before."""
-        now = self._now()
-        _, day, month = self._keys(scope, now)
+        _, day, month = self._keys(scope, self._now())
         settled = await self._settle(
             keys=[day, month, _key(scope, "call", call)],
-            args=[
-                *(user, cost.tokens, cost.nano, _SPENT_SECONDS["day"], _SPENT_SECONDS["month"], _CALL_SECONDS),
-            ],
+            args=[user, cost.tokens, cost.nano, _SPENT_SECONDS["day"], _SPENT_SECONDS["month"], _CALL_SECONDS],
         )
         return bool(settled)
 
     async def release(self, scope: Scope, call: str, user: str = "") -> None:
-        """Charge nothing for *call*: its provider refused it."""
+        """Give the reservation of *call* back, because its provider refused it."""
         await self.settle(scope, call, Cost(), user)
 
     async def set(self, scope: Scope, limits: Mapping[str, float | str]) -> None:
-        """Let *limits* (by `Term.name`; tokens, dollars or `UNLIMITED`) hold in the workspace instead of the settings';
-        what is left out is as the settings have it. Raises `runtime.stores.NewerFormat`."""
+        """Store the workspace's own *limits*, by `Term.name`: tokens, dollars or `UNLIMITED`.
+
+        The settings hold for terms that are left out. Raises `runtime.stores.NewerFormat`.
+        """
         named = {term.name: term for term in TERMS}
         flat = [
             part
@@ -323,29 +312,24 @@ class Budgets:
             raise _newer(newer)
 
     async def state(self, scope: Scope, user: str = "") -> State:
-        """How the workspace's budget stands, and *user*'s in it. Raises `runtime.stores.NewerFormat`."""
+        """Return the state of the workspace's budget and of *user*'s there. Raises `runtime.stores.NewerFormat`."""
         [state] = await self.states([scope], user)
         return state
 
     async def states(self, scopes: Sequence[Scope], user: str = "") -> list[State]:
-        """`state` for each of *scopes*, in one round trip. Raises `runtime.stores.NewerFormat`."""
+        """Return the `state` of each of *scopes*, in one round trip. Raises `runtime.stores.NewerFormat`."""
         now = self._now()
-        fields = [_field(whose, what, user) for whose in ("workspace", "user") for what in ("tokens", "usd")]
+        fields = [_field(whose, what, user) for whose in _WHOSE for what in _WHAT]
         async with self._redis.pipeline(transaction=False) as pipe:
             for scope in scopes:
                 limits, day, month = self._keys(scope, now)
                 pipe.hgetall(limits)
                 pipe.hmget(day, fields)
                 pipe.hmget(month, fields)
-            found = await pipe.execute() if scopes else []
+            rows = await pipe.execute() if scopes else []
         return [
-            self._state(
-                found[at],
-                dict(zip(fields, found[at + 1], strict=True)),
-                dict(zip(fields, found[at + 2], strict=True)),
-                user,
-            )
-            for at in range(0, len(found), 3)
+            self._state(limits, dict(zip(fields, day, strict=True)), dict(zip(fields, month, strict=True)), user)
+            for limits, day, month in zip(rows[::3], rows[1::3], rows[2::3], strict=True)
         ]
 
     def _state(
@@ -377,8 +361,7 @@ class Budgets:
         )
 
 
-def default_limits(settings: Settings) -> Limits:
-    """What the settings bound."""
+def _default_limits(settings: Settings) -> Limits:
     limits: dict[Term, int | None] = {}
     for term in TERMS:
         limit: Any = getattr(settings, f"budget_{term.name}")
@@ -392,7 +375,7 @@ def _limit(stored: str | None, default: int | None) -> int | None:
     return None if stored == UNLIMITED else int(stored)
 
 
-def _field(whose: Whose | str, what: What | str, user: str) -> str:
+def _field(whose: Whose, what: What, user: str) -> str:
     return f"{whose} {what}" if whose == "workspace" else f"user {what} {user}"
 
 
@@ -404,189 +387,4 @@ def _newer(version: str) -> NewerFormat:
     return NewerFormat(
         f"the workspace's budget is stored in format {version}, and this version of Agent Runtime reads up to "
         f"{_VERSION}: run the newer version that wrote it"
-    )
-
-
-# ---- spending ----
-#
-# Pays for model calls: reserves what a call may take before it is made, settles what it took after it.
-#
-# One rule: a call is charged its reservation when it begins, which is an upper bound. If its provider reports what it
-# took, or its whole answer can be counted here, that replaces the reservation. If its provider refused it before any
-# word
-# of an answer, the reservation is given back. In all other cases it stands: the call was stopped, interrupted,
-# superseded, it broke off, or its process was killed.
-#
-# A call is charged to the workspace and, if a person asked for it, to that person. Each call has a name of its own, by
-# which it is counted once, however often it is settled.
-
-
-MESSAGE_TOKENS = 4
-"""What a provider adds for each message: its role and its ends."""
-IMAGE_TOKENS = 1600
-"""For one picture: about what Anthropic counts for the largest that it does not shrink, more than OpenAI does."""
-_log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Payer:
-    """Who pays for a call: a workspace and, if a person asked for it, that person's budget there."""
-
-    scope: Scope
-    user: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What a call was charged before it was made. ``call`` is its name, ``model`` the one that is asked first."""
-
-    call: str
-    model: str
-    usage: Tokens
-
-
-class Spending:
-    """Reserves and settles model calls. Raises `connectors.message.StoreUnavailable` throughout."""
-
-    def __init__(
-        self, settings: Settings, budgets: Budgets, usage: Usage, model: Model, prices: Prices, counting: Counting
-    ) -> None:
-        self._max_output_tokens = settings.llm_max_output_tokens
-        self._budgets = budgets
-        self._usage = usage
-        self._model = model
-        self._prices = prices
-        self._counting = counting
-
-    async def estimate(self, sent: int, *, first: str | None = None, output_tokens: int | None = None) -> Reservation:
-        """Estimate what a call that sends about *sent* tokens may take at most, under a new name."""
-        model = first or self._model.name
-        output = output_tokens or self._max_output_tokens
-        if model == SMOLLM2:
-            output = min(output, LOCAL_MAX_OUTPUT_TOKENS)
-        usd = await self._usd(model, sent, output)
-        return Reservation(uuid.uuid4().hex, model, Tokens(sent, 0, output, usd, estimated=True))
-
-    async def reserve(self, payer: Payer, purpose: str, reservation: Reservation) -> None:
-        """Charge *reservation*. Repeats until the store has it. Raises `BudgetExceeded`."""
-        most = reservation.usage
-        cost = Cost(most.prompt + most.completion, most.cost_usd)
-        try:
-            await retry_until_stored(lambda: self._budgets.reserve(payer.scope, reservation.call, cost, payer.user))
-        except BudgetExceeded as error:
-            _log_exceeded(error, purpose)
-            raise
-
-    async def check(self, payer: Payer, purpose: str) -> None:
-        """Check before calls whose cost nobody knows. Raises `BudgetExceeded` if nothing is left."""
-        try:
-            await self._budgets.check(payer.scope, payer.user)
-        except BudgetExceeded as error:
-            _log_exceeded(error, purpose)
-            raise
-
-    async def settle(self, payer: Payer, call: str, model: str, tokens: Tokens, *, is_reply: bool = False) -> None:
-        """Charge *tokens* for *call* in place of its reservation, and count it for *model*. Again does no harm."""
-        cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
-        await asyncio.gather(
-            self._usage.record(payer.scope, call, model, tokens, is_reply=is_reply),
-            self._budgets.settle(payer.scope, call, cost, payer.user),
-        )
-
-    async def settle_answer(self, payer: Payer, completion: Completion, *, is_reply: bool = False) -> None:
-        """Settle the call that brought *completion*. An answer that no call brought costs nothing."""
-        if completion.call:
-            await self.settle(payer, completion.call, completion.model, completion.usage, is_reply=is_reply)
-
-    async def settle_unknown(self, payer: Payer, reservation: Reservation) -> None:
-        """Settle a call whose cost nobody reports: its reservation stands."""
-        await self.settle(payer, reservation.call, reservation.model, reservation.usage)
-
-    async def settle_failed(self, payer: Payer, reservation: Reservation, error: ModelFailed) -> None:
-        """Settle a call that brought no answer. Its reservation stands if a part of an answer came. Repeats until the
-        store has it."""
-        if error.shown:
-            await retry_until_stored(lambda: self.settle_unknown(payer, reservation))
-        else:
-            await retry_until_stored(lambda: self._budgets.release(payer.scope, reservation.call, payer.user))
-
-    async def settle_heard(self, payer: Payer, heard: Transcription) -> None:
-        """Settle the transcription of a recording."""
-        await self.settle(payer, heard.call, heard.model, heard.usage)
-
-    async def ask(
-        self,
-        scope: Scope,
-        purpose: str,
-        messages: Sequence[Message],
-        *,
-        output_tokens: int | None = None,
-    ) -> Completion:
-        """Ask the model *messages* for nobody in particular, and pay for it. Events call it *purpose*.
-
-        Raises `BudgetExceeded`, `runtime.llm.ModelFailed` and `connectors.message.StoreUnavailable`.
-        """
-        payer, text = Payer(scope), "\n".join(str(message["content"]) for message in messages)
-        sent = await asyncio.to_thread(self._counting.count, text) + MESSAGE_TOKENS * len(messages)
-        reservation = await self.estimate(sent, output_tokens=output_tokens)
-        await self.reserve(payer, purpose, reservation)
-        try:
-            answer = await self._model.complete(messages, purpose=purpose, max_output_tokens=output_tokens)
-        except ModelFailed as error:
-            await self.settle_failed(payer, reservation, error)
-            raise
-        completion = await self.count_answer(answer, reservation)
-        await retry_until_stored(lambda: self.settle_answer(payer, completion))
-        return completion
-
-    async def count_answer(self, completion: Completion, reservation: Reservation) -> Completion:
-        """Name the call that brought *completion*, and count its tokens here if its provider reported none."""
-        completion = replace(completion, call=reservation.call)
-        reported, sent = completion.usage, reservation.usage.prompt
-        if reported.prompt or reported.completion or not sent:
-            return completion
-        written = "\n".join([completion.text, *(call.name + call.arguments for call in completion.tool_calls)])
-        output = await asyncio.to_thread(self._counting.count, written)
-        usd = await self._usd(completion.model, sent, output)
-        return replace(completion, usage=Tokens(sent, 0, output, usd, estimated=True))
-
-    async def _usd(self, model: str, prompt: int, completion: int) -> float:
-        """Give LiteLLM's price; 0.0 for the local model and for those without one."""
-        return 0.0 if model in BUNDLED_MODELS else (await self._prices.of(model)).usd(prompt, completion)
-
-
-class RerankCosts:
-    """Counts reranking for the workspace: no person asked for it."""
-
-    def __init__(self, usage: Usage, budgets: Budgets) -> None:
-        self._usage = usage
-        self._budgets = budgets
-
-    async def check(self, scope: Scope) -> None:
-        """Raises `grounding.retrieval.ranking.RerankUnavailable` if the budget is used up."""
-        try:
-            await self._budgets.check(scope)
-        except BudgetExceeded as error:
-            raise RerankUnavailable(str(error), why="budget", retryable=False) from error
-
-    async def count(self, scope: Scope, model: str, tokens: Tokens) -> None:
-        """Count one call. Each call costs, also that of a turn that is taken up again."""
-        call = uuid.uuid4().hex
-        cost = Cost(tokens.prompt + tokens.completion, tokens.cost_usd)
-        await asyncio.gather(
-            self._usage.record(scope, call, model, tokens),
-            self._budgets.settle(scope, call, cost),
-        )
-
-
-def prompt_tokens(prompt: Prompt, images: int) -> int:
-    """Estimate what a provider will count for *prompt*. Pure."""
-    system = sum(block.tokens for block in prompt.blocks if block.place.message == "system")
-    return system + prompt.tokens_total + MESSAGE_TOKENS * len(prompt.messages) + IMAGE_TOKENS * images
-
-
-def _log_exceeded(error: BudgetExceeded, purpose: str) -> None:
-    term = error.term
-    _log.warning(
-        "budget.exceeded", scope=term.whose, what=term.what, period=term.period, limit=error.limit, purpose=purpose
     )

@@ -1,6 +1,6 @@
-"""What model calls cost, per workspace and model.
+"""Counts model calls, their tokens and their cost, per workspace and model.
 
-Keys (owner ``usage``, under the workspace's tag): ``models`` one hash of counters, ``counted`` one key per call, so
+Keys (owner ``usage``, under the workspace's tag): ``models`` one hash of counters; ``counted`` one key per call, so
 that no call is counted twice.
 """
 
@@ -9,22 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from connectors.message import Scope, redis_key
-from connectors.message import Usage as Tokens
+from connectors.message import Scope, Usage, redis_key
+from runtime.billing.budgets import NANO
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+REPLY = "reply"
+"""The purpose of a call that answers a turn."""
+TRANSCRIPTION = "transcription"
+"""The purpose of a call that transcribes a recording."""
 
 _OWNER = "usage"
 _COUNTED_SECONDS = 7 * 24 * 3600
-REPLY = "reply"
-"""The purpose of the call that answers a turn."""
-TRANSCRIPTION = "transcription"
-"""The purpose of calls that write down what was said."""
-_NANO = 1_000_000_000
-"""Cost is counted in whole billionths of a dollar, so that sums are exact."""
-
 _RECORD = """
 if not redis.call('SET', KEYS[2], '', 'NX', 'EX', ARGV[1]) then return 0 end
 for at = 2, #ARGV, 2 do redis.call('HINCRBY', KEYS[1], ARGV[at], ARGV[at + 1]) end
@@ -34,10 +31,11 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
-    """Calls to one model and their tokens, as the provider counted them; cost in US dollars.
+    """The calls to one model and their tokens, as the provider counted them; the cost in US dollars.
 
-    ``replies`` are those of the calls that answered a turn; of ``estimated`` calls the provider said nothing, and they
-    are counted by our own tokens."""
+    ``replies``: the calls that answered a turn. ``estimated``: the calls whose tokens were counted here, because the
+    provider reported none.
+    """
 
     model: str
     calls: int = 0
@@ -49,24 +47,24 @@ class ModelUsage:
     estimated: int = 0
 
 
-class Usage:
-    """The counters of all workspaces. Raises `connectors.message.StoreUnavailable` throughout."""
+class UsageCounters:
+    """The counters of all workspaces. Every method raises `connectors.message.StoreUnavailable`."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._record = redis.register_script(_RECORD)
 
-    async def record(self, scope: Scope, call: str, model: str, tokens: Tokens, *, is_reply: bool = False) -> bool:
-        """Count one call, once by its name; False if it was counted before. *is_reply* says that it answered a turn."""
+    async def record(self, scope: Scope, call: str, model: str, usage: Usage, *, is_reply: bool = False) -> bool:
+        """Count the call named *call* once; False if it was counted before. *is_reply*: it answered a turn."""
         counters = {
             "calls": 1,
             "replies": int(is_reply),
-            "prompt": tokens.prompt,
-            "cached": tokens.cached,
-            "completion": tokens.completion,
-            "cost_nano_usd": round(tokens.cost_usd * _NANO),
+            "prompt": usage.prompt,
+            "cached": usage.cached,
+            "completion": usage.completion,
+            "cost_nano_usd": round(usage.cost_usd * NANO),
         }
-        if tokens.estimated:
+        if usage.estimated:
             counters["estimated"] = 1
         counted = await self._record(
             keys=[redis_key(_OWNER, scope.tag, "models"), redis_key(_OWNER, scope.tag, "counted", call)],
@@ -75,18 +73,13 @@ class Usage:
         return bool(counted)
 
     async def totals(self, scope: Scope) -> list[ModelUsage]:
-        """What a workspace has used, by model."""
+        """Return the usage of a workspace, by model."""
         counters: Any = await self._redis.hgetall(redis_key(_OWNER, scope.tag, "models"))
         models: dict[str, ModelUsage] = {}
         for field, value in counters.items():
             name, _, model = field.partition(" ")
-            known = models.setdefault(model, ModelUsage(model))
             change: dict[str, Any] = {name: int(value)}
             if name == "cost_nano_usd":
-                change = {"cost_usd": int(value) / _NANO}
-            models[model] = replace(known, **change)
+                change = {"cost_usd": int(value) / NANO}
+            models[model] = replace(models.get(model, ModelUsage(model)), **change)
         return [models[model] for model in sorted(models)]
-
-    async def forget_workspace(self, scope: Scope) -> None:
-        """Drop a workspace's counters."""
-        await self._redis.delete(redis_key(_OWNER, scope.tag, "models"))

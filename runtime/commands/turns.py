@@ -9,7 +9,7 @@ from connectors.message import Role, Scope
 from grounding.memory.karma import Marked, Sign
 from grounding.transcript import Transcript
 from runtime.background import By, Marking
-from runtime.billing import Budgets, ModelUsage, State, Term, Usage, Whose
+from runtime.billing import Budgets, ModelUsage, State, Term, UsageCounters, Whose
 from runtime.commands.registry import (
     Command,
     CommandRefused,
@@ -32,7 +32,7 @@ class TurnFacts:
     """What is known of answered turns. No text of any prompt is told."""
 
     def __init__(
-        self, transcript: Transcript, manifests: Manifests, usage: Usage, budgets: Budgets, marking: Marking
+        self, transcript: Transcript, manifests: Manifests, usage: UsageCounters, budgets: Budgets, marking: Marking
     ) -> None:
         self._transcript = transcript
         self._marking = marking

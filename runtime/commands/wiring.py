@@ -15,7 +15,7 @@ from promptpolicy.publishing import Publisher
 from runtime.access import Access
 from runtime.attachments import Files
 from runtime.background import Forgetting, Marking
-from runtime.billing import Budgets, Usage
+from runtime.billing import Budgets, UsageCounters
 from runtime.commands.documents import docs_command
 from runtime.commands.memory import GlobalContext, Memory, RecordWords
 from runtime.commands.people import People
@@ -64,7 +64,7 @@ def build_commands(
     sessions: Sessions,
     records: KeepsRecords,
     manifests: Manifests,
-    usage: Usage,
+    usage: UsageCounters,
     budgets: Budgets,
     access: Access,
     publisher: Publisher,

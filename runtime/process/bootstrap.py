@@ -43,7 +43,7 @@ from grounding.memory.records import (
 )
 from grounding.memory.selection import Floor, LastSelections, Level, RecordSelector, Weights, as_shown, floor_for
 from grounding.pipeline import Deciding, Pipeline
-from grounding.prompt import Continuing, Freezing, Sessions, layers, line
+from grounding.prompt import Continuing, Freezing, Sessions, global_context_frame_tokens, line
 from grounding.prompt_input import LineByLine, Tokens, load_tokens
 from grounding.strategy import problem_in as problem_in_cues
 from grounding.tools import Toolbox
@@ -76,7 +76,7 @@ from runtime.background import (
     RememberTurns,
     SummaryRefresh,
 )
-from runtime.billing import Budgets, Prices, RerankCosts, Spending, Usage
+from runtime.billing import Budgets, RerankCosts, Spending, UsageCounters
 from runtime.commands import CommandTurns, build_commands
 from runtime.coordination import Hub, Job, Jobs, Leadership
 from runtime.delivery import Deliverer, Delivery, Outbox, RateLimiters, Shows
@@ -159,7 +159,7 @@ class Runtime:
     directives: Directives
     publisher: FileSyncPublisher
     manifests: Manifests
-    usage: Usage
+    usage: UsageCounters
     budgets: Budgets
 
     admin_token: str
@@ -307,14 +307,14 @@ def wire(
     global_contexts = GlobalContexts(
         redis,
         tokens,
-        max_tokens=max(0, settings.global_context_max_tokens - layers.global_context_frame_tokens(tokens)),
+        max_tokens=max(0, settings.global_context_max_tokens - global_context_frame_tokens(tokens)),
         idle_seconds=settings.session_idle_seconds,
     )
     sessions = Sessions(redis, settings.session_idle_seconds)
     marks = MarkStore(redis)
     extraction_marks = ExtractionMarks(redis)
     manifests = Manifests(redis)
-    usage = Usage(redis)
+    usage = UsageCounters(redis)
     budgets = Budgets(redis, settings)
     directives = Directives(redis, settings.redis_timeout_seconds)
     publisher = FileSyncPublisher(
@@ -353,7 +353,7 @@ def wire(
     reranker = LiteLLMReranker(settings, RerankCosts(usage, budgets)) if settings.rerank_model is not None else None
     knowledge = Knowledge(settings, redis, tokens, workspaces, publisher, reranker, deep, engine, hub.name)
     model = Model(settings, model_server)
-    spending = Spending(settings, budgets, usage, model, Prices(), tokens)
+    spending = Spending(settings, budgets, usage, model, tokens)
 
     async def links() -> dict[str, Health]:
         return {"model": model.health, **await _store_health(store, knowledge)}

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope
 from connectors.message import Usage as Tokens
-from runtime.billing import TERMS, UNLIMITED, BudgetExceeded, Budgets, Term, Usage
+from runtime.billing import TERMS, UNLIMITED, BudgetExceeded, Budgets, Term, UsageCounters
 from runtime.billing.budgets import Cost
 from runtime.stores import NewerFormat
 
@@ -87,7 +87,7 @@ async def test_a_call_that_its_provider_refused_costs_nothing(budgets: Callable[
 async def test_a_call_is_reserved_and_settled_once_however_often_it_is_said(
     budgets: Callable[..., Budgets], redis: Redis
 ) -> None:
-    house, usage = budgets(workspace_tokens_per_day=100), Usage(redis)
+    house, usage = budgets(workspace_tokens_per_day=100), UsageCounters(redis)
 
     for _ in range(2):
         await house.reserve(ACME, "c1", Cost(60), LENA)

@@ -16,10 +16,10 @@ from redis.asyncio import Redis
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, new_turn_id
 from connectors.message import Usage as Tokens
 from grounding.memory.context_document import ContextDocument, ContextDocuments
-from grounding.prompt import UNKNOWN, assemble
+from grounding.prompt import UNKNOWN, build_prompt
 from grounding.prompt_input import Censor, CodexFile, CodexInput, RunContext, SelectedRecord, load_tokens
 from grounding.transcript import Entry, EntryRole, MarkdownCopy, Reach, Transcript, UnknownFormat, markdown
-from runtime.billing import Usage
+from runtime.billing import UsageCounters
 from runtime.coordination import Job, Jobs
 from runtime.turns.manifest import Manifests, UnknownTurn, decompressed
 from tests.unit.test_assemble import context
@@ -279,13 +279,13 @@ async def test_a_context_document_is_replaced_only_by_its_next_version(redis: Re
 
 async def test_a_manifest_rebuilds_the_prompt_and_stays_in_its_workspace(redis: Redis) -> None:
     manifests, tokens = Manifests(redis), load_tokens()
-    prompt = assemble.prompt(context(), tokens)
+    prompt = build_prompt(context(), tokens)
     await manifests.keep(context(), prompt, "2026-11-21T10:00:00Z", {"kind": "reply"})
 
     kept = await manifests.get(Scope("acme"), "t1")
 
     assert kept.context == context()
-    assert assemble.prompt(kept.context, tokens).sha256 == kept.prompt_sha256 == prompt.sha256
+    assert build_prompt(kept.context, tokens).sha256 == kept.prompt_sha256 == prompt.sha256
     with pytest.raises(UnknownTurn):
         await manifests.get(Scope("other"), "t1")
 
@@ -295,7 +295,7 @@ async def test_manifests_are_listed_newest_first_and_paged(redis: Redis) -> None
     ids = sorted(new_turn_id() for _ in range(5))
     for turn_id in ids:
         changed = context(turn_id=turn_id)
-        await manifests.keep(changed, assemble.prompt(changed, tokens), "2026-11-21T10:00:00Z", {})
+        await manifests.keep(changed, build_prompt(changed, tokens), "2026-11-21T10:00:00Z", {})
 
     first = await manifests.newest(Scope("acme"), 2)
     rest = await manifests.newest(Scope("acme"), 10, before=first[-1].turn_id)
@@ -311,7 +311,7 @@ async def test_what_went_into_many_turns_is_told_whole_without_those_that_are_no
     ids = sorted(new_turn_id() for _ in range(20))
     kept = {turn_id: context(turn_id=turn_id, codex=given if turn_id == ids[12] else None) for turn_id in ids}
     for one in kept.values():
-        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z", {})
+        await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z", {})
 
     assert await Manifests(redis).contexts(Scope("acme"), [*ids, "t-unknown"]) == kept
     assert await manifests.contexts(Scope("acme"), []) == {}
@@ -323,7 +323,7 @@ async def test_many_turns_are_read_without_holding_others_up(redis: Redis) -> No
     ids = sorted(new_turn_id() for _ in range(8))
     for turn_id in ids:
         one = context(turn_id=turn_id)
-        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z", {})
+        await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z", {})
     read: list[str] = []
     passes: list[int] = []
 
@@ -350,7 +350,7 @@ async def test_a_turn_that_is_kept_anew_does_not_bring_back_what_was_cut_out_mea
     """As where a fallback read less: its prompt is kept once more after the answer."""
     manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
     shown = context().model_copy(update={"censors": rules("r1", "r2")})
-    prompt = assemble.prompt(shown, tokens)
+    prompt = build_prompt(shown, tokens)
     await manifests.keep(shown, prompt, "2026-11-21T10:00:00Z")
     await manifests.cut_records(acme, ["r1", "r9"])
     await manifests.keep_anew(shown, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
@@ -363,7 +363,7 @@ async def test_a_turn_that_is_kept_anew_does_not_bring_back_what_was_cut_out_mea
 
 async def test_a_turn_that_was_forgotten_while_a_fallback_answered_is_not_kept_anew(redis: Redis) -> None:
     manifests, shown = Manifests(redis), context()
-    prompt = assemble.prompt(shown, load_tokens())
+    prompt = build_prompt(shown, load_tokens())
     await manifests.keep(shown, prompt, "2026-11-21T10:00:00Z")
     await manifests.forget(Scope("acme"), [shown.turn_id])
 
@@ -387,7 +387,7 @@ async def test_many_records_are_cut_out_of_many_manifests_without_looking_for_ea
     manifests, tokens = Manifests(redis), load_tokens()
     for number in range(5):
         one = context().model_copy(update={"turn_id": f"t{number}", "censors": rules(f"r{number}", "stays")})
-        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z")
+        await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z")
     ids = Many([f"r{number}" for number in range(300)])
     await manifests.cut_records(Scope("acme"), ids)
 
@@ -408,7 +408,7 @@ async def test_a_turn_that_is_kept_after_its_record_was_cut_is_kept_without_it(r
     manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
     shown = context().model_copy(update={"records": (fact("r1"), fact("r2")), "censors": rules("c1", "c2")})
     await manifests.cut_records(acme, ["r1", "c2"])
-    await manifests.keep(shown, assemble.prompt(shown, tokens), "2026-11-21T10:00:00Z")
+    await manifests.keep(shown, build_prompt(shown, tokens), "2026-11-21T10:00:00Z")
 
     kept = await manifests.get(acme, shown.turn_id)
 
@@ -423,7 +423,7 @@ async def test_a_turn_that_is_not_among_the_newest_any_more_is_kept_nowhere(
     manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
     for number in range(4):
         one = context(turn_id=f"t{number}").model_copy(update={"records": (fact("r1"),)})
-        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z")
+        await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z")
         await manifests.finish(acme, one.turn_id, {"error": ""})
     await manifests.cut_records(acme, ["r1"])
 
@@ -440,7 +440,7 @@ async def test_records_are_cut_while_turns_are_kept_and_kept_anew_and_none_holds
     ]
 
     async def live(one: RunContext) -> None:
-        prompt = assemble.prompt(one, tokens)
+        prompt = build_prompt(one, tokens)
         await manifests.keep(one, prompt, "2026-11-21T10:00:00Z")
         await manifests.keep_anew(one, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
 
@@ -455,7 +455,7 @@ async def test_only_the_manifests_of_turns_that_showed_a_record_are_read_to_cut_
     manifests, tokens, acme = Manifests(redis), load_tokens(), Scope("acme")
     for number in range(6):
         one = context(turn_id=f"t{number}").model_copy(update={"records": (fact(f"r{number % 3}"),)})
-        await manifests.keep(one, assemble.prompt(one, tokens), "2026-11-21T10:00:00Z")
+        await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z")
 
     assert await manifests._showing(acme, ["r1", "r7"]) == ["t1", "t4"]
     await redis.delete(manifests._key(acme, "since"))  # as an earlier release left it
@@ -473,7 +473,7 @@ async def test_turn_ids_sort_by_time() -> None:
 
 
 async def test_usage_is_counted_once_per_call(redis: Redis) -> None:
-    usage, scope = Usage(redis), Scope("acme")
+    usage, scope = UsageCounters(redis), Scope("acme")
     spent = Tokens(prompt=100, cached=40, completion=10, cost_usd=0.25)
 
     for call in ("c1", "c1", "c2"):
@@ -902,7 +902,7 @@ async def test_a_chat_log_is_for_its_owner_alone_and_follows_no_link(redis: Redi
 
 async def test_a_manifest_in_the_former_form_is_still_read(redis: Redis) -> None:
     manifests, tokens = Manifests(redis), load_tokens()
-    prompt = assemble.prompt(context(), tokens)
+    prompt = build_prompt(context(), tokens)
     await manifests.keep(context(), prompt, "2026-11-21T10:00:00Z", {"kind": "reply"})
     name = "ar:manifests:{w.acme}:turn:t1"
     now = str(await redis.get(name))

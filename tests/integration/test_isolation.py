@@ -13,12 +13,12 @@ from redis.asyncio import Redis
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from connectors.message import Usage as Tokens
 from grounding.memory.context_document import ContextDocument, ContextDocuments
-from grounding.prompt import assemble
+from grounding.prompt import build_prompt
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import Memory, Turns
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.transcript import Entry, EntryRole, Transcript, markdown
-from runtime.billing import Usage
+from runtime.billing import UsageCounters
 from runtime.turns.batch import Envelope
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.manifest import Manifests, UnknownTurn
@@ -79,10 +79,10 @@ async def test_no_conversation_recalls_the_turns_of_another(tmp_path: Path) -> N
 
 async def test_no_workspace_sees_the_turns_or_the_usage_of_another(redis: Redis) -> None:
     """Manifests and counters under look-alike workspaces; an id that is known elsewhere is unknown here."""
-    manifests, usage, tokens = Manifests(redis), Usage(redis), load_tokens()
+    manifests, usage, tokens = Manifests(redis), UsageCounters(redis), load_tokens()
     for number, workspace in enumerate(WORKSPACES, start=1):
         kept = context(workspace_id=workspace, turn_id=f"t{number}")
-        await manifests.keep(kept, assemble.prompt(kept, tokens), AT, {})
+        await manifests.keep(kept, build_prompt(kept, tokens), AT, {})
         await usage.record(Scope(workspace), "c1", "fake", Tokens(prompt=number))
     for number, workspace in enumerate(WORKSPACES, start=1):
         scope = Scope(workspace)

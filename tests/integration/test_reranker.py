@@ -16,7 +16,7 @@ from connectors.message import Scope
 from grounding.prompt_input import DegradedBlock
 from grounding.retrieval import Entry, Kind, Passage, RerankUnavailable, Search, encode_document
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from runtime.billing import Budgets, RerankCosts, Usage
+from runtime.billing import Budgets, RerankCosts, UsageCounters
 from runtime.llm import LiteLLMReranker
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
@@ -117,7 +117,7 @@ async def test_what_reranking_costs_is_counted_for_the_workspace(
     rerank_settings: MakeSettings, redis: Redis, openai_server: FakeOpenAI
 ) -> None:
     settings = rerank_settings(budget_workspace_tokens_per_day=80)
-    usage, budgets = Usage(redis), Budgets(redis, settings)
+    usage, budgets = UsageCounters(redis), Budgets(redis, settings)
     reranker = LiteLLMReranker(settings, RerankCosts(usage, budgets))
     for _ in range(2):
         await reranker.scores(ACME, "kayak", TEXTS)
@@ -134,7 +134,7 @@ async def test_the_price_that_litellm_knows_is_counted(
 ) -> None:
     base = openai_server.base_url.removesuffix("/v1")
     settings = rerank_settings(rerank_model="cohere/rerank-v3.5", rerank_api_base=base, rerank_api_key="key")
-    usage = Usage(redis)
+    usage = UsageCounters(redis)
     await LiteLLMReranker(settings, RerankCosts(usage, Budgets(redis, settings))).scores(ACME, "kayak", TEXTS)
     [counted] = await usage.totals(ACME)
     assert counted.cost_usd > 0
