@@ -16,7 +16,7 @@ from typing import Any
 from bench.engine import Engine
 from bench.figures import title
 from config import load
-from grounding.prompt import assemble
+from grounding.prompt import build_prompt
 from grounding.prompt_input import Budgets, Layout, Passage, Prompt, Query, RunContext, SummaryInput, TailEntry, Tokens
 
 QUESTIONS = 48
@@ -92,7 +92,7 @@ def prompt(one: Asked, layout: Layout, tokens: Tokens) -> Prompt:
         "layout": layout,
         "budgets": Budgets.from_settings(load({}).settings, window_tokens=8192),
     }
-    return assemble.prompt(RunContext(**fields, **one.context), tokens)
+    return build_prompt(RunContext(**fields, **one.context), tokens)
 
 
 def interval(right: int, count: int) -> tuple[float, float]:

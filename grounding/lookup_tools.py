@@ -9,7 +9,7 @@ from pydantic import Field
 
 from grounding.memory.context_document import SECTIONS, ContextDocuments, bodies
 from grounding.pipeline import FindsPassages
-from grounding.prompt import layers
+from grounding.prompt import INCOMPLETE, passages_room, retrieval_section
 from grounding.prompt_input import DegradedBlock, Passage, Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
 
@@ -32,7 +32,7 @@ def found_passages(
 ) -> Evidence:
     """*found* as a prompt shows passages, or that *nothing* was found; before it, where it says so, what is
     *missing*."""
-    shown = layers.retrieval_section(found, tokens, excerpt_bytes).pieces or (nothing,)
+    shown = retrieval_section(found, tokens, excerpt_bytes).pieces or (nothing,)
     return Evidence("\n\n".join((missing, *shown) if missing else shown), tuple(found))
 
 
@@ -54,9 +54,9 @@ def search_documents(
         check_query(arguments.query)
         lost: list[DegradedBlock] = []
         found = await documents.passages(
-            call.scope, arguments.query, top_k, excerpt_bytes, layers.passages_room(max_tokens), lost=lost, earlier=()
+            call.scope, arguments.query, top_k, excerpt_bytes, passages_room(max_tokens), lost=lost, earlier=()
         )
-        missing = layers.INCOMPLETE if any(one.block == "retrieved" for one in lost) else ""
+        missing = INCOMPLETE if any(one.block == "retrieved" for one in lost) else ""
         return found_passages(found, tokens, excerpt_bytes, nothing=NOTHING_FOUND, missing=missing)
 
     return Tool(

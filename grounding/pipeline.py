@@ -25,8 +25,18 @@ from grounding.memory.karma import NOTHING as NO_MARKS
 from grounding.memory.karma import Karma, preferred
 from grounding.memory.karma import Looked as Marks
 from grounding.memory.selection import RecordLookup, RecordSelector, Standing
-from grounding.prompt import Continuing, Documents, Going, Shown, last_turns, layers, tail_entry
-from grounding.prompt.layers import TailLimits
+from grounding.prompt import (
+    Continuing,
+    Documents,
+    Going,
+    Shown,
+    TailLimits,
+    last_turns,
+    passages_room,
+    summary_section,
+    tail_entry,
+    tail_section,
+)
 from grounding.prompt_input import (
     Budgets,
     Calibration,
@@ -514,7 +524,7 @@ class _Layers:
         if not (await choice).wants_documents:
             return ()
         before, budgets = await earlier, self.budgets
-        query, room = search_text(self.text, self.cues), layers.passages_room(budgets.retrieved_tokens)
+        query, room = search_text(self.text, self.cues), passages_room(budgets.retrieved_tokens)
         found = await self._read(
             "retrieved",
             lambda: self.sources.documents.passages(
@@ -603,9 +613,9 @@ def _shown_texts(tail: Sequence[TailEntry], summary: SummaryInput | None, budget
     """Return the lines of *tail* and the sections of *summary* that the prompt is sure to show."""
     limits = TailLimits.of(budgets)
     limits = limits._replace(bytes=min(limits.bytes, limits.tokens * SHORTEST_TOKEN_BYTES))
-    shown = list(layers.tail_section(last_turns(tail, limits.turns), limits).pieces)
+    shown = list(tail_section(last_turns(tail, limits.turns), limits).pieces)
     if summary is not None:
-        section, left = layers.summary_section(summary.text), budgets.summary_tokens * SHORTEST_TOKEN_BYTES
+        section, left = summary_section(summary.text), budgets.summary_tokens * SHORTEST_TOKEN_BYTES
         for index in section.keep or range(len(section.pieces)):
             left -= utf8_length(section.pieces[index])
             if left < 0:

@@ -22,7 +22,7 @@ import structlog
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from grounding.pipeline import why
-from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, assemble, problem_of
+from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of, template_inputs
 from grounding.prompt_input import PLACES, DegradedBlock, Injected, RunContext, Tokens, Volatility
 
 GROUP = "agent_runtime.formatters"
@@ -150,7 +150,7 @@ class Formatters:
         """*context* with what templates make of its blocks."""
         if not self._templates:
             return context
-        bodies = assemble.bodies(context, tokens)
+        bodies = template_inputs(context, tokens)
         lost: list[DegradedBlock] = []
         made = await asyncio.gather(
             *(

@@ -19,7 +19,7 @@ from pydantic import Field
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents import checked
 from grounding.lookup_tools import MAX_QUERY_CHARACTERS, check_query, found_passages
-from grounding.prompt import layers
+from grounding.prompt import passages_room
 from grounding.prompt_input import MATERIAL_SAFETY, WINDOW_SAFETY, Passage, Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool
 
@@ -264,7 +264,7 @@ def search_codex(
 
     async def run(call: Call, arguments: SearchCodex) -> Evidence:
         check_query(arguments.query)
-        room = layers.passages_room(max_tokens)
+        room = passages_room(max_tokens)
         found, is_whole = await material.find(call.scope, arguments.query, top_k, excerpt_bytes, room)
         missing = "" if is_whole else INCOMPLETE
         return found_passages(found, tokens, excerpt_bytes, nothing=NOTHING_FOUND, missing=missing)

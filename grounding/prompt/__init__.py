@@ -1,15 +1,29 @@
-"""A run context, assembled into the messages that the model is sent. Pure, except for the session store."""
+"""Build the messages for the model from a `RunContext`: `build_prompt`. Pure, except for the store of sessions.
 
-from grounding.prompt.assemble import ContextTooLarge, rounds_room
+`Continuing` decides for each turn of a conversation what its prompt shows, so that prompts keep a common prefix.
+"""
+
+from grounding.prompt.assemble import ContextTooLarge, build_prompt, rounds_room, template_inputs
+from grounding.prompt.citations import CheckedReply, check_citations
 from grounding.prompt.formatters import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of
 from grounding.prompt.layers import (
+    CODEX_FRAME,
     EXPAND,
+    INCOMPLETE,
     LONGEST_TOKEN_CHARACTERS,
     NO_ROOM,
     USUAL_TOKEN_CHARACTERS,
+    TailLimits,
     as_labelled,
+    codex_text,
+    file_text,
+    global_context_frame_tokens,
     label,
     line,
+    passages_room,
+    retrieval_section,
+    summary_section,
+    tail_section,
     tells_all,
     tool_results_rendered,
 )
@@ -32,15 +46,20 @@ from grounding.prompt.session_prefix import (
     stood,
     tail_entry,
 )
+from grounding.prompt.source_tree import SOURCE_TREE
 
 __all__ = [
+    "CODEX_FRAME",
     "EXPAND",
+    "INCOMPLETE",
     "LONGEST_TOKEN_CHARACTERS",
     "NO_ROOM",
+    "SOURCE_TREE",
     "UNKNOWN",
     "USUAL_TOKEN_CHARACTERS",
     "ArtifactInjector",
     "CacheShape",
+    "CheckedReply",
     "Condensed",
     "ContextTooLarge",
     "Continuing",
@@ -54,23 +73,34 @@ __all__ = [
     "Sessions",
     "Shown",
     "ShownState",
+    "TailLimits",
     "after",
     "as_labelled",
+    "build_prompt",
+    "check_citations",
+    "codex_text",
     "compared",
     "condensed",
+    "file_text",
     "frozen",
+    "global_context_frame_tokens",
     "has_crossed",
     "label",
     "last_turns",
     "line",
+    "passages_room",
     "problem_of",
+    "retrieval_section",
     "room_tokens",
     "rounds_room",
     "session",
     "shape_of",
     "standing_ends",
     "stood",
+    "summary_section",
     "tail_entry",
+    "tail_section",
     "tells_all",
+    "template_inputs",
     "tool_results_rendered",
 ]

@@ -1,6 +1,6 @@
 """Build the prompt from a `RunContext`: budgets, cutting, order. Pure: the same input gives the same bytes.
 
-`prompt` is the procedure; `system_blocks` and `user_drafts` prepare what it cuts.
+`build_prompt` is the procedure; `system_blocks` and `user_drafts` prepare what it cuts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from grounding.prompt_input import (
     window_room,
 )
 
-__all__ = ["ContextTooLarge", "prompt", "rounds_room"]
+__all__ = ["ContextTooLarge", "build_prompt", "rounds_room", "template_inputs"]
 
 YIELDS = ("retrieved", "records", "karma", "summary", "tail", "hint", "now", "frame", "query")
 """Which block gives up room first if the whole is too large; the user's own words come last."""
@@ -50,7 +50,7 @@ FREE = ("frame", "records", "karma", "now")
 """The blocks of the user message that only their own budgets limit, not the common ceilings of the others."""
 
 
-def prompt(context: RunContext, tokens: Tokens) -> Prompt:
+def build_prompt(context: RunContext, tokens: Tokens) -> Prompt:
     """Return the prompt of *context*: one system and one user message.
 
     Each block is cut to its own budget. Then blocks give up room in the order of `YIELDS`: first until message,
@@ -180,7 +180,7 @@ def user_drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
     return drafts if context.small_talk else drafts | layers.formatter_drafts(context, "user")
 
 
-def bodies(context: RunContext, tokens: Tokens) -> dict[str, str]:
+def template_inputs(context: RunContext, tokens: Tokens) -> dict[str, str]:
     """Return the texts that templates may render anew, by block, without head and foot; only those with content."""
     if context.small_talk:
         return {}

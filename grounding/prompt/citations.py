@@ -45,7 +45,7 @@ _TICKS = re.compile(r"`+")
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedReply:
     """A reply after the check.
 
     ``text`` has the invented citations marked. ``cited`` are the passages in the order of their first citation; a
@@ -103,14 +103,14 @@ class _Candidate:
         return None
 
 
-def check(reply: str, passages: Sequence[Passage], prompt: str) -> Checked:
+def check_citations(reply: str, passages: Sequence[Passage], prompt: str) -> CheckedReply:
     """Check *reply*'s citations against *passages*. *prompt* is the user message as it was sent, which holds them.
 
     A label that is in *prompt* for another reason (an earlier turn cited it) is not invented. Takes time in proportion
     to the lengths of *reply* and *prompt*.
     """
     if not any(bracket in reply for bracket in "[【("):
-        return Checked(reply)
+        return CheckedReply(reply)
     given = [_Candidate.of(passage) for passage in passages]
     known: frozenset[str] | None = None
     named: dict[str, tuple[Passage, ...]] = {}
@@ -135,7 +135,7 @@ def check(reply: str, passages: Sequence[Passage], prompt: str) -> Checked:
             done = end
     for passage in _of_bracketed(reply, passages):
         cited[passage] = None
-    return Checked("".join((*pieces, reply[done:])), tuple(cited), invented)
+    return CheckedReply("".join((*pieces, reply[done:])), tuple(cited), invented)
 
 
 def _of_bracketed(reply: str, passages: Sequence[Passage]) -> Iterator[Passage]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from grounding.memory.context_document import bodies
-from grounding.prompt import assemble
+from grounding.prompt.assemble import build_prompt
 from grounding.prompt.layers import lost_connections
 from grounding.prompt.session_prefix import pairs
 from grounding.prompt_input import (
@@ -66,7 +66,7 @@ def condensed(context: RunContext, tokens: Tokens) -> Condensed:
     the system message, the user's message, verbatim records, and the last pair of request and reply. Raises
     `grounding.prompt_input.budgets.ContextTooLarge`.
     """
-    whole, prompt = context, assemble.prompt(context, tokens)
+    whole, prompt = context, build_prompt(context, tokens)
     needed = cache_mib(context, prompt)
     taken: list[str] = []
     for name, condense in _STEPS:
@@ -84,7 +84,7 @@ def condensed(context: RunContext, tokens: Tokens) -> Condensed:
                 "degraded": (*(one for one in less.degraded if one != note), note),
             }
         )
-        prompt = assemble.prompt(context, tokens)
+        prompt = build_prompt(context, tokens)
     return Condensed(context, prompt, whole, tuple(dict.fromkeys(taken)), needed, not fits(context, prompt))
 
 

@@ -17,7 +17,7 @@ from config.settings import Settings
 from grounding.prompt.formatters import ArtifactInjector
 from grounding.prompt_input import Volatility, one_line
 
-NAME = "source_tree"
+SOURCE_TREE = "source_tree"
 MAX_FILES = 10_000
 """The rest of a larger folder is left out, and the block says so."""
 MAX_DEPTH = 12
@@ -42,7 +42,7 @@ def formatter(settings: Settings) -> ArtifactInjector | None:
     if not trees:
         return None
     return ArtifactInjector(
-        name=NAME,
+        name=SOURCE_TREE,
         after="codex",
         volatility=Volatility.SESSION,
         budget_tokens=budget,

@@ -19,8 +19,7 @@ from starlette.responses import Response
 from config.settings import EXTRACTIVE, SMOLLM2
 from connectors.connector import Health, State
 from connectors.message import AgentRuntimeError, Role, Scope
-from grounding.prompt import room_tokens
-from grounding.prompt.source_tree import NAME as SOURCE_TREE
+from grounding.prompt import SOURCE_TREE, room_tokens
 from grounding.prompt_input import ModelMemory
 from grounding.retrieval import IndexUnavailable, RerankUnavailable
 from promptpolicy.policy import EVERYWHERE, Place

@@ -1,4 +1,4 @@
-"""The extractive model as a provider of LiteLLM. `grounding.extractive.answer` answers its calls, in this process.
+"""The extractive model as a provider of LiteLLM. `grounding.extractive` answers its calls, in this process.
 
 So a reply without a language model takes the same path as any other. This module imports LiteLLM.
 """
@@ -15,7 +15,7 @@ from litellm.types.llms.openai import ChatCompletionUsageBlock
 from litellm.types.utils import GenericStreamingChunk
 
 from config.settings import EXTRACTIVE
-from grounding.extractive import answer, text_of
+from grounding.extractive import reply, text_of
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import WordLlamaEmbedder
 
@@ -53,7 +53,7 @@ class ExtractiveModel(CustomLLM):
 
     async def _answer(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[int, int]]:
         """Return the reply, and the tokens (as we count them) of the prompt and of the reply."""
-        text = await answer.reply(messages, self._embedder)
+        text = await reply(messages, self._embedder)
         tokens = await asyncio.to_thread(load_tokens)
         prompt = sum(tokens.count(text_of(message)) for message in messages)
         return text, (prompt, tokens.count(text))

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from config.settings import Settings
 from connectors.message import Usage
-from grounding.prompt import assemble, rounds_room
+from grounding.prompt import ContextTooLarge, build_prompt, rounds_room
 from grounding.prompt_input import SEPARATOR, Tokens
 from runtime.attachments import Contents
 from runtime.billing import REPLY, BudgetExceeded, Spending, prompt_tokens
@@ -197,8 +197,8 @@ class _NarrowPrompt:
         budgets = whole.context.budgets.model_copy(update={"window_tokens": window})
         context = whole.context.model_copy(update={"budgets": budgets})
         try:
-            prompt = assemble.prompt(context, self._tokens)
-        except assemble.ContextTooLarge:
+            prompt = build_prompt(context, self._tokens)
+        except ContextTooLarge:
             return None
         taken = sum(one.count(self._tokens) for one in self._state.rounds)
         return replace(whole, context=context, prompt=prompt) if rounds_room(context, prompt) >= taken else None

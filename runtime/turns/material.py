@@ -31,7 +31,7 @@ from grounding.codex import (
     size_of,
 )
 from grounding.pipeline import why
-from grounding.prompt import layers, room_tokens
+from grounding.prompt import CODEX_FRAME, codex_text, file_text, passages_room, room_tokens
 from grounding.prompt_input import Budgets, CodexFile, CodexInput, DegradedBlock, Injected, ModelMemory, Passage, Tokens
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from runtime.coordination import Hub, News
@@ -71,7 +71,7 @@ class Materials:
         self._tokens = tokens
         self._hub = hub
         self._ratio = settings.codex_window_ratio
-        self._frame = size_of(layers.CODEX_FRAME, tokens)
+        self._frame = size_of(CODEX_FRAME, tokens)
         self._read: OrderedDict[tuple[str, str | None], _Read] = OrderedDict()
         self._reading: dict[tuple[str, str | None], asyncio.Lock] = {}
 
@@ -81,7 +81,7 @@ class Materials:
         Raises `DocumentRefused` and `grounding.codex.codex.CodexFull`.
         """
         text = self.store.readable(path, raw)
-        rendered = layers.file_text(shown_path(scope, path), text) + "\n"
+        rendered = file_text(shown_path(scope, path), text) + "\n"
         size = await asyncio.to_thread(size_of, rendered, self._tokens)
         entry = await self.store.put(scope, path, text, size)
         await self._hub.tell(TOPIC, {"workspace_id": scope.workspace_id})
@@ -151,7 +151,7 @@ class Materials:
                 break
             holding = now
         ordered = tuple(sorted(files, key=lambda file: file.path))
-        await asyncio.to_thread(layers.codex_text, ordered)  # remembered there
+        await asyncio.to_thread(codex_text, ordered)  # remembered there
         return _Read(revision, holding, ordered, sum(len(file.text) for file in ordered))
 
     def _remember(self, place: tuple[str, str | None], read: _Read) -> None:
@@ -378,7 +378,7 @@ class MaterialChooser:
         budgets, text = turn.budgets, turn.question.text
         try:
             found, is_whole = await self._materials.find(
-                scope, text, budgets.top_k, budgets.excerpt_bytes, layers.passages_room(budgets.retrieved_tokens)
+                scope, text, budgets.top_k, budgets.excerpt_bytes, passages_room(budgets.retrieved_tokens)
             )
         except AgentRuntimeError as error:
             return (), (DegradedBlock(block="codex", why=why(error)),)

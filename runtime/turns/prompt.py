@@ -19,10 +19,11 @@ from grounding.prompt import (
     LONGEST_TOKEN_CHARACTERS,
     UNKNOWN,
     Condensed,
+    ContextTooLarge,
     Request,
     Shown,
     after,
-    assemble,
+    build_prompt,
     compared,
     condensed,
     session,
@@ -167,7 +168,7 @@ class PromptBuilder:
         attached = await self._attaching.attach(looking.result(), turn)
         try:
             return await finished(attached)
-        except assemble.ContextTooLarge:
+        except ContextTooLarge:
             if attached.input is None or attached.input.mode != "whole":
                 raise
             # Material is the only one of what is never cut that there is another way to give.
@@ -342,7 +343,7 @@ class PromptBuilder:
     async def rebuild(self, context: RunContext) -> BuiltPrompt:
         """The prompt of *context* again, byte for byte."""
         started = time.perf_counter()
-        prompt = await asyncio.to_thread(assemble.prompt, context, self._tokens)
+        prompt = await asyncio.to_thread(build_prompt, context, self._tokens)
         return BuiltPrompt(context, prompt, (time.perf_counter() - started) * 1000)
 
 

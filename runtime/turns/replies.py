@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from config.settings import EXTRACTIVE
 from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Role, Source
-from grounding.prompt import assemble, citations, label
+from grounding.prompt import CheckedReply, ContextTooLarge, check_citations, label
 from grounding.prompt_input import Censor, Passage
 from runtime.attachments import Contents
 from runtime.billing import BudgetExceeded
@@ -92,14 +92,14 @@ def _censored(batch: Batch, built: BuiltPrompt, completion: Completion, censor: 
 def apology(
     batch: Batch,
     built: BuiltPrompt | None,
-    error: assemble.ContextTooLarge | ModelFailed,
+    error: ContextTooLarge | ModelFailed,
     quotation: str = "",
     rounds: Sequence[Round] = (),
 ) -> OutboundMessage:
     """What is said when no model answered: why, to admins what to do about it, and the *quotation* that answers
     instead, unless a censor stops it. *rounds* were paid for before."""
     base = replace(draft(batch), kind="apology", usage=total(one.completion.usage for one in rounds))
-    if isinstance(error, assemble.ContextTooLarge) or built is None:
+    if isinstance(error, ContextTooLarge) or built is None:
         mark = batch.envelopes[-1].message.command_mark
         text = error.user_text.replace("`/", f"`{mark}")  # the commands in it, as people write them there
         return replace(base, text=text, error_code="context_too_large")
@@ -155,11 +155,11 @@ def broken(batch: Batch) -> OutboundMessage:
     )
 
 
-def checked_answer(completion: Completion, built: BuiltPrompt, rounds: Sequence[Round] = ()) -> citations.Checked:
+def checked_answer(completion: Completion, built: BuiltPrompt, rounds: Sequence[Round] = ()) -> CheckedReply:
     """The answer with its citations checked against what the model was given, in its prompt or by tools."""
     told = [result.text for one in rounds for result in one.results]
     citable = (*given_passages(built, rounds), *_material(built), *_attached(built))
-    return citations.check(completion.text, citable, "\n".join([built.prompt.user, *told]))
+    return check_citations(completion.text, citable, "\n".join([built.prompt.user, *told]))
 
 
 def _material(built: BuiltPrompt) -> tuple[Passage, ...]:

@@ -17,10 +17,10 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, OutboundMessage, StoreUnavailable
-from grounding.extractive import answer as extractive_answer
+from grounding.extractive import quotation
 from grounding.memory.global_context import shown_in
 from grounding.pipeline import why
-from grounding.prompt import assemble
+from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import Tokens
 from grounding.retrieval import WordLlamaEmbedder
 from grounding.transcript import Entry, EntryRole, MarkdownCopy, Transcript
@@ -157,7 +157,7 @@ class Turns:
                 await self._respect_earlier_stop(state, signals)
             except BudgetExceeded as error:
                 state.reply = replies.spent(batch, error, state.rounds)
-            except (assemble.ContextTooLarge, ModelFailed) as error:
+            except (ContextTooLarge, ModelFailed) as error:
                 quotation = await self._quotation(state.built) if isinstance(error, ModelFailed) else ""
                 state.reply = replies.apology(batch, state.built, error, quotation, state.rounds)
                 _log.error("turn.failed", why=state.reply.error_code, detail=str(error), attempts=batch.attempt)
@@ -251,7 +251,7 @@ class Turns:
 
     async def _quotation(self, built: BuiltPrompt | None) -> str:
         """Quote what the prompt brings to answer its question if no model does: as `config.settings.EXTRACTIVE`."""
-        return await extractive_answer.quotation(built.prompt.messages, self._embedder) if built is not None else ""
+        return await quotation(built.prompt.messages, self._embedder) if built is not None else ""
 
     # What people wish meanwhile
 

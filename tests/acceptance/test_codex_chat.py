@@ -9,7 +9,7 @@ from typing import Any
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.prompt import assemble
+from grounding.prompt import build_prompt
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, offered, told
 
@@ -85,6 +85,6 @@ async def test_material_is_given_whole_below_the_line_and_searched_above_it(
         assert "=== reference/" in bot.sent["system"]
 
         kept = await bot.runtime.manifests.get(ACME, first["turn_id"])
-        rebuilt = assemble.prompt(kept.context, bot.runtime.tokens)
+        rebuilt = build_prompt(kept.context, bot.runtime.tokens)
         assert rebuilt.sha256 == kept.prompt_sha256
         assert rebuilt.system == sent

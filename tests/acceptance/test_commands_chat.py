@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
-from grounding.prompt import assemble
+from grounding.prompt import build_prompt
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -114,7 +114,7 @@ async def test_a_new_session_looks_at_nothing_that_was_said_before(chat: Chat) -
     assert "is the sky blue?" in chat.prompt
     turn = chat.bot.told("turn.answered")[-1]["turn_id"]
     manifest = await chat.bot.runtime.manifests.get(Scope("acme"), turn)
-    assert assemble.prompt(manifest.context, chat.bot.runtime.tokens).sha256 == manifest.prompt_sha256
+    assert build_prompt(manifest.context, chat.bot.runtime.tokens).sha256 == manifest.prompt_sha256
     assert manifest.context.tail
     assert before not in {entry.turn_id for entry in manifest.context.tail}
     assert manifest.context.summary is not None

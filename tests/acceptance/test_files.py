@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.prompt.assemble import prompt
+from grounding.prompt import build_prompt
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators import documents as made
 from tests.emulators.bot import Bot, running_bot
@@ -119,7 +119,7 @@ async def test_a_file_that_cannot_be_read_is_told_to_the_model_and_the_turn_goes
 async def test_a_turn_with_a_file_is_replayed_to_the_byte(chat: Chat) -> None:
     await chat.hears(caption="And this?", document=chat.document(b"words " * 3000, "long.txt", "text/plain"))
     [kept] = await chat.bot.runtime.manifests.newest(Scope("acme"), 1)
-    assert prompt(kept.context, chat.bot.runtime.tokens).sha256 == kept.prompt_sha256
+    assert build_prompt(kept.context, chat.bot.runtime.tokens).sha256 == kept.prompt_sha256
     assert kept.context.query.files[0].name == "long.txt"
     assert len(kept.context.query.files[0].text) <= chat.bot.runtime.settings.llm_grounding_max_prompt_bytes
 
@@ -134,7 +134,7 @@ async def test_a_model_that_sees_is_shown_the_picture(
         assert any(len(shown) == 1 and shown[0].startswith("data:image/png;base64,") for shown in openai_server.images)
         [kept] = await chat.bot.runtime.manifests.newest(Scope("acme"), 1)
         assert kept.context.query.images[0].sha256 == hashlib.sha256(made.PNG).hexdigest()
-        assert "Shown with this message: " in prompt(kept.context, chat.bot.runtime.tokens).user
+        assert "Shown with this message: " in build_prompt(kept.context, chat.bot.runtime.tokens).user
 
 
 async def test_a_model_that_does_not_see_is_told_so(chat: Chat) -> None:

@@ -219,7 +219,7 @@ async def test_an_index_that_fails_degrades_that_layer_alone(bot: Bot) -> None:
 
 async def test_every_turn_can_be_rebuilt_byte_for_byte(bot: Bot) -> None:
     from connectors.message import Scope
-    from grounding.prompt import assemble
+    from grounding.prompt import build_prompt
 
     await bot.say("we spoke of boats")
     answer = await bot.say("as we said, what is the pricing policy?")
@@ -227,7 +227,7 @@ async def test_every_turn_can_be_rebuilt_byte_for_byte(bot: Bot) -> None:
     await bot.settle()
 
     manifest = await bot.runtime.manifests.get(Scope("acme"), answer["turn_id"])
-    rebuilt = assemble.prompt(manifest.context, bot.runtime.tokens)
+    rebuilt = build_prompt(manifest.context, bot.runtime.tokens)
 
     assert rebuilt.messages == sent
     assert rebuilt.sha256 == manifest.prompt_sha256

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
-from grounding.prompt import assemble
+from grounding.prompt import build_prompt
 from grounding.prompt_input import SigilInput
 from runtime.billing import Term
 from runtime.billing.budgets import Cost
@@ -420,7 +420,7 @@ async def test_a_turn_with_tools_is_explained_and_its_first_prompt_rebuilt(bot: 
     await bot.settle()
 
     manifest = await bot.runtime.manifests.get(ACME, answer["turn_id"])
-    rebuilt = assemble.prompt(manifest.context, bot.runtime.tokens)
+    rebuilt = build_prompt(manifest.context, bot.runtime.tokens)
 
     assert rebuilt.messages == bot.replies_asked[0]["messages"]
     assert manifest.context.tools == OFFERED

@@ -11,7 +11,7 @@ import pytest
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.prompt import assemble
+from grounding.prompt import build_prompt
 from grounding.retrieval import Kind
 from tests.emulators import openai
 from tests.emulators.face import ADMIN, Face, serving_face
@@ -241,7 +241,7 @@ async def test_a_turn_is_rebuilt_after_its_material_changed_and_kept_once(face: 
     kept = [key async for key in face.runtime.store.client.scan_iter(match="ar:manifests:{w.codex-replay}:material:*")]
     assert len(kept) == 2
     manifest = await face.runtime.manifests.get(scope, turns[0])
-    assert assemble.prompt(manifest.context, face.runtime.tokens).sha256 == manifest.prompt_sha256
+    assert build_prompt(manifest.context, face.runtime.tokens).sha256 == manifest.prompt_sha256
 
 
 async def test_material_goes_with_its_workspace(face: Face) -> None:

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, Usage
 from grounding.memory.records import Added, Record, RecordBusy, State, Type
-from grounding.prompt import assemble
+from grounding.prompt import build_prompt
 from grounding.prompt_input import Participant, Passage, load_tokens
 from grounding.retrieval import IndexUnavailable
 from grounding.transcript import Entry, EntryRole, Transcript
@@ -93,7 +93,7 @@ class House:
             plain = {"passages": (), "tail": (), "recalled": ()}
             whose = by.user if direct else ""
             made = context(turn_id=turn_id, direct=direct, audience=whose, authors=(by,), **{**plain, **of})
-            await self.manifests.keep(made, assemble.prompt(made, self.tokens), at)
+            await self.manifests.keep(made, build_prompt(made, self.tokens), at)
         return turn_id
 
     async def look(self) -> None:

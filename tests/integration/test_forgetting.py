@@ -20,7 +20,7 @@ from connectors.message import (
 from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments
 from grounding.memory.context_document.store import path as context_path
 from grounding.memory.records import Candidate, NewRecord, Provenance, Type
-from grounding.prompt import Sessions, Shown, assemble
+from grounding.prompt import Sessions, Shown, build_prompt
 from grounding.prompt_input import ContextLine, load_tokens
 from grounding.retrieval import Kind, Memory, Turns
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
@@ -95,7 +95,7 @@ class House:
 
     async def say(self, number: int, key: ConversationKey = KEY) -> None:
         await self.transcript.append(key, f"t{number}", turn(number))
-        prompt = assemble.prompt(context(turn_id=f"t{number}", context_id=key.context_id), load_tokens())
+        prompt = build_prompt(context(turn_id=f"t{number}", context_id=key.context_id), load_tokens())
         await self.manifests.keep(context(turn_id=f"t{number}"), prompt, "2026-11-21T10:00:00Z", {})
 
     async def log(self, key: ConversationKey = KEY) -> list[str]:

@@ -14,7 +14,7 @@ from grounding.memory.karma import Karma, Looked, MarkStore
 from grounding.memory.karma import store as karma_store
 from grounding.memory.karma.store import LOOK_SECONDS
 from grounding.memory.records import NewRecord, Provenance, State, Type
-from grounding.prompt import assemble
+from grounding.prompt import build_prompt
 from grounding.prompt_input import Participant, TailEntry, load_tokens
 from grounding.transcript import Entry, EntryRole, Transcript
 from runtime.background import By, Marking
@@ -66,7 +66,7 @@ class House:
             tail=more.get("tail", ()),
         )
         ended = {"kind": more.get("kind", "reply"), "error_code": ""}
-        await self.manifests.keep(built, assemble.prompt(built, TOKENS), "2026-11-22T10:00:00Z", ended)
+        await self.manifests.keep(built, build_prompt(built, TOKENS), "2026-11-22T10:00:00Z", ended)
         at = "2026-11-22T10:00:00.000Z"
         said = [
             Entry(EntryRole.INBOUND, asked, turn_id, at, "Lena", LENA, f"in-{turn_id}"),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config import load
-from grounding.prompt import assemble
+from grounding.prompt import ContextTooLarge, build_prompt, rounds_room
 from grounding.prompt.assemble import FREE
 from grounding.prompt_input import (
     PLACES,
@@ -72,7 +72,7 @@ def record(name: str, text: str, of: str = "fact", **changes: Any) -> SelectedRe
 
 
 def build(**changes: Any) -> Prompt:
-    return assemble.prompt(context(**changes), TOKENS)
+    return build_prompt(context(**changes), TOKENS)
 
 
 def test_the_day_of_recalled_turns_is_said_once_for_those_that_follow_each_other() -> None:
@@ -225,7 +225,7 @@ def test_a_model_that_needs_more_tokens_than_are_counted_keeps_room_for_its_answ
 def test_a_window_with_room_for_a_few_words_only_is_refused() -> None:
     window = BUDGETS.output_tokens + int((MIN_USER_TOKENS - 1) * WINDOW_SAFETY)
 
-    with pytest.raises(assemble.ContextTooLarge):
+    with pytest.raises(ContextTooLarge):
         build(budgets=BUDGETS.model_copy(update={"window_tokens": window}), query=Query(text="hi"))
 
 
@@ -262,7 +262,7 @@ def test_control_characters_reach_no_block() -> None:
 
 
 def test_an_identity_that_fills_the_window_is_refused_by_name_and_size() -> None:
-    with pytest.raises(assemble.ContextTooLarge) as refused:
+    with pytest.raises(ContextTooLarge) as refused:
         build(identity="word " * 9000)
 
     assert refused.value.block == "identity"
@@ -275,7 +275,7 @@ def test_a_stored_run_context_rebuilds_the_same_bytes() -> None:
 
     again = RunContext.model_validate_json(original.model_dump_json())
 
-    assert assemble.prompt(again, TOKENS).sha256 == assemble.prompt(original, TOKENS).sha256
+    assert build_prompt(again, TOKENS).sha256 == build_prompt(original, TOKENS).sha256
 
 
 def test_a_run_context_refuses_what_it_does_not_know() -> None:
@@ -475,7 +475,7 @@ def test_how_past_decisions_came_out_is_told_in_one_line() -> None:
 def test_prompt_tools_and_what_is_said_in_rounds_keep_within_the_window(window: int, tools: int, words: int) -> None:
     budgets = BUDGETS.model_copy(update={"window_tokens": window, "tools_tokens": tools})
     made = context(budgets=budgets, query=Query(text="word " * words))
-    prompt = assemble.prompt(made, TOKENS)
-    sent = TOKENS.count(prompt.system) + prompt.tokens_total + tools + assemble.rounds_room(made, prompt)
+    prompt = build_prompt(made, TOKENS)
+    sent = TOKENS.count(prompt.system) + prompt.tokens_total + tools + rounds_room(made, prompt)
 
     assert sent * WINDOW_SAFETY <= window - BUDGETS.output_tokens

@@ -13,7 +13,7 @@ from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
 from grounding.codex import Holding, Room, Size, choose, size_of
 from grounding.codex.codex import Held
-from grounding.prompt import assemble, layers
+from grounding.prompt import build_prompt, layers
 from grounding.prompt_input import (
     WINDOW_SAFETY,
     Censor,
@@ -63,7 +63,7 @@ def test_material_that_is_given_whole_leaves_room_for_every_message(
     given_whole = CodexInput(
         mode="whole", why=chosen.why, tokens=size.tokens, weight=size.weight, limit=chosen.limit, count=1, files=files
     )
-    prompt = assemble.prompt(
+    prompt = build_prompt(
         context(
             identity=told,
             budgets=budgets,
@@ -119,7 +119,7 @@ async def test_material_is_in_no_prompt_for_whom_the_sigil_does_not_allow_to_rea
     assert given_in_turn is not None
     assert given_in_turn.mode == mode
     assert bool(given_in_turn.files) is (mode == "whole")
-    told = assemble.prompt(context(codex=given_in_turn), TOKENS)
+    told = build_prompt(context(codex=given_in_turn), TOKENS)
     assert ("the harbour plan" in told.system) is (mode == "whole")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.prompt import label
-from grounding.prompt.citations import MARK, check
+from grounding.prompt.citations import MARK, check_citations
 from grounding.prompt_input import Passage
 
 WINDOWS = Passage(
@@ -21,7 +21,7 @@ PROMPT = "\n".join(f"{label(one.source, one.heading)}\n{one.text}" for one in GI
 
 def cited(reply: str) -> list[str]:
     """The sources that *reply* cites; nothing of it is marked."""
-    checked = check(reply, GIVEN, PROMPT)
+    checked = check_citations(reply, GIVEN, PROMPT)
     assert checked.text == reply
     assert checked.invented == 0
     return [passage.source for passage in checked.cited]
@@ -66,10 +66,10 @@ def test_a_path_with_brackets_of_its_own_is_cited_as_it_is_shown_and_as_it_is() 
     shown = (page, notes)
 
     for reply in ("See [app/[slug]/page.tsx].", f"See {label(page.source, '')}."):
-        assert check(reply, shown, "").cited == (page,)
+        assert check_citations(reply, shown, "").cited == (page,)
     for reply in ("See [app/[id]/notes.md › Ids].", f"See {label(notes.source, 'Ids')}."):
-        assert (check(reply, shown, "").cited, check(reply, shown, "").invented) == ((notes,), 0)
-    assert check("Run `x[app/[slug]/page.tsx]` and [slug].", shown, "").cited == ()
+        assert (check_citations(reply, shown, "").cited, check_citations(reply, shown, "").invented) == ((notes,), 0)
+    assert check_citations("Run `x[app/[slug]/page.tsx]` and [slug].", shown, "").cited == ()
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ def test_a_path_with_brackets_of_its_own_is_cited_as_it_is_shown_and_as_it_is() 
     ],
 )
 def test_a_passage_that_is_cited_with_a_heading_inside_of_it_is_named_by_that_heading(said: str, heading: str) -> None:
-    (passage,) = check(f"Ten {said}.", GIVEN, PROMPT).cited
+    (passage,) = check_citations(f"Ten {said}.", GIVEN, PROMPT).cited
     assert (passage.source, passage.heading) == ("refunds.md", heading)
 
 
 def test_what_a_passage_repeats_of_the_heading_above_it_is_cited_as_that() -> None:
     """A passage begins where its document does, and its best part has a heading of its own."""
     whole = Passage(source="a.md", heading="Crew › First day", text="# Crew\n\nAll.\n\n## First day\n\nOne.", score=1)
-    assert [one.heading for one in check("All [a.md › Crew].", (whole,), "").cited] == ["Crew"]
-    assert check("One [a.md › First day].", (whole,), "").cited == (whole,)
+    assert [one.heading for one in check_citations("All [a.md › Crew].", (whole,), "").cited] == ["Crew"]
+    assert check_citations("One [a.md › First day].", (whole,), "").cited == (whole,)
 
 
 def test_a_heading_that_one_passage_has_above_it_is_not_looked_for_inside_of_others() -> None:
     whole = Passage(source="refunds.md", heading="Refunds", text="# Refunds\n\n## Windows\n\nThirty.", score=0.2)
-    assert check("Thirty [refunds.md › Windows].", (whole, WINDOWS), "").cited == (WINDOWS,)
+    assert check_citations("Thirty [refunds.md › Windows].", (whole, WINDOWS), "").cited == (WINDOWS,)
 
 
 def test_several_labels_in_one_bracket_are_cited_in_their_order() -> None:
@@ -108,7 +108,7 @@ def test_several_labels_in_one_bracket_are_cited_in_their_order() -> None:
 
 
 def test_an_invented_label_cannot_hide_behind_a_real_one() -> None:
-    checked = check("So [refunds.md › Windows; gifts.md › Rules].", GIVEN, PROMPT)
+    checked = check_citations("So [refunds.md › Windows; gifts.md › Rules].", GIVEN, PROMPT)
     assert checked.text == f"So [refunds.md › Windows; gifts.md › Rules{MARK}]."
     assert (checked.cited, checked.invented) == ((WINDOWS,), 1)
 
@@ -123,7 +123,7 @@ def test_a_file_is_known_by_the_end_of_its_path_and_with_brackets_in_its_name() 
 
 def test_a_file_of_any_ending_is_cited_by_its_whole_path_and_by_nothing_less() -> None:
     code = Passage(source="src/api.py", heading="", text="x = 1", score=0.3)
-    checked = check(
+    checked = check_citations(
         "As [src/api.py] has it, unlike [api.py], [src/other.py] and `[src/api.py]`.", (*GIVEN, code), PROMPT
     )
 
@@ -132,7 +132,9 @@ def test_a_file_of_any_ending_is_cited_by_its_whole_path_and_by_nothing_less() -
 
 
 def test_what_was_never_given_is_marked_and_nothing_is_lost() -> None:
-    checked = check("Ten [gifts.md › Rules], thirty [refunds.md; old/terms.txt] 【x.md】 (y.md › Z).", GIVEN, PROMPT)
+    checked = check_citations(
+        "Ten [gifts.md › Rules], thirty [refunds.md; old/terms.txt] 【x.md】 (y.md › Z).", GIVEN, PROMPT
+    )
     assert checked.text == (
         f"Ten [gifts.md › Rules{MARK}], thirty [refunds.md; old/terms.txt{MARK}] 【x.md{MARK}】 (y.md › Z{MARK})."
     )
@@ -140,18 +142,20 @@ def test_what_was_never_given_is_marked_and_nothing_is_lost() -> None:
 
 
 def test_a_name_that_ends_like_an_invented_one_stays_as_it_is() -> None:
-    checked = check("[notes.txt; es.txt; s.txt]", GIVEN, PROMPT)
+    checked = check_citations("[notes.txt; es.txt; s.txt]", GIVEN, PROMPT)
     assert checked.text == f"[notes.txt; es.txt{MARK}; s.txt{MARK}]"
 
 
 def test_where_nothing_was_given_every_label_is_invented() -> None:
-    assert check("It is ten [refunds.md › Windows].", (), "…").text == f"It is ten [refunds.md › Windows{MARK}]."
+    assert (
+        check_citations("It is ten [refunds.md › Windows].", (), "…").text == f"It is ten [refunds.md › Windows{MARK}]."
+    )
 
 
 def test_what_was_cited_in_an_earlier_turn_that_is_shown_may_be_cited_again() -> None:
-    checked = check("As said [gifts.md › Rules].", (), "assistant: ten days [gifts.md › Rules]")
+    checked = check_citations("As said [gifts.md › Rules].", (), "assistant: ten days [gifts.md › Rules]")
     assert (checked.text, checked.cited, checked.invented) == ("As said [gifts.md › Rules].", (), 0)
-    assert check("As said [gifts.md › Rules].", (), "what do gifts.md › Rules say?").invented == 1
+    assert check_citations("As said [gifts.md › Rules].", (), "what do gifts.md › Rules say?").invented == 1
 
 
 @pytest.mark.parametrize(
@@ -179,18 +183,18 @@ def test_what_was_cited_in_an_earlier_turn_that_is_shown_may_be_cited_again() ->
     ],
 )
 def test_links_code_footnotes_and_prose_in_brackets_are_no_citations(said: str) -> None:
-    assert check(said, (), "").text == said
-    assert check(said, GIVEN, PROMPT).invented == 0
+    assert check_citations(said, (), "").text == said
+    assert check_citations(said, GIVEN, PROMPT).invented == 0
 
 
 def test_in_a_list_an_indented_line_is_no_code() -> None:
-    assert check("- one\n\n    [gifts.md]", (), "").invented == 1
+    assert check_citations("- one\n\n    [gifts.md]", (), "").invented == 1
 
 
 def test_a_marked_reply_is_not_marked_again_nor_makes_its_label_known() -> None:
-    once = check("So [gifts.md › Rules].", (), "").text
-    assert check(once, (), "").text == once
-    assert check("So [gifts.md › Rules].", (), f"assistant: {once}").invented == 1
+    once = check_citations("So [gifts.md › Rules].", (), "").text
+    assert check_citations(once, (), "").text == once
+    assert check_citations("So [gifts.md › Rules].", (), f"assistant: {once}").invented == 1
 
 
 REPLY = st.lists(
@@ -204,10 +208,10 @@ REPLY = st.lists(
 
 @given(REPLY)
 def test_checking_only_ever_adds_marks_and_a_second_check_adds_none(reply: str) -> None:
-    checked = check(reply, GIVEN, PROMPT)
+    checked = check_citations(reply, GIVEN, PROMPT)
     assert checked.text.replace(MARK, "") == reply.replace(MARK, "")
     assert checked.text.count(MARK) - reply.count(MARK) == checked.invented
-    assert check(checked.text, GIVEN, PROMPT).invented == 0
+    assert check_citations(checked.text, GIVEN, PROMPT).invented == 0
     assert set(checked.cited) <= set(GIVEN)
     if not any(bracket in reply for bracket in "[【("):
         assert checked.text == reply
@@ -217,4 +221,4 @@ def test_checking_only_ever_adds_marks_and_a_second_check_adds_none(reply: str) 
 def test_labels_as_they_stand_in_the_prompt_are_all_found(chosen: list[Passage], between: str) -> None:
     reply = between.join(["", *(label(one.source, one.heading) for one in chosen), ""])
     if "\n  " not in reply:
-        assert check(reply, GIVEN, PROMPT).cited == tuple(dict.fromkeys(chosen))
+        assert check_citations(reply, GIVEN, PROMPT).cited == tuple(dict.fromkeys(chosen))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from config.settings import Settings
-from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, assemble, problem_of
+from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, build_prompt, problem_of
 from grounding.prompt_input import PLACES, Injected, RunContext, Volatility
 from runtime import formatters as formatting
 from runtime.formatters import MAX_RUNNING, Formatters, FormattersRefused, Installed, Made, installed
@@ -166,13 +166,13 @@ def test_a_stored_turn_whose_text_stands_where_none_may_is_refused(wrong: dict[s
 async def test_a_template_says_a_block_in_another_form_within_its_budget_and_the_lines_around_it_stay() -> None:
     made = formatters(template("retrieved", lambda asked, text: text.replace("costs", "is")), template("hint"))
     turned = await made.render(context(), TOKENS)
-    prompt = assemble.prompt(turned, TOKENS)
+    prompt = build_prompt(turned, TOKENS)
     plain = build()
     assert prompt.user == plain.user.replace("plan costs 5", "plan is 5").replace(
         "Begin with a short", "BEGIN WITH A SHORT"
     ).replace("acknowledgement", "ACKNOWLEDGEMENT")
     long = await formatters(template("hint", lambda asked, text: "word " * 9000)).render(context(), TOKENS)
-    hint = assemble.prompt(long, TOKENS).block("hint")
+    hint = build_prompt(long, TOKENS).block("hint")
     assert hint is not None
     assert 0 < hint.tokens <= hint.budget
 
@@ -183,8 +183,8 @@ async def test_a_stored_turn_is_built_again_without_the_formatters_that_it_had()
     whole = await made.render(context(injected=given.texts), TOKENS)
     stored = RunContext.model_validate_json(whole.model_dump_json())
     assert given.lost == ()
-    assert assemble.prompt(stored, TOKENS).messages == assemble.prompt(whole, TOKENS).messages
-    assert "notes of acme" in assemble.prompt(stored, TOKENS).system
+    assert build_prompt(stored, TOKENS).messages == build_prompt(whole, TOKENS).messages
+    assert "notes of acme" in build_prompt(stored, TOKENS).system
 
 
 async def test_text_that_outlasts_a_turn_is_made_once_and_knows_nothing_of_the_message() -> None:
@@ -240,7 +240,7 @@ async def test_a_formatter_that_fails_costs_its_block_and_not_the_turn() -> None
     assert [one.text for one in given.texts] == ["notes of acme"]
     assert {(one.block, one.why) for one in given.lost} == {("broken", "lookup_error"), ("typeless", "no_text")}
     turned = await formatters(template(render=lambda asked, text: text / 2)).render(context(), TOKENS)
-    assert assemble.prompt(turned, TOKENS).messages == build().messages
+    assert build_prompt(turned, TOKENS).messages == build().messages
     assert [(one.block, one.why) for one in turned.degraded] == [("loud", "type_error")]
 
 

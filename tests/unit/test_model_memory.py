@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grounding.prompt import CacheShape, Condensed, assemble, condensed, line, shape_of
+from grounding.prompt import CacheShape, Condensed, build_prompt, condensed, line, shape_of
 from grounding.prompt.memory_budget import BYTES_PER_ELEMENT, cache_mib, fits
 from grounding.prompt_input import (
     CONDENSED,
@@ -194,7 +194,7 @@ def test_what_was_said_longer_ago_and_is_known_besides_is_told_in_short_before_i
         "summary": SummaryInput(text=document, turns=3, version=1),
     }
     whole = context(**full)
-    needed = cache_mib(whole.model_copy(update={"memory": memory(0)}), assemble.prompt(whole, TOKENS))
+    needed = cache_mib(whole.model_copy(update={"memory": memory(0)}), build_prompt(whole, TOKENS))
     made = condensed(whole.model_copy(update={"memory": memory(256 + needed - 60)}), TOKENS)
 
     assert not made.is_over
@@ -220,7 +220,7 @@ def test_what_was_taken_is_named_and_no_prompt_says_that_documents_could_not_be_
 def test_a_condensed_turn_is_rebuilt_byte_for_byte_from_what_is_stored_of_it() -> None:
     for made in steps():
         again = RunContext.model_validate_json(made.context.model_dump_json())
-        assert assemble.prompt(again, TOKENS).sha256 == made.prompt.sha256
+        assert build_prompt(again, TOKENS).sha256 == made.prompt.sha256
 
 
 @given(said=TEXT, free=st.integers(0, 3000), per_token=st.integers(1, 500_000), reserved=st.integers(0, 9000))
@@ -254,7 +254,7 @@ def test_what_formatters_added_goes_first_and_what_they_made_of_a_block_goes_wit
     told = added.model_copy(update={"name": "summary", "place": "summary", "volatility": "session", "text": "retold"})
     fixed = added.model_copy(update={"name": "tree", "message": "system", "place": "codex", "volatility": "static"})
     whole = context(**FULL, injected=(added, told, fixed))
-    assert "retold" in assemble.prompt(whole, TOKENS).user
+    assert "retold" in build_prompt(whole, TOKENS).user
     made = condensed(whole.model_copy(update={"memory": memory(0)}), TOKENS)
     assert made.taken[0] == "injected"
     assert made.context.injected == (fixed,)
@@ -269,4 +269,4 @@ def test_without_knowledge_of_the_memory_nothing_is_taken() -> None:
 
 def test_what_the_server_has_set_aside_already_need_not_be_free() -> None:
     whole = context(**FULL, memory=memory(0, reserved_tokens=8192))
-    assert fits(whole, assemble.prompt(whole, TOKENS))
+    assert fits(whole, build_prompt(whole, TOKENS))

@@ -12,7 +12,7 @@ from bench.chats import Chat, made_up
 from bench.prompts import SIZES
 from config import load
 from grounding.memory.context_document import SECTIONS, ContextDocument
-from grounding.prompt import Freezing, Shown, after, assemble, session
+from grounding.prompt import Freezing, Shown, after, build_prompt, session
 from grounding.prompt.session_prefix import Now
 from grounding.prompt_input import (
     Budgets,
@@ -70,7 +70,7 @@ def prompts(chat: Chat, layout: Layout) -> Iterator[Prompt]:
             tail=settled.tail, deltas=settled.deltas, session=session(shown, turn_id, TODAY),
             wants_documents=said.wants_documents, passages=passages(number) if said.wants_documents else (),
         )  # fmt: skip
-        prompt = assemble.prompt(made, TOKENS)
+        prompt = build_prompt(made, TOKENS)
         yield prompt
         shown = after(made, prompt, shown, None)
         entries.append(TailEntry(speaker="Lena", text=said.asked, turn_id=turn_id))

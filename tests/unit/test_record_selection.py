@@ -37,7 +37,7 @@ from grounding.memory.selection.selection import (
     recency,
     without_repeated,
 )
-from grounding.prompt import assemble, line
+from grounding.prompt import build_prompt, line
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import term_set
 from runtime.llm import Completion, ToolCall
@@ -296,7 +296,7 @@ def test_a_warning_that_what_was_said_beside_a_tool_call_set_off_counts_once_it_
     held = context(censors=in_force(CENSORS))
     looked_up = Round(Completion("You have it by Monday. Let me look.", "m", tool_calls=(ToolCall("1", "find", "{}"),)))
     draft = Round(Completion("It is on its way.", "m", warned="It may go against a rule."))
-    built = BuiltPrompt(held, assemble.prompt(held, TOKENS), 1.0)
+    built = BuiltPrompt(held, build_prompt(held, TOKENS), 1.0)
 
     told = acted(built, [looked_up, draft], Completion("It is on its way, I cannot say until when.", "m"))
 

@@ -26,7 +26,7 @@ from connectors.message import (
     place_audience,
 )
 from grounding.memory.karma import Marked, Sign
-from grounding.prompt import assemble
+from grounding.prompt import build_prompt
 from grounding.prompt_input import TailEntry, audience_of
 from runtime.access import Caller
 from runtime.background import By
@@ -123,13 +123,13 @@ class TurnRoutes(Routes):
             "marks": {"good": marked.good if marked else 0, "bad": marked.bad if marked else 0},
         }
         if prompt:
-            rebuilt = await asyncio.to_thread(assemble.prompt, manifest.context, self._runtime.tokens)
+            rebuilt = await asyncio.to_thread(build_prompt, manifest.context, self._runtime.tokens)
             answer["messages"] = rebuilt.messages
         return answer
 
     async def replay(self, request: Request, workspace_id: str, turn_id: str) -> Response:
         manifest = await self._manifest(request, await self.enter(workspace_id), turn_id)
-        rebuilt = await asyncio.to_thread(assemble.prompt, manifest.context, self._runtime.tokens)
+        rebuilt = await asyncio.to_thread(build_prompt, manifest.context, self._runtime.tokens)
         return reply(
             {
                 "identical": rebuilt.sha256 == manifest.prompt_sha256,
