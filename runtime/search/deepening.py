@@ -1,8 +1,7 @@
 """Gives passages of documents and material their deeper vectors in the background, once they can be found.
 
-One of several processes does this (`runtime.coordination.leadership`). The index says which passages lack a vector,
-so whoever comes
-next goes on where this one ended.
+One of several processes does this (`runtime.coordination.leadership`). The index knows which passages lack a vector, so
+that the next process continues where this one ended.
 """
 
 from __future__ import annotations
@@ -25,19 +24,20 @@ from runtime.search.knowledge import Knowledge
 from runtime.workspaces import Workspaces
 
 START_SECONDS = 2.0
-"""After the index is open nothing is begun for so long: a start has better things to do."""
+"""Pause after the index is open: a start has better things to do."""
 LOOK_SECONDS = 30.0
-"""Between looks for what other processes stored. Where there are none, a look follows whenever something is stored."""
+"""Between looks for what other processes stored. A single process looks whenever it stored something."""
 RETRY_SECONDS = 10.0
 """After a failure."""
 BATCH = 32
 """Passages that are read, embedded and stored at once: 1.2 s of a processor."""
+NONE = "none"
 _log = structlog.get_logger()
 Owner = tuple[Scope, Kind]
 
 
 class Deepening:
-    """Of all workspaces, by *model*. With *shared* other processes store passages, too."""
+    """Embeds the passages of all workspaces by *model*. If *shared*, other processes store passages too."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Deepening:
         self._retry_seconds = retry_seconds
 
     async def run(self) -> None:
-        """Give what lacks a deeper vector one, until cancelled. What fails is tried again."""
+        """Deepen what lacks a vector, until cancelled. What fails is tried again."""
         await self._knowledge.opened()
         await asyncio.sleep(self._start_seconds)
         everywhere = True
@@ -74,11 +74,10 @@ class Deepening:
                 await asyncio.sleep(self._retry_seconds)
 
     async def look(self, *, everywhere: bool = True) -> None:
-        """Give all passages that lack a deeper vector one: *everywhere*, or where this process stored something.
+        """Deepen all passages that lack a vector: *everywhere*, or where this process stored something.
 
-        Workspaces take turns, a batch each, so that a large one keeps no other waiting. What is stored meanwhile is
-        seen to as well. Raises `EmbedderUnavailable`, `IndexUnavailable` and `StoreUnavailable`; what was done stays
-        done.
+        Workspaces take turns, a batch each, so that a large one does not delay the others. Raises
+        `EmbedderUnavailable`, `IndexUnavailable` and `StoreUnavailable`; what was done stays done.
         """
         index = (await self._knowledge.ready()).index
         if not index.deepens:
@@ -87,21 +86,23 @@ class Deepening:
             await self._model.embed_documents([""])  # loads it before the first question
         started, done = time.monotonic(), Counter[str]()
         stored = self._knowledge.take_stored()
-        owners = await self._owners([one.id for one in await self._workspaces.all()] if everywhere else stored)
+        owners = await self._owners(
+            [workspace.id for workspace in await self._workspaces.all()] if everywhere else stored
+        )
         try:
             while owners:
                 for owner in [*owners]:
                     if not (count := await self._deepen_batch(index, owner)):
                         owners.remove(owner)
                     done[owner[0].workspace_id] += count
-                owners += [one for one in await self._owners(self._knowledge.take_stored()) if one not in owners]
+                owners += [owner for owner in await self._owners(self._knowledge.take_stored()) if owner not in owners]
         finally:
-            took = round((time.monotonic() - started) * 1000)
+            milliseconds = round((time.monotonic() - started) * 1000)
             for workspace_id, chunks in (+done).items():
-                _log.info("index.deepened", workspace_id=workspace_id, chunks=chunks, duration_ms=took)
+                _log.info("index.deepened", workspace_id=workspace_id, chunks=chunks, duration_ms=milliseconds)
 
     async def _owners(self, workspace_ids: Collection[str]) -> list[Owner]:
-        """Whose passages are searched by deeper vectors: of those workspaces that there are."""
+        """Return the owners of passages with deeper vectors, of those workspaces that exist."""
         owners: list[Owner] = []
         for scope in map(Scope, workspace_ids):
             if await self._workspaces.exists(scope.workspace_id):
@@ -110,24 +111,17 @@ class Deepening:
         return owners
 
     async def _deepen_batch(self, index: PassageIndex, owner: Owner) -> int:
-        """Give some passages a deeper vector. How many; 0 if none lacks one."""
+        """Deepen some passages; return how many, 0 if none lacks a vector."""
         passages = await index.shallow(*owner, BATCH)
         if passages:
-            vectors = await self._model.embed_documents([indexed_text_of(one) for one in passages])
-            await index.deepen(*owner, {one.id: vector for one, vector in zip(passages, vectors, strict=True)})
+            vectors = await self._model.embed_documents([indexed_text_of(passage) for passage in passages])
+            deepened = {passage.id: vector for passage, vector in zip(passages, vectors, strict=True)}
+            await index.deepen(*owner, deepened)
         return len(passages)
 
 
-# ---- deeper ----
-#
-# Whether documents get the vectors of a second, deeper model, and why not.
-
-
-NONE = "none"
-
-
 def why_not(settings: Settings) -> str:
-    """Why there is no second model, as a person reads it; empty where there is one. Looks at what is installed."""
+    """Return why documents get no vectors of a second, deeper model, for people; empty if they do. Blocking."""
     if settings.deep_embedding_model == NONE:
         return "AGENT_RUNTIME_DEEP_EMBEDDING_MODEL is none"
     if settings.bundled_embedding_model != BUNDLED_EMBEDDING_MODELS[0]:

@@ -153,9 +153,9 @@ async def test_only_workspaces_in_which_something_was_stored_are_looked_at_again
     asked: list[str] = []
     shallow = index.shallow
 
-    async def counted(scope: Scope, kind: Kind, limit: int, *, source: str | None = None) -> list[Passage]:
+    async def counted(scope: Scope, kind: Kind, limit: int) -> list[Passage]:
         asked.append(scope.workspace_id)
-        return await shallow(scope, kind, limit, source=source)
+        return await shallow(scope, kind, limit)
 
     monkeypatch.setattr(index, "shallow", counted)
     knowledge.note_stored(Scope("gone"))
