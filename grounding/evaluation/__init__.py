@@ -2,9 +2,9 @@
 ``eval memory`` (`score_memory`), and the comparison of two results (`paired`)."""
 
 from grounding.evaluation.datasets import Asked, Conversation, QuestionSet, Said, load, load_conversations
-from grounding.evaluation.evaluate import Evaluation, evaluate, fill, load_documents
 from grounding.evaluation.memory import MEMORY_TOKENS, MemoryResult, MemoryScores, Recalled, score_memory
 from grounding.evaluation.metrics import Difference, Figures, Scores, figures, paired, score
+from grounding.evaluation.retrieval import Evaluation, evaluate, fill, load_documents
 from grounding.evaluation.strategy import Message, Share, StrategyScores, evaluate_strategy, load_messages
 
 __all__ = [

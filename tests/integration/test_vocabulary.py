@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from connectors.message import Scope
-from grounding.evaluation.evaluate import fill
+from grounding.evaluation.retrieval import fill
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import Vector, Vocabulary, WordLlamaEmbedder
 from grounding.retrieval.qdrant_edge import EmbeddedIndex

@@ -12,7 +12,7 @@ import pytest
 from connectors.message import Scope
 from grounding.evaluation import QuestionSet, evaluate, score
 from grounding.evaluation.datasets import BadQuestionSet, load
-from grounding.evaluation.evaluate import ALONE, BM25, DENSE, FUSED, RERANKED, RRF, reciprocal_rank_fusion
+from grounding.evaluation.retrieval import ALONE, BM25, DENSE, FUSED, RERANKED, RRF, reciprocal_rank_fusion
 from grounding.retrieval import Hit, Kind, Passage, RerankUnavailable
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.embedder import HashedWords
