@@ -2,11 +2,11 @@
 
 The shard's folder lies in DATA_DIR and has the name of the collection (`stored.collection_name`). The engine blocks and
 holds the interpreter's lock, so each index calls it on one thread of its own, one call after the other. That also makes
-a replacement atomic for readers. ``optimize()`` is never called: it would hold the lock for seconds
-(docs/decisions/10).
+a replacement atomic for readers, unless a search awaits the question's deeper vector in between. ``optimize()`` is
+never called: it would hold the lock for seconds (docs/decisions/10).
 
-A shard that is damaged is set aside: its folder is renamed to ``<collection>.damaged-<letters>``, and an empty shard
-takes its place, which is filled like any empty index when the process starts.
+A damaged shard is set aside: its folder is renamed to ``<collection>.damaged-<letters>``, and an empty shard takes its
+place, which is filled like any empty index when the process starts.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 UPSERT_BATCH = 32
-"""Passages that are stored in one call: the engine holds the interpreter's lock for about 2 ms meanwhile."""
+"""So many passages are stored in one call, during which the engine holds the interpreter's lock for about 2 ms."""
 EVERY = 10_000_000
-"""The limit of a request for all that there are."""
+"""The limit of a request for all points."""
 OPENING_SECONDS = 300.0
-"""How long opening may take: 100,000 passages take 1.6 s of processor time."""
+"""The time limit for opening a shard: 100,000 passages take 1.6 s of processor time."""
 LEAST_FREE_BYTES = 16_000_000
-"""Free disk that every change needs. The engine writes into files with holes, and the system ends the process where the
-disk has no room for a page of them."""
+"""Every change needs so much free disk. The engine writes into files with holes, and the system kills the process if
+the disk has no room for a page of them."""
 CONFIGURATION = "edge_config.json"
 """The file that every shard has."""
 
@@ -69,7 +69,7 @@ FIELDS: dict[str, Any] = {
     **dict.fromkeys(stored.KEYWORD_FIELDS, edge.KeywordIndexParams()),
     **dict.fromkeys(stored.INTEGER_FIELDS, edge.IntegerIndexParams(lookup=True, range=False)),
 }
-"""What is indexed of a payload, and how."""
+"""The indexed fields of a payload, and the kind of index."""
 _ANOTHER_SIZE = "was made for vectors of another size: run `agent-runtime index --fresh`"
 PASSING_ERRORS: tuple[tuple[str, bool, str], ...] = (
     ("WouldBlock", True, "is in use by another process: talk to the running `serve`, or set QDRANT_URL"),
@@ -84,13 +84,13 @@ PASSING_ERRORS: tuple[tuple[str, bool, str], ...] = (
     ("Not existing vector name", False, "was made by another version: run `agent-runtime index --fresh`"),
 )
 """Part of the engine's message, whether the same call may succeed later, and what to say; the first match counts. The
-engine raises plain ``Exception`` for everything, so only its words tell errors apart. These errors say nothing against
-the files; any other one while a shard is opened means that its files are damaged."""
+engine raises plain ``Exception`` for everything, so only its words tell errors apart. These errors do not mean damage;
+any other one while a shard is opened does."""
 OTHER_ERRORS = (("Wrong input", False, "refused a request"), ("Bad request", False, "refused a request"))
 
 BY_CODES = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=2.0))
-"""The dense arm compares short codes (four bits a dimension) first, and the vectors themselves of twice as many points
-as are wanted: 2 ms instead of 14 among 100,000. Of 60 questions to 38,200 real passages all got the same first ten."""
+"""The dense arm compares short codes (four bits a dimension) first, and then the vectors of twice as many points as are
+wanted: 2 ms instead of 14 among 100,000. For 60 questions to 38,200 real passages the first ten were the same."""
 Ranking = list[tuple[UUID, float]]
 """Points with their scores, best first."""
 ArmScores = dict[str, dict[UUID, float]]
@@ -98,8 +98,8 @@ ArmScores = dict[str, dict[UUID, float]]
 
 
 class EmbeddedIndex:
-    """`PassageIndex` over a Qdrant Edge shard in *folder*, for one embedding model (and, only to be dropped, of an
-    earlier *version* of payloads)."""
+    """`PassageIndex` over a Qdrant Edge shard in *folder*, for one embedding model. An index with an earlier *version*
+    of payloads can only be dropped."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class EmbeddedIndex:
             shard.close()
 
     def _remove(self) -> None:
-        """Remove the folder. It gets a name that nobody opens first, because half of a shard would be a damaged one."""
+        """Remove the folder, after renaming it, because half a shard would look like a damaged one."""
         dropped = self._path.with_name(f"{self._path.name}.dropped")
         if dropped.exists():  # an interrupted removal left it
             shutil.rmtree(dropped)
@@ -274,11 +274,11 @@ class EmbeddedIndex:
         points = zip(map(UUID, stored.point_ids(scope, kind, vectors)), vectors.values(), strict=True)
 
         def store_vectors(shard: Any, batch: Mapping[UUID, Vector]) -> int:
-            there = shard.retrieve([*batch], with_payload=False, with_vector=False)
-            if there:
-                changes = [edge.PointVectors(one.id, {DEEP: batch[one.id]}) for one in there]
+            existing = shard.retrieve([*batch], with_payload=False, with_vector=False)
+            if existing:
+                changes = [edge.PointVectors(record.id, {DEEP: batch[record.id]}) for record in existing]
                 self._update(shard, edge.UpdateOperation.update_vectors(changes))
-            return len(there)
+            return len(existing)
 
         count = sum([await self._run(partial(store_vectors, batch=dict(batch))) for batch in _batches([*points])])
         self._centres.count_changes(tenant, count, [DEEP])
@@ -461,7 +461,7 @@ def open_shard(path: Path, dimensions: int, deep_dimensions: int | None) -> edge
     """Open the shard at *path*, or make an empty one, and read some of it.
 
     Passages get room for deeper vectors if *deep_dimensions* is given and they have none yet. Raises what the engine
-    does, `OSError`, and `ValueError` for passages that are not whole.
+    does, `OSError`, and `ValueError` for incomplete passages.
     """
     if not (path / CONFIGURATION).exists():
         if path.exists():  # without its configuration: a crash left it before anything was stored
@@ -471,7 +471,7 @@ def open_shard(path: Path, dimensions: int, deep_dimensions: int | None) -> edge
     shard = edge.EdgeShard.load(str(path))
     with ExitStack() as on_error:
         on_error.callback(shard.close)
-        if deep_dimensions is not None:  # does nothing where there is room already
+        if deep_dimensions is not None:  # does nothing if there is room already
             shard.update(edge.UpdateOperation.create_dense_vector(DEEP, deep_dimensions, edge.Distance.Cosine))
         for name in FIELDS.keys() - shard.info().payload_schema.keys():
             shard.update(edge.UpdateOperation.create_field_index(name, FIELDS[name]))
@@ -484,7 +484,7 @@ def open_shard(path: Path, dimensions: int, deep_dimensions: int | None) -> edge
 
 
 def configuration(dimensions: int, deep_dimensions: int | None) -> edge.EdgeConfig:
-    """Say how a new shard keeps its vectors: in files, of which the system holds in memory what is read often."""
+    """Return the configuration of a new shard: vectors in files, whose often read pages the system holds in memory."""
     codes = edge.TurboQuantQuantizationConfig(memory=edge.Memory.Pinned)
     dense = edge.EdgeVectorParams(dimensions, edge.Distance.Cosine, memory=edge.Memory.Cold, quantization_config=codes)
     vectors = {"dense": dense}
@@ -498,7 +498,7 @@ def configuration(dimensions: int, deep_dimensions: int | None) -> edge.EdgeConf
 
 
 def ensure_room(path: Path) -> None:
-    """Raise `OSError` where the disk of *path* has too little room (`LEAST_FREE_BYTES`)."""
+    """Raise `OSError` if the disk of *path* has less than `LEAST_FREE_BYTES` free."""
     while not path.exists():
         path = path.parent
     if shutil.disk_usage(path).free < LEAST_FREE_BYTES:
@@ -516,12 +516,12 @@ def _find(table: Sequence[tuple[str, bool, str]], error: BaseException) -> tuple
 
 
 def _is_of_engine(error: BaseException) -> bool:
-    """Whether *error* is an ordinary one or a panic of the engine, which is no ``Exception``."""
+    """Return whether *error* is an ordinary one or a panic of the engine, which is no ``Exception``."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def point_of(scope: Scope, entry: Entry) -> edge.Point:
-    """The point of a passage."""
+    """Return the point of a passage."""
     words = entry.sparse
     vectors: dict[str, Any] = {
         "dense": entry.dense,
@@ -533,7 +533,7 @@ def point_of(scope: Scope, entry: Entry) -> edge.Point:
 
 
 def filter_of(condition: Where) -> edge.Filter:
-    """The engine's form of *condition*. It checks a single value faster than a set."""
+    """Return the engine's form of *condition*. It checks a single value faster than a set."""
 
     def match(values: Sequence[Any]) -> Any:
         return edge.MatchValue(values[0]) if len(values) == 1 else edge.MatchAny(list(values))
@@ -546,7 +546,7 @@ def filter_of(condition: Where) -> edge.Filter:
 def compare(
     shard: Any, name: str, vector: Vector, points: Sequence[UUID], *, with_payload: bool | list[str] = False
 ) -> list[Any]:
-    """The *points* that have a vector *name* that is not zeros, each with its cosine to *vector*, best first."""
+    """Return the *points* whose vector *name* exists and is not zeros, with its cosine to *vector*, best first."""
     if not points:
         return []
     request = edge.QueryRequest(
@@ -568,12 +568,13 @@ def scroll(shard: Any, condition: Where, fields: bool | list[str] = False, limit
 
 
 def scores_of(points: Iterable[Any]) -> dict[UUID, float]:
-    """The scores of the engine's *points*, in their order."""
+    """Return the scores of the engine's *points*, in their order."""
     return {one.id: one.score for one in points}
 
 
 def _vectors_of(records: Iterable[Any], name: str) -> list[Vector]:
-    """The vectors *name* of *records*; of deeper ones those that are not zeros, which stand for none."""
+    """Return the vectors *name* of those of *records* that have one, without deeper ones of zeros, which stand for
+    none."""
     vectors = ((record.vector or {}).get(name) for record in records)
     return [vector for vector in vectors if vector is not None and (name != DEEP or any(vector))]
 
