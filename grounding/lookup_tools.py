@@ -1,4 +1,4 @@
-"""Tools that look things up: the workspace's documents, and a section of the conversation's document."""
+"""The two look-up tools: search the workspace's documents, and read a section of the conversation's document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ assert get_args(SectionName) == SECTIONS
 
 
 def check_query(query: str) -> None:
-    """Raises `ToolRefused` where there is nothing to look for."""
+    """Raise `ToolRefused` if the query is empty."""
     if not query.strip():
         raise ToolRefused("the query is empty: say what to look for")
 
@@ -30,8 +30,8 @@ def check_query(query: str) -> None:
 def found_passages(
     found: Sequence[Passage], tokens: Tokens, excerpt_bytes: int, *, nothing: str, missing: str
 ) -> Evidence:
-    """*found* as a prompt shows passages, or that *nothing* was found; before it, where it says so, what is
-    *missing*."""
+    """Return *found* in the form of a prompt's passages, or the text *nothing*; the note *missing*, if any, comes
+    first."""
     shown = retrieval_section(found, tokens, excerpt_bytes).pieces or (nothing,)
     return Evidence("\n\n".join((missing, *shown) if missing else shown), tuple(found))
 
@@ -47,8 +47,8 @@ class SearchDocuments(Arguments):
 def search_documents(
     documents: FindsPassages, tokens: Tokens, top_k: int, excerpt_bytes: int, max_tokens: int
 ) -> Tool[SearchDocuments]:
-    """Finds at most *top_k* passages of *excerpt_bytes* bytes each and *max_tokens* tokens together, as they stand in a
-    prompt."""
+    """Return the tool that finds at most *top_k* passages, of *excerpt_bytes* bytes each and *max_tokens* tokens
+    together."""
 
     async def run(call: Call, arguments: SearchDocuments) -> Evidence:
         check_query(arguments.query)
@@ -79,16 +79,16 @@ class ReadSection(Arguments):
 
 
 def read_section(contexts: ContextDocuments) -> Tool[ReadSection]:
-    """Reads one section of the document that is kept of the conversation in which it is called, whole."""
+    """Return the tool that reads a whole section of the context document of the conversation."""
 
     async def run(call: Call, arguments: ReadSection) -> str:
         document = await contexts.latest(call.key)
         if document is None:
             return "Nothing is kept of this conversation yet."
-        held = bodies(document.text)
-        if arguments.name in held:
-            return held[arguments.name]
-        filled = [name for name in SECTIONS if name in held]
+        sections = bodies(document.text)
+        if arguments.name in sections:
+            return sections[arguments.name]
+        filled = [name for name in SECTIONS if name in sections]
         others = f" These are not: {', '.join(filled)}." if filled else ""
         return f"The section {arguments.name} is empty.{others}"
 

@@ -1,7 +1,7 @@
-"""What the model may call here: plain typed functions with a name, a description and strict parameters.
+"""Tools: typed functions that the model may call, with a name, a description and strict parameters.
 
-A module that has something to offer makes a `Tool`; the wiring puts it into the `Toolbox`. Who may call what, when and
-how often is for `runtime.turns.tools`.
+Each package creates its own `Tool`s; `runtime.process.bootstrap` puts them into the `Toolbox`. `runtime.turns.tools`
+decides who may call what, and how often.
 """
 
 from __future__ import annotations
@@ -19,30 +19,29 @@ from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
 from grounding.prompt_input import Participant, Passage, RunContext, one_line
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""What every provider takes for a function's name."""
+"""Every provider accepts such a name for a function."""
 _SCOPE = re.compile(r"[a-z][a-z0-9-]*:[a-z]+")
 _MOST_MISTAKES = 5
 
 
 class Arguments(BaseModel):
-    """Base of a tool's parameters. The docstring of a field (``Field(description=…)``) is what the model reads."""
+    """The base of a tool's parameters. The model reads the description of each field (``Field(description=…)``)."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 class ToolRefused(AgentRuntimeError):
-    """A tool will not do what it was asked: nothing has changed. The text is for the model and says what to do."""
+    """The tool refuses the call and has changed nothing. The text tells the model what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who calls, and for whom. ``idempotency_key`` is the same for the same call however often its turn is taken up
-    again, and of no other call: ``<turn>/<messages>/<round>/<place>``, *messages* being how many the turn answers.
+    """The circumstances of one call.
 
-    ``role`` is that of the least allowed of ``authors``; ``user`` (``connector:user_id``) wrote the last message.
-    ``context`` is what the turn was given; ``has_read_untrusted`` says that in this turn the model has also read what a
-    tool brought that is `Tool.untrusted`. ``at`` is when it was called, in the workspace's time zone (UTC as long as
-    workspaces have none of their own).
+    ``idempotency_key`` (``<turn>/<messages>/<round>/<place>``, *messages* being the number of messages that the turn
+    answers) is unique for a call, and the same if the turn is repeated. ``role`` is the lowest role among ``authors``;
+    ``user`` (``connector:user_id``) wrote the last message. ``context`` is the turn's input. ``has_read_untrusted``
+    says that the model has read the result of an untrusted tool in this turn. ``at`` is the time of the call in UTC.
     """
 
     key: ConversationKey
@@ -63,7 +62,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A tool's answer that may be cited: ``passages`` count where their labels stand in the text."""
+    """A tool's result that may be cited: those of ``passages`` whose labels are in the text."""
 
     text: str
     passages: tuple[Passage, ...] = ()
@@ -77,15 +76,14 @@ Run = Callable[[Call, A], Awaitable[str | Evidence]]
 class Tool(Generic[A]):
     """One function that the model may call.
 
-    ``scopes`` are the permissions that it needs, at least one, as ``what:do`` (``documents:read``). ``run`` says its
-    answer, raises `ToolRefused` with what to do instead, and may raise anything else: then the model is told that it
-    failed.
+    ``scopes`` are the permissions that it needs, at least one, as ``what:do`` (``documents:read``). ``run`` returns the
+    result or raises `ToolRefused`; after any other error the model is told that the tool failed.
 
-    ``untrusted``: what it answers may be anybody's words. ``together``: other calls may run at the same time.
+    ``untrusted``: the result may contain anybody's words. ``together``: other calls may run at the same time.
     ``repeatable``: a second call with the same idempotency key changes nothing (it only reads, or its store knows the
-    key). A tool that is not is never begun twice: where its process ends in between, the model is told that nobody
-    knows what came of it. ``spare``: where the model's window has no room for all tools, those of the
-    highest number go first; those of 0 stay together.
+    key). Any other tool is never started twice: if the process ends during a call, the model is told that the outcome
+    is unknown. ``spare``: if the model's window has no room for all tools, those with the highest number are dropped
+    first; those with 0 stay together.
     """
 
     name: str
@@ -111,14 +109,14 @@ class Tool(Generic[A]):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """OpenAI's function description; the same bytes for the same tool."""
+        """The function in OpenAI's format; the same bytes for the same tool."""
         parameters = _plain(self.parameters.model_json_schema())
-        parameters.pop("description", None)  # our docstring, written for people
+        parameters.pop("description", None)  # the class's docstring, written for people
         function = {"name": self.name, "description": " ".join(self.description.split()), "parameters": parameters}
         return {"type": "function", "function": function}
 
     def read(self, arguments: str) -> A:
-        """*arguments*, the JSON text that the model wrote. Raises `ToolRefused`."""
+        """Parse *arguments*, JSON text from the model. Raises `ToolRefused`."""
         try:
             return self.parameters.model_validate_json(arguments.strip() or "{}")
         except ValidationError as error:
@@ -129,7 +127,7 @@ class Tool(Generic[A]):
 
 
 class Toolbox(Mapping[str, Tool[Any]]):
-    """All tools of a process by name, in the order of their names."""
+    """All tools of a process by name, in alphabetical order."""
 
     def __init__(self, *tools: Tool[Any]) -> None:
         self._tools = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
@@ -147,22 +145,22 @@ class Toolbox(Mapping[str, Tool[Any]]):
 
 
 def schema_text(schema: Mapping[str, Any]) -> str:
-    """The canonical text of a `Tool.schema`."""
+    """Return the canonical text of a `Tool.schema`."""
     return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
 def _plain(schema: Any) -> Any:
-    """A JSON schema in sorted order, without the titles that pydantic makes up of names."""
+    """Return a JSON schema in sorted order, without the titles that pydantic derives from names."""
     if isinstance(schema, dict):
-        titled = isinstance(schema.get("title"), str)  # a property may be called so, too
-        return {name: _plain(schema[name]) for name in sorted(schema) if not (titled and name == "title")}
+        has_title = isinstance(schema.get("title"), str)  # otherwise it is a property of that name
+        return {name: _plain(schema[name]) for name in sorted(schema) if not (has_title and name == "title")}
     return [_plain(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def _mistake(error: Any) -> str:
-    """What pydantic found, without the value: it may be anything, and the model knows it."""
+    """Return the mistake that pydantic found, without the value, which the model knows."""
     if error["type"] == "json_invalid":
         return "they are no JSON object"
-    where = one_line(".".join(str(part) for part in error["loc"]))[:80]
-    said = str(error["msg"])[:200]
-    return f"{where}: {said}" if where else said
+    path = one_line(".".join(str(part) for part in error["loc"]))[:80]
+    message = str(error["msg"])[:200]
+    return f"{path}: {message}" if path else message
