@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
@@ -42,9 +42,9 @@ from grounding.evaluation import (
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
 from grounding.pipeline import Deciding, Pipeline
-from grounding.prompt import Continuing, Freezing, assemble
+from grounding.prompt import Continuing, Freezing, build_prompt
 from grounding.prompt_input import Budgets, DegradedBlock, Passage, Query, RecalledTurn, RunContext, Tokens, load_tokens
-from grounding.retrieval import Deeper, Embedder, Fusion, PassageIndex, TurnFloor, Turns, Vocabulary
+from grounding.retrieval import Deeper, Embedder, Fusion, PassageIndex, Reranker, TurnFloor, Turns, Vocabulary
 from grounding.strategy import Choice, Cues, Strategy
 from grounding.transcript import Entry, EntryRole, Transcript
 from runtime.background import RememberTurns
@@ -52,9 +52,6 @@ from runtime.cli.progress import StatusLine, status_line
 from runtime.coordination import Job
 from runtime.llm import LiteLLMReranker, open_embedder
 from runtime.stores import RedisStore, open_redis
-
-if TYPE_CHECKING:
-    from grounding.retrieval import Reranker
 
 
 class NoLocalIndex(AgentRuntimeError):
@@ -103,7 +100,6 @@ async def _open_index(settings: Settings, embedder: Embedder, folder: Path) -> A
 
 # ---- Retrieval ----
 
-SHOW_EVERY_SECONDS = 0.2
 DIGITS = 6
 """Decimal places of the figures in a stored result."""
 
@@ -118,6 +114,10 @@ async def run_retrieval(settings: Settings, questions: QuestionSet, folder: Path
     tokens = await asyncio.to_thread(load_tokens)
     deep = _deep_embedder(settings)
     reranker: Reranker | None = None if settings.rerank_model is None else LiteLLMReranker(settings)
+
+    def show(phase: str, done: int, total: int) -> None:
+        status.show(f"{'indexing' if phase == 'documents' else 'asking'} {done:,}/{total:,} {phase} …")
+
     return await evaluate(
         questions,
         embedder,
@@ -125,7 +125,7 @@ async def run_retrieval(settings: Settings, questions: QuestionSet, folder: Path
         lambda: evaluation_index(settings, embedder, folder, deep.dimensions if deep else None),
         reranker=reranker,
         deep=deep,
-        progress=_ProgressDisplay(status).show,
+        progress=show,
     )
 
 
@@ -138,26 +138,6 @@ def _deep_embedder(settings: Settings) -> Deeper | None:
     from grounding.retrieval import MiniLMEmbedder
 
     return MiniLMEmbedder(only_english=True)
-
-
-class _ProgressDisplay:
-    """Shows how much of a phase is done, and how fast it goes."""
-
-    def __init__(self, status: StatusLine) -> None:
-        self._status = status
-        self._phase = ""
-        self._began = self._last = 0.0
-
-    def show(self, phase: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if phase != self._phase:
-            self._phase, self._began, self._last = phase, now, 0.0
-        if now - self._last < SHOW_EVERY_SECONDS:
-            return
-        self._last = now
-        verb = "indexing" if phase == "documents" else "asking"
-        rate = f", {done / (now - self._began):,.0f} a second" if now - self._began > 1 else ""
-        self._status.show(f"{verb} {done:,}/{total:,} {phase}{rate} …")
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +402,7 @@ class _MemoryTrial:
         began = time.perf_counter()
         grounds = await self._pipeline.ground(key, question.text, ASKING, self._budgets)
         took_ms = (time.perf_counter() - began) * 1000
-        prompt = assemble.prompt(self._context(key, question, grounds.recalled), self._tokens)
+        prompt = build_prompt(self._context(key, question, grounds.recalled), self._tokens)
         block = next(block for block in prompt.blocks if block.name == "records")
         return _RecallBlock(block.text, block.tokens, len({turn.turn_id for turn in grounds.recalled}), took_ms)
 

@@ -19,38 +19,52 @@ from runtime.cli.invocation import Invocation
 @click.option("--model", help="The model's name at the provider.")
 @click.option("--api-base", help="The address of the model server, e.g. http://127.0.0.1:8000/v1.")
 @click.option("--api-key-env", metavar="VARIABLE", help="Environment variable with the provider's key.")
-@click.option("--telegram-token-env", metavar="VARIABLE", help="Environment variable with the Telegram bot's token.")
-@click.option("--slack-token-env", metavar="VARIABLE", help="Environment variable with the Slack bot's token (xoxb-…).")
+@click.option(
+    "--telegram-token-env",
+    "telegram_bot_token",
+    metavar="VARIABLE",
+    help="Environment variable with the Telegram bot's token.",
+)
+@click.option(
+    "--slack-token-env",
+    "slack_bot_token",
+    metavar="VARIABLE",
+    help="Environment variable with the Slack bot's token (xoxb-…).",
+)
 @click.option(
     "--slack-app-token-env",
+    "slack_app_token",
     metavar="VARIABLE",
     help="Environment variable with Slack's app-level token (xapp-…), for Socket Mode.",
 )
 @click.option(
     "--slack-signing-secret-env",
+    "slack_signing_secret",
     metavar="VARIABLE",
     help="Environment variable with Slack's signing secret, for events over HTTP.",
 )
-@click.option("--discord-token-env", metavar="VARIABLE", help="Environment variable with the Discord bot's token.")
+@click.option(
+    "--discord-token-env",
+    "discord_bot_token",
+    metavar="VARIABLE",
+    help="Environment variable with the Discord bot's token.",
+)
 @click.option("--workspace", metavar="W", help="The workspace that people on the platforms talk to.")
 @click.option("--no-test", is_flag=True, help="Do not test the model.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the configuration to this file.")
 @click.pass_obj
 def command(
     invocation: Invocation,
+    /,
     yes: bool,
     provider: str | None,
     model: str | None,
     api_base: str | None,
     api_key_env: str | None,
-    telegram_token_env: str | None,
-    slack_token_env: str | None,
-    slack_app_token_env: str | None,
-    slack_signing_secret_env: str | None,
-    discord_token_env: str | None,
     workspace: str | None,
     no_test: bool,
     output: Path | None,
+    **token_envs: str | None,
 ) -> int:
     """Set up a model and platforms, step by step.
 
@@ -60,13 +74,6 @@ def command(
     """
     from runtime.cli.setup import SetupOptions, setup
 
-    variables = {
-        "telegram_bot_token": telegram_token_env,
-        "slack_bot_token": slack_token_env,
-        "slack_app_token": slack_app_token_env,
-        "slack_signing_secret": slack_signing_secret_env,
-        "discord_bot_token": discord_token_env,
-    }
-    token_envs = {name: variable for name, variable in variables.items() if variable is not None}
-    options = SetupOptions(yes, provider, model, api_base, api_key_env, token_envs, workspace, no_test, output)
+    variables = {setting: variable for setting, variable in token_envs.items() if variable is not None}
+    options = SetupOptions(yes, provider, model, api_base, api_key_env, variables, workspace, no_test, output)
     return setup(invocation, options)
