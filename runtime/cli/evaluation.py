@@ -280,7 +280,7 @@ _NO_FLOOR = TurnFloor(float("-inf"), float("-inf"))
 async def run_memory(
     settings: Settings, conversations: Sequence[Conversation], folder: Path, status: StatusLine
 ) -> list[Recalled]:
-    """Return what is recalled for each question, with an index and a store in *folder*.
+    """Recall turns for each question, with an index and a store in *folder*.
 
     Raises `NoLocalIndex`, `ChildFailed`, `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`.
     """

@@ -91,12 +91,12 @@ def _print_rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]], rig
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for header in headers:
-        shown.add_column(header, justify="right" if header in right else "left", overflow="fold")
+        grid.add_column(header, justify="right" if header in right else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(Text(cell) for cell in row))
-    Console().print(shown)
+        grid.add_row(*(Text(cell) for cell in row))
+    Console().print(grid)
 
 
 def count(number: int, noun: str) -> str:

@@ -118,8 +118,8 @@ def role(invocation: Invocation, user: str, role: str, workspace: str) -> None:
     """Give USER (connector:user_id, e.g. telegram:1234) a ROLE in a workspace. `none` removes the role."""
     removed = role == "none"
     answer = _change(invocation, action="role", user=user, role=None if removed else role, workspace=workspace)
-    said = f"{user} no longer has a role in workspace {workspace}." if removed else f"{user}: {role} in {workspace}"
-    emit(invocation, answer, said)
+    message = f"{user} no longer has a role in workspace {workspace}." if removed else f"{user}: {role} in {workspace}"
+    emit(invocation, answer, message)
 
 
 @command.command()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="gateway: connectors, delivery and HTTP. worker: answers. all: both in one process.",
 )
-# These are also global options. Who starts a server writes them after `serve`, too.
+# These are global options too, but people who start a server write them after `serve`.
 @click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file with settings.")
 @click.option("--log-format", type=click.Choice(["json", "console"]), help="Format of the printed events.")
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON on a terminal, too.")

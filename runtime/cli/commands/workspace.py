@@ -105,8 +105,8 @@ def _change_place(invocation: Invocation, workspace: str, place: str, change: di
         stored = await client.get(path)
         if change is None:
             return stored
-        kept = {name: value for name, value in stored.items() if name != "place"}
-        return await client.call("PUT", path, kept | change)
+        others = {name: value for name, value in stored.items() if name != "place"}
+        return await client.call("PUT", path, others | change)
 
     return run_with_client(invocation, apply)
 
