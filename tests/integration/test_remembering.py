@@ -36,8 +36,8 @@ async def test_turns_are_remembered_with_the_turn_before_and_recalled_by_it(redi
 
     await remember([Job("turn.remember", KEY, turn_id) for turn_id in ("t2", "t3")])
 
-    beside = await index.beside(KEY.scope, Kind.TURN, [], ["t1", "t2"])
-    assert {passage.source: passage.previous for passage in beside} == {"t2": "t1", "t3": "t2"}
+    neighbours = await index.neighbours(KEY.scope, Kind.TURN, [], ["t1", "t2"])
+    assert {passage.source: passage.previous for passage in neighbours} == {"t2": "t1", "t3": "t2"}
     found = await turns.recall(KEY.scope, "what was the parrot called?", 9)
     assert {one.turn_id: one.said_on for one in found} == {"t1": "2026-11-01", "t2": "2026-11-02"}
     await index.close()
