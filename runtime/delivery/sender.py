@@ -83,9 +83,7 @@ class Delivery:
             if not reply.message.silent or reply.states:
                 parts = await render_reply(connector, reply.message)
             rate_limiter = self._rate_limiters.of(connector)
-            sender = _ReplySender(
-                self._outbox, rate_limiter, self._ambiguous, connector, reply.message, dict(reply.states)
-            )
+            sender = _ReplySender(self._outbox, rate_limiter, self._ambiguous, connector, reply.message, reply.states)
             try:
                 await sender.send_all(parts)
                 _log.info("reply.delivered", parts=len(parts), kind=reply.message.kind)

@@ -41,7 +41,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[str]]:
 
     def losing(share: float) -> list[str]:
         lost: list[str] = []
-        take, chance = Hub._take, random.Random(7)
+        take, chance = Hub._receive, random.Random(7)
 
         def maybe(self: Hub, body: str) -> None:
             if chance.random() < share:
@@ -49,7 +49,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[str]]:
             else:
                 take(self, body)
 
-        monkeypatch.setattr(Hub, "_take", maybe)
+        monkeypatch.setattr(Hub, "_receive", maybe)
         return lost
 
     return losing
