@@ -32,6 +32,7 @@ MAX_BUTTONS = 25
 """The limit of an actions block (docs.slack.dev, "Actions block")."""
 
 MAX_PARTS = 5
+"""The default of the setting ``REPLY_MAX_PARTS``; no limit of Slack's."""
 MRKDWN = "mrkdwn"
 """The payload of a part whose text is mrkdwn, escaped and ready to send."""
 
@@ -174,6 +175,7 @@ def upload_name(part: OutboundPart) -> str:
 def stream_pieces(text: str) -> list[str]:
     """Cut *text*, Markdown, into pieces for Slack's own streaming that mention nobody.
 
+    They are only the preview: `to_parts` makes the final form. Previews are far shorter than one piece may be.
     A zero-width space breaks everything that could begin a mention, also at the end of *text*, since the next piece
     could complete it.
     """

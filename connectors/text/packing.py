@@ -38,9 +38,10 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
 def cut_reply(markdown: str, dialect: Dialect, limit: int, last_limit: int, max_parts: int) -> tuple[list[str], int]:
     """Render *markdown* as texts of at most *limit*, and choose the text that the sources follow.
 
-    Return the texts and the index of the chosen one, which has at most *last_limit*. It is the last text, or the first
-    if the reply is sent as its beginning and a file (more than *max_parts* texts). Texts without a visible character
-    are left out, because platforms reject them as empty: there may be no text at all.
+    Return the texts and the index of the chosen one: the last text, or the first if the reply is sent as its beginning
+    and a file (more than *max_parts* texts). If the chosen text is larger than *last_limit*, the whole reply is cut
+    again at *last_limit*. Texts without a visible character are left out, because platforms reject them as empty: there
+    may be no text at all.
     """
     form = parse(markdown)
 
@@ -88,8 +89,9 @@ def can_be_seen(text: str) -> bool:
 def parts(form: ParsedMarkdown, limit: int, dialect: Dialect) -> list[str]:
     """Render *form* in *dialect* as texts of at most *limit* units each.
 
-    A part ends between two blocks if it is then at least half full, else within a block (after a line, a sentence
-    or a word if possible), and never after a heading. A block too large to cut (a link with a huge URL, a list
+    A part ends between two blocks if it is then at least half full. Otherwise the next block is cut: a table between
+    rows, anything else after a paragraph, a line, a sentence or a word, if such an edge fills enough of the part. A
+    heading at the end of a part moves to the next one. A block too large to cut (a link with a huge URL, a list
     nested too deep for the limit) loses its formatting and keeps its text.
     Raises `ValueError` if *limit* is below `SMALLEST_LIMIT`.
     """

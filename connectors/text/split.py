@@ -12,7 +12,7 @@ _WORD = re.compile(r"\s+")
 
 _PUNCTUATION_AFTER_NAME = re.compile(r"^[\s,:;–—-]+")
 
-# Edges from best to worst, each with the share of the limit that a part must at least fill to end there.
+# Edges from best to worst, each with the share of the room (`furthest`) that a cut must exceed.
 _EDGES = ((_PARAGRAPH, 0.5), (_LINE, 0.5), (_SENTENCE, 0.5), (_WORD, 0.25))
 
 
