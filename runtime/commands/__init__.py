@@ -1,4 +1,4 @@
-"""Chat commands: what people tell the bot itself to do."""
+"""Chat commands: `build_commands` builds all, `spoken` finds one in a message, `CommandTurns` answers it."""
 
 from runtime.commands.registry import Commands, CommandTurns, Spoken, code, plain, spoken
 from runtime.commands.wiring import NAMES, build_commands

@@ -1,4 +1,4 @@
-"""``docs``: the documents of the workspace, seen and changed from a chat. An admin adds one by sending it."""
+"""``docs``: list and change the workspace's documents from a chat. An admin adds one by sending the file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from runtime.commands.registry import (
 
 _LATER = "The search index cannot be reached now. It will be updated by itself."
 LONGEST_STEM_BYTES = 200
-"""Of a name that a document gets from the file that was sent."""
+"""The most bytes of a name that a document gets from the file that was sent."""
 SHOWN = 10
-"""Documents that are listed."""
+"""The most documents in a list."""
 _USAGE = (
     "`/docs` lists the documents. To add one, send a file with the caption `/docs add` or `/docs add folder/name.md`. "
     "`/docs remove PATH` removes one."
@@ -42,16 +42,16 @@ _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f/\\:]+")
 _log = structlog.get_logger()
 
 
-class Syncs(Protocol):
-    """What brings the index in step; see `runtime.search.knowledge.Knowledge.index`."""
+class Indexes(Protocol):
+    """See `runtime.search.Knowledge`."""
 
     async def index(self, scope: Scope, paths: Collection[str] | None = None) -> Synced: ...
 
     async def skipped(self, scope: Scope) -> Sequence[Skipped]: ...
 
 
-def docs_command(shelf: Shelf, index: Syncs, files: Files, document_max_bytes: int) -> Command:
-    """The command ``docs``. *document_max_bytes* bounds the text of one document."""
+def docs_command(shelf: Shelf, index: Indexes, files: Files, document_max_bytes: int) -> Command:
+    """Build the command ``docs``. *document_max_bytes* bounds the text of one document."""
     return Command(
         "docs",
         "list, add, replace or remove documents",
@@ -64,8 +64,8 @@ def docs_command(shelf: Shelf, index: Syncs, files: Files, document_max_bytes: i
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What became of one file: where it was kept and what of it was left out, or why it was not."""
+class _Result:
+    """The result for one file: where it is stored and what of it was left out, or why it is not stored."""
 
     name: str
     path: str = ""
@@ -76,7 +76,7 @@ class _Kept:
 
 
 class _Docs:
-    def __init__(self, shelf: Shelf, index: Syncs, files: Files, document_max_bytes: int) -> None:
+    def __init__(self, shelf: Shelf, index: Indexes, files: Files, document_max_bytes: int) -> None:
         self._shelf = shelf
         self._index = index
         self._files = files
@@ -96,19 +96,19 @@ class _Docs:
                 raise CommandRefused(_USAGE)
 
     async def _listed(self, scope: Scope) -> str:
-        found = (await self._shelf.look_through(scope))[0]
+        files = (await self._shelf.look_through(scope))[0]
         try:
-            skipped = {one.path: one.why for one in await self._index.skipped(scope)}
-        except IndexUnavailable:  # what is there is known all the same
+            skipped = {file.path: file.why for file in await self._index.skipped(scope)}
+        except IndexUnavailable:  # the list comes from the disk
             skipped = {}
-        found = [one for one in found if one.path not in skipped]
+        files = [file for file in files if file.path not in skipped]
         unread = _unread(skipped)
-        if not found:
+        if not files:
             return f"There are no documents yet. {_USAGE}{unread}"
-        newest = sorted(found, key=lambda one: (-one.modified_ns, one.path))[:SHOWN]
-        lines = [f"{code(one.path)}, {in_words(one.size_bytes)}, {_day(one.modified_ns)}" for one in newest]
-        count = counted(len(found), "document")
-        return f"{count}{'; the newest' if len(found) > SHOWN else ''}:\n{items(lines)}{unread}"
+        newest = sorted(files, key=lambda file: (-file.modified_ns, file.path))[:SHOWN]
+        lines = [f"{code(file.path)}, {in_words(file.size_bytes)}, {_day(file.modified_ns)}" for file in newest]
+        count = counted(len(files), "document")
+        return f"{count}{'; the newest' if len(files) > SHOWN else ''}:\n{items(lines)}{unread}"
 
     async def _add(self, scope: Scope, invocation: Invocation, path: str, *, replace: bool) -> str:
         attachments = invocation.message.attachments
@@ -116,42 +116,42 @@ class _Docs:
             raise CommandRefused("Send the file with the command as its caption.")
         if path and len(attachments) > 1 and not path.endswith("/"):
             raise CommandRefused("Several files need a folder, such as `/docs add handbook/`.")
-        kept = [
-            await self._keep(scope, invocation.message.connector, attachment, path, replace)
+        results = [
+            await self._store(scope, invocation.message.connector, attachment, path, replace)
             for attachment in attachments
         ]
-        stored = [one.path for one in kept if one.path and not one.unchanged]
-        reply = items(map(_told, kept)) if len(kept) > 1 else _told(kept[0])
-        if stored:
-            done = await self._indexed(scope, stored)
+        changed = [result.path for result in results if result.path and not result.unchanged]
+        reply = items(map(_result_text, results)) if len(results) > 1 else _result_text(results[0])
+        if changed:
+            done = await self._indexed(scope, changed)
             reply += f"\n\nI can look it up now ({counted(done.chunks, 'chunk')})." if done else f"\n\n{_LATER}"
-        if not any(one.path for one in kept):
+        if not any(result.path for result in results):
             raise CommandRefused(reply)
         return reply
 
-    async def _keep(self, scope: Scope, connector: str, attachment: Attachment, wanted: str, replace: bool) -> _Kept:
+    async def _store(self, scope: Scope, connector: str, attachment: Attachment, wanted: str, replace: bool) -> _Result:
         name = attachment.name
         try:
             path = check_path(document_path(wanted, name))
             found = await self._files.text(connector, attachment, self._most)
             text = found.text + "\n"
-            there = await self._text_at(scope, path)
-            if there == text:
-                return _Kept(name, path, unchanged=True)
-            if there is not None and not replace:
-                return _Kept(
+            present = await self._text_at(scope, path)
+            if present == text:
+                return _Result(name, path, unchanged=True)
+            if present is not None and not replace:
+                return _Result(
                     name,
                     why_not=f"{code(path)} exists already; the caption {code('/docs replace')} replaces it",
                 )
             stored = await self._shelf.put(scope, path, text)
         except AttachmentUnavailable as error:
-            return _Kept(name, why_not=error.user_text.rstrip("."))
+            return _Result(name, why_not=error.user_text.rstrip("."))
         except DocumentRefused as error:
-            return _Kept(name, why_not=str(error))
+            return _Result(name, why_not=str(error))
         except OSError as error:
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
-            return _Kept(name, why_not="it could not be written to the disk")
-        return _Kept(name, path, stored.size_bytes, found.note)
+            return _Result(name, why_not="it could not be written to the disk")
+        return _Result(name, path, stored.size_bytes, found.note)
 
     async def _text_at(self, scope: Scope, path: str) -> str | None:
         try:
@@ -168,7 +168,7 @@ class _Docs:
         return f"{code(path)} is removed." if done else f"{code(path)} is removed. {_LATER}"
 
     async def _indexed(self, scope: Scope, paths: Collection[str]) -> Synced | None:
-        """Bring the index in step with *paths*; None where it cannot be. The files are as they are in any case."""
+        """Index *paths*; None if that fails. The files are stored in any case."""
         try:
             return await self._index.index(scope, paths)
         except (AgentRuntimeError, OSError) as error:
@@ -177,7 +177,7 @@ class _Docs:
 
 
 def _unread(skipped: Mapping[str, str]) -> str:
-    """What of the files is no document, and why: what was put there may be looked for in vain."""
+    """Return a list of the files that are no documents, and why, for those who look for them in vain."""
     if not skipped:
         return ""
     lines = [f"{code(path)}: {why}" for path, why in sorted(skipped.items())[:SHOWN]]
@@ -190,8 +190,8 @@ def _day(at_ns: int) -> str:
 
 
 def document_path(wanted: str, name: str) -> str:
-    """Where a file called *name* is kept if its sender asked for *wanted*: a path, a folder (ending in ``/``), or
-    nothing. What is no Markdown or text is kept as its text, in a file that ends in ``.md``."""
+    """Return the path of a document from a file *name*, if its sender asked for *wanted*: a path, a folder (ending in
+    ``/``), or nothing. A file that is no Markdown or text becomes its text, in a file that ends in ``.md``."""
     own = _NOT_IN_NAMES.sub("-", name).strip().lstrip(".") or "document"
     ending = PurePosixPath(own).suffix if PurePosixPath(own).suffix.lower() in SUFFIXES else ".md"
     stem = _ENDING.sub("", own).encode()[:LONGEST_STEM_BYTES].decode("utf-8", "ignore")
@@ -203,10 +203,10 @@ def document_path(wanted: str, name: str) -> str:
     return wanted if PurePosixPath(wanted).suffix.lower() in SUFFIXES else wanted + ".md"
 
 
-def _told(one: _Kept) -> str:
-    if one.why_not:
-        return f"{plain(one.name)} was not stored: {one.why_not}."
-    if one.unchanged:
-        return f"{code(one.path)} is already stored with the same text."
-    left_out = f" What was read: {one.left_out}." if one.left_out else ""
-    return f"{plain(one.name)} is stored as {code(one.path)}, {in_words(one.size_bytes)} of text.{left_out}"
+def _result_text(result: _Result) -> str:
+    if result.why_not:
+        return f"{plain(result.name)} was not stored: {result.why_not}."
+    if result.unchanged:
+        return f"{code(result.path)} is already stored with the same text."
+    left_out = f" What was read: {result.left_out}." if result.left_out else ""
+    return f"{plain(result.name)} is stored as {code(result.path)}, {in_words(result.size_bytes)} of text.{left_out}"

@@ -1,4 +1,4 @@
-"""``pair`` and ``role``: who may talk here, and as what. For the admins of the workspace."""
+"""``pair`` and ``role``: let people in and give them roles, for the workspace's admins."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NO_ROLE = "none"
 
 
 class People:
-    """Lets strangers in and gives roles, in the workspace in which it is said.
+    """Lets people in and gives roles, in the workspace of the conversation.
 
-    Who is admin by the settings lets people in to every workspace: where nothing routes them, direct messages have a
-    workspace each, in which a stranger is alone.
+    Admins by the settings let people in to every workspace: a direct message without a route has a workspace of its
+    own, in which a stranger is alone.
     """
 
     def __init__(self, access: Access) -> None:
@@ -45,19 +45,20 @@ class People:
 
     async def pair(self, invocation: Invocation) -> str:
         word, *rest = invocation.rest.split() or ["list"]
-        here, by = invocation.key.workspace_id, _speaker(invocation)
+        here, by = invocation.key.workspace_id, invocation.user
         name = invocation.message.author.name
         workspace_id = None if self._access.is_admin_everywhere(invocation.message) else here
         match word.lower(), rest:
             case "list", []:
-                waiting = [one for one in await self._access.pending() if workspace_id in (None, one.workspace_id)]
-                return items(_waits(one, here) for one in waiting) or NOBODY_WAITS
-            case "approve", [given]:
-                person = await self._access.approve(given, workspace_id, by=by, by_name=name)
+                requests = await self._access.pending()
+                shown = [request for request in requests if workspace_id in (None, request.workspace_id)]
+                return items(_request_line(request, here) for request in shown) or NOBODY_WAITS
+            case "approve", [pairing_code]:
+                person = await self._access.approve(pairing_code, workspace_id, by=by, by_name=name)
                 who = f"{plain(person.name) or 'They'} ({code(person.user)})"
                 return f"{who} may now talk to me, as a {person.role}. I have told them, and I answer what they asked."
-            case "deny", [given]:
-                denied = await self._access.deny(given, workspace_id, by=by, by_name=name)
+            case "deny", [pairing_code]:
+                denied = await self._access.deny(pairing_code, workspace_id, by=by, by_name=name)
                 return f"{plain(denied.name) or 'The person'} ({code(denied.user)}) is not let in."
             case _:
                 raise CommandRefused(_PAIR)
@@ -70,7 +71,7 @@ class People:
         user = await self._user(" ".join(words[:-1]), invocation)
         wanted = None if words[-1].lower() == _NO_ROLE else Role(words[-1].lower())
         try:
-            await self._access.set_role(user, wanted, invocation.key.workspace_id, by=_speaker(invocation))
+            await self._access.set_role(user, wanted, invocation.key.workspace_id, by=invocation.user)
         except ValueError as error:
             raise CommandRefused(f"{error}.") from None
         has = await self._access.role_of(user, invocation.key.workspace_id)
@@ -78,16 +79,18 @@ class People:
         return said if has is wanted else f"{said} This role comes from the settings; change it there."
 
     async def _user(self, given: str, invocation: Invocation) -> str:
-        """Who is meant by *given*: an id, or the name of one person with a role here, of this platform before others.
-        The name is the one under which an admin has let them in. Raises `CommandRefused`: any other name is no id, and
-        a role that is given to one would be nobody's."""
+        """Return the id of a person by *given*: an id, or the name of one person with a role here, of this platform
+        before others.
+
+        It is the name under which an admin let them in. Raises `CommandRefused` for any other name: a role for a name
+        that is no id would be nobody's."""
         if ":" in given and " " not in given:
             return given
         platform, name = invocation.message.connector, given.removeprefix("@").casefold()
         named = {
-            one.user
-            for one in await self._access.people(invocation.key.workspace_id)
-            if one.name and one.name.casefold() == name
+            person.user
+            for person in await self._access.people(invocation.key.workspace_id)
+            if person.name and person.name.casefold() == name
         }
         here = {user for user in named if user.startswith(f"{platform}:")}
         if len(found := here or named) > 1:
@@ -95,7 +98,7 @@ class People:
                 f"Several people are called {plain(given)}: {', '.join(map(code, sorted(found)))}. Give the id."
             )
         as_id = f"{platform}:{given.removeprefix('@')}"
-        # People choose their names: one who is called like somebody's id is not to get what is meant for that one.
+        # People choose their names: somebody whose name is another person's id must not get that person's role.
         if found and as_id not in found and " " not in given and _has_digits(given):
             raise CommandRefused(
                 f"Do you mean {code(as_id)}, or {code(found.pop())}, who is called {plain(given)}? Give the id."
@@ -103,7 +106,7 @@ class People:
         if found:
             return found.pop()
         is_name = given.startswith("@") and not name.isdecimal()
-        if _has_digits(invocation.message.author.id) and not _has_digits(given):  # as the speaker's, so all ids there
+        if _has_digits(invocation.message.author.id) and not _has_digits(given):  # ids there have digits
             is_name = True
         if is_name or " " in given:
             raise CommandRefused(
@@ -116,11 +119,8 @@ def _has_digits(given: str) -> bool:
     return any(map(str.isdigit, given))
 
 
-def _speaker(invocation: Invocation) -> str:
-    return invocation.message.author.user(invocation.message.connector)
-
-
-def _waits(one: Request, here: str) -> str:
-    where = "" if one.workspace_id == here else f" to {code(one.workspace_id)}"
-    places = "".join(f", in {code(place)}" for place in one.asked_in if place)
-    return f"{plain(one.name) or 'somebody'} ({code(one.user)}){where}{places}: {code('/pair approve ' + one.code)}"
+def _request_line(request: Request, here: str) -> str:
+    where = "" if request.workspace_id == here else f" to {code(request.workspace_id)}"
+    places = "".join(f", in {code(place)}" for place in request.asked_in if place)
+    name, approve = plain(request.name) or "somebody", code(f"/pair approve {request.code}")
+    return f"{name} ({code(request.user)}){where}{places}: {approve}"

@@ -1,4 +1,4 @@
-"""``prompt``: how the model must behave in this workspace, with versions and the way back. For its admins."""
+"""``prompt``: a workspace's directives, their versions, and rolling back, for its admins."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from connectors.message import Role, Scope
 from promptpolicy.directives import NoSuchVersion, Origin, Version
 from promptpolicy.policy import EVERYWHERE, InvalidDirective, Kind, Level, Place, PolicyTooLarge, Slot
 from promptpolicy.publishing import Publisher, VersionMoved
-from runtime.commands.registry import Command, CommandRefused, Invocation, code, fenced, items, plain, refused
+from runtime.commands.registry import (
+    Command,
+    CommandRefused,
+    Invocation,
+    code,
+    fenced,
+    items,
+    plain,
+    refused,
+    whole_number,
+)
 
 SHOWN_VERSIONS = 10
 SHOWN_CHARACTERS = 80
-"""Of a directive's first line, in the list."""
+"""How much of a directive's first line the list shows."""
 DETAILS = """\
 - `/prompt` lists all directives; `/prompt show soul` (or `system`, `skill NAME`, `cues`, `frames`) shows one
 - `/prompt set soul TEXT` sets one; TEXT may have several lines
@@ -26,12 +36,12 @@ _ORIGIN: Origin = "command"
 _HINT = f"Write it like this:\n\n{DETAILS}"
 _WORD = re.compile(r"(\S+)\s*")
 _ERRORS = (InvalidDirective, PolicyTooLarge, NoSuchVersion, VersionMoved)
-"""Those whose own words tell an admin what to do about them."""
+"""The errors whose text tells an admin what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is asked for, of which slot, and what was said after that."""
+class _Request:
+    """The action, the slot that it is for, and the text after them."""
 
     action: str
     slot: Slot
@@ -39,7 +49,7 @@ class _Asked:
 
 
 class Prompts:
-    """Directives by chat. *publisher* checks and keeps them."""
+    """Shows and changes directives. *publisher* checks and stores them."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -58,79 +68,79 @@ class Prompts:
 
     async def prompt(self, invocation: Invocation) -> str:
         try:
-            asked = _parse(invocation)
-            match asked.action:
+            request = _parse(invocation)
+            match request.action:
                 case "list":
                     return await self._list(invocation.scope)
                 case "show":
-                    return await self._show(asked)
+                    return await self._show(request)
                 case "set":
-                    return await self._set(asked, invocation.signature)
+                    return await self._set(request, invocation.signature)
                 case "history":
-                    return await self._history(asked)
+                    return await self._history(request)
                 case "diff":
-                    return await self._diff(asked)
+                    return await self._diff(request)
                 case "rollback":
-                    return await self._rollback(asked, invocation.signature)
+                    return await self._rollback(request, invocation.signature)
                 case _:
-                    return await self._clear(asked, invocation.signature)
+                    return await self._clear(request, invocation.signature)
         except _ERRORS as error:
             raise refused(error) from error
 
     async def _list(self, scope: Scope) -> str:
-        holding = await self._publisher.holding(scope)
-        lines = [_holds(version) for version in holding]
+        versions = await self._publisher.holding(scope)
+        lines = [_line(version) for version in versions]
         homes = (EVERYWHERE, Place(Scope(scope.workspace_id)))
         notes = [note for home in homes for note in await self._publisher.refused(home)]
         lines += [f"Not published: {code(one.path)}: {plain(one.why)}. To do: {plain(one.advice)}." for one in notes]
-        if not holding:
+        if not versions:
             lines.insert(0, f"No directive is set. {code('/prompt set system TEXT')} sets one.")
         return f"{items(lines)}\n\n{code('/prompt show KIND')} shows the text of one."
 
-    async def _show(self, asked: _Asked) -> str:
-        latest = await self._publisher.directives.latest(asked.slot)
+    async def _show(self, request: _Request) -> str:
+        latest = await self._publisher.directives.latest(request.slot)
         if latest is None or latest.text is None:
-            how = code(f"/prompt set {_words(asked.slot)} TEXT")
-            return f"There is no {plain(asked.slot.label)}. {how} sets one."
+            how = code(f"/prompt set {_words(request.slot)} TEXT")
+            return f"There is no {plain(request.slot.label)}. {how} sets one."
         return f"{_headed(latest)}\n\n{fenced(latest.text)}"
 
-    async def _set(self, asked: _Asked, author: str) -> str:
-        _check_place(asked.slot)
-        if not asked.rest:
-            raise CommandRefused(f"The text is missing: {code('/prompt set ' + _words(asked.slot) + ' TEXT')}.")
-        version = await self._publisher.publish(asked.slot, asked.rest, author=author, origin=_ORIGIN)
+    async def _set(self, request: _Request, author: str) -> str:
+        _check_place(request.slot)
+        if not request.rest:
+            raise CommandRefused(f"The text is missing: {code('/prompt set ' + _words(request.slot) + ' TEXT')}.")
+        version = await self._publisher.publish(request.slot, request.rest, author=author, origin=_ORIGIN)
         return f"{_headed(version)} It holds from the next message on."
 
-    async def _history(self, asked: _Asked) -> str:
-        versions = await self._publisher.directives.history(asked.slot, SHOWN_VERSIONS)
+    async def _history(self, request: _Request) -> str:
+        versions = await self._publisher.directives.history(request.slot, SHOWN_VERSIONS)
         if not versions:
-            return f"There has never been a {plain(asked.slot.label)}."
-        return f"{plain(asked.slot.label)}, the newest first:\n\n{items(map(_row, versions))}"
+            return f"There has never been a {plain(request.slot.label)}."
+        return f"{plain(request.slot.label)}, the newest first:\n\n{items(map(_row, versions))}"
 
-    async def _diff(self, asked: _Asked) -> str:
-        numbers = asked.rest.split()
+    async def _diff(self, request: _Request) -> str:
+        numbers = request.rest.split()
         if len(numbers) != 2:
             raise CommandRefused(
-                f"Give two versions, for example {code('/prompt diff ' + _words(asked.slot) + ' 1 2')}."
+                f"Give two versions, for example {code('/prompt diff ' + _words(request.slot) + ' 1 2')}."
             )
-        changed = await self._publisher.diff(asked.slot, _number(numbers[0]), _number(numbers[1]))
+        changed = await self._publisher.diff(request.slot, _number(numbers[0]), _number(numbers[1]))
         return fenced(changed, "diff") if changed else "There is no difference."
 
-    async def _rollback(self, asked: _Asked, author: str) -> str:
-        _check_place(asked.slot)
-        version = await self._publisher.rollback(asked.slot, _number(asked.rest), author=author, origin=_ORIGIN)
-        return f"{_headed(version)} It has the text of version {version.restores or _number(asked.rest)}."
+    async def _rollback(self, request: _Request, author: str) -> str:
+        _check_place(request.slot)
+        version = await self._publisher.rollback(request.slot, _number(request.rest), author=author, origin=_ORIGIN)
+        return f"{_headed(version)} It has the text of version {version.restores or _number(request.rest)}."
 
-    async def _clear(self, asked: _Asked, author: str) -> str:
-        _check_place(asked.slot)
-        if await self._publisher.clear(asked.slot, author=author, origin=_ORIGIN) is None:
-            return f"There has never been a {plain(asked.slot.label)}."
-        shows = code(f"/prompt history {_words(asked.slot)}")
-        return f"The {plain(asked.slot.label)} is removed. {shows} shows its versions."
+    async def _clear(self, request: _Request, author: str) -> str:
+        _check_place(request.slot)
+        if await self._publisher.clear(request.slot, author=author, origin=_ORIGIN) is None:
+            return f"There has never been a {plain(request.slot.label)}."
+        shows = code(f"/prompt history {_words(request.slot)}")
+        return f"The {plain(request.slot.label)} is removed. {shows} shows its versions."
 
 
-def _parse(invocation: Invocation) -> _Asked:
-    """Raises `CommandRefused` and `promptpolicy.policy.InvalidDirective`."""
+def _parse(invocation: Invocation) -> _Request:
+    """Parse the command. Raises `CommandRefused` and `promptpolicy.policy.InvalidDirective`."""
     action, rest = _next(invocation.rest)
     action = action.lower() or "list"
     if action == "show" and not rest:
@@ -154,19 +164,20 @@ def _parse(invocation: Invocation) -> _Asked:
             raise CommandRefused(f"Give the name of the skill, for example {code(f'/prompt {action} skill refunds')}.")
     if rest and action in ("list", "show", "history", "clear"):
         raise CommandRefused(_HINT)
-    return _Asked(action, Slot.named(level, kind or Kind.SYSTEM.value, name, invocation.scope), rest)
+    return _Request(action, Slot.named(level, kind or Kind.SYSTEM.value, name, invocation.scope), rest)
 
 
 def _next(text: str) -> tuple[str, str]:
-    """The first word of *text*, and what follows it with its lines as they are."""
+    """Return the first word of *text*, and the text after it with its line breaks."""
     found = _WORD.match(text)
     return (found[1], text[found.end() :]) if found else ("", "")
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+    number = whole_number(text)
+    if number is None:
         raise CommandRefused(f"A version is a whole number; {code('/prompt history')} lists them.")
-    return int(text)
+    return number
 
 
 def _check_place(slot: Slot) -> None:
@@ -183,7 +194,7 @@ def _headed(version: Version) -> str:
     return f"{plain(version.slot.label)} is at version {version.version}, by {code(version.author)}."
 
 
-def _holds(version: Version) -> str:
+def _line(version: Version) -> str:
     beginning = (version.text or "").partition("\n")[0]
     shown = beginning if len(beginning) <= SHOWN_CHARACTERS else f"{beginning[:SHOWN_CHARACTERS]}…"
     return f"{plain(version.slot.label)}: version {version.version}, by {code(version.author)}: {plain(shown)}"

@@ -1,4 +1,7 @@
-"""The commands that there are, and the door through which they are given."""
+"""Chat commands: what one is, how a message gives one, how it is run, and the Markdown of its reply.
+
+A new command: a `Command` from its module, and its line in `runtime.commands.wiring`.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,20 @@ from grounding.prompt_input import RunContext, audience_of
 from runtime.delivery import Outbox
 from runtime.turns import Batch, Envelope
 
-# ---- command ----
-#
-# What a chat command is, and what it is given. Adding one: a `Command` and its line in `registry.py`.
+_CLOSE = 0.6
+"""How similar a misspelt word is to the command that is suggested: the default of `difflib`."""
+_MAX_SUGGESTIONS = 3
+_TOO_LONG = "That took too long. Please try again."
+# Only at the very beginning, and only a whole word: "/etc/hosts is empty" is no command, nor is "1/2 cup".
+_IN_TEXT = re.compile(r"([/!])([A-Za-z][A-Za-z0-9_-]{0,31})(?=\s|\Z)")
+_AS_COMMAND = re.compile(r"\s*/?([^\s/]+)(?=\s|\Z)")
+_COMMAND = re.compile(r"(?<=`)/([a-z]+)(?=[ `])")
+_BACKTICKS = re.compile(r"`+")
+_log = structlog.get_logger()
 
 
 class CommandRefused(AgentRuntimeError):
-    """A command was misused or is not allowed; the text is for the person and says what to do instead."""
+    """The command is misspelt or not allowed. The text tells the person what to do instead."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -41,7 +51,7 @@ class CommandRefused(AgentRuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A command as it was given: where, by whom, as what, and what followed its word (stripped)."""
+    """One use of a command: the place, the message, the author's role, and the text after the command's word."""
 
     key: ConversationKey
     message: InboundMessage
@@ -50,22 +60,22 @@ class Invocation:
 
     @property
     def scope(self) -> Scope:
-        """The conversation's workspace, seen from the conversation."""
+        """The scope of the conversation."""
         return self.key.scope
 
     @property
     def seen(self) -> Scope:
-        """What is kept, as it may be seen where the command was given."""
+        """The scope with the audience of the place: what may be shown there."""
         return Scope(self.key.workspace_id, self.key.context_id, self.message.audience)
 
     @property
     def user(self) -> str:
-        """``connector:user_id`` of who gave it."""
+        """``connector:user_id`` of the author."""
         return self.message.author.user(self.message.connector)
 
     @property
     def signature(self) -> str:
-        """How versions and events name who gave it: by name where there is no person's id, as at the terminal."""
+        """How versions and events name the author: by name if there is no person's id, as at the terminal."""
         author = self.message.author
         if author.id.startswith(CALLER_PREFIX):
             return author.name or author.id.removeprefix(CALLER_PREFIX)
@@ -73,14 +83,14 @@ class Invocation:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for the same command delivered again, and of no other: platforms number messages anew in each
-        place."""
+        """The same for the same command delivered again. It names the place, because platforms number the messages of
+        each place from the start."""
         return f"command:{self.key.context_id}:{self.message.message_id}"
 
 
 def may_ask_of(invocation: Invocation, turn: RunContext) -> bool:
-    """Whether who gave a command may hear of a turn: one of the same conversation, or, for admins, one whose answer may
-    be seen where they ask."""
+    """Return whether the author may see facts of *turn*: anybody of its conversation may, and admins in any place whose
+    readers may see the answer."""
     if turn.context_id == invocation.key.context_id:
         return True
     return invocation.role is Role.ADMIN and may_see(audience_of(turn), invocation.message.audience)
@@ -88,11 +98,11 @@ def may_ask_of(invocation: Invocation, turn: RunContext) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command. ``run`` gives the reply as Markdown; it raises `CommandRefused`, `StoreUnavailable` and other
-    `AgentRuntimeError`, whose ``user_text`` is then the reply.
+    """One command. ``run`` returns the reply as Markdown, or raises an `AgentRuntimeError`, whose ``user_text`` is then
+    the reply.
 
-    ``role`` is the least that its giver must be. A repeated delivery may run a command twice: running it again
-    must do no harm.
+    ``role`` is the least role of its author. A message that is delivered twice runs the command twice: that must do no
+    harm.
     """
 
     name: str
@@ -105,26 +115,16 @@ class Command:
 
     @property
     def hint(self) -> CommandHint:
-        """How platforms show it."""
+        """The command as platforms list it."""
         return CommandHint(self.name, self.summary, self.arguments)
-
-
-# ---- spoken ----
-#
-# Whether a message is a command. Pure.
-
-
-# Only at the very beginning, and only a whole word: "/etc/hosts is empty" is no command, nor is "1/2 cup".
-_IN_TEXT = re.compile(r"([/!])([A-Za-z][A-Za-z0-9_-]{0,31})(?=\s|\Z)")
-_GIVEN = re.compile(r"\s*/?([^\s/]+)(?=\s|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """The word of a command, in lower case and without its mark, and what followed it, stripped.
+    """The word of a command, in lower case and without its mark, and the stripped text after it.
 
-    ``sure`` says that it was given by the platform's own means, so that it cannot be meant as a message.
-    ``mark`` is ``/`` or ``!``; ``/`` where it is sure.
+    ``sure`` is True if it came through the platform's own commands, so that it cannot be an ordinary message. ``mark``
+    is ``/`` or ``!``; ``/`` if it is sure.
     """
 
     word: str
@@ -134,97 +134,22 @@ class Spoken:
 
 
 def spoken(message: InboundMessage) -> Spoken | None:
-    """The command that *message* gives, known or not; None for everything else.
+    """Return the command in *message*, known or not; None if there is none.
 
-    A `InboundKind.COMMAND` is one for sure, unless its word is a path. The text of a `InboundKind.MESSAGE` is one where
-    it begins with ``/word`` or ``!word``, with nothing before it and white space or nothing after it.
+    An `InboundKind.COMMAND` is one, unless its word is a path. An `InboundKind.MESSAGE` is one if its text begins with
+    ``/word`` or ``!word`` and white space or nothing follows.
     """
     if message.kind is InboundKind.COMMAND:
-        given = _GIVEN.match(message.text)
-        return given and Spoken(given[1].lower(), message.text[given.end() :].strip(), sure=True)
+        found = _AS_COMMAND.match(message.text)
+        return found and Spoken(found[1].lower(), message.text[found.end() :].strip(), sure=True)
     if message.kind is not InboundKind.MESSAGE:
         return None
     found = _IN_TEXT.match(message.text)
     return found and Spoken(found[2].lower(), message.text[found.end() :].strip(), sure=False, mark=found[1])
 
 
-# ---- wording ----
-#
-# What replies of commands are made of: spans, fences, items. Pure.
-
-
-_COMMAND = re.compile(r"(?<=`)/([a-z]+)(?=[ `])")
-_BACKTICKS = re.compile(r"`+")
-
-
-def code(text: str) -> str:
-    """*text* as a code span on one line, whatever it holds."""
-    flat = " ".join(text.split())
-    fence = "`" * (_longest_run(flat) + 1)
-    space = " " if flat.startswith("`") or flat.endswith("`") else ""
-    return f"{fence}{space}{flat}{space}{fence}"
-
-
-def marked(text: str, mark: str, words: Collection[str]) -> str:
-    """*text* with the commands (*words*) in its code spans, written with ``/``, as people write them: with *mark*."""
-    if mark == "/":
-        return text
-    return _COMMAND.sub(lambda found: mark + found[1] if found[1] in words else found[0], text)
-
-
-def fenced(text: str, language: str = "") -> str:
-    """*text* as a code block that no line of it can close."""
-    fence = "`" * max(3, _longest_run(text) + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
-def plain(text: str) -> str:
-    """*text* on one line, in which no character means anything to Markdown."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~!@&])", r"\\\1", " ".join(text.split()))
-
-
-def items(lines: Iterable[str]) -> str:
-    """A list, one item for each of *lines*."""
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def refused(error: AgentRuntimeError) -> CommandRefused:
-    """*error* with its own words as what the person is told: for admins, who can do something about it."""
-    return CommandRefused(str(error) or error.user_text)
-
-
-def not_for(role: Role, command: Command) -> str:
-    """What somebody with *role* is told who may not use *command*."""
-    whom = {Role.ADMIN: "admins", Role.MEMBER: "members", Role.VIEWER: "everybody"}[command.role]
-    return f"Only {whom} can use {code('/' + command.name)}. Your role here is {role.value}."
-
-
-def thousands(number: int) -> str:
-    """``12,345``."""
-    return f"{number:,}"
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """``1 reply``, ``2,000 replies``: *plural* where it is more than an ``s``."""
-    return f"{thousands(number)} {noun if number == 1 else plural or noun + 's'}"
-
-
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in _BACKTICKS.findall(text)), default=0)
-
-
-# ---- registry ----
-
-
-_CLOSE = 0.6
-"""How alike a misspelt word is to a command that is suggested: `difflib`'s ratio, its own default."""
-_MAX_SUGGESTIONS = 3
-_TOO_LONG = "That took too long. Please try again."
-_log = structlog.get_logger()
-
-
 class Commands:
-    """All *commands*. One that takes longer than *timeout_seconds* is given up, and the person told."""
+    """Runs *commands*. One that takes longer than *timeout_seconds* is cancelled, and the reply says so."""
 
     def __init__(self, commands: Sequence[Command], timeout_seconds: float) -> None:
         self._commands = {command.name: command for command in commands}
@@ -232,32 +157,32 @@ class Commands:
 
     @property
     def all(self) -> tuple[Command, ...]:
-        """The commands, in the order in which they are shown."""
+        """The commands in the order of `/help`."""
         return tuple(self._commands.values())
 
     def hints(self) -> tuple[CommandHint, ...]:
-        """What platforms show of them."""
+        """Return the commands as platforms list them."""
         return tuple(command.hint for command in self.all)
 
     def knows(self, word: str) -> bool:
-        """Whether *word* (lower case, without its mark) is a command."""
+        """Return whether *word* (lower case, without its mark) is a command."""
         return word in self._commands
 
     def claims(self, spoken: Spoken, role: Role) -> bool:
-        """Whether `answer` has a reply: a known command, or one that is worth a hint."""
+        """Return whether `answer` has a reply: for a known command, or one that is worth a hint."""
         return spoken.word in self._commands or self._hint(spoken, role) is not None
 
     async def answer(self, spoken: Spoken, key: ConversationKey, message: InboundMessage, role: Role) -> str | None:
-        """The reply (Markdown) to the command that *message* gave, whose author has *role* in *key*'s workspace.
+        """Run the command of *message*, whose author has *role* in *key*'s workspace, and return the reply (Markdown).
 
-        None where the message is to be taken as an ordinary one: an unknown ``!word`` that is no misspelt command.
-        Raises nothing of the command's own: what went wrong is the reply.
+        None if it is an ordinary message: an unknown ``!word`` that is no misspelt command. An error of the command
+        becomes the reply.
         """
         reply = await self._answer(spoken, key, message, role)
         return reply and self.as_written(reply, message.command_mark)
 
     def as_written(self, text: str, mark: str) -> str:
-        """*text*, which may name commands, for those who read it where people write *mark* before a command's word."""
+        """Return *text* with *mark* before the commands that it names, as people write them in the place."""
         return marked(text, mark, self._commands)
 
     async def _answer(self, spoken: Spoken, key: ConversationKey, message: InboundMessage, role: Role) -> str | None:
@@ -295,35 +220,29 @@ class Commands:
         return f"There is no command {code(spoken.mark + spoken.word)}.{meant} {code('/help')} lists my commands."
 
 
-# ---- runner ----
-#
-# Runs the commands that wait in their lane of the mailbox, and has their replies delivered.
-
-
 class CommandTurns:
-    """Answers batches of commands, as `runtime.turns.turn.Turns` does those of messages."""
+    """Answers batches of commands from the mailbox, as `runtime.turns.Turns` answers those of messages."""
 
     def __init__(self, commands: Commands, outbox: Outbox) -> None:
         self._commands = commands
         self._outbox = outbox
 
     async def answer(self, batch: Batch) -> None:
-        """Run each command of *batch* and say what came of it. Raises `connectors.message.StoreUnavailable`
-        and `connectors.message.Superseded`."""
+        """Run each command of *batch* and store its reply. Raises `connectors.message.StoreUnavailable` and
+        `connectors.message.Superseded`."""
         for envelope in batch.envelopes:
             message = envelope.message
-            said = spoken(message)
-            text = said and await self._commands.answer(said, batch.key, message, envelope.role)
-            # None: it was stored by a runtime that knew the command.
-            await self._say(batch, envelope, text or AgentRuntimeError.user_text)
+            command = spoken(message)
+            text = command and await self._commands.answer(command, batch.key, message, envelope.role)
+            # None if a newer release, which knew the command, stored the message.
+            await self._reply(batch, envelope, text or AgentRuntimeError.user_text)
 
     async def apologise(self, batch: Batch) -> None:
-        """Say that something went wrong. Raises `connectors.message.StoreUnavailable`
-        and `connectors.message.Superseded`."""
+        """Reply that something went wrong. Raises as `answer`."""
         for envelope in batch.envelopes:
-            await self._say(batch, envelope, AgentRuntimeError.user_text)
+            await self._reply(batch, envelope, AgentRuntimeError.user_text)
 
-    async def _say(self, batch: Batch, envelope: Envelope, text: str) -> None:
+    async def _reply(self, batch: Batch, envelope: Envelope, text: str) -> None:
         message = envelope.message
         reply = OutboundMessage(
             key=batch.key,
@@ -334,3 +253,64 @@ class CommandTurns:
             reply_to=None if message.direct else message.message_id,
         )
         await self._outbox.put(reply, [envelope.address], batch.fence)
+
+
+def code(text: str) -> str:
+    """Return *text* as a code span on one line."""
+    flat = " ".join(text.split())
+    fence = "`" * (_longest_run(flat) + 1)
+    space = " " if flat.startswith("`") or flat.endswith("`") else ""
+    return f"{fence}{space}{flat}{space}{fence}"
+
+
+def marked(text: str, mark: str, words: Collection[str]) -> str:
+    """Return *text* with *mark* instead of ``/`` before the commands (*words*) in its code spans."""
+    if mark == "/":
+        return text
+    return _COMMAND.sub(lambda found: mark + found[1] if found[1] in words else found[0], text)
+
+
+def fenced(text: str, language: str = "") -> str:
+    """Return *text* as a code block that no line of it can close."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def plain(text: str) -> str:
+    """Return *text* on one line with Markdown's special characters escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~!@&])", r"\\\1", " ".join(text.split()))
+
+
+def items(lines: Iterable[str]) -> str:
+    """Return a list with one item for each of *lines*."""
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def refused(error: AgentRuntimeError) -> CommandRefused:
+    """Return *error* as a reply with its full text, for admins, who can act on it."""
+    return CommandRefused(str(error) or error.user_text)
+
+
+def not_for(role: Role, command: Command) -> str:
+    """Return the reply to a person whose *role* may not use *command*."""
+    whom = {Role.ADMIN: "admins", Role.MEMBER: "members", Role.VIEWER: "everybody"}[command.role]
+    return f"Only {whom} can use {code('/' + command.name)}. Your role here is {role.value}."
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number from 0 to 999,999,999 in *text*, or None."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+
+
+def thousands(number: int) -> str:
+    """Return *number* as ``12,345``."""
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return ``1 reply`` or ``2,000 replies``; *plural* is needed if it is not the noun with an ``s``."""
+    return f"{thousands(number)} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in _BACKTICKS.findall(text)), default=0)

@@ -1,4 +1,4 @@
-"""``new`` and ``stop``: a fresh start, and an end."""
+"""``help`` and ``start``, ``new`` and ``stop``, and ``status``."""
 
 from __future__ import annotations
 
@@ -31,10 +31,64 @@ FRESH = (
 )
 STOPPED = "Stopped."
 NOTHING_TO_STOP = "I am not writing anything here."
+GREETING = (
+    "Hello! Ask me anything: I answer from this conversation and from the documents of this workspace. "
+    "In a group, mention me or reply to me."
+)
+_ASK_SECONDS = 5.0
+"""How long `status` waits for one answer; without one the reply says so."""
+
+
+class Help:
+    """Lists the commands that a person's role allows, in the order of *commands*, which may still be filled."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        self._commands = commands
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "help",
+                "list my commands",
+                self.help,
+                "[command]",
+                details="`/help model` explains the command `model`.",
+            ),
+            Command("start", "show a greeting and my commands", self.start),
+        ]
+
+    async def help(self, invocation: Invocation) -> str:
+        word = invocation.rest.split(maxsplit=1)[0].lstrip("/!").lower() if invocation.rest else ""
+        return self._one(word, invocation.role) if word else self._all(invocation)
+
+    async def start(self, invocation: Invocation) -> str:
+        return f"{GREETING}\n\n{self._all(invocation)}"
+
+    def _all(self, invocation: Invocation) -> str:
+        shown = [f"{code(_usage(command))} {command.summary}" for command in self._allowed(invocation.role)]
+        both = f" {code('!')} works like {code('/')}." if invocation.message.command_mark == "/" else ""
+        return f"{items(shown)}\n\n{code('/help COMMAND')} explains one.{both}"
+
+    def _one(self, word: str, role: Role) -> str:
+        command = next((command for command in self._commands if command.name == word), None)
+        if command is None:
+            close = difflib.get_close_matches(word, [command.name for command in self._allowed(role)], 1)
+            meant = f" Did you mean {code('/' + close[0])}?" if close else f" {code('/help')} lists my commands."
+            raise CommandRefused(f"There is no command {code('/' + word)}.{meant}")
+        if not role.covers(command.role):
+            raise CommandRefused(not_for(role, command))
+        return "\n\n".join(filter(None, (f"{code(_usage(command))} {command.summary}", command.details)))
+
+    def _allowed(self, role: Role) -> list[Command]:
+        return [command for command in self._commands if role.covers(command.role)]
+
+
+def _usage(command: Command) -> str:
+    return f"/{command.name} {command.arguments}".strip()
 
 
 class Session:
-    """*stop* ends the answer that is being written in a conversation; False where none is."""
+    """Begins a new session, or stops the answer. *stop* returns False if none is being written."""
 
     def __init__(
         self,
@@ -70,17 +124,8 @@ class Session:
         return STOPPED if await self._stop(invocation.key) else NOTHING_TO_STOP
 
 
-# ---- status ----
-#
-# ``status``: how everything is, a line each, and as whom one speaks.
-
-
-_ASK_SECONDS = 5.0
-"""What one store may take to say how it is: longer than that is an answer, too."""
-
-
 class Status:
-    """*stores*, *connectors* and *index* say how they are; the last of one workspace."""
+    """Shows the health of the *stores*, the *connectors* and a workspace's *index*, and the person's role."""
 
     def __init__(
         self,
@@ -123,7 +168,7 @@ class Status:
 
 
 def _you(invocation: Invocation) -> str:
-    """By the id that settings and `access` take, where the message is a person's."""
+    # A person's id is shown as settings and `access` take it.
     author, role = invocation.message.author, invocation.role
     called = f" ({plain(author.name)})" if author.name and author.name != invocation.signature else ""
     return f"You are {code(invocation.signature)}{called}, {'an' if role is Role.ADMIN else 'a'} {role.value} here."
@@ -132,62 +177,3 @@ def _you(invocation: Invocation) -> str:
 def _line(name: str, health: Health, details: bool) -> str:
     why = f" ({plain(health.why)})" if details and health.why and health.state is not State.CONNECTED else ""
     return f"{name}: {health.state}{why}"
-
-
-# ---- help ----
-#
-# ``help`` and ``start``: what the bot can be told to do.
-
-
-GREETING = (
-    "Hello! Ask me anything: I answer from this conversation and from the documents of this workspace. "
-    "In a group, mention me or reply to me."
-)
-
-
-class Help:
-    """Lists the commands that a person's role allows, in the order of *commands*, which may still be filled."""
-
-    def __init__(self, commands: Sequence[Command]) -> None:
-        self._commands = commands
-
-    def commands(self) -> list[Command]:
-        return [
-            Command(
-                "help",
-                "list my commands",
-                self.help,
-                "[command]",
-                details="`/help model` explains the command `model`.",
-            ),
-            Command("start", "show a greeting and my commands", self.start),
-        ]
-
-    async def help(self, invocation: Invocation) -> str:
-        word = invocation.rest.split(maxsplit=1)[0].lstrip("/!").lower() if invocation.rest else ""
-        return self._one(word, invocation.role) if word else self._all(invocation)
-
-    async def start(self, invocation: Invocation) -> str:
-        return f"{GREETING}\n\n{self._all(invocation)}"
-
-    def _all(self, invocation: Invocation) -> str:
-        shown = [f"{code(_usage(command))} {command.summary}" for command in self._allowed(invocation.role)]
-        both = f" {code('!')} works like {code('/')}." if invocation.message.command_mark == "/" else ""
-        return f"{items(shown)}\n\n{code('/help COMMAND')} explains one.{both}"
-
-    def _one(self, word: str, role: Role) -> str:
-        command = next((one for one in self._commands if one.name == word), None)
-        if command is None:
-            close = difflib.get_close_matches(word, [one.name for one in self._allowed(role)], 1)
-            meant = f" Did you mean {code('/' + close[0])}?" if close else f" {code('/help')} lists my commands."
-            raise CommandRefused(f"There is no command {code('/' + word)}.{meant}")
-        if not role.covers(command.role):
-            raise CommandRefused(not_for(role, command))
-        return "\n\n".join(filter(None, (f"{code(_usage(command))} {command.summary}", command.details)))
-
-    def _allowed(self, role: Role) -> list[Command]:
-        return [command for command in self._commands if role.covers(command.role)]
-
-
-def _usage(command: Command) -> str:
-    return f"/{command.name} {command.arguments}".strip()

@@ -1,4 +1,4 @@
-"""``model``, ``answer``, ``queue`` and ``sources``: what holds in the place in which they are said."""
+"""``model``, ``answer``, ``queue`` and ``sources``: the settings of the place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCES = {
 DIRECT = "In a direct message I always answer."
 
 
-class SettledHere:
+class PlaceSettings:
     """Shows and changes the settings of a place."""
 
     def __init__(self, settings: Settings, places: Places, model: Model) -> None:
@@ -111,12 +111,11 @@ class SettledHere:
     async def queue(self, invocation: Invocation) -> str:
         wanted = invocation.rest.lower()
         if wanted:
-            if invocation.role is not Role.ADMIN and not invocation.message.direct:
-                raise CommandRefused("In a group only admins can change this.")
+            _check_may_change(invocation)
             chosen = next((word for word in QUEUE_MODES if word == wanted), None)
             if chosen is None and wanted != "default":
-                said = [*QUEUE_MODES, "default"]
-                raise CommandRefused(f"Write {', '.join(code('/queue ' + word) for word in said)}.")
+                words = [*QUEUE_MODES, "default"]
+                raise CommandRefused(f"Write {', '.join(code('/queue ' + word) for word in words)}.")
             await self._places.settle(invocation.key, invocation.message, queue=chosen)
         settled = (await self._places.of_message(invocation.key, invocation.message)).queue
         return QUEUES[settled or self._settings.queue_mode]
@@ -124,11 +123,15 @@ class SettledHere:
     async def sources(self, invocation: Invocation) -> str:
         wanted = invocation.rest.lower()
         if wanted:
-            if invocation.role is not Role.ADMIN and not invocation.message.direct:
-                raise CommandRefused("In a group only admins can change this.")
+            _check_may_change(invocation)
             choices = {"on": True, "off": False, "default": None}
             if wanted not in choices:
                 raise CommandRefused(f"Write {', '.join(code('/sources ' + word) for word in choices)}.")
             await self._places.settle(invocation.key, invocation.message, sources=choices[wanted])
         settled = (await self._places.of_message(invocation.key, invocation.message)).sources
         return SOURCES[self._settings.show_sources if settled is None else settled]
+
+
+def _check_may_change(invocation: Invocation) -> None:
+    if invocation.role is not Role.ADMIN and not invocation.message.direct:
+        raise CommandRefused("In a group only admins can change this.")

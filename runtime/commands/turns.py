@@ -1,4 +1,4 @@
-"""``explain`` and ``usage``: what went into the last reply here, and what it cost."""
+"""``explain``, ``usage``: what went into a reply, and its cost. ``good``, ``bad``, ``unmark``: marks on replies."""
 
 from __future__ import annotations
 
@@ -26,10 +26,19 @@ from runtime.turns.manifest import REASONS, STRATEGIES
 
 NOTHING_SAID = "I have not answered anything here yet."
 UNKNOWN = "I do not know this turn. The turn id is wrong, or the turn is too old."
+NOT_ALLOWED = "You may not mark answers here."
+NOT_MINE = "The message that you replied to is not an answer of mine, or it is too old."
+GOOD = "Marked as good: I use this answer as an example."
+BAD = "Marked as bad: I do not use this answer as an example."
+TAKEN_BACK = "Your mark is removed."
+NOTHING_TO_TAKE_BACK = "You have not marked that answer."
+_WHICH_ANSWER = (
+    "Reply to one of my answers with the command, or I take my last answer here. You can also give a turn id."
+)
 
 
 class TurnFacts:
-    """What is known of answered turns. No text of any prompt is told."""
+    """Facts about answered turns. No text of a prompt is shown."""
 
     def __init__(
         self, transcript: Transcript, manifests: Manifests, usage: UsageCounters, budgets: Budgets, marking: Marking
@@ -72,25 +81,101 @@ class TurnFacts:
         return "\n\n".join(filter(None, lines))
 
     async def _manifest(self, invocation: Invocation, turn_id: str) -> Manifest | None:
-        """The turn that is asked for, or the last one of the conversation; None where there is none.
+        """Return the manifest of *turn_id*, or of the conversation's last turn; None if it has none. Raises
+        `CommandRefused`."""
+        if turn_id in ("", "last"):
+            turn_id = await self._transcript.last_turn(invocation.key) or ""
+        return await _manifest(self._manifests, invocation, turn_id) if turn_id else None
 
-        Raises `CommandRefused` for a turn that is not known, or not this person's to know of.
-        """
-        key = invocation.key
-        wanted = turn_id if turn_id not in ("", "last") else await self._transcript.last_turn(key)
-        if not wanted:
-            return None
+
+class Marks:
+    """Marks on replies. A reaction to a reply does the same."""
+
+    def __init__(self, transcript: Transcript, manifests: Manifests, marking: Marking) -> None:
+        self._transcript = transcript
+        self._manifests = manifests
+        self._marking = marking
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "good",
+                "mark my last answer as good",
+                partial(self._mark, sign="good"),
+                "[turn]",
+                role=Role.MEMBER,
+                details=f"I use it as an example for similar questions. {_WHICH_ANSWER} `/unmark` removes your mark.",
+            ),
+            Command(
+                "bad",
+                "mark my last answer as bad",
+                partial(self._mark, sign="bad"),
+                "[turn]",
+                role=Role.MEMBER,
+                details=f"I do not use it as an example, also if others marked it as good. {_WHICH_ANSWER} "
+                "`/unmark` removes your mark.",
+            ),
+            Command(
+                "unmark",
+                "remove your mark from my last answer",
+                partial(self._mark, sign=None),
+                "[turn]",
+                role=Role.MEMBER,
+                details=_WHICH_ANSWER,
+            ),
+        ]
+
+    async def _mark(self, invocation: Invocation, sign: Sign | None) -> str:
+        by = By(invocation.user, invocation.role, "command", is_vouched_for=invocation.message.is_vouched_for)
+        if not self._marking.may(by, invocation.key):
+            raise CommandRefused(NOT_ALLOWED)
+        turn_id = await self._turn_id(invocation)
+        if sign is None and await self._has_no_mark(invocation, turn_id):
+            return f"{NOTHING_TO_TAKE_BACK}\n\nTurn {code(turn_id)}"
         try:
-            manifest = await self._manifests.get(Scope(key.workspace_id), wanted)
+            marked = await self._marking.commanded(invocation.key, turn_id, by, sign, invocation.idempotency_key)
         except UnknownTurn:
             raise CommandRefused(UNKNOWN) from None
-        if not may_ask_of(invocation, manifest.context):
-            raise CommandRefused(UNKNOWN)
-        return manifest
+        return f"{_mark_text(marked, invocation.user)}\n\nTurn {code(turn_id)}"
+
+    async def _has_no_mark(self, invocation: Invocation, turn_id: str) -> bool:
+        """Return whether the person has no mark there, and this command, if delivered again, has removed none."""
+        marked = await self._marking.of_turn(Scope(invocation.key.workspace_id), turn_id)
+        opinion = marked.opinion_of(invocation.user) if marked else None
+        return opinion is None or (opinion.mark is None and opinion.command != invocation.idempotency_key)
+
+    async def _turn_id(self, invocation: Invocation) -> str:
+        """Return the turn to mark: the given one, that of the quoted message, or the last. Raises `CommandRefused`."""
+        key, named, quote = invocation.key, invocation.rest.strip("`"), invocation.message.quote
+        if named:
+            return (await _manifest(self._manifests, invocation, named)).turn_id
+        if quote is not None and quote.message_id:
+            if turn_id := await self._marking.turn_of(key, quote.message_id):
+                return turn_id
+            raise CommandRefused(NOT_MINE)
+        if turn_id := await self._transcript.last_turn(key):
+            return turn_id
+        raise CommandRefused(NOTHING_SAID)
+
+
+def _mark_text(marked: Marked, user: str) -> str:
+    mark = marked.opinion_of(user).mark
+    return {"good": GOOD, "bad": BAD}[mark] if mark else TAKEN_BACK
+
+
+async def _manifest(manifests: Manifests, invocation: Invocation, turn_id: str) -> Manifest:
+    """Return the manifest of *turn_id*. Raises `CommandRefused` if it is unknown or the person may not see it."""
+    try:
+        manifest = await manifests.get(Scope(invocation.key.workspace_id), turn_id)
+    except UnknownTurn:
+        raise CommandRefused(UNKNOWN) from None
+    if not may_ask_of(invocation, manifest.context):
+        raise CommandRefused(UNKNOWN)
+    return manifest
 
 
 def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
-    """A turn in words, and how it was *marked*. Pure."""
+    """Return a turn in words, with its marks."""
     context, outcome = manifest.context, manifest.outcome
     lines = [
         f"I looked at: {STRATEGIES.get(context.strategy, plain(context.strategy))}.",
@@ -129,7 +214,7 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
 
 
 def totals(models: list[ModelUsage]) -> str:
-    """A workspace's usage, a line for each model. Pure."""
+    """Return a workspace's usage, one line for each model."""
     if not models:
         return "This workspace has not used anything yet."
     lines = [
@@ -142,7 +227,7 @@ def totals(models: list[ModelUsage]) -> str:
 
 
 def left(state: State, whose: Whose) -> str:
-    """What is left of the workspace's or the person's budget; empty where they have none. Pure."""
+    """Return the rest of the workspace's or the person's budget; "" if there is none."""
     lines = [
         f"{_amount(term, state.left(term))} of {_amount(term, state.limits[term])} "
         + ("today" if term.period == "day" else "this month")
@@ -176,100 +261,5 @@ def _tool(one: dict[str, Any]) -> str:
 
 
 def _dollars(amount: float) -> str:
-    """Cents need four more places where there is less than a dollar."""
+    """Return *amount* in dollars; less than a dollar gets six decimal places."""
     return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.6f}".rstrip("0")
-
-
-# ---- marks ----
-#
-# ``good``, ``bad`` and ``unmark``: what people say of a reply.
-
-
-NOT_ALLOWED = "You may not mark answers here."
-NOT_MINE = "The message that you replied to is not an answer of mine, or it is too old."
-GOOD = "Marked as good: I use this answer as an example."
-BAD = "Marked as bad: I do not use this answer as an example."
-TAKEN_BACK = "Your mark is removed."
-NOTHING_TO_TAKE_BACK = "You have not marked that answer."
-_MEANT = "Reply to one of my answers with the command, or I take my last answer here. You can also give a turn id."
-
-
-class Marks:
-    """The commands. A reaction says the same, and is less to write."""
-
-    def __init__(self, transcript: Transcript, manifests: Manifests, marking: Marking) -> None:
-        self._transcript = transcript
-        self._manifests = manifests
-        self._marking = marking
-
-    def commands(self) -> list[Command]:
-        return [
-            Command(
-                "good",
-                "mark my last answer as good",
-                partial(self._mark, sign="good"),
-                "[turn]",
-                role=Role.MEMBER,
-                details=f"I use it as an example for similar questions. {_MEANT} `/unmark` removes your mark.",
-            ),
-            Command(
-                "bad",
-                "mark my last answer as bad",
-                partial(self._mark, sign="bad"),
-                "[turn]",
-                role=Role.MEMBER,
-                details=f"I do not use it as an example, also if others marked it as good. {_MEANT} "
-                "`/unmark` removes your mark.",
-            ),
-            Command(
-                "unmark",
-                "remove your mark from my last answer",
-                partial(self._mark, sign=None),
-                "[turn]",
-                role=Role.MEMBER,
-                details=_MEANT,
-            ),
-        ]
-
-    async def _mark(self, invocation: Invocation, sign: Sign | None) -> str:
-        by = By(invocation.user, invocation.role, "command", is_vouched_for=invocation.message.is_vouched_for)
-        if not self._marking.may(by, invocation.key):
-            raise CommandRefused(NOT_ALLOWED)
-        turn_id = await self._meant(invocation)
-        if sign is None and await self._has_none(invocation, turn_id):
-            return f"{NOTHING_TO_TAKE_BACK}\n\nTurn {code(turn_id)}"
-        try:
-            marked = await self._marking.commanded(invocation.key, turn_id, by, sign, invocation.idempotency_key)
-        except UnknownTurn:
-            raise CommandRefused(UNKNOWN) from None
-        return f"{_said(marked, invocation.user)}\n\nTurn {code(turn_id)}"
-
-    async def _has_none(self, invocation: Invocation, turn_id: str) -> bool:
-        """Whether there is no mark of theirs, nor was one that this very command took back."""
-        marked = await self._marking.of_turn(Scope(invocation.key.workspace_id), turn_id)
-        opinion = marked.opinion_of(invocation.user) if marked else None
-        return opinion is None or (opinion.mark is None and opinion.command != invocation.idempotency_key)
-
-    async def _meant(self, invocation: Invocation) -> str:
-        """The turn that is meant. Raises `CommandRefused` where there is none, or none that is theirs to mark."""
-        key, named, quote = invocation.key, invocation.rest.strip("`"), invocation.message.quote
-        if named:
-            try:
-                manifest = await self._manifests.get(Scope(key.workspace_id), named)
-            except UnknownTurn:
-                raise CommandRefused(UNKNOWN) from None
-            if not may_ask_of(invocation, manifest.context):
-                raise CommandRefused(UNKNOWN)
-            return named
-        if quote is not None and quote.message_id:
-            if turn_id := await self._marking.turn_of(key, quote.message_id):
-                return turn_id
-            raise CommandRefused(NOT_MINE)
-        if turn_id := await self._transcript.last_turn(key):
-            return turn_id
-        raise CommandRefused(NOTHING_SAID)
-
-
-def _said(marked: Marked, user: str) -> str:
-    mark = marked.opinion_of(user).mark
-    return {"good": GOOD, "bad": BAD}[mark] if mark else TAKEN_BACK

@@ -17,12 +17,13 @@ from runtime.attachments import Files
 from runtime.background import Forgetting, Marking
 from runtime.billing import Budgets, UsageCounters
 from runtime.commands.documents import docs_command
-from runtime.commands.memory import GlobalContext, Memory, RecordWords
+from runtime.commands.global_context import GlobalContext
+from runtime.commands.memory import Memory, RecordWords
 from runtime.commands.people import People
 from runtime.commands.prompt import Prompts
 from runtime.commands.registry import Command, Commands
 from runtime.commands.session import Help, Session, Status
-from runtime.commands.settings import SettledHere
+from runtime.commands.settings import PlaceSettings
 from runtime.commands.turns import Marks, TurnFacts
 from runtime.llm import Model
 from runtime.search import Knowledge
@@ -87,7 +88,7 @@ def build_commands(
         Marks(transcript, manifests, marking),
         Memory(contexts, RecordWords(records, forgetting.records_to_come), forgetting, cancellations.end_turn),
         GlobalContext(global_contexts),
-        SettledHere(settings, places, model),
+        PlaceSettings(settings, places, model),
         Status(model, stores, connectors, knowledge.status),
         Prompts(publisher),
         People(access),

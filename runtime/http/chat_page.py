@@ -163,7 +163,7 @@ class ChatPage:
             if {entry.message_id for entry in earlier} & set(replaced):
                 raise RequestError(409, "not_the_last", "Only the last message of a conversation can be changed.")
             return []
-        await self._files.attach(key, message_id, files)  # first: files of no message are deleted with the old one
+        await self._files.attach(key, message_id, files)  # first: else files that it keeps go with the old message
         await self._forgetting.last(key, message_id, person.user)
         return [*answered, *(item_id(OutboundMessage(key, turn_id, "", kind)) for kind in ("reply", "apology"))]
 

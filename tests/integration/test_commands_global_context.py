@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from grounding.memory.global_context import Editor, GlobalContexts
 from grounding.prompt_input import load_tokens
-from runtime.commands.memory import GlobalContext
+from runtime.commands.global_context import GlobalContext
 from runtime.commands.registry import Invocation
 
 
