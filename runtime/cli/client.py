@@ -26,7 +26,7 @@ from runtime.access import admin_token
 from runtime.cli.invocation import Invocation, T, run
 from runtime.embedded import StoreInUse, UnsafeSocketFolder, socket_path
 from runtime.http import USER_HEADER, create_app, listen_unix, serving, unlink_if_ours
-from runtime.observability import EventStream, Redaction, events
+from runtime.observability import EventStream, Redaction, configure_events
 from runtime.process import Part, Runtime, open_runtime
 from runtime.stores import SOCKET_NAME, prepare_data_dir
 
@@ -294,7 +294,7 @@ async def open_local(
     Raises what `open_runtime` raises.
     """
     stream, redaction = EventStream(), Redaction.of(settings)
-    events.configure(redaction, keep=lambda _, line: stream.put(line), silent=True)
+    configure_events(redaction, keep=lambda _, line: stream.put(line), silent=True)
     name = socket_name or f"command-{os.getpid()}.sock"
     async with open_runtime(settings, stream, platforms=platforms, parts=parts) as runtime:
         redaction.add(runtime.admin_token)

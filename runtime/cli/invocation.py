@@ -134,9 +134,9 @@ async def _run_until_signal(work: Coroutine[Any, Any, T]) -> T:
 
 def silence_events(settings: Settings) -> None:
     """Print no events: the command reports in its own words."""
-    from runtime.observability import Redaction, events
+    from runtime.observability import Redaction, configure_events
 
-    events.configure(Redaction.of(settings), silent=True)
+    configure_events(Redaction.of(settings), silent=True)
 
 
 def command_name() -> str:

@@ -21,7 +21,7 @@ from runtime.embedded import check_installed, socket_path
 from runtime.embedded.index_client import IndexProcess
 from runtime.http import create_app, create_health_app, listen_tcp, listen_unix, serving, unlink_if_ours
 from runtime.ingress import open_platforms
-from runtime.observability import EventStream, Metrics, Redaction, events
+from runtime.observability import Event, EventFormat, EventStream, Metrics, Redaction, configure_events
 from runtime.process.bootstrap import ROLES, Role, Runtime, open_runtime
 from runtime.stores import SOCKET_NAME, prepare_data_dir
 
@@ -40,7 +40,7 @@ class RoleUnavailable(AgentRuntimeError):
 async def serve(
     settings: Settings,
     role: Role = "all",
-    log_format: events.Format = "json",
+    log_format: EventFormat = "json",
     fallen_back: Sequence[DefaultedNumber] = (),
     engine: IndexProcess | None = None,
 ) -> None:
@@ -57,11 +57,11 @@ async def serve(
     check_role(settings, role)
     stream, metrics, redaction = EventStream(), Metrics(), Redaction.of(settings)
 
-    def observe(event: events.Event, line: str) -> None:
+    def observe(event: Event, line: str) -> None:
         stream.put(line)
         metrics.observe(event)
 
-    events.configure(redaction, log_format=log_format, keep=observe)
+    configure_events(redaction, log_format=log_format, keep=observe)
     await asyncio.to_thread(check_installed, settings)
     for number in fallen_back:
         _log.warning("setting.fallen_back", variable=number.variable, value=number.value, default=number.default)
