@@ -37,9 +37,7 @@ from grounding.prompt_input import DegradedBlock, Passage, RecalledTurn, Tokens
 from grounding.retrieval import Deeper, Embedder, Hit, IndexUnavailable, Match, Reranker
 from promptpolicy.file_sync import FileSyncPublisher
 from runtime.embedded.index_client import IndexProcess
-from runtime.search.collections import (
-    Collection as PassageCollection,
-)
+from runtime.search.collections import Collection as PassageCollection
 from runtime.search.collections import (
     CollectionFactory,
     Collections,
@@ -318,12 +316,10 @@ class Knowledge:
     ) -> Synced:
         """Bring files and shared documents in step, then the index: see `grounding.documents.indexer.Indexer.sync`."""
         await self.ready()
-        if self.copy is None:
-            done = await self.index(scope, paths, progress, fresh=fresh)
-            return replace(done, skipped=tuple(await self.skipped(scope)))
-        await self.copy.bring_in_step(scope, paths)
+        if self.copy is not None:
+            await self.copy.bring_in_step(scope, paths)
         done = await self.index(scope, paths, progress, fresh=fresh)
-        return replace(done, skipped=tuple(self.copy.skipped(scope)))
+        return done if self.copy is None else replace(done, skipped=tuple(self.copy.skipped(scope)))
 
     async def index(
         self,

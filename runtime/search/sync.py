@@ -284,10 +284,12 @@ class FileFollower:
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
         self._behind = set(self._known)
-        for workspace_id in await self._shortest_first(self._known):
-            await self._sync(workspace_id, None)
-            self._set_looked_at(workspace_id)
-        self._set_looked_at(*self._known)
+        try:
+            for workspace_id in await self._shortest_first(self._known):
+                await self._sync(workspace_id, None)
+                self._set_looked_at(workspace_id)
+        finally:
+            self._set_looked_at(*self._known)
 
     def _set_looked_at(self, *workspace_ids: str) -> None:
         self._behind = (self._behind or set()).difference(workspace_ids)
@@ -350,7 +352,7 @@ class FileFollower:
 
     async def _sync(self, workspace_id: str, paths: set[str] | None) -> None:
         """Bring the index in step with the documents at *paths*, or with all. `_sweep` tries again what fails."""
-        scope = Scope(workspace_id)
+        scope, failure = Scope(workspace_id), self._failed.get(workspace_id)
         try:
             if not await self._workspaces.exists(workspace_id):
                 self._failed.pop(workspace_id, None)
@@ -366,7 +368,7 @@ class FileFollower:
             self._retry_later(workspace_id)
             tell_index_failed(error, workspace_id=workspace_id)
         else:
-            if paths is None:
+            if paths is None and self._failed.get(workspace_id) is failure:  # else something failed meanwhile
                 self._failed.pop(workspace_id, None)
 
     def _retry_later(self, workspace_id: str) -> None:
