@@ -1,4 +1,4 @@
-"""What of a prompt can be quoted: its sources, taken apart into sentences, list items and rows of tables. Pure."""
+"""Split the sources in a prompt into the units that can be quoted: sentences, list items and table rows. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from grounding.prompt import as_labelled
 
+_CONVERSATION = ("conversation_summary", "earlier_turns", "recent_conversation")
 MOST_UNITS = 4000
-"""So many sentences are looked at; of very long material the rest is not."""
+"""The rest of very long material is not read."""
 
 _BLOCK = re.compile(
     r"^<(?P<tag>conversation_summary|recent_conversation|earlier_turns|workspace_passages|memory_records|approach"
@@ -39,12 +40,15 @@ Form = Literal["prose", "item", "row", "code"]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The smallest thing that is quoted. ``text`` is as it stands in the source; ``said`` is the same without marks.
-    ``heading`` stands above it, ``topic`` names the whole source, ``lead`` is what it hangs on: the header of its
-    table, or the sentence before its list. ``source`` is its source's number, and ``section`` that of its heading."""
+    """The smallest part that is quoted.
+
+    ``text`` is the text in the source, ``plain`` the same without Markdown. ``heading`` is the heading above it,
+    ``topic`` the name of the whole source, ``lead`` the header of its table or the sentence before its list. ``source``
+    is the number of its source, ``section`` that of its heading. ``header`` are the first two lines of a row's table.
+    """
 
     text: str
-    said: str
+    plain: str
     label: str
     heading: str
     topic: str
@@ -53,22 +57,21 @@ class Unit:
     section: int
     form: Form = "prose"
     header: str = ""
-    """Of a row the table's first two lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a prompt brings: the question, and the sources by the citation of each."""
+    """The question of a prompt, and its sources, each with its citation and its text."""
 
     question: str
     sources: tuple[tuple[str, str], ...]
 
 
 def read_prompt(messages: Sequence[Mapping[str, Any]]) -> Prompt:
-    """The question of *messages*, and what they bring to answer it, the passages of documents first."""
+    """Return the question of *messages* and their sources, the passages of documents first."""
     system = "\n\n".join(text_of(one) for one in messages if one["role"] == "system")
-    said = [text_of(one) for one in messages if one["role"] == "user"]
-    user = said[-1] if said else ""
+    by_user = [text_of(one) for one in messages if one["role"] == "user"]
+    user = by_user[-1] if by_user else ""
     blocks = [(match["tag"], match["body"]) for match in (*_BLOCK.finditer(user), *_BLOCK.finditer(system))]
     question, quoted = _question_in(user)
     order = ("attached", "workspace_passages", "memory_records", "codex", *_CONVERSATION, "global-context")
@@ -77,11 +80,8 @@ def read_prompt(messages: Sequence[Mapping[str, Any]]) -> Prompt:
     return Prompt(question, tuple(source for _, source in sorted(sources, key=lambda one: one[0])))
 
 
-_CONVERSATION = ("conversation_summary", "earlier_turns", "recent_conversation")
-
-
 def _sources(tag: str, body: str, order: Sequence[str]) -> Iterator[tuple[int, tuple[str, str]]]:
-    """The sources in the *body* of a block, each with its rank and its citation."""
+    """Yield the sources in the *body* of a block, each with its rank, citation and text."""
     if tag not in order:
         return
     rank = order.index(tag)
@@ -107,7 +107,7 @@ def _sources(tag: str, body: str, order: Sequence[str]) -> Iterator[tuple[int, t
 
 
 def _said_by_people(body: str) -> Iterator[str]:
-    """The lines of a conversation but for the assistant's own, which were quoted from elsewhere."""
+    """Yield the lines of a conversation without the assistant's own, which are quotations."""
     is_own = False
     for line in body.splitlines():
         if not line.startswith("  "):
@@ -117,6 +117,7 @@ def _said_by_people(body: str) -> Iterator[str]:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
+    """Return the text of a message in OpenAI's format."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -124,8 +125,10 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def _question_in(user: str) -> tuple[str, str]:
-    """What is asked in the *user* message, and what is quoted beside it: it stands in front of all blocks or behind
-    them, where the hint of a platform may stand before it."""
+    """Return the question in the *user* message, and the quotes beside it.
+
+    They are in front of all blocks or behind them, there perhaps after the hint of a platform.
+    """
     spans = [match.span() for match in _BLOCK.finditer(user)]
     first, last = (spans[0][0], spans[-1][1]) if spans else (len(user), 0)
     text = user[:first].strip() or user[last:].strip()
@@ -136,7 +139,7 @@ def _question_in(user: str) -> tuple[str, str]:
 
 
 def units_of(sources: Sequence[tuple[str, str]]) -> list[Unit]:
-    """The sentences, list items and rows of *sources*, in their order."""
+    """Return the sentences, list items and rows of *sources*, in their order."""
     units: list[Unit] = []
     for number, (label, text) in enumerate(sources):
         units += _Reader(label, number).read(text)
@@ -146,10 +149,10 @@ def units_of(sources: Sequence[tuple[str, str]]) -> list[Unit]:
 
 
 class _Reader:
-    """Takes the Markdown of one source apart."""
+    """Splits the Markdown of one source."""
 
     def __init__(self, label: str, source: int) -> None:
-        self._label = self._given = label
+        self._label = self._own_label = label
         inside = label.strip("[]").split(" › ")
         self._source = inside[0]
         self._topic = " ".join(inside[:-1] or inside)
@@ -186,8 +189,8 @@ class _Reader:
             self._heading, self._lead = _plain(heading[1]), ""
             if self._label.startswith("["):
                 below = as_labelled(self._heading)
-                is_its_own = self._given.endswith(f"› {below}]")
-                self._label = self._given if is_its_own else f"[{self._source} › {below}]"
+                is_its_own = self._own_label.endswith(f"› {below}]")
+                self._label = self._own_label if is_its_own else f"[{self._source} › {below}]"
             self._section += 1
         elif "|" in line and line.lstrip().startswith("|"):
             if not self._header:
@@ -232,10 +235,10 @@ class _Reader:
             self._lead = _plain(sentences[-1]) if sentences[-1].endswith(":") else ""
             self._paragraph = []
 
-    def _add(self, text: str, said: str, form: Form = "prose", lead: str = "", header: str = "") -> None:
+    def _add(self, text: str, plain: str, form: Form = "prose", lead: str = "", header: str = "") -> None:
         lead = lead or (self._lead if form == "item" else "")
         above = (self._label, self._heading, self._topic, lead, self._number, self._section)
-        self._units.append(Unit(text, said, *above, form, header))
+        self._units.append(Unit(text, plain, *above, form, header))
 
 
 def _sentences(text: str) -> Iterator[str]:
@@ -250,6 +253,6 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """*text* without the marks of Markdown."""
+    """Return *text* without Markdown."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     return re.sub(r"[*`]|(?<!\w)_|_(?!\w)", "", text).strip()
