@@ -3,12 +3,11 @@
 from runtime.http.app import create_app, create_health_app
 from runtime.http.auth import USER_HEADER, Security
 from runtime.http.chat_page import ChatPage, WebSessions
-from runtime.http.server import HttpServer, listen_tcp, listen_unix, serving, unlink_if_ours
+from runtime.http.server import listen_tcp, listen_unix, serving, unlink_if_ours
 
 __all__ = [
     "USER_HEADER",
     "ChatPage",
-    "HttpServer",
     "Security",
     "WebSessions",
     "create_app",

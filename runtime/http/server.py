@@ -8,7 +8,7 @@ import errno
 import math
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -30,6 +30,49 @@ class CannotListen(AgentRuntimeError):
     """The process cannot listen on an address; the text names it, the setting, and what may hold the port."""
 
 
+@asynccontextmanager
+async def serving(
+    app: Starlette, sockets: Sequence[socket.socket], grace_seconds: float
+) -> AsyncIterator[Callable[[], None]]:
+    """Serve *app* on *sockets* as long as the block lasts, and close them; an error of the block is raised unwrapped.
+
+    Yields a function that begins to stop earlier: no new connections, streams without an end of their own end at once,
+    and open requests have *grace_seconds* to end.
+    """
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            h11_max_incomplete_event_size=HEAD_MAX_BYTES,
+            log_config=None,
+            log_level="error",  # it warns of each offer of HTTP/2, which curl and Java make
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            # It takes whole seconds; one more is for the requests that are released at the end of the grace.
+            timeout_graceful_shutdown=math.ceil(grace_seconds) + 1,
+        )
+    )
+
+    def stop() -> None:
+        app.state.stopping.set()
+        server.should_exit = True
+
+    raised: Exception | None = None
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve(list(sockets)), name="http")
+        try:
+            await server.is_started.wait()
+            yield stop
+        except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
+            raised = error
+        finally:
+            stop()
+    if raised is not None:
+        raise raised
+
+
 class _Server(uvicorn.Server):
     """Leaves signals to `runtime.process.serve`, which decides the order of stopping."""
 
@@ -44,60 +87,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-class HttpServer:
-    """Serves *app* on *sockets*, which it closes. Open requests have *grace_seconds* to end."""
-
-    def __init__(self, app: Starlette, sockets: Sequence[socket.socket], grace_seconds: float) -> None:
-        self._app = app
-        self._sockets = list(sockets)
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                http="h11",
-                h11_max_incomplete_event_size=HEAD_MAX_BYTES,
-                log_config=None,
-                log_level="error",  # it warns of each offer of HTTP/2, which curl and Java make
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                server_header=False,
-                # It takes whole seconds; one more is for the requests that are released at the end of the grace.
-                timeout_graceful_shutdown=math.ceil(grace_seconds) + 1,
-            )
-        )
-
-    async def run(self) -> None:
-        """Serve until `stop`; then refuse new connections, let open requests end, and return."""
-        await self._server.serve(self._sockets)
-
-    async def started(self) -> None:
-        """Wait until requests are answered."""
-        await self._server.is_started.wait()
-
-    def stop(self) -> None:
-        """Begin to stop. Streams without an end of their own end at once."""
-        self._app.state.stopping.set()
-        self._server.should_exit = True
-
-
-@asynccontextmanager
-async def serving(app: Starlette, sockets: Sequence[socket.socket], grace_seconds: float) -> AsyncIterator[HttpServer]:
-    """Serve *app* on *sockets* as long as the block lasts; an error of the block is raised unwrapped."""
-    raised: Exception | None = None
-    async with asyncio.TaskGroup() as tasks:
-        server = HttpServer(app, sockets, grace_seconds)
-        tasks.create_task(server.run(), name="http")
-        try:
-            await server.started()
-            yield server
-        except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
-            raised = error
-        finally:
-            server.stop()
-    if raised is not None:
-        raise raised
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

@@ -1,6 +1,6 @@
 """Wires one process: `open_runtime` goes from the settings to a running `Runtime`.
 
-Nothing else in the code connects the parts with each other. `wire` builds all of them, in the order in which they
+Nothing else in the code connects the parts with each other. `Runtime` builds all of them, in the order in which they
 need each other; `open_runtime` opens the stores before and starts what the process's role asks for after it.
 """
 
@@ -12,7 +12,7 @@ import functools
 import gc
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import structlog
@@ -62,17 +62,17 @@ from runtime.background import (
     INDEX_CONTEXT,
     Changeover,
     Condensing,
-    ContextFollowing,
-    ContextKeeping,
-    ErasedEverywhere,
+    ContextEditor,
+    ContextSync,
     ExtractionMarks,
     Forgetting,
     ForgetTurns,
     MarkEffects,
     Marking,
     Rebuilding,
-    RecordKeeping,
+    RecordsAndManifests,
     RecordsExtraction,
+    RecordSweep,
     RememberTurns,
     SummaryRefresh,
 )
@@ -100,6 +100,7 @@ from runtime.search import Deepening, Knowledge, why_not
 from runtime.stores import RedisStore, open_redis, prepare_data_dir
 from runtime.turns import (
     EXTRACT_RECORDS,
+    Answers,
     Cancellations,
     Checkpoints,
     DeadLetters,
@@ -133,78 +134,6 @@ DOOR_SECONDS = 0.1
 """How long the index, and then HTTP and the platforms, may take to open before `_warm_up` imports libraries for seconds
 in a thread, which would hold them up: threads share one interpreter."""
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """The parts of one process that HTTP routes, the command line and `open_runtime` use."""
-
-    settings: Settings
-    tokens: Tokens
-    events: EventStream
-
-    store: RedisStore
-    hub: Hub
-    workspaces: Workspaces
-    places: Places
-    mailbox: Mailbox
-    """The mailbox of messages; commands have their own."""
-    dead_letters: DeadLetters
-    transcript: Transcript
-    copy: MarkdownCopy
-    contexts: ContextDocuments
-    global_contexts: GlobalContexts
-    records: Records
-    audiences: Audiences
-    directives: Directives
-    publisher: FileSyncPublisher
-    manifests: Manifests
-    usage: UsageCounters
-    budgets: Budgets
-
-    admin_token: str
-    access: Access
-    api_tokens: ApiTokens
-    security: Security
-    http: HttpConnector
-    connectors: Mapping[str, Connector]
-    """All connectors of this process, by name."""
-    supervisor: Supervisor
-    gateway: Gateway
-    shows: Shows
-    deliverer: Deliverer
-    locator: Locator
-
-    knowledge: Knowledge
-    deep: DeepModel | None
-    """The second embedding model, if one is set and installed."""
-    model: Model
-    surroundings: Surroundings
-    formatters: Formatters
-    materials: Materials
-    prompting: PromptBuilder
-    tooling: Tooling
-    stops: Cancellations
-    turns: Turns
-    worker: Worker
-    command_worker: Worker
-    jobs: Jobs
-    context_keeping: ContextKeeping
-    condensing: Condensing
-    marking: Marking
-
-    @property
-    def accept(self) -> Accept:
-        """Takes a message from a connector."""
-        return self.gateway.accept
-
-    async def store_health(self) -> dict[str, Health]:
-        """Return the health of each store by name."""
-        return await _store_health(self.store, self.knowledge)
-
-    def connector_health(self) -> dict[str, Health]:
-        """Return the health of each connector of this process by name."""
-        return self.supervisor.all_health()
 
 
 @asynccontextmanager
@@ -242,7 +171,7 @@ async def open_runtime(
         deep = None
         if not await asyncio.to_thread(why_not, settings):
             deep = DeepModel(child, QUESTION_SECONDS if parts else COMMAND_SECONDS)
-        runtime = wire(
+        runtime = Runtime(
             settings,
             events,
             store,
@@ -268,324 +197,322 @@ async def open_runtime(
         yield runtime
 
 
-def wire(
-    settings: Settings,
-    events: EventStream,
-    store: RedisStore,
-    model_server: LocalModelServer,
-    deep: DeepModel | None,
-    engine: IndexProcess | None,
-    tokens: Tokens,
-    installed_formatters: Sequence[Installed],
-    admin_token: str,
-    platforms: Sequence[Connector],
-    *,
-    has_connectors: bool,
-) -> Runtime:
-    """Build all parts of one process and connect them; nothing runs yet.
+class Runtime:
+    """All parts of one process, connected with each other; nothing runs yet.
 
-    Without *has_connectors* the process has neither *platforms* nor HTTP nor the chat page.
+    HTTP routes, the command line and `open_runtime` use its attributes. Without *has_connectors* the process has
+    neither *platforms* nor HTTP nor the chat page.
     """
-    redis = store.client
-    single_process = settings.redis_url is None
-    hub = Hub(redis, shared=not single_process)
 
-    # The owners of the keys in Redis, and the copies on disk
-    workspaces = Workspaces(redis, settings)
-    places = Places(redis)
-    mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
-    mailbox = mailboxes[Lane.TURNS]
-    checkpoints = Checkpoints(redis)
-    outbox = Outbox(redis, hub)
-    dead_letters = DeadLetters(redis, mailboxes, hub)
-    conversation_list = ConversationList(redis)
-    kept_files = KeptFiles(redis, settings.data_dir)
-    transcript = Transcript(redis)
-    copy = MarkdownCopy(transcript, settings.data_dir, alone=single_process)
-    contexts = ContextDocuments(redis)
-    context_copy = ContextCopy(settings.data_dir)
-    global_contexts = GlobalContexts(
-        redis,
-        tokens,
-        max_tokens=max(0, settings.global_context_max_tokens - global_context_frame_tokens(tokens)),
-        idle_seconds=settings.session_idle_seconds,
-    )
-    sessions = Sessions(redis, settings.session_idle_seconds)
-    marks = MarkStore(redis)
-    extraction_marks = ExtractionMarks(redis)
-    manifests = Manifests(redis)
-    usage = UsageCounters(redis)
-    budgets = Budgets(redis, settings)
-    directives = Directives(redis, settings.redis_timeout_seconds)
-    publisher = FileSyncPublisher(
-        directives,
-        tokens.count,
-        settings.policy_max_tokens,
-        DirectiveTree(settings.data_dir),
-        {Kind.CUES: problem_in_cues, Kind.FRAMES: problem_in_frames},
-    )
+    def __init__(
+        self,
+        settings: Settings,
+        events: EventStream,
+        store: RedisStore,
+        model_server: LocalModelServer,
+        deep: DeepModel | None,
+        engine: IndexProcess | None,
+        tokens: Tokens,
+        installed_formatters: Sequence[Installed],
+        admin_token: str,
+        platforms: Sequence[Connector],
+        *,
+        has_connectors: bool,
+    ) -> None:
+        self.settings = settings
+        self.tokens = tokens
+        self.events = events
+        self.store = store
+        self.admin_token = admin_token
+        self.deep = deep
 
-    # Who may come in, and through which connectors
-    access = Access(redis, settings)
-    api_tokens = ApiTokens(redis, admin_token)
-    security = Security(settings, api_tokens)
-    http = HttpConnector.of(settings, security)
-    web = WebConnector.of(settings, security, security.check_place, WebSessions(redis, api_tokens))
-    own: tuple[Connector, ...] = (http, web)
-    connectors = {connector.name: connector for connector in (*own, *platforms)} if has_connectors else {}
+        redis = store.client
+        single_process = settings.redis_url is None
+        self.hub = Hub(redis, shared=not single_process)
 
-    # Delivery. Previews and replies share one rate limiter per connector, so that a platform's limits hold for both
-    rate_limiters = RateLimiters()
-    shows = Shows(
-        connectors,
-        outbox,
-        rate_limiters,
-        hub,
-        streams=settings.stream_replies,
-        acknowledgement=settings.acknowledgement_reaction,
-    )
-    delivery = Delivery(outbox, connectors, rate_limiters, settings.delivery_ambiguous)
-    deliverer = Deliverer(settings, outbox, connectors, delivery, shows, hub, alone=single_process)
-    locator = Locator(connectors, hub)
-    files = Files(settings, locator)
+        # The owners of the keys in Redis, and the copies on disk
+        self.workspaces = Workspaces(redis, settings)
+        self.places = Places(redis)
+        mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
+        self.mailbox = mailboxes[Lane.TURNS]
+        checkpoints = Checkpoints(redis)
+        outbox = Outbox(redis, self.hub)
+        self.dead_letters = DeadLetters(redis, mailboxes, self.hub)
+        conversation_list = ConversationList(redis)
+        kept_files = KeptFiles(redis, settings.data_dir)
+        self.transcript = Transcript(redis)
+        self.copy = MarkdownCopy(self.transcript, settings.data_dir, alone=single_process)
+        self.contexts = ContextDocuments(redis)
+        context_copy = ContextCopy(settings.data_dir)
+        self.global_contexts = GlobalContexts(
+            redis,
+            tokens,
+            max_tokens=max(0, settings.global_context_max_tokens - global_context_frame_tokens(tokens)),
+            idle_seconds=settings.session_idle_seconds,
+        )
+        sessions = Sessions(redis, settings.session_idle_seconds)
+        marks = MarkStore(redis)
+        extraction_marks = ExtractionMarks(redis)
+        self.manifests = Manifests(redis)
+        self.usage = UsageCounters(redis)
+        self.budgets = Budgets(redis, settings)
+        self.directives = Directives(redis, settings.redis_timeout_seconds)
+        self.publisher = FileSyncPublisher(
+            self.directives,
+            tokens.count,
+            settings.policy_max_tokens,
+            DirectiveTree(settings.data_dir),
+            {Kind.CUES: problem_in_cues, Kind.FRAMES: problem_in_frames},
+        )
 
-    # Search, the model and the machine
-    reranker = LiteLLMReranker(settings, RerankCosts(usage, budgets)) if settings.rerank_model is not None else None
-    knowledge = Knowledge(settings, redis, tokens, workspaces, publisher, reranker, deep, engine, hub.name)
-    model = Model(settings, model_server)
-    spending = Spending(settings, budgets, usage, model, tokens)
+        # Who may come in, and through which connectors
+        self.access = Access(redis, settings)
+        self.api_tokens = ApiTokens(redis, admin_token)
+        self.security = Security(settings, self.api_tokens)
+        self.http = HttpConnector.of(settings, self.security)
+        web = WebConnector.of(settings, self.security, self.security.check_place, WebSessions(redis, self.api_tokens))
+        own: tuple[Connector, ...] = (self.http, web)
+        self.connectors = {connector.name: connector for connector in (*own, *platforms)} if has_connectors else {}
 
-    async def links() -> dict[str, Health]:
-        return {"model": model.health, **await _store_health(store, knowledge)}
+        # Delivery. Previews and replies share one rate limiter per connector, so that a platform's limits hold for both
+        rate_limiters = RateLimiters()
+        self.shows = Shows(
+            self.connectors,
+            outbox,
+            rate_limiters,
+            self.hub,
+            streams=settings.stream_replies,
+            acknowledgement=settings.acknowledgement_reaction,
+        )
+        delivery = Delivery(outbox, self.connectors, rate_limiters, settings.delivery_ambiguous)
+        self.deliverer = Deliverer(
+            settings, outbox, self.connectors, delivery, self.shows, self.hub, alone=single_process
+        )
+        self.locator = Locator(self.connectors, self.hub)
+        files = Files(settings, self.locator)
 
-    surroundings = Surroundings(settings, Gpus(), ModelMemories(settings, model.names), links)
+        # Search, the model and the machine
+        reranker = (
+            LiteLLMReranker(settings, RerankCosts(self.usage, self.budgets))
+            if settings.rerank_model is not None
+            else None
+        )
+        self.knowledge = Knowledge(
+            settings, redis, tokens, self.workspaces, self.publisher, reranker, deep, engine, self.hub.name
+        )
+        self.model = Model(settings, model_server)
+        spending = Spending(settings, self.budgets, self.usage, self.model, tokens)
 
-    # Typed records, and the jobs after a turn
-    record_store = RecordStore(redis)
-    records = ErasedEverywhere(
-        record_store, tokens, OpeningIndex(knowledge), _record_rules(settings), manifests=manifests
-    )
-    following = ContextFollowing(contexts, context_copy, workspaces.exists, knowledge.told_contexts)
+        async def links() -> dict[str, Health]:
+            return {"model": self.model.health, **await self.store_health()}
 
-    async def remember(jobs: Sequence[Job]) -> Sequence[Job]:
-        await RememberTurns(transcript, await knowledge.told_turns())(jobs)
-        return ()
+        self.surroundings = Surroundings(settings, Gpus(), ModelMemories(settings, self.model.names), links)
 
-    async def remember_one(job: Job) -> None:
-        await remember([job])
+        # Typed records, and the jobs after a turn
+        record_store = RecordStore(redis)
+        self.audiences = Audiences(record_store, self.global_contexts, marks, self.manifests)
+        self.records = RecordsAndManifests(
+            record_store, tokens, OpeningIndex(self.knowledge), _record_rules(settings), manifests=self.manifests
+        )
+        context_sync = ContextSync(self.contexts, context_copy, self.workspaces.exists, self.knowledge.told_contexts)
 
-    async def index_later(job: Job) -> None:
-        await jobs.enqueue(job)
+        async def remember(batch: Sequence[Job]) -> Sequence[Job]:
+            await RememberTurns(self.transcript, await self.knowledge.told_turns())(batch)
+            return ()
 
-    summaries = SummaryRefresh(settings, transcript, contexts, following, model, spending, index_later)
-    extraction = RecordsExtraction(settings, transcript, manifests, extraction_marks, records, model, spending)
-    jobs = Jobs(
-        redis,
-        {
-            "summary.refresh": summaries,
-            EXTRACT_RECORDS: extraction,
-            "turn.remember": remember_one,
-            INDEX_CONTEXT: following,
-            FORGET_TURNS: ForgetTurns(knowledge.told_turns, following.index),
-        },
-        together={"summary.refresh": summaries.due, EXTRACT_RECORDS: extraction.due, "turn.remember": remember},
-        alone=single_process,
-    )
-    layer_timeout = _layer_timeout(settings)
-    context_keeping = ContextKeeping(contexts, transcript, following, jobs, layer_timeout)
+        async def remember_one(job: Job) -> None:
+            await remember([job])
 
-    # One turn: grounding, tools, prompt, answer
-    karma = Karma(marks, Likeness(knowledge.embedder))
-    selector = _record_selector(
-        settings, records, LastSelections(redis, settings.session_idle_seconds), knowledge, tokens
-    )
-    pipeline = Pipeline(
-        transcript,
-        Continuing(contexts, Freezing(LineByLine(tokens), settings.llm_grounding_layout), sessions),
-        global_contexts,
-        knowledge.finding,
-        knowledge.finding,
-        layer_timeout,
-        selector,
-        karma,
-    )
-    deciding = Deciding(
-        transcript, knowledge.finding, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
-    )
-    materials = Materials(settings, knowledge.material, knowledge, tokens, hub)
-    toolbox = wire_tools(settings, contexts, global_contexts, knowledge, tokens, records, materials)
-    tooling = Tooling(settings, toolbox, model, checkpoints, tokens)
-    for name, scopes in tooling.unneeded().items():
-        _log.warning("sigil.unneeded", sigil=name, scopes=scopes)
-    formatters = Formatters(installed_formatters, timeout_seconds=settings.formatter_timeout_seconds)
-    prompting = PromptBuilder(
-        settings,
-        deciding=deciding,
-        pipeline=pipeline,
-        directives=directives,
-        model=model,
-        tooling=tooling,
-        formatters=formatters,
-        attaching=MaterialChooser(settings, materials, tooling),
-        tokens=tokens,
-        surroundings=surroundings,
-    )
-    cancellations = Cancellations(hub, mailbox)
-    turns = Turns(
-        settings,
-        prompts=prompting,
-        model=model,
-        tooling=tooling,
-        tokens=tokens,
-        outbox=outbox,
-        checkpoints=checkpoints,
-        transcript=transcript,
-        copy=copy,
-        manifests=manifests,
-        jobs=jobs,
-        spending=spending,
-        cancellations=cancellations,
-        places=places,
-        reading=Reading(settings, files, model),
-        hub=hub,
-        record_accounting=RecordAccounting(records, manifests),
-    )
+        async def index_later(job: Job) -> None:
+            await self.jobs.enqueue(job)
 
-    # What people meet: marks on answers, forgetting, the chat page, commands, the gateway
-    marking = Marking(
-        marks,
-        karma,
-        transcript=transcript,
-        manifests=manifests,
-        outbox=outbox,
-        access=access,
-        effects=MarkEffects(records),
-        sigils=Sigils.from_settings(settings),
-        tokens=tokens,
-    )
-    forgetting = Forgetting(
-        redis,
-        transcript=transcript,
-        copy=copy,
-        contexts=contexts,
-        context_copy=context_copy,
-        sessions=sessions,
-        manifests=manifests,
-        outbox=outbox,
-        files=kept_files,
-        conversation_list=conversation_list,
-        dead_letters=dead_letters,
-        records=records,
-        extraction_marks=extraction_marks,
-        marking=marking,
-        jobs=jobs,
-    )
-    web.backend = ChatPage(
-        redis,
-        workspaces=workspaces,
-        conversation_list=conversation_list,
-        transcript=transcript,
-        outbox=outbox,
-        files=kept_files,
-        marking=marking,
-        manifests=manifests,
-        forgetting=forgetting,
-        stops=cancellations,
-        knowledge=knowledge,
-    )
-    commands = build_commands(
-        settings,
-        transcript=transcript,
-        contexts=contexts,
-        global_contexts=global_contexts,
-        sessions=sessions,
-        records=records,
-        manifests=manifests,
-        usage=usage,
-        budgets=budgets,
-        access=access,
-        publisher=publisher,
-        model=model,
-        places=places,
-        forgetting=forgetting,
-        marking=marking,
-        cancellations=cancellations,
-        knowledge=knowledge,
-        files=files,
-        stores=functools.partial(_store_health, store, knowledge),
-        connectors=lambda: supervisor.all_health(),
-    )
-    supervisor = Supervisor(connectors.values(), mailbox, commands.hints())
-    gateway = Gateway(
-        settings,
-        workspaces=workspaces,
-        access=access,
-        limit=RateLimit(redis, settings),
-        mailboxes=mailboxes,
-        outbox=outbox,
-        transcript=transcript,
-        commands=commands,
-        places=places,
-        connectors=connectors,
-        shows=shows,
-        hub=hub,
-        marking=marking,
-        dead_letters=dead_letters,
-    )
+        summaries = SummaryRefresh(
+            settings, self.transcript, self.contexts, context_sync, self.model, spending, index_later
+        )
+        extraction = RecordsExtraction(
+            settings, self.transcript, self.manifests, extraction_marks, self.records, self.model, spending
+        )
+        self.jobs = Jobs(
+            redis,
+            {
+                "summary.refresh": summaries,
+                EXTRACT_RECORDS: extraction,
+                "turn.remember": remember_one,
+                INDEX_CONTEXT: context_sync,
+                FORGET_TURNS: ForgetTurns(self.knowledge.told_turns, context_sync.index),
+            },
+            together={"summary.refresh": summaries.due, EXTRACT_RECORDS: extraction.due, "turn.remember": remember},
+            alone=single_process,
+        )
+        layer_timeout = _layer_timeout(settings)
+        self.context_editor = ContextEditor(self.contexts, self.transcript, context_sync, self.jobs, layer_timeout)
 
-    def worker(lane: Lane, answers: Turns | CommandTurns) -> Worker:
-        letters = dead_letters.of(lane)
-        return Worker(settings, mailboxes[lane], answers, hub, letters, lane=lane, alone=single_process)
+        # One turn: grounding, tools, prompt, answer
+        karma = Karma(marks, Likeness(self.knowledge.embedder))
+        selector = _record_selector(
+            settings, self.records, LastSelections(redis, settings.session_idle_seconds), self.knowledge, tokens
+        )
+        pipeline = Pipeline(
+            self.transcript,
+            Continuing(self.contexts, Freezing(LineByLine(tokens), settings.llm_grounding_layout), sessions),
+            self.global_contexts,
+            self.knowledge.finding,
+            self.knowledge.finding,
+            layer_timeout,
+            selector,
+            karma,
+        )
+        deciding = Deciding(
+            self.transcript,
+            self.knowledge.finding,
+            settings.strategy_vocabulary_timeout_seconds,
+            settings.strategy_vocabulary,
+        )
+        self.materials = Materials(settings, self.knowledge.material, self.knowledge, tokens, self.hub)
+        toolbox = wire_tools(
+            settings, self.contexts, self.global_contexts, self.knowledge, tokens, self.records, self.materials
+        )
+        self.tooling = Tooling(settings, toolbox, self.model, checkpoints, tokens)
+        for name, scopes in self.tooling.unneeded().items():
+            _log.warning("sigil.unneeded", sigil=name, scopes=scopes)
+        self.formatters = Formatters(installed_formatters, timeout_seconds=settings.formatter_timeout_seconds)
+        self.prompting = PromptBuilder(
+            settings,
+            deciding=deciding,
+            pipeline=pipeline,
+            directives=self.directives,
+            model=self.model,
+            tooling=self.tooling,
+            formatters=self.formatters,
+            attaching=MaterialChooser(settings, self.materials, self.tooling),
+            tokens=tokens,
+            surroundings=self.surroundings,
+        )
+        self.condensing = Condensing(settings, self.publisher, self.model, spending, tokens)
+        self.stops = Cancellations(self.hub, self.mailbox)
+        self.turns = Turns(
+            settings,
+            prompts=self.prompting,
+            model=self.model,
+            tooling=self.tooling,
+            tokens=tokens,
+            outbox=outbox,
+            checkpoints=checkpoints,
+            transcript=self.transcript,
+            copy=self.copy,
+            manifests=self.manifests,
+            jobs=self.jobs,
+            spending=spending,
+            cancellations=self.stops,
+            places=self.places,
+            reading=Reading(settings, files, self.model),
+            hub=self.hub,
+            record_accounting=RecordAccounting(self.records, self.manifests),
+        )
 
-    return Runtime(
-        settings=settings,
-        tokens=tokens,
-        events=events,
-        store=store,
-        hub=hub,
-        workspaces=workspaces,
-        places=places,
-        mailbox=mailbox,
-        dead_letters=dead_letters,
-        transcript=transcript,
-        copy=copy,
-        contexts=contexts,
-        global_contexts=global_contexts,
-        records=records,
-        audiences=Audiences(record_store, global_contexts, marks, manifests),
-        directives=directives,
-        publisher=publisher,
-        manifests=manifests,
-        usage=usage,
-        budgets=budgets,
-        admin_token=admin_token,
-        access=access,
-        api_tokens=api_tokens,
-        security=security,
-        http=http,
-        connectors=connectors,
-        supervisor=supervisor,
-        gateway=gateway,
-        shows=shows,
-        deliverer=deliverer,
-        locator=locator,
-        knowledge=knowledge,
-        deep=deep,
-        model=model,
-        surroundings=surroundings,
-        formatters=formatters,
-        materials=materials,
-        prompting=prompting,
-        tooling=tooling,
-        stops=cancellations,
-        turns=turns,
-        worker=worker(Lane.TURNS, turns),
-        command_worker=worker(Lane.COMMANDS, CommandTurns(commands, outbox)),
-        jobs=jobs,
-        context_keeping=context_keeping,
-        condensing=Condensing(settings, publisher, model, spending, tokens),
-        marking=marking,
-    )
+        # What people meet: marks on answers, forgetting, the chat page, commands, the gateway
+        self.marking = Marking(
+            marks,
+            karma,
+            transcript=self.transcript,
+            manifests=self.manifests,
+            outbox=outbox,
+            access=self.access,
+            effects=MarkEffects(self.records),
+            sigils=Sigils.from_settings(settings),
+            tokens=tokens,
+        )
+        forgetting = Forgetting(
+            redis,
+            transcript=self.transcript,
+            copy=self.copy,
+            contexts=self.contexts,
+            context_copy=context_copy,
+            sessions=sessions,
+            manifests=self.manifests,
+            outbox=outbox,
+            files=kept_files,
+            conversation_list=conversation_list,
+            dead_letters=self.dead_letters,
+            records=self.records,
+            extraction_marks=extraction_marks,
+            marking=self.marking,
+            jobs=self.jobs,
+        )
+        web.backend = ChatPage(
+            redis,
+            workspaces=self.workspaces,
+            conversation_list=conversation_list,
+            transcript=self.transcript,
+            outbox=outbox,
+            files=kept_files,
+            marking=self.marking,
+            manifests=self.manifests,
+            forgetting=forgetting,
+            stops=self.stops,
+            knowledge=self.knowledge,
+        )
+        commands = build_commands(
+            settings,
+            transcript=self.transcript,
+            contexts=self.contexts,
+            global_contexts=self.global_contexts,
+            sessions=sessions,
+            records=self.records,
+            manifests=self.manifests,
+            usage=self.usage,
+            budgets=self.budgets,
+            access=self.access,
+            publisher=self.publisher,
+            model=self.model,
+            places=self.places,
+            forgetting=forgetting,
+            marking=self.marking,
+            cancellations=self.stops,
+            knowledge=self.knowledge,
+            files=files,
+            stores=self.store_health,
+            connectors=lambda: self.supervisor.all_health(),
+        )
+        self.supervisor = Supervisor(self.connectors.values(), self.mailbox, commands.hints())
+        self.gateway = Gateway(
+            settings,
+            workspaces=self.workspaces,
+            access=self.access,
+            limit=RateLimit(redis, settings),
+            mailboxes=mailboxes,
+            outbox=outbox,
+            transcript=self.transcript,
+            commands=commands,
+            places=self.places,
+            connectors=self.connectors,
+            shows=self.shows,
+            hub=self.hub,
+            marking=self.marking,
+            dead_letters=self.dead_letters,
+        )
+
+        # The workers that empty the mailboxes of messages and of commands
+        def worker(lane: Lane, answers: Answers) -> Worker:
+            letters = self.dead_letters.of(lane)
+            return Worker(settings, mailboxes[lane], answers, self.hub, letters, lane=lane, alone=single_process)
+
+        self.worker = worker(Lane.TURNS, self.turns)
+        self.command_worker = worker(Lane.COMMANDS, CommandTurns(commands, outbox))
+
+    @property
+    def accept(self) -> Accept:
+        """Takes a message from a connector."""
+        return self.gateway.accept
+
+    async def store_health(self) -> dict[str, Health]:
+        """Return the health of each store by name."""
+        redis, qdrant = await asyncio.gather(self.store.health(), self.knowledge.health())
+        return {"redis": redis, "qdrant": qdrant}
+
+    def connector_health(self) -> dict[str, Health]:
+        """Return the health of each connector of this process by name."""
+        return self.supervisor.all_health()
 
 
 class OpeningIndex:
@@ -682,11 +609,6 @@ def _layer_timeout(settings: Settings) -> float:
     return max(settings.redis_timeout_seconds, settings.qdrant_timeout_seconds + remote)
 
 
-async def _store_health(store: RedisStore, knowledge: Knowledge) -> dict[str, Health]:
-    redis, qdrant = await asyncio.gather(store.health(), knowledge.health())
-    return {"redis": redis, "qdrant": qdrant}
-
-
 async def _prepare_workspaces(runtime: Runtime) -> None:
     """Make the sample workspace and the shared one, give what earlier versions stored without an audience one, and read
     the directives of all workspaces from their files."""
@@ -733,7 +655,7 @@ async def _run_duties(runtime: Runtime, parts: frozenset[Part]) -> None:
         if "jobs" in parts:
             group.create_task(runtime.copy.run(), name="chat logs")
             group.create_task(runtime.jobs.run(), name="jobs")
-            keeping = RecordKeeping(runtime.records, RecordStore(runtime.store.client), workspaces)
+            keeping = RecordSweep(runtime.records, RecordStore(runtime.store.client), workspaces)
             group.create_task(keeping.run(), name="records")
         if "follow" in parts:
             material = MaterialFollowing(knowledge.material, knowledge, workspaces, runtime.hub)

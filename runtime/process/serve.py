@@ -93,7 +93,8 @@ def check_role(settings: Settings, role: Role) -> None:
 async def _run(
     runtime: Runtime, app: Starlette, sockets: list[socket.socket], stop: asyncio.Event, *, says_ready: bool
 ) -> None:
-    async with serving(app, sockets, runtime.settings.shutdown_grace_seconds) as server, asyncio.TaskGroup() as tasks:
+    grace_seconds = runtime.settings.shutdown_grace_seconds
+    async with serving(app, sockets, grace_seconds) as stop_serving, asyncio.TaskGroup() as tasks:
         supervisor = tasks.create_task(runtime.supervisor.run(runtime.accept), name="connectors")
         _log.info("http.listening", **addresses(sockets))
         if runtime.settings.listens_beyond_loopback:
@@ -105,10 +106,10 @@ async def _run(
             ready.cancel()
         runtime.worker.stops_soon()
         # From here on nothing new comes in; requests that wait for an answer keep their connection.
-        server.stop()
+        stop_serving()
         supervisor.cancel()
         # Those who still wait at the end get an answer that says to ask again, not a cut connection.
-        asyncio.get_running_loop().call_later(runtime.settings.shutdown_grace_seconds, runtime.http.release)
+        asyncio.get_running_loop().call_later(grace_seconds, runtime.http.release)
 
 
 async def _print_ready(runtime: Runtime, sockets: list[socket.socket]) -> None:

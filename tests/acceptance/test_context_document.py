@@ -41,7 +41,7 @@ async def latest(bot: Bot) -> ContextDocument:
 
 
 async def put(bot: Bot, text: str) -> ContextDocument:
-    return await bot.runtime.context_keeping.put(KEY, text, "http:u1", lambda _: True)
+    return await bot.runtime.context_editor.put(KEY, text, "http:u1", lambda _: True)
 
 
 async def versions(bot: Bot) -> list[str]:

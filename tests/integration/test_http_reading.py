@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from runtime.http import HttpServer
+from runtime.http import serving
 from runtime.http.server import HEAD_MAX_BYTES
 
 FAR_TOO_MUCH = 32 * HEAD_MAX_BYTES
@@ -45,12 +45,8 @@ async def port() -> AsyncIterator[int]:
     app.add_route("/", size, methods=["GET", "POST"])
     app.add_route("/echo", echo, methods=["POST"])
     listening = socket.create_server(("127.0.0.1", 0))
-    server = HttpServer(app, [listening], grace_seconds=1.0)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(server.run())
-        await server.started()
+    async with serving(app, [listening], grace_seconds=1.0):
         yield listening.getsockname()[1]
-        server.stop()
 
 
 async def answered(port: int, *pieces: bytes) -> bytes:

@@ -47,12 +47,12 @@ class ContextRoutes(Routes):
         key = _key(request, vault_id, memory_id)
         text = await self._text(request)
         author = caller_of(request).signature
-        stored = await self._runtime.context_keeping.put(key, text, author, _precondition(request))
+        stored = await self._runtime.context_editor.put(key, text, author, _precondition(request))
         return reply(_row(stored), headers={"ETag": stored.etag})
 
     async def delete(self, request: Request, vault_id: str, memory_id: str) -> Response:
         key = _key(request, vault_id, memory_id)
-        if not await self._runtime.context_keeping.forget(key):
+        if not await self._runtime.context_editor.forget(key):
             raise _not_found(key)
         return reply({"vault": vault_id, "memory": memory_id, "deleted": True})
 
