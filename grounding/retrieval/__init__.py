@@ -1,10 +1,12 @@
 """The passage index and its search.
 
-`Search` finds passages of documents, `Turns` recalls earlier turns of a conversation, both over a `PassageIndex` (the
-adapters `qdrant_edge` and `qdrant_server`, imported lazily because their libraries are heavy). A passage's score is
-made in ``ranking.py``, which both adapters share: fusion of BM25 (``bm25.py``) and cosines, the second look by deeper
-vectors, and reranking. Whether it is relevant enough for a prompt is decided in ``relevance.py``, for turns in
-``turn_ranking.py``. ``chunking.py`` cuts documents, ``packing.py`` fills the prompt's room.
+`Search` finds passages of documents and `Turns` recalls earlier turns of a conversation, both over a `PassageIndex`.
+Its two adapters, `qdrant_edge` and `qdrant_server`, are imported lazily, because their libraries are heavy.
+
+A passage's score is made in ``ranking.py``, once for both adapters: fusion of BM25 (``bm25.py``) and cosines, the
+second look by deeper vectors, and reranking. ``relevance.py`` decides whether a document's passage is good enough for a
+prompt, ``turn_ranking.py`` whether and in which order turns are. ``chunking.py`` cuts documents, ``query.py`` mixes a
+question with the turns before it, ``packing.py`` fills the prompt's room.
 """
 
 from grounding.retrieval.bm25 import (

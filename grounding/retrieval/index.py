@@ -30,7 +30,7 @@ class IndexUnavailable(AgentRuntimeError):
 
 
 class Kind(StrEnum):
-    """What a passage is a part of: a document of a workspace, a turn of a conversation, a conversation's context
+    """The origin of a passage: a document of a workspace, a turn of a conversation, a conversation's context
     document, a typed record of a workspace or of a person in it, or material attached to a workspace or a context."""
 
     DOCUMENT = "document"
@@ -164,7 +164,7 @@ class PassageIndex(Protocol):
     """Whether passages can have a deeper vector; known once `ensure` has returned."""
 
     too_old: str
-    """What the engine does differently because its version is old, as a person reads it; empty if nothing. Known once
+    """The effect of an old version of the engine on searches, as a person reads it; empty if there is none. Known once
     `ensure` has returned."""
 
     async def ensure(self) -> None:

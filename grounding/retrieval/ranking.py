@@ -71,12 +71,12 @@ class Question:
 
     @property
     def limit(self) -> int:
-        """How many points are ranked."""
+        """The number of points that are ranked."""
         return self.top_k + TIES
 
     @property
     def candidates(self) -> int:
-        """How many points each arm offers."""
+        """The number of points that each arm offers."""
         return max(self.limit, self.fusion.candidates) if self.has_both_arms else self.limit
 
     @property
@@ -267,7 +267,7 @@ class Centres:
 #
 # Of what words and vectors found, the best are compared once more by a deeper model's vectors. Those come some time
 # after a passage can be found, so that passages with and without them may stand in one ranking. Nothing else is found
-# than without them; what is found is put into another order. Figures and alternatives: docs/decisions/09.
+# than without them; only the order changes. Figures and alternatives: docs/decisions/09.
 
 
 QUICK_WEIGHT = 0.5
@@ -399,8 +399,10 @@ def _unranked(scores: Mapping[Id, float]) -> dict[Id, Arm]:
     return {point: Arm(0, score) for point, score in scores.items()}
 
 
-# Reranking: a cross-encoder reads the question and each of the first hits together. It is dearer than the whole
-# search, so that it is off unless a model is named.
+# Reranking
+#
+# A cross-encoder reads the question and each of the first hits together. It is dearer than the whole search, so it is
+# off unless a model is named.
 
 
 PASSAGE_MAX_CHARACTERS = 4000
@@ -424,7 +426,7 @@ class Reranker(Protocol):
 
     @property
     def candidates(self) -> int:
-        """How many passages it takes at most."""
+        """The largest number of passages that it takes."""
 
     async def scores(self, scope: Scope, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score per text, in the model's own unit; larger is better. The cost of the call is counted for

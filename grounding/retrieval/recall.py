@@ -35,7 +35,7 @@ CONTINUED = "… "
 TURN_MAX_PARTS = 40
 """Beyond 60,000 characters a turn's end is not searchable: nobody said that, somebody pasted it."""
 FORM = "2"
-"""The version of what is indexed of a turn. If another one was stored, everything is indexed anew. 2: with its day and
+"""The version of a turn's indexed form. If another one was stored, everything is indexed anew. 2: with its day and
 the turn before it."""
 FEW_TERMS = 1
 """A message of at most so many terms, such as "what did we say about that?", is searched with the turns before. All

@@ -255,7 +255,7 @@ class LookUp:
 
     @property
     def candidates(self) -> int:
-        """How many hits are searched."""
+        """The number of hits that are searched."""
         return self.top_k * CANDIDATES_PER_PASSAGE
 
 
