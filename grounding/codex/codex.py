@@ -23,13 +23,10 @@ from grounding.prompt import passages_room
 from grounding.prompt_input import MATERIAL_SAFETY, WINDOW_SAFETY, Passage, Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool
 
-# ---- material ----
-#
-# The data types of the codex: material that is given to the model in full, or searched if it is too large. Pure.
+# The data types of the codex: material that is given to the model in full, or searched if it is too large
 #
 # Material belongs to a workspace or to one context in it. A context's files are shown below `HERE`, so that they never
 # have the same path as a file of the workspace.
-
 
 VERSION = 1
 HERE = "here/"
@@ -145,8 +142,7 @@ def _read(text: str) -> Mapping[str, Any]:
     return stored
 
 
-# ---- choosing ----
-
+# Whole or searched
 
 Mode = Literal["whole", "search"]
 Why = Literal["below_line", "over_line", "over_budget", "over_window", "over_memory", "near_line"]
@@ -220,10 +216,7 @@ def _over(size: Size, room: Room, line: int, part: float) -> Why | None:
     return "over_memory" if size.weight > room.left_in_memory * part else None
 
 
-# ---- tool ----
-#
-# The tool with which the model searches material that is too large to give in full.
-
+# The tool with which the model searches material that is too large to give in full
 
 SEARCH_CODEX = "search_codex"
 SCOPE = "codex:read"

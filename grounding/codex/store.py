@@ -283,14 +283,11 @@ def _text_key(scope: Scope, path: str) -> str:
     return _key(scope, "text", encode_id(owner_of(scope)), encode_id(path))
 
 
-# ---- index ----
-#
 # The codex material in the passage index, separate from the documents. It is searched if it is too large to give in
 # full.
 #
 # Progress is stored after each write to the index, so that the next run continues an interrupted one and nothing
 # unchanged is embedded twice.
-
 
 _BATCH = 8
 """Files that are read, cut, embedded and stored together."""

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# ---- scripts ----
-#
-# The Lua scripts of the transcript, each one atomic step. The callers document keys and arguments.
-
+# The Lua scripts of the transcript, each one atomic step. The callers document keys and arguments
 
 APPEND = """
 if KEYS[5] and redis.call('HGET', KEYS[5], 'token') ~= ARGV[5] then return -1 end
@@ -110,8 +107,7 @@ return 1
 """
 
 
-# ---- log ----
-
+# The log
 
 _OWNER = "transcript"
 _RECORDED_SECONDS = 7 * 24 * 3600

@@ -107,10 +107,7 @@ def _unspan(text: str) -> str:
     return re.sub(r"%([0-9A-F]{4})", lambda match: chr(int(match[1], 16)), text)
 
 
-# ---- restore ----
-#
-# Put turns that are in the Markdown log but not in Redis back at their place. Pure, except for `read_log`.
-
+# Put turns that are in the Markdown log but not in Redis back at their place. Pure, except for `read_log`
 
 EntryId = tuple[int, int]
 """The id of an entry in Redis: milliseconds since the epoch, and a number within the millisecond."""

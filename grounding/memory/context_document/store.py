@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# ---- versions ----
-#
-# One version of a context document, and its form in Redis. Pure.
-
+# One version of a context document, and its form in Redis
 
 _VERSION = "1"
 
@@ -180,8 +177,7 @@ def _check(version: str) -> None:
         raise UnknownFormat(f"a context document has version {version!r}; this runtime reads {_VERSION}")
 
 
-# ---- contexts ----
-
+# The documents of all conversations
 
 __all__ = ["ContextDocument", "ContextDocuments", "Mark", "Version"]
 
@@ -361,10 +357,7 @@ class ContextDocuments:
         return redis_key(_OWNER, key.tag, part, key.encoded)
 
 
-# ---- copy ----
-#
-# A copy of each conversation's context document for people to read: one Markdown file with the latest version.
-
+# A copy of each conversation's context document for people to read: one Markdown file with the latest version
 
 _Stamp = tuple[int, int, int, int]
 """Device, inode, size in bytes and modification time in nanoseconds. A difference shows that a file was changed,

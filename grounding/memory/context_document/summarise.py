@@ -146,10 +146,7 @@ def _line(entry: Entry) -> str:
     return f"{by}: {folded[:MAX_ENTRY_CHARACTERS]}"
 
 
-# ---- sentences ----
-#
-# Split messages into sentences of one line each, without code, quotes and list marks. Pure.
-
+# Split messages into sentences of one line each, without code, quotes and list marks
 
 MAX_ITEM_CHARACTERS = 190
 
@@ -229,13 +226,10 @@ def _spoken_lines(text: str) -> list[str]:
     return [_MARK.sub("", line) for line in lines if not line.lstrip().startswith((">", "|"))]
 
 
-# ---- facts ----
-#
-# Find statements of fact in messages, as ``subject: value`` of which the latest holds. Pure and deterministic.
+# Find statements of fact in messages, as ``subject: value`` of which the latest holds
 #
 # Patterns match English, German, Spanish and French sentences that say what something is or shall be. Questions,
 # suppositions and doubts are no facts.
-
 
 MAX_FACTS = 24
 _SUBJECT = r"(?P<subject>[\w\-/#'’&.` ]{2,60}?)"
@@ -458,11 +452,7 @@ def _value(text: str) -> str:
     return one_line(value)
 
 
-# ---- extract ----
-#
-# Build a context document without a model, from questions, actions, open points and statements. Pure and
-# deterministic.
-
+# Build a context document without a model, from questions, actions, open points and statements
 
 _PEOPLE = "People: "
 _MAX_PEOPLE = 12

@@ -197,10 +197,7 @@ def weight(content: str, origin: Origin, count: Callable[[str], int]) -> int:
     return count(shown(0, content, is_marked=origin in UNTRUSTED) + "\n")
 
 
-# ---- global context origin ----
-#
-# Find out whether the model's writes to the memory may contain somebody else's words. Pure.
-
+# Find out whether the model's writes to the memory may contain somebody else's words
 
 Foreign = Literal["", "retrieved", "others"]
 _ASSISTANT = "assistant"

@@ -51,23 +51,18 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# ---- global context scripts ----
-#
-# The Lua scripts of `grounding.memory.global_context.store`. Each is one atomic step under one hash tag.
+# The Lua scripts of `grounding.memory.global_context.store`. Each is one atomic step under one hash tag
 #
 # Common keys: the editor's numbering, then the lines of the workspace and, if another audience is in view, its lines.
-# ``ARGV[1]`` is the number of these line hashes. A line's name is its owner's letter (``w``, ``u``) and its id.
-# Lines of
-# format 1 date from a version that showed everything said in groups to the workspace (`runtime.ingress.upgrade`).
+# ``ARGV[1]`` is the number of these line hashes. A line's name is its owner's letter (``w``, ``u``) and its id. Lines
+# of format 1 date from a version that showed everything said in groups to the workspace (`runtime.ingress.upgrade`).
 #
 # A numbering is a hash. ``at`` is when it was last read (in the server's milliseconds). ``lines`` holds the names in
-# the
-# order of their numbers, each with the version that the editor has seen (0: none) and, if it is not one more than the
-# previous, its number: ``w3:1 w4:2 u1:0:7``. Of deleted lines it keeps the newest `MAX_BLANKS`.
+# the order of their numbers, each with the version that the editor has seen (0: none) and, if it is not one more than
+# the previous, its number: ``w3:1 w4:2 u1:0:7``. Of deleted lines it keeps the newest `MAX_BLANKS`.
 #
 # One counter per owner yields the ids and the versions of lines. No two lines ever have the same version, so a version
 # also identifies its line.
-
 
 MAX_BLANKS = 50
 """Without a limit an editor who never pauses would collect a blank for each deleted line."""
@@ -336,8 +331,7 @@ return 1
 """Deletes a person's lines with their history and waiting edits."""
 
 
-# ---- global context ----
-
+# The store
 
 _OWNER = "global_context"
 _GIVEN_SECONDS = 7 * 24 * 3600

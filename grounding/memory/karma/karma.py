@@ -222,10 +222,7 @@ def _with_signs(opinion: Opinion, signs: tuple[Sign, ...], moment: float, by_adm
     )
 
 
-# ---- choosing ----
-#
-# Choose the good exchanges for a prompt: a few for the whole session, and those relevant to the message. Pure.
-
+# Choose the good exchanges for a prompt: a few for the whole session, and those relevant to the message
 
 STANDING_AT_MOST = 4
 CHOSEN_AT_MOST = 4

@@ -200,10 +200,7 @@ def _read(packed: str) -> Marked:
         raise UnknownFormat(f"a mark has version {version!r}; this runtime reads 1: upgrade it") from error
 
 
-# ---- likeness ----
-#
-# Measure how similar good exchanges are to a message, by meaning and by words, as for earlier turns.
-
+# Measure how similar good exchanges are to a message, by meaning and by words, as for earlier turns
 
 if TYPE_CHECKING:
     Array = NDArray[np.float32]
@@ -306,10 +303,7 @@ def _cosines(asked: Sequence[float], found: dict[str, Array]) -> dict[str, float
     return dict(zip(found, map(float, products), strict=True))
 
 
-# ---- reading ----
-#
-# The good exchanges of a workspace, for turns: those that stay for a session, and those relevant to a message.
-
+# The good exchanges of a workspace, for turns: those that stay for a session, and those relevant to a message
 
 LOOK_SECONDS = 5.0
 """How long a workspace without marks is not read again, so that it costs its turns nothing."""

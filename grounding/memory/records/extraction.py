@@ -23,10 +23,7 @@ from grounding.prompt_input import one_line as sections_one_line
 from grounding.retrieval import terms
 from grounding.transcript import Entry, EntryRole
 
-# ---- said ----
-#
-# The messages of a few turns of one conversation, and the rules for records that are extracted from them. Pure.
-
+# The messages of a few turns of one conversation, and the rules for records that are extracted from them
 
 MAX_PER_TURN = 3
 """Most records of one turn; a person who states more has pasted something."""
@@ -200,14 +197,11 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).strip(" .!")
 
 
-# ---- patterns ----
+# Find facts and decisions that people state explicitly, by patterns instead of a model
 #
-# Find facts and decisions that people state explicitly, by patterns instead of a model. Pure and deterministic.
-#
-# Precision matters more than recall, because prompts show a record for months. A fact is accepted only if its value
-# is a
-# name, a number or, in a direct message, something personal. A decision is accepted only if the sentence calls it one.
-
+# Precision matters more than recall, because prompts show a record for months. A fact is accepted only if its value is
+# a name, a number or, in a direct message, something personal. A decision is accepted only if the sentence calls it
+# one.
 
 CONFIDENCE = 0.7
 """Moderate, because patterns do not understand."""
@@ -497,8 +491,7 @@ def _clause(text: str) -> str:
     return clause
 
 
-# ---- extraction ----
-
+# Extraction by a model
 
 MAX_ENTRY_CHARACTERS = 600
 MAX_KNOWN = 20

@@ -178,10 +178,7 @@ class NeverDeleted(RecordRefused):
     """Decisions cannot be deleted."""
 
 
-# ---- port ----
-#
-# Protocols of the record store, as the parts of the memory use it.
-
+# Protocols of the record store, as the parts of the memory use it
 
 AddOutcome = Literal["new", "confirmed", "superseded", "unchanged"]
 """What adding did: it made a record, confirmed an equal one, or made one that supersedes another.
@@ -330,15 +327,11 @@ class KeepsRecords(ReadsRecords, WritesRecords, ForgetsRecords, Protocol):
     """All that the memory needs of the record store."""
 
 
-# ---- detail ----
-#
-# Short forms of a record for prompts, computed when it is written. Pure.
+# Short forms of a record for prompts, computed when it is written
 #
 # ``micro`` is one line of at most `MICRO_TOKENS`, ``summary`` has at most `SUMMARY_TOKENS`. Both are the first
-# sentences
-# of the text, cut at natural boundaries, with the record's status in brackets: "Chose Postgres [success, 0.85
+# sentences of the text, cut at natural boundaries, with the record's status in brackets: "Chose Postgres [success, 0.85
 # confidence]".
-
 
 MICRO_TOKENS = 24
 """About twenty tokens: a sentence and the status."""
@@ -463,10 +456,7 @@ def _number(share: float) -> str:
     return f"{share:.2f}"
 
 
-# ---- confidential ----
-#
-# Detect secrets in text, so that the memory does not store them. Pure.
-
+# Detect secrets in text, so that the memory does not store them
 
 _NAMED = re.compile(
     r"\b(?:pass\s?(?:word|code|phrase|wd)|pwd|passwort|kennwort|contraseña|clave|mot de passe|api[\s_-]?key|"

@@ -41,10 +41,7 @@ from grounding.memory.records.store import AddLookup, Change, RecordStore, Recor
 from grounding.prompt_input import Tokens
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 
-# ---- making ----
-#
-# Build records from requests to add, and changed records from requests to change. Pure.
-
+# Build records from requests to add, and changed records from requests to change
 
 TEXT_MAX_CHARACTERS = 20_000
 SHORT_MAX_CHARACTERS = 2_000
@@ -267,8 +264,7 @@ def _validation_message(error: ValidationError) -> str:
     return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
-# ---- records ----
-
+# The records of all workspaces
 
 _ATTEMPTS = 16
 """Attempts to write a record that others write at the same time."""

@@ -39,10 +39,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# ---- scripts ----
-#
-# The Lua scripts of `grounding.memory.records.store`. Each is one atomic step on the keys of one workspace.
-
+# The Lua scripts of `grounding.memory.records.store`. Each is one atomic step on the keys of one workspace
 
 LOOK = """
 -- KEYS: done, texts, kept. ARGV: digest, id of a further record to read, or ''
@@ -216,8 +213,7 @@ return again
 """Marks records as indexed; those that changed since stay marked as not indexed."""
 
 
-# ---- store ----
-
+# The store
 
 _OWNER = "records"
 _DONE_SECONDS = 7 * 24 * 3600

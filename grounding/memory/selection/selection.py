@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# ---- relevance ----
-#
-# Estimate how likely a record is relevant to a message, on a scale that allows a fixed threshold. Pure.
+# Estimate how likely a record is relevant to a message, on a scale that allows a fixed threshold
 #
 # The estimate is the log-odds, at even prior odds, that the record is one of those that answer the message. It is a
 # logistic regression on the cosine, the share of the message's terms that the record contains, and its BM25 score in
@@ -82,16 +80,11 @@ def fitting(floor: Floor, found: Sequence[FoundRecord]) -> Floor:
     return floor if any(one.similarity for one in found) else replace(_BY_WORDS, minimum=floor.minimum)
 
 
-# ---- scoring ----
+# Score relevant records against each other
 #
-# Score relevant records against each other. Pure.
-#
-# The score is the sum of research note 009 (context management): similarity .50, type .15, recency .15 (a half-life
-# of 30
-# days), outcome .10, usage .05, confidence .05. It only orders records that passed the relevance floor: no boost
-# lifts a
-# record over the floor.
-
+# The score is the sum of research note 009 (context management): similarity .50, type .15, recency .15 (a half-life of
+# 30 days), outcome .10, usage .05, confidence .05. It only orders records that passed the relevance floor: no boost
+# lifts a record over the floor.
 
 HALF_LIFE_DAYS = 30.0
 OUTCOMES = {"success": 1.2, "partial": 1.0, "pending": 0.9, "failure": 0.8}
@@ -192,14 +185,11 @@ def _below_successors(name: str, own: Mapping[str, float], kept: Mapping[str, tu
     return worth
 
 
-# ---- filling ----
-#
-# Divide the token budget among the records. Pure and deterministic.
+# Divide the token budget among the records
 #
 # Each type has a budget, shaped by the frame and scaled by the demands of the message. The best record comes first. A
 # record is shown as its summary, or as its micro if the summary does not fit, never in full. Types share what others
 # leave.
-
 
 Level = Literal["summary", "micro"]
 LEVELS: tuple[Level, ...] = ("summary", "micro")
@@ -258,10 +248,7 @@ def _fit(one: Scored, room: int, costs: Costs) -> Filled | None:
     return None
 
 
-# ---- repeating ----
-#
-# Drop records that repeat what the prompt already says. Pure.
-
+# Drop records that repeat what the prompt already says
 
 LEAST_WORDS = 3
 """Shorter records occur in every text; they must match a line as a whole."""
@@ -314,13 +301,10 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.casefold().replace("n't", " not").replace("n’t", " not")))
 
 
-# ---- kept ----
-#
-# The last selection of each conversation, so that the next message can reuse it.
+# The last selection of each conversation, so that the next message can reuse it
 #
 # Key (owner ``selection``, under the conversation's tag): ``kept:<conversation>``, which expires with the session. It
 # holds ids and levels of detail but no text; texts are read from the records.
-
 
 _OWNER = "selection"
 
@@ -378,20 +362,15 @@ class LastSelections:
         return redis_key(_OWNER, key.tag, "kept", key.encoded)
 
 
-# ---- reuse ----
-#
-# Decide whether the records of the last message also serve the next one. Pure.
+# Decide whether the records of the last message also serve the next one
 #
 # Every message searches for its own records, which is cheap. The prompt nevertheless repeats the last records, in the
 # same bytes, if they cover the message: the best record found is among them, and so is at least `COVERED_SHARE` of all
 # that was found, weighted by the probability of relevance. A new frame alone changes nothing, because one word can
-# switch
-# the frame for a single message. Records are selected anew for a frame only if its first record is not shown.
+# switch the frame for a single message. Records are selected anew for a frame only if its first record is not shown.
 #
 # Selecting anew adds the records found and drops those that were useful longest ago. Up to `CARRIED` records stay in
-# the
-# prompt, so that a return to an earlier subject finds its records there.
-
+# the prompt, so that a return to an earlier subject finds its records there.
 
 COVERED_SHARE = 0.25
 """Measured on 300 questions about five long chats (locomo-dev), each after each other question of its chat, with single
@@ -472,8 +451,7 @@ def _has_changed(kept: LastSelection, read: Sequence[Record]) -> bool:
     return any(one.state is State.SUPERSEDED and before[one.id] != State.SUPERSEDED.value for one in read)
 
 
-# ---- selecting ----
-
+# Selecting: look up, then choose
 
 FOUND_AT_MOST = 40
 """Most records of one search: more than any budget shows."""
