@@ -1,8 +1,16 @@
-"""Background work after a turn: summaries, records, marks, forgetting."""
+"""Work outside of turns. After a reply the jobs run that `runtime.turns` enqueued:
+
+- ``summary.refresh`` (`SummaryRefresh`) writes the context document, ``context.index`` (`ContextSync`) indexes it;
+- `EXTRACT_RECORDS` (`RecordsExtraction`) finds typed records;
+- ``turn.remember`` (`RememberTurns`) lets later turns recall this one, `FORGET_TURNS` (`ForgetTurns`) undoes that.
+
+People cause the rest: `Marking` marks replies, `Forgetting` forgets, `Condensing` shortens directives, `Rebuilding`
+rebuilds the index, `Changeover` moves it to another embedding model. `RecordSweep` looks after records every hour.
+"""
 
 from runtime.background.after_turn import RememberTurns, SummaryRefresh
 from runtime.background.contexts import JOB as INDEX_CONTEXT
-from runtime.background.contexts import ContextFollowing, ContextKeeping, ContextMoved
+from runtime.background.contexts import ContextEditor, ContextMoved, ContextSync
 from runtime.background.directives import Condensing, ModelSilent
 from runtime.background.extraction import ExtractionMarks, RecordsExtraction
 from runtime.background.forgetting import JOB as FORGET_TURNS
@@ -10,7 +18,7 @@ from runtime.background.forgetting import Forgetting, ForgetTurns
 from runtime.background.karma import By, MarkEffects, Marking
 from runtime.background.migration import DAY_SECONDS, Changeover, former_collections, underway
 from runtime.background.rebuild import Rebuilding, Reindexed, Restored, Tells
-from runtime.background.records import ErasedEverywhere, RecordKeeping
+from runtime.background.records import RecordsAndManifests, RecordSweep
 
 __all__ = [
     "DAY_SECONDS",
@@ -19,10 +27,9 @@ __all__ = [
     "By",
     "Changeover",
     "Condensing",
-    "ContextFollowing",
-    "ContextKeeping",
+    "ContextEditor",
     "ContextMoved",
-    "ErasedEverywhere",
+    "ContextSync",
     "ExtractionMarks",
     "ForgetTurns",
     "Forgetting",
@@ -30,7 +37,8 @@ __all__ = [
     "Marking",
     "ModelSilent",
     "Rebuilding",
-    "RecordKeeping",
+    "RecordSweep",
+    "RecordsAndManifests",
     "RecordsExtraction",
     "Reindexed",
     "RememberTurns",

@@ -1,4 +1,4 @@
-"""What is done with a turn once its reply is out: the context document, and recall."""
+"""Two jobs after a turn's reply: refresh the conversation's context document, and index the turn for recall."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from grounding.memory.context_document import ContextDocument, ContextDocuments,
 from grounding.prompt_input import speaker, spoken
 from grounding.retrieval import Memory
 from grounding.transcript import Entry, EntryRole, Reach, Transcript, Turn
-from runtime.background.contexts import JOB as INDEX
-from runtime.background.contexts import ContextFollowing, now
+from runtime.background.contexts import JOB as INDEX_CONTEXT
+from runtime.background.contexts import ContextSync, now
 from runtime.billing import BudgetExceeded, Spending
 from runtime.coordination import Job
 from runtime.llm import Model, ModelFailed
 
 _ATTEMPTS = 2
-"""Somebody may change a document while the model writes the next one; a second time is left for the next turn."""
+"""If somebody changes a document while the model writes the next one, it is written once more; then the next turn's job
+tries again."""
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """A new document, and who made it."""
+class _Draft:
+    """The text of a new document, and its author."""
 
     text: str
     made_by: Literal["model", "extraction"]
@@ -37,16 +38,18 @@ class _Written:
 
 
 class SummaryRefresh:
-    """Makes a conversation's context document anew when it is due.
+    """Writes a new version of a conversation's context document when it is due.
 
-    With a provider's model the model writes it; its answer is validated. Where no valid document exists and the
-    model cannot make one, where the model is a bundled one (which cannot write such a document), or where the
-    workspace's budget is used up, it is extracted. A failed refresh leaves a document that a model made as it is.
+    A provider's model writes it, and its answer is validated. The document is extracted without a model if
 
-    After every turn the document's file and its place in the index are brought in step, so that what could not be
-    written (a full disk, a crash in between) comes back.
+    - the model is a bundled one, which cannot write such a document;
+    - the workspace's budget is used up;
+    - the model fails, and there is no document yet or only an extracted one.
 
-    `due` says of many jobs at once which of them have anything to do; mostly that is none.
+    If the model fails otherwise, the old document stays.
+
+    After every turn the document's file and its entry in the index are compared with it, so that a failed write (a full
+    disk, a crash) is repaired. `due` says for many jobs at once which have work to do; usually none has.
     """
 
     def __init__(
@@ -54,28 +57,27 @@ class SummaryRefresh:
         settings: Settings,
         transcript: Transcript,
         contexts: ContextDocuments,
-        following: ContextFollowing,
+        sync: ContextSync,
         model: Model,
         spending: Spending,
         index_later: Callable[[Job], Awaitable[object]],
     ) -> None:
-        """*index_later* keeps the job that lets searches find the document."""
+        """*index_later* enqueues the job that indexes the document."""
         self._settings = settings
         self._transcript = transcript
         self._contexts = contexts
-        self._following = following
+        self._sync = sync
         self._model = model
         self._spending = spending
         self._index_later = index_later
 
     async def due(self, jobs: Sequence[Job]) -> list[Job]:
-        """Those of *jobs* that a document is to be made for, or one to be followed up: of each conversation its first,
-        after which nothing is left to do for the others."""
+        """Return the jobs that have work to do: of each conversation the first, which does the work of all."""
         first = {job.key: job for job in reversed(jobs)}
         keys = list(first)
         reaches = await self._transcript.reaches(keys)
         marks = dict(zip(keys, await self._contexts.marks(keys), strict=True))
-        in_step = await self._following.in_step({key: mark for key, mark in marks.items() if mark})
+        in_step = await self._sync.in_step({key: mark for key, mark in marks.items() if mark})
         due: list[Job] = []
         for key, reach in zip(keys, reaches, strict=True):
             mark = marks[key]
@@ -90,73 +92,73 @@ class SummaryRefresh:
         document = await self._refresh(job)
         if document is None:
             return
-        await self._following.copy(job.key, document)
+        await self._sync.copy(job.key, document)
         (mark,) = await self._contexts.marks([job.key])
         if mark is not None and not mark.is_indexed:
-            await self._index_later(Job(INDEX, job.key, mark.id or job.turn_id))
+            await self._index_later(Job(INDEX_CONTEXT, job.key, mark.id or job.turn_id))
 
     async def _refresh(self, job: Job) -> ContextDocument | None:
-        """The document as it is after *job*. Where somebody changed it meanwhile, theirs is what it is made of."""
+        """Return the document after *job*. If somebody changes it meanwhile, theirs is refreshed."""
         for _ in range(_ATTEMPTS):
             reach = await self._transcript.reach(job.key)
             current = await self._contexts.latest(job.key)
             if not self._is_due(reach, current.due_from if current else None):
                 return current
-            made = await self._made(job, reach, current)
-            if made is None or made is current:
+            document = await self._next_version(job, reach, current)
+            if document is None or document is current:
                 return current
-            if stored := await self._contexts.store(job.key, made, current.id if current else ""):
+            if stored := await self._contexts.store(job.key, document, current.id if current else ""):
                 _log.info("summary.refreshed", turns=reach.turns, version=stored.version, made_by=stored.made_by)
                 return stored
         return await self._contexts.latest(job.key)
 
-    async def _made(self, job: Job, reach: Reach, current: ContextDocument | None) -> ContextDocument | None:
-        """The next version; *current* where nothing had to be changed, or could be."""
-        unread = _unread(reach, current.reach if current else None)
+    async def _next_version(self, job: Job, reach: Reach, current: ContextDocument | None) -> ContextDocument | None:
+        """Return the next version, or *current* if nothing was changed."""
+        unread = max(1, reach.entries - (current.reach.entries if current else 0))
         count = min(self._settings.llm_grounding_memory_summary_source_max_lines, unread)
         entries = await self._transcript.newest(job.key, count)
-        written = await self._text(job, current, entries)
-        if isinstance(written, summarise.Rejected):
-            _log.warning("summary.kept", why=written.why, turns=current.turns if current else 0)
+        draft = await self._draft(job, current, entries)
+        if isinstance(draft, summarise.Rejected):
+            _log.warning("summary.kept", why=draft.why, turns=current.turns if current else 0)
             return current
-        if isinstance(written, summarise.Unchanged):
+        if isinstance(draft, summarise.Unchanged):
             if current is not None and await self._contexts.cover(job.key, current, reach):
                 _log.info("summary.unchanged", turns=reach.turns, version=current.version)
             return current
         return ContextDocument(
-            text=written.text,
+            text=draft.text,
             version=(current.version if current else 0) + 1,
             turns=reach.turns,
             entries=reach.entries,
-            made_by=written.made_by,
+            made_by=draft.made_by,
             at=now(),
             turn_ids=tuple(sorted({entry.turn_id for entry in entries})),
-            author=written.author,
-            kept=surviving(written.text, current.kept if current else ()),
+            author=draft.author,
+            kept=surviving(draft.text, current.kept if current else ()),
         )
 
-    async def _text(
+    async def _draft(
         self, job: Job, current: ContextDocument | None, entries: list[Entry]
-    ) -> _Written | summarise.Unchanged | summarise.Rejected:
-        """The new document and who made it, or why the old one stays."""
+    ) -> _Draft | summarise.Unchanged | summarise.Rejected:
+        """Return the new text and its author, or why the old one stays."""
         previous, kept = (current.text, current.kept) if current else ("", ())
         if not self._settings.has_provider_model:
-            return await self._extracted(current, entries)
+            return await self._extract(current, entries)
         try:
-            verdict = await self._answered(job, previous, entries, kept)
+            verdict = await self._ask_model(job, previous, entries, kept)
         except BudgetExceeded:
-            return await self._extracted(current, entries)
+            return await self._extract(current, entries)
         if isinstance(verdict, summarise.Rejected) and (current is None or current.made_by == "extraction"):
-            return await self._extracted(current, entries)
+            return await self._extract(current, entries)
         return verdict
 
-    async def _answered(
+    async def _ask_model(
         self, job: Job, previous: str, entries: list[Entry], kept: Sequence[Line]
-    ) -> _Written | summarise.Unchanged | summarise.Rejected:
-        """What the model makes of *entries*. Raises `BudgetExceeded`."""
+    ) -> _Draft | summarise.Unchanged | summarise.Rejected:
+        """Have the model write the document. Raises `BudgetExceeded`."""
         settings = self._settings
         window = await self._model.window_tokens()
-        asked = summarise.plan(
+        messages = summarise.plan(
             previous,
             entries,
             settings.llm_grounding_memory_summary_max_items,
@@ -164,33 +166,35 @@ class SummaryRefresh:
             kept,
             window - settings.llm_max_output_tokens,
         )
-        if not asked:
+        if not messages:
             return summarise.Rejected("no room in the model's window")
         try:
-            completion = await self._spending.ask(job.key.scope, "summary", asked)
+            completion = await self._spending.ask(job.key.scope, "summary", messages)
         except ModelFailed as error:
             return summarise.Rejected(error.why)
-        if completion.finish_reason == "length":  # the end of a section is missing, and nobody could tell which
+        if completion.finish_reason == "length":  # nobody could tell what is missing
             return summarise.Rejected("cut off")
         verdict = summarise.accept(completion.text, previous, settings.context_document_max_bytes, kept)
-        return _Written(verdict, "model", f"model:{completion.model}") if isinstance(verdict, str) else verdict
+        return _Draft(verdict, "model", f"model:{completion.model}") if isinstance(verdict, str) else verdict
 
-    async def _extracted(
+    async def _extract(
         self, current: ContextDocument | None, entries: list[Entry]
-    ) -> _Written | summarise.Unchanged | summarise.Rejected:
+    ) -> _Draft | summarise.Unchanged | summarise.Rejected:
         settings = self._settings
         previous, kept = (current.text, current.kept) if current else ("", ())
         items = settings.llm_grounding_memory_summary_max_items
-        text = await asyncio.to_thread(summarise.document, previous, entries, items, kept)  # long ones take a while
+        text = await asyncio.to_thread(
+            summarise.document, previous, entries, items, kept
+        )  # a long document takes a while
         if current is not None and same(text, previous):
             return summarise.Unchanged()
         if len(text.encode("utf-8", "surrogatepass")) > settings.context_document_max_bytes:
             return summarise.Rejected("too long")
-        return _Written(text, "extraction", "")
+        return _Draft(text, "extraction", "")
 
 
-class TellsTurns(Protocol):
-    """What makes turns findable, and takes them back; see `grounding.retrieval.recall.Turns`."""
+class TurnIndex(Protocol):
+    """The recall index; see `grounding.retrieval.recall.Turns`."""
 
     async def remember(self, memories: Sequence[Memory]) -> None: ...
 
@@ -198,40 +202,39 @@ class TellsTurns(Protocol):
 
 
 class RememberTurns:
-    """Makes turns findable for later turns of their conversations."""
+    """Indexes turns, so that later turns of their conversations find them."""
 
-    def __init__(self, transcript: Transcript, turns: TellsTurns) -> None:
+    def __init__(self, transcript: Transcript, index: TurnIndex) -> None:
         self._transcript = transcript
-        self._turns = turns
+        self._index = index
 
     async def __call__(self, jobs: Sequence[Job]) -> None:
-        """Raises `grounding.retrieval.index.IndexUnavailable` and
-        `grounding.retrieval.embedding.EmbedderUnavailable`; then none, some or all of them can be found."""
+        """Index the turns of *jobs*.
+
+        Raises `grounding.retrieval.IndexUnavailable` and `grounding.retrieval.EmbedderUnavailable`; then none, some or
+        all of the turns can be found.
+        """
         turns = [(job.key, job.turn_id) for job in jobs]
-        said, before = await asyncio.gather(self._transcript.of_turns(turns), self._transcript.preceding(turns))
+        entries_of, previous = await asyncio.gather(self._transcript.of_turns(turns), self._transcript.preceding(turns))
         memories: dict[Turn, Memory] = {}
-        for turn, entries in said.items():
-            if (memory := memory_of(*turn, entries, before.get(turn, ""))) is not None:
+        for turn, entries in entries_of.items():
+            if (memory := memory_of(*turn, entries, previous.get(turn, ""))) is not None:
                 memories[turn] = memory
         if memories:
-            await self._turns.remember(list(memories.values()))
-        there = await self._transcript.recorded(list(memories))
-        # Forgotten in between, or before: then an interrupted attempt may have made it findable.
-        for key, turn_id in {(job.key, job.turn_id) for job in jobs} - there:
-            await self._turns.forget(key.scope, [turn_id])
+            await self._index.remember(list(memories.values()))
+        # A turn may have been forgotten meanwhile, or before: then an interrupted attempt may have indexed it.
+        recorded = await self._transcript.recorded(list(memories))
+        for key, turn_id in set(turns) - recorded:
+            await self._index.forget(key.scope, [turn_id])
 
 
 def memory_of(key: ConversationKey, turn_id: str, entries: Sequence[Entry], previous: str) -> Memory | None:
-    """A turn's *entries* as they are recalled, with the *previous* turn's id; None where nothing was spoken."""
-    said = [entry for entry in entries if entry.role is not EntryRole.TOOL]
-    if not said:
+    """Return the memory of a turn, linked to the turn *previous*; None if nothing was said in it."""
+    spoken_entries = [entry for entry in entries if entry.role is not EntryRole.TOOL]
+    if not spoken_entries:
         return None
-    return Memory(key.scope, turn_id, "\n".join(map(_line, said)), datetime.fromisoformat(said[0].at), previous)
-
-
-def _unread(reach: Reach, covered: Reach | None) -> int:
-    """Log entries since the document was made; one more than none."""
-    return max(1, reach.entries - (covered.entries if covered else 0))
+    text = "\n".join(map(_line, spoken_entries))
+    return Memory(key.scope, turn_id, text, datetime.fromisoformat(spoken_entries[0].at), previous)
 
 
 def _line(entry: Entry) -> str:

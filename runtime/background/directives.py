@@ -1,6 +1,6 @@
-"""Has the model make directives shorter, and publishes its text once a person says so.
+"""Has the model shorten directives, and publishes its text after a person agreed.
 
-The call is background work: it is held and counted in the budget of the workspace from which it was asked for.
+The workspace from which this is asked for pays for the call.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from runtime.billing import Spending
 from runtime.llm import NEEDS_MODEL, Model, ModelFailed
 
 ATTEMPTS = 2
-"""The second time the model is told what was wrong with its first text."""
+"""In the second attempt the model is told what was wrong with its first text."""
 SPARE_SECONDS = 15.0
-"""Beyond LLM_TIMEOUT_SECONDS: whoever asks waits no longer for all attempts together than for one call and these."""
+"""All attempts together may take this long beyond LLM_TIMEOUT_SECONDS."""
 _PURPOSE = "condense"
 _log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ class ModelSilent(NotCondensed):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A shorter text for version ``version`` of a directive. ``notes`` are what a person should look at."""
+    """A shorter text for version ``version`` of a directive. ``notes`` say what a person should check."""
 
     slot: Slot
     version: int
@@ -51,7 +51,7 @@ class Proposal:
 
 
 class Condensing:
-    """Proposes and publishes. Raises `connectors.message.StoreUnavailable` throughout."""
+    """Proposes and publishes shorter directives. Every method raises `connectors.message.StoreUnavailable`."""
 
     def __init__(
         self, settings: Settings, publisher: FileSyncPublisher, model: Model, spending: Spending, tokens: Tokens
@@ -64,15 +64,18 @@ class Condensing:
         self._tokens = tokens
 
     async def propose(self, scope: Scope, slot: Slot) -> Proposal:
-        """A shorter text for *slot*, paid for by the workspace of *scope*. Raises `NotCondensed`, `NoSuchVersion`,
-        `promptpolicy.policy.InvalidDirective` and `runtime.billing.budgets.BudgetExceeded`."""
+        """Return a shorter text for *slot*; the workspace of *scope* pays.
+
+        Raises `NotCondensed`, `NoSuchVersion`, `promptpolicy.policy.InvalidDirective` and
+        `runtime.billing.BudgetExceeded`.
+        """
         condense.check_kind(slot)
         current = await self._publisher.directives.latest(slot)
         if current is None or current.text is None:
             raise NoSuchVersion(f"there is no {slot.label}")
         try:
             async with asyncio.timeout(self._timeout):
-                judged, model = await self._shorter(scope, current.text)
+                judged, model = await self._shorten(scope, current.text)
         except TimeoutError:
             raise ModelSilent(f"the model took longer than {self._timeout:g} s") from None
         before, after = [await asyncio.to_thread(self._tokens.count, text) for text in (current.text, judged.text)]
@@ -91,8 +94,10 @@ class Condensing:
         return Proposal(slot, current.version, judged.text, diff, before, after, judged.notes, model)
 
     async def publish(self, slot: Slot, text: str, expected_version: int, author: str) -> Version:
-        """Publish *text*, which is checked again, in place of the version that it was made of. Raises as
-        `promptpolicy.publishing.Publisher.publish` and `NotCondensed`."""
+        """Check *text* again, and publish it in place of version *expected_version*.
+
+        Raises `NotCondensed`, and what `promptpolicy.publishing.Publisher.publish` raises.
+        """
         condense.check_kind(slot)
         current = await self._publisher.directives.latest(slot)
         if current is None or current.text is None or current.version != expected_version:
@@ -104,22 +109,22 @@ class Condensing:
             slot, judged.text, author=author, origin="api", expected_version=expected_version
         )
 
-    async def _shorter(self, scope: Scope, text: str) -> tuple[CondensedDraft, str]:
-        """What the model makes of *text* in the end, and which model it was."""
-        asked = condense.condense_messages(text)
+    async def _shorten(self, scope: Scope, text: str) -> tuple[CondensedDraft, str]:
+        """Return the model's last text, judged, and the model's name."""
+        messages = condense.condense_messages(text)
         most = max(self._max_output_tokens, 2 * await asyncio.to_thread(self._tokens.count, text))
         for _ in range(ATTEMPTS):
-            answer, is_cut, model = await self._asked(scope, asked, most)
+            answer, is_cut, model = await self._ask_model(scope, messages, most)
             judged = await asyncio.to_thread(condense.judge, text, answer, self._tokens.count)
             if is_cut:
                 judged = CondensedDraft(judged.text, ("it is cut off", *judged.problems), judged.notes)
             if not judged.problems:
                 break
-            asked = condense.retry_messages(asked, answer, judged.problems)
+            messages = condense.retry_messages(messages, answer, judged.problems)
         return judged, model
 
-    async def _asked(self, scope: Scope, messages: list[dict[str, str]], most: int) -> tuple[str, bool, str]:
-        """The model's words, whether they are cut off, and which model it was."""
+    async def _ask_model(self, scope: Scope, messages: list[dict[str, str]], most: int) -> tuple[str, bool, str]:
+        """Return the model's text, whether it is cut off, and the model's name."""
         try:
             completion = await self._spending.ask(scope, _PURPOSE, messages, output_tokens=most)
         except ModelFailed as error:

@@ -1,13 +1,13 @@
-"""Takes what was said out of everything that keeps it.
+"""Forgets turns and conversations in all stores that hold something of them.
 
-Keys (owner ``forgetting``, in the conversation's partition): ``asked`` one key per message that asked for it, with what
-it was about, so that the same message, delivered again, forgets the same once more and nothing that was said since.
+Keys (owner ``forgetting``, in the conversation's partition): ``asked`` one key per message that asked to forget, with
+the turn it was about. So the same message, delivered again, forgets the same turn and nothing that was said since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Scope, encode_id, place_audience, redis_key
 from grounding.memory.context_document import ContextCopy, ContextDocuments
@@ -15,8 +15,9 @@ from grounding.memory.records import ForgetsRecords
 from grounding.prompt import Sessions
 from grounding.transcript import MarkdownCopy, Transcript
 from runtime.attachments import KeptFiles
-from runtime.background.after_turn import TellsTurns
+from runtime.background.after_turn import TurnIndex
 from runtime.background.extraction import ExtractionMarks
+from runtime.background.karma import Marking
 from runtime.coordination import Job, Jobs
 from runtime.delivery import Outbox
 from runtime.turns import DeadLetters, Manifests
@@ -27,28 +28,21 @@ if TYPE_CHECKING:
 
 
 JOB = "turns.forget"
-"""The background job that takes turns out of the recall index, which may be away when they are forgotten."""
+"""The background job that removes turns from the recall index, which may be away when they are forgotten."""
 
 _OWNER = "forgetting"
 _ASKED_SECONDS = 7 * 24 * 3600
 _EVERYTHING = "*"
 _NEWEST = 500
-"""Turns of which a document may be in the making: more than `LLM_GROUNDING_MEMORY_SUMMARY_SOURCE_MAX_LINES`."""
-
-
-class ForgetsMarks(Protocol):
-    """What keeps what people said of replies; see `runtime.background.karma.Marking`."""
-
-    async def unsay(self, scope: Scope, turn_ids: Collection[str]) -> None: ...
-
-    async def forget(self, scope: Scope, turn_ids: Sequence[str]) -> int: ...
-
-    async def forget_conversation(self, key: ConversationKey) -> None: ...
+"""Turns from which a context document may be written right now: more than
+`LLM_GROUNDING_MEMORY_SUMMARY_SOURCE_MAX_LINES`."""
 
 
 class Forgetting:
-    """Forgets turns and conversations. Raises `connectors.message.StoreUnavailable` and OSError; asked for again by
-    the same message it then goes on where it stopped."""
+    """Forgets turns and conversations.
+
+    Raises `connectors.message.StoreUnavailable` and OSError; the same message, handled again, then completes it.
+    """
 
     def __init__(
         self,
@@ -66,7 +60,7 @@ class Forgetting:
         dead_letters: DeadLetters,
         records: ForgetsRecords,
         extraction_marks: ExtractionMarks,
-        marking: ForgetsMarks,
+        marking: Marking,
         jobs: Jobs,
     ) -> None:
         self._redis = redis
@@ -86,17 +80,21 @@ class Forgetting:
         self._jobs = jobs
 
     async def last(self, key: ConversationKey, message_id: str, audience: str | None = None) -> bool:
-        """Forget the newest turn of *key*, as *message_id* asks; False where there is none. *audience* is
-        who reads the conversation.
+        """Forget the newest turn of *key*, as *message_id* asks; False if there is none.
 
-        A context document that was made of it gives way to the one before, and is made anew when it is due.
+        *audience* is who reads the conversation. A context document that was made of the turn is replaced by the one
+        before, and written again when it is due.
         """
         newest = await self._transcript.last_turn(key)
-        turn_id = await self._asked(key, message_id, newest) if newest else await self._asked_before(key, message_id)
+        turn_id = (
+            await self._note_request(key, message_id, newest)
+            if newest
+            else await self._earlier_request(key, message_id)
+        )
         if not turn_id:
             return False
-        said = await self._transcript.of_turn(key, turn_id)
-        message_ids = [entry.message_id for entry in said if entry.message_id]
+        entries = await self._transcript.of_turn(key, turn_id)
+        message_ids = [entry.message_id for entry in entries if entry.message_id]
         await self._files.forget(key, message_ids)
         await self._conversation_list.forget(key, message_ids)
         await self._transcript.forget_turn(key, turn_id)
@@ -104,7 +102,9 @@ class Forgetting:
         if await self._contexts.forget_turn(key, turn_id):
             await self._context_copy.remove(key)
         await self._sessions.end(key)
-        await self._marking.unsay(key.scope, [turn_id])  # the manifest knows which records its reply used
+        await self._marking.unsay(
+            key.scope, [turn_id]
+        )  # before the manifest, which names the records that the reply used
         await self._manifests.forget(key.scope, [turn_id])
         await self._marking.forget(key.scope, [turn_id])
         await self._outbox.forget(key, [turn_id])
@@ -115,68 +115,71 @@ class Forgetting:
         return True
 
     async def records_to_come(self, key: ConversationKey) -> None:
-        """Let no record come any more of what was said in *key* until now, though all of it stays."""
+        """Mark all of *key* as looked through, so that no records come of it. Nothing is deleted."""
         await self._extraction_marks.looked(key, await self._transcript.reach(key), [])
 
     async def everything(self, key: ConversationKey, message_id: str, audience: str | None = None) -> None:
-        """Forget all that was said in *key*, as *message_id* asks, with its context document, its session and the
-        records that came of it. *audience* is who reads the conversation."""
-        if await self._asked_before(key, message_id):
+        """Forget the whole conversation *key*, as *message_id* asks, with its document, session and records.
+
+        *audience* is who reads the conversation.
+        """
+        if await self._earlier_request(key, message_id):
             return
         turn_ids = await self._transcript.turn_ids(key)
         await self._contexts.forget(key, turn_ids[:_NEWEST])
         await self._context_copy.remove(key)
         await self._sessions.end(key)
         await self._marking.unsay(key.scope, turn_ids)
-        await self._manifests.forget(key.scope, turn_ids)  # before the marks: none is made anew of what is forgotten
+        await self._manifests.forget(key.scope, turn_ids)  # before the marks, so that no new mark can come of it
         await self._marking.forget_conversation(key)
-        await self._outbox.forget(key, turn_ids)  # of those that a former version stored the outbox has no list
+        await self._outbox.forget(key, turn_ids)  # by id: the outbox has no list of turns of earlier versions
         await self._outbox.forget(key)
         await self._dead_letters.forget(key)
         await self._files.forget_conversation(key)
         await self._conversation_list.delete(key)
-        await self._transcript.forget(key)  # it knows the turns, should this be interrupted
-        # After the transcript: what is being looked through now finds its turns gone, and takes back what it keeps.
+        await self._transcript.forget(key)  # late, because it names the turns if this is interrupted
+        # After the transcript: a running extraction finds its turns gone, and deletes the records it has stored.
         await self._extraction_marks.forget(key)
         await self._forget_records(key, audience, None)
         self._copy.forgotten(key)
         await self._jobs.enqueue(Job(JOB, key, _EVERYTHING + encode_id(message_id)))
-        await self._asked(key, message_id, _EVERYTHING)
+        await self._note_request(key, message_id, _EVERYTHING)
 
     async def _forget_records(
         self, key: ConversationKey, audience: str | None, turn_ids: Collection[str] | None
     ) -> None:
-        """Take away the records that came of the conversation (of those turns): *audience*'s, those that were shared,
-        and those of a time when the place was open or was kept apart from its threads."""
+        """Delete the records that came of the conversation, or of those turns.
+
+        They belong to *audience*, to everybody, or to the place, if it was open earlier or kept apart from its threads.
+        """
         for owner in dict.fromkeys((None, audience, place_audience(key.context_id))):
             await self._records.forget_said(Scope(key.workspace_id, key.context_id, owner), turn_ids)
 
-    async def _asked(self, key: ConversationKey, message_id: str, what: str) -> str:
-        """What *message_id* asked to forget: *what*, unless it asked before."""
-        if await self._redis.set(_key(key, message_id), what, nx=True, ex=_ASKED_SECONDS):
-            return what
-        return await self._asked_before(key, message_id)
+    async def _note_request(self, key: ConversationKey, message_id: str, turn_id: str) -> str:
+        """Store that *message_id* asks to forget *turn_id*; return the stored turn if it has asked before."""
+        if await self._redis.set(_key(key, message_id), turn_id, nx=True, ex=_ASKED_SECONDS):
+            return turn_id
+        return await self._earlier_request(key, message_id)
 
-    async def _asked_before(self, key: ConversationKey, message_id: str) -> str:
-        asked: Any = await self._redis.get(_key(key, message_id))
-        return str(asked or "")
+    async def _earlier_request(self, key: ConversationKey, message_id: str) -> str:
+        turn_id: Any = await self._redis.get(_key(key, message_id))
+        return str(turn_id or "")
 
 
 class ForgetTurns:
-    """The job that takes what was forgotten out of the recall index, and out of what is found of the context document,
-    which *index_document* brings in step."""
+    """The job that removes what was forgotten from the recall index, and updates the index of the context document."""
 
     def __init__(
         self,
-        turns: Callable[[], Awaitable[TellsTurns]],
+        index: Callable[[], Awaitable[TurnIndex]],
         index_document: Callable[[ConversationKey], Awaitable[None]],
     ) -> None:
-        self._turns = turns
+        self._open_index = index
         self._index_document = index_document
 
     async def __call__(self, job: Job) -> None:
-        """Raises `grounding.retrieval.index.IndexUnavailable`: then it is tried again."""
-        index = await self._turns()
+        """Raises `grounding.retrieval.IndexUnavailable`; then the job is repeated."""
+        index = await self._open_index()
         everything = job.turn_id.startswith(_EVERYTHING)
         await index.forget(job.key.scope, None if everything else [job.turn_id])
         await self._index_document(job.key)

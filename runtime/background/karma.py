@@ -1,7 +1,7 @@
-"""People mark replies: which turn is meant, who may, what is kept of it, and what it says of records.
+"""Lets people mark replies as good or bad, and applies the marks to the records that a reply used.
 
-A mark is a reaction to a message of the reply (👍, 👎), a command, or a call over HTTP. The turn of a message is found
-among the stored replies of the last seven days; one that is marked is known for longer.
+A mark is a reaction to a message of the reply (👍, 👎), a command, or a call over HTTP. The turn of a message is looked
+up among the stored replies of the last seven days; a marked turn is known for longer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, InboundMessage, Role, Scope
 from grounding.memory.karma import Exchange, Karma, MarkBusy, Marked, MarkStore, Opinion, Sign
-from grounding.memory.karma import karma as karma_karma
+from grounding.memory.karma import karma as marks
 from grounding.memory.records import Change, KeepsRecords, NoSuchRecord, Outcome, Provenance, RecordRefused, State, Type
 from grounding.pipeline import seen_in
 from grounding.prompt_input import Tokens, audience_of, clip
@@ -28,118 +28,20 @@ from runtime.access import Access
 from runtime.delivery import Outbox
 from runtime.turns import Manifest, Manifests, RecordsOfTurn, UnknownTurn
 
-# ---- mark effects ----
-#
-# What a mark says of records: those that the reply used, and the censors that acted in it.
-#
-# A good reply confirms the facts that it used, and counts as a success of the procedures that it followed; a bad one
-# counts as a failure of these, and says of censors that acted that they should not have. A decision that waits for its
-# outcome, and that the reply used, is reviewed by what most people say of the reply; one that waits for none is not,
-# nor
-# one that somebody reviewed by hand. Of other records a mark says nothing: that a reply was liked does not tell that a
-# task is done, and that it was not tells not which of its facts is wrong. What a person takes back, or says
-# otherwise, is
-# taken off again.
-
-
-Fields = Mapping[str, Any]
-_SAYS: Mapping[tuple[Type, Sign], tuple[Fields, Fields]] = {
-    (Type.FACT, "good"): ({"confirm": True}, {"take_back": "confirm"}),
-    (Type.PROCEDURE, "good"): ({"outcome": "success"}, {"take_back": "success"}),
-    (Type.PROCEDURE, "bad"): ({"outcome": "failure"}, {"take_back": "failure"}),
-    (Type.CENSOR, "bad"): ({"false_positive": True}, {"take_back": "false_positive"}),
-}
-"""What a mark changes in a record of that type, and what undoes it."""
-_OUTCOMES: Mapping[Sign, Outcome] = {"good": "success", "bad": "failure"}
 _log = structlog.get_logger()
 
 
-class RemembersChanges(KeepsRecords, Protocol):
-    """Records, and what became of each."""
-
-    async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
-        """The newest changes of a record, the newest first. Raises `NoSuchRecord`."""
-
-
-class MarkEffects:
-    """Lets records have it. *records* is what keeps them."""
-
-    def __init__(self, records: RemembersChanges) -> None:
-        self._records = records
-
-    async def become(
-        self, scope: Scope, of: RecordsOfTurn, by: Provenance, was: Sign | None, now: Sign | None, key: str
-    ) -> None:
-        """Somebody's mark of a turn became *now*; *scope* is that of those whose records the turn was shown, *key*
-        names the change. Where the store is away that is lost, and told; never raises."""
-        if was == now:
-            return
-        for record_id in (*of.used, *of.acted):
-            await _attempted(record_id, partial(self._one, scope, record_id, by, was, now, f"{key}:{record_id}"))
-
-    async def review(
-        self, scope: Scope, of: RecordsOfTurn, by: Provenance, was: Sign | None, now: Sign | None, key: str
-    ) -> None:
-        """What most people say of a turn became *now*. As `become`."""
-        if was == now:
-            return
-        for record_id in of.used:
-            await _attempted(record_id, partial(self._reviewed, scope, record_id, by, now, f"{key}:{record_id}"))
-
-    async def _one(
-        self, scope: Scope, record_id: str, by: Provenance, was: Sign | None, now: Sign | None, key: str
-    ) -> None:
-        record = await self._records.get(scope, record_id)
-        undone = _SAYS.get((record.type, was)) if was else None
-        done = _SAYS.get((record.type, now)) if now else None
-        if undone is not None:
-            await self._records.change(scope, record_id, undone[1], by, f"{key}:undo")
-        if done is not None:
-            await self._records.change(scope, record_id, done[0], by, f"{key}:do")
-
-    async def _reviewed(self, scope: Scope, record_id: str, by: Provenance, now: Sign | None, key: str) -> None:
-        record = await self._records.get(scope, record_id)
-        if record.type is not Type.DECISION:
-            return
-        if record.state is State.REVIEWED:
-            changes = await self._records.history(scope, record_id)
-            review = next((one for one in changes if one.to_state == State.REVIEWED), None)
-            if review is None or review.turn_id != by.turn_id:
-                return  # somebody said by hand, or of another reply, what came of it
-            await self._records.change(scope, record_id, {"take_back": record.outcome}, by, f"{key}:undo")
-        elif record.state is not State.PENDING:
-            return
-        if now is not None:
-            await self._records.change(scope, record_id, {"outcome": _OUTCOMES[now]}, by, f"{key}:do")
-
-
-async def _attempted(record_id: str, step: Callable[[], Awaitable[None]]) -> None:
-    """*step*, which is lost, and told, where it fails."""
-    try:
-        await step()
-    except NoSuchRecord:
-        return
-    except RecordRefused as error:  # it is superseded by now, or retired: nothing can come of it
-        _log.info("records.unmarked", record_id=record_id, why=str(error))
-    except (AgentRuntimeError, TimeoutError) as error:
-        _log.warning("records.uncounted", why=str(error) or "timeout", records=1)
-
-
-# ---- marking ----
-
-
 ASKED_TOKENS, ANSWERED_TOKENS = 40, 80
-"""What of the two sides of an exchange is kept: with these two fit into the 300 tokens of a block, and more where they
-are shorter."""
+"""The length of the stored question and answer: with these, two exchanges fit into the 300 tokens of a block."""
 _SIDE_CHARACTERS = 4000
-"""Beyond that no side has words that could be kept."""
+"""Text beyond this cannot be among the first tokens, so it is not counted."""
 Step = Callable[[Opinion], Opinion]
 
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """Who marks, as what, and by which means (for events). ``is_vouched_for``: that it is they is not only said by a
-    program."""
+    """Who marks, in which role, and by which means (for events). ``is_vouched_for``: a platform or a login confirms
+    the person; a program does not just claim it."""
 
     user: str
     role: Role
@@ -148,8 +50,11 @@ class By:
 
 
 class Marking:
-    """The marks of all workspaces. Raises `connectors.message.StoreUnavailable`,
-    `grounding.memory.karma.store.MarkBusy`, and where a turn is named `runtime.turns.manifest.UnknownTurn`."""
+    """The marks of all workspaces.
+
+    Every method raises `connectors.message.StoreUnavailable` and `grounding.memory.karma.MarkBusy`; those that name a
+    turn raise `runtime.turns.UnknownTurn`.
+    """
 
     def __init__(
         self,
@@ -177,10 +82,10 @@ class Marking:
         self._today = today
 
     async def reacted(self, message: InboundMessage, key: ConversationKey) -> str:
-        """Let a reaction mark the reply that it is on; why it does not, in a word, or nothing. Nobody is told."""
-        given = karma_karma.sign_of(message.reaction) if message.reaction else None
-        gone = [sign for emoji in message.unreacted if (sign := karma_karma.sign_of(emoji)) is not None]
-        if given is None and not gone:
+        """Mark the reply that a reaction is on. Return why that failed, in a word; empty if it succeeded."""
+        added = marks.sign_of(message.reaction) if message.reaction else None
+        removed = [sign for emoji in message.unreacted if (sign := marks.sign_of(emoji)) is not None]
+        if added is None and not removed:
             return "no_mark"
         role = await self._access.role_here(message, key.workspace_id)
         user = message.author.user(message.connector)
@@ -193,12 +98,12 @@ class Marking:
         moment = message.sent_at.timestamp() if message.sent_at else 0.0
 
         def step(opinion: Opinion) -> Opinion:
-            for sign in gone:
-                opinion = karma_karma.remove_sign(opinion, sign, moment=moment)
-            return opinion if given is None else karma_karma.said(opinion, given, moment=moment, by_admin=_is_admin(by))
+            for sign in removed:
+                opinion = marks.remove_sign(opinion, sign, moment=moment)
+            return opinion if added is None else marks.said(opinion, added, moment=moment, by_admin=_is_admin(by))
 
         try:
-            await self._change(key.scope, turn_id, by, step, is_new=given is not None, message_id=message.message_id)
+            await self._change(key.scope, turn_id, by, step, is_new=added is not None, message_id=message.message_id)
         except UnknownTurn:  # it was forgotten
             return "unknown_reply"
         except MarkBusy:
@@ -206,57 +111,56 @@ class Marking:
         return ""
 
     def may(self, by: By, key: ConversationKey) -> bool:
-        """Whether *by* may mark what is said in *key*: whether they hold `grounding.memory.karma.karma.SCOPE`."""
+        """Return whether *by* may mark replies in *key*: whether they have `grounding.memory.karma.SCOPE`."""
         held = self._sigils.held_by([Holder(by.user, by.role)], key.context_id, vouched=by.is_vouched_for)
-        return held.allows(karma_karma.SCOPE)
+        return held.allows(marks.SCOPE)
 
     async def commanded(self, key: ConversationKey, turn_id: str, by: By, sign: Sign | None, command: str) -> Marked:
-        """Let a command mark a turn of *key*; None takes back what its giver said."""
-        step = partial(karma_karma.commanded, sign=sign, command=command, by_admin=_is_admin(by))
+        """Mark a turn of *key* by a command; a *sign* of None removes the person's mark."""
+        step = partial(marks.commanded, sign=sign, command=command, by_admin=_is_admin(by))
         return await self._change(key.scope, turn_id, by, step, is_new=sign is not None)
 
     async def put(self, scope: Scope, turn_id: str, by: By, sign: Sign | None) -> Marked:
-        """Let the mark of *by* be *sign*, or none, however often that is asked."""
-        step = partial(karma_karma.put, sign=sign, by_admin=_is_admin(by))
+        """Set the mark of *by* to *sign*, or to none. A repetition changes nothing."""
+        step = partial(marks.put, sign=sign, by_admin=_is_admin(by))
         return await self._change(scope, turn_id, by, step, is_new=sign is not None)
 
     async def turn_of(self, key: ConversationKey, message_id: str) -> str:
-        """The turn whose reply the platform's message *message_id* is, or is a part of; empty where it is none's."""
+        """Return the turn whose reply includes the platform's message *message_id*; empty if there is none."""
         return await self._outbox.turn_of(key, message_id) or await self._store.turn_of(key, message_id)
 
     async def of_turn(self, scope: Scope, turn_id: str) -> Marked | None:
-        """What people said of a turn."""
+        """Return the marks of a turn."""
         return await self._store.get(scope, turn_id)
 
     async def all(self, scope: Scope) -> Sequence[Marked]:
-        """What is marked in a workspace, the newest first."""
-        _, found = await self._store.all(scope)
-        return sorted((one for one in found if one.is_marked), key=lambda one: one.turn_id, reverse=True)
+        """Return the marked turns of a workspace, the newest first."""
+        _, turns = await self._store.all(scope)
+        return sorted((turn for turn in turns if turn.is_marked), key=lambda turn: turn.turn_id, reverse=True)
 
     async def unsay(self, scope: Scope, turn_ids: Collection[str]) -> None:
-        """Take off again what the marks of turns said of records. To be asked while the turns are still known: later
-        nobody knows which records they used."""
+        """Undo what the marks of turns did to records. Call it while the turns are stored: they name their records."""
         for turn_id in turn_ids:
             marked = await self._store.get(scope, turn_id)
             if marked is not None and marked.is_marked:
                 with suppress(UnknownTurn):
                     blank = Marked(turn_id=turn_id, conversation=marked.conversation)
-                    await self._tell_records(scope, None, "", marked, blank)
+                    await self._apply_to_records(scope, None, "", marked, blank)
 
     async def forget(self, scope: Scope, turn_ids: Sequence[str]) -> int:
-        """Take away the marks and traces of turns, with what they said of records; how many there were."""
+        """Delete the marks and exchanges of turns, and undo what they did to records. Return how many there were."""
         await self.unsay(scope, turn_ids)
         count = await self._store.forget(scope, turn_ids)
         self._karma.changed(scope)
         return count
 
     async def forget_conversation(self, key: ConversationKey) -> None:
-        """Take away all marks and traces of a conversation, and what stood in its session."""
+        """Delete all marks and exchanges of a conversation, and what its session shows of them."""
         await self._store.forget_conversation(key)
         self._karma.changed(key.scope)
 
     async def amended(self, key: ConversationKey, message_id: str) -> None:
-        """A message was edited or deleted: an exchange that was asked by it is no example any more."""
+        """Delete the exchange that began with a message, because the message was edited or deleted."""
         if turn_id := await self._store.turn_of(key, message_id):
             await self.forget(key.scope, [turn_id])
 
@@ -269,46 +173,47 @@ class Marking:
             manifest = await self._manifests.get(scope, turn_id)
             exchange = await self._exchange(manifest)
         blank = Marked(turn_id=turn_id, conversation=_key_of(manifest).encoded if manifest else "")
-        seen: list[Marked] = []
+        before_and_after: list[Marked] = []  # the last attempt counts: `change` may repeat
 
         def changed(before: Marked | None) -> Marked | None:
             if before is None and known is not None:
                 raise UnknownTurn(f"turn {turn_id!r} was forgotten just now")
-            one = before or blank
-            opinion = step(one.opinion_of(by.user))
-            seen[:] = [one, one]
-            if opinion == one.opinion_of(by.user):
+            old = before or blank
+            opinion = step(old.opinion_of(by.user))
+            before_and_after[:] = [old, old]
+            if opinion == old.opinion_of(by.user):
                 return before
             opinion = opinion.model_copy(update={"is_claimed": not by.is_vouched_for})
-            seen[1] = one.with_exchange(exchange, message_id, self._today()).with_opinion(opinion)
-            return seen[1]
+            new = old.with_exchange(exchange, message_id, self._today()).with_opinion(opinion)
+            before_and_after[1] = new
+            return new
 
         after = await self._store.change(scope, turn_id, changed) or blank
         self._karma.changed(scope)
         if manifest is not None:
             await self._undo_if_forgotten(scope, turn_id)
-        mark = seen[1].opinion_of(by.user).mark
-        if mark != seen[0].opinion_of(by.user).mark:
+        old, new = before_and_after
+        mark = new.opinion_of(by.user).mark
+        if mark != old.opinion_of(by.user).mark:
             _log.info("turn.marked", turn_id=turn_id, mark=mark or "none", role=by.role.value, by=by.means)
-            await self._tell_records(scope, manifest, by.user, *seen)
+            await self._apply_to_records(scope, manifest, by.user, old, new)
         return after
 
     async def _undo_if_forgotten(self, scope: Scope, turn_id: str) -> None:
-        """Of a turn that was being forgotten while it was marked nothing stays. Raises
-        `runtime.turns.manifest.UnknownTurn`."""
+        """Delete the mark of a turn that was forgotten meanwhile. Then raises `runtime.turns.UnknownTurn`."""
         try:
             await self._manifests.get(scope, turn_id)
         except UnknownTurn:
             await self.forget(scope, [turn_id])
             raise
 
-    async def _tell_records(
+    async def _apply_to_records(
         self, scope: Scope, manifest: Manifest | None, author: str, before: Marked, after: Marked
     ) -> None:
-        """The marks of a turn, which were those of *before*, are now those of *after*, by what *author* did."""
+        """Apply the change of a turn's marks from *before* to *after*, by *author*, to the records of the turn."""
         turn_id = before.turn_id
-        of = await self._manifests.records_of(scope, turn_id)
-        if not of.used and not of.acted:
+        records = await self._manifests.records_of(scope, turn_id)
+        if not records.used and not records.acted:
             return
         context = (manifest or await self._manifests.get(scope, turn_id)).context
         key = ConversationKey(context.workspace_id, context.connector, context.external_id)
@@ -318,29 +223,31 @@ class Marking:
         word = "mark" if after.changes else "forgotten"
         for voice in sorted({*before.voices, *after.voices}):
             was, now = before.voices.get(voice), after.voices.get(voice)
-            told = of
-            if of.acted and was != now and "bad" in (was, now):
-                said = await self._reported(scope, voice, turn_id)
-                told = replace(of, acted=tuple(one for one in of.acted if one not in said))
-            await self._effects.become(seen, told, by, was, now, f"{word}:{turn_id}:{voice}:{number}")
-        await self._effects.review(seen, of, by, before.verdict, after.verdict, f"{word}:{turn_id}:{number}")
+            counted = records
+            if records.acted and was != now and "bad" in (was, now):
+                reported = await self._reported(scope, voice, turn_id)
+                counted = replace(records, acted=tuple(censor for censor in records.acted if censor not in reported))
+            await self._effects.become(seen, counted, by, was, now, f"{word}:{turn_id}:{voice}:{number}")
+        await self._effects.review(seen, records, by, before.verdict, after.verdict, f"{word}:{turn_id}:{number}")
 
     async def _reported(self, scope: Scope, voice: str, besides: str) -> frozenset[str]:
-        """The censors that acted in what else *voice* called bad: nobody says twice of a censor that it acts wrongly,
-        or whoever it stops could retire it alone."""
-        _, kept = await self._store.all(scope)
-        turns = [one.turn_id for one in kept if one.turn_id != besides and one.voices.get(voice) == "bad"]
-        found = await asyncio.gather(*(self._manifests.records_of(scope, one) for one in turns))
-        return frozenset(censor for one in found for censor in one.acted)
+        """Return the censors of the other turns that *voice* called bad.
+
+        One voice counts once against a censor: else a person whom it stops could retire it alone.
+        """
+        _, marked = await self._store.all(scope)
+        turns = [turn.turn_id for turn in marked if turn.turn_id != besides and turn.voices.get(voice) == "bad"]
+        records = await asyncio.gather(*(self._manifests.records_of(scope, turn_id) for turn_id in turns))
+        return frozenset(censor for of_turn in records for censor in of_turn.acted)
 
     async def _exchange(self, manifest: Manifest) -> Exchange | None:
-        """The trace of a turn; None where its reply is no answer (an apology), or is not recorded."""
+        """Return the exchange of a turn; None if its reply is no answer (an apology), or is not recorded."""
         context, key = manifest.context, _key_of(manifest)
         if manifest.outcome.get("kind") == "apology" or manifest.outcome.get("error_code"):
             return None
         entries = await self._transcript.of_turn(key, manifest.turn_id)
-        asked = [one for one in entries if one.role is EntryRole.INBOUND]
-        answered = [one for one in entries if one.role is EntryRole.OUTBOUND]
+        asked = [entry for entry in entries if entry.role is EntryRole.INBOUND]
+        answered = [entry for entry in entries if entry.role is EntryRole.OUTBOUND]
         if not asked or not answered:
             return None
         texts = await asyncio.to_thread(
@@ -348,14 +255,14 @@ class Marking:
         )
         if not all(texts):
             return None
-        # What was said before and came of others' words, an answer may have repeated ("and shorter, please").
-        foreign = {one.foreign for one in (*answered, *asked)} | {one.foreign for one in context.tail}
+        # An answer may repeat others' words that came earlier in the conversation ("and shorter, please").
+        foreign = {entry.foreign for entry in (*answered, *asked)} | {entry.foreign for entry in context.tail}
         return Exchange(
             asked=texts[0],
             answered=texts[1],
             audience=audience_of(context) or "",
             foreign="retrieved" if "retrieved" in foreign else "others" if "others" in foreign else "",
-            asked_in=tuple(one.message_id for one in asked if one.message_id),
+            asked_in=tuple(entry.message_id for entry in asked if entry.message_id),
         )
 
 
@@ -365,10 +272,101 @@ def _key_of(manifest: Manifest) -> ConversationKey:
 
 
 def _side(entries: Sequence[Entry], tokens: Tokens, max_tokens: int) -> str:
-    """What was said, in the exchange's own words, on one line, cut where a sentence ends if one does."""
-    said = " ".join(" ".join(one.text[:_SIDE_CHARACTERS].split()) for one in entries)
-    return clip(said, tokens, max_tokens)
+    """Return the text of *entries* on one line, cut at the end of a sentence if possible."""
+    text = " ".join(" ".join(entry.text[:_SIDE_CHARACTERS].split()) for entry in entries)
+    return clip(text, tokens, max_tokens)
 
 
 def _is_admin(by: By) -> bool:
     return by.role is Role.ADMIN
+
+
+Fields = Mapping[str, Any]
+_CHANGES: Mapping[tuple[Type, Sign], tuple[Fields, Fields]] = {
+    (Type.FACT, "good"): ({"confirm": True}, {"take_back": "confirm"}),
+    (Type.PROCEDURE, "good"): ({"outcome": "success"}, {"take_back": "success"}),
+    (Type.PROCEDURE, "bad"): ({"outcome": "failure"}, {"take_back": "failure"}),
+    (Type.CENSOR, "bad"): ({"false_positive": True}, {"take_back": "false_positive"}),
+}
+"""The change of a record of that type by a mark, and the change that undoes it."""
+_OUTCOMES: Mapping[Sign, Outcome] = {"good": "success", "bad": "failure"}
+
+
+class RecordsWithHistory(KeepsRecords, Protocol):
+    """Records and their changes."""
+
+    async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
+        """Return the newest changes of a record, the newest first. Raises `NoSuchRecord`."""
+
+
+class MarkEffects:
+    """Applies marks to the records that a reply used, and to the censors that acted in it.
+
+    - A good reply confirms the facts that it used, and is a success of the procedures that it followed.
+    - A bad reply is a failure of these procedures, and a false positive of the censors that acted.
+    - A decision that waits for its outcome, and that the reply used, is reviewed by the majority of the marks; one that
+      waits for none is not, nor one that a person reviewed by hand.
+    - Other records are not changed: that people liked a reply does not mean that a task is done, and that they did not
+      does not tell which of its facts is wrong.
+
+    If a person removes or changes a mark, its effect is undone. If the store is away, the change is lost and logged.
+    """
+
+    def __init__(self, records: RecordsWithHistory) -> None:
+        self._records = records
+
+    async def become(
+        self, scope: Scope, of: RecordsOfTurn, by: Provenance, was: Sign | None, now: Sign | None, key: str
+    ) -> None:
+        """Apply the change of one person's mark from *was* to *now*. Raises nothing.
+
+        *scope* is that of the people to whose records the turn had access; *key* names the change.
+        """
+        if was == now:
+            return
+        for record_id in (*of.used, *of.acted):
+            await _log_failure(record_id, partial(self._apply, scope, record_id, by, was, now, f"{key}:{record_id}"))
+
+    async def review(
+        self, scope: Scope, of: RecordsOfTurn, by: Provenance, was: Sign | None, now: Sign | None, key: str
+    ) -> None:
+        """Apply the change of the majority's mark from *was* to *now*, as `become`."""
+        if was == now:
+            return
+        for record_id in of.used:
+            await _log_failure(record_id, partial(self._review, scope, record_id, by, now, f"{key}:{record_id}"))
+
+    async def _apply(
+        self, scope: Scope, record_id: str, by: Provenance, was: Sign | None, now: Sign | None, key: str
+    ) -> None:
+        record = await self._records.get(scope, record_id)
+        if was and (changes := _CHANGES.get((record.type, was))):
+            await self._records.change(scope, record_id, changes[1], by, f"{key}:undo")
+        if now and (changes := _CHANGES.get((record.type, now))):
+            await self._records.change(scope, record_id, changes[0], by, f"{key}:do")
+
+    async def _review(self, scope: Scope, record_id: str, by: Provenance, now: Sign | None, key: str) -> None:
+        record = await self._records.get(scope, record_id)
+        if record.type is not Type.DECISION:
+            return
+        if record.state is State.REVIEWED:
+            changes = await self._records.history(scope, record_id)
+            review = next((change for change in changes if change.to_state == State.REVIEWED), None)
+            if review is None or review.turn_id != by.turn_id:
+                return  # it was reviewed by hand, or by the marks of another reply
+            await self._records.change(scope, record_id, {"take_back": record.outcome}, by, f"{key}:undo")
+        elif record.state is not State.PENDING:
+            return
+        if now is not None:
+            await self._records.change(scope, record_id, {"outcome": _OUTCOMES[now]}, by, f"{key}:do")
+
+
+async def _log_failure(record_id: str, step: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await step()
+    except NoSuchRecord:
+        return
+    except RecordRefused as error:  # it was superseded or retired meanwhile
+        _log.info("records.unmarked", record_id=record_id, why=str(error))
+    except (AgentRuntimeError, TimeoutError) as error:
+        _log.warning("records.uncounted", why=str(error) or "timeout", records=1)

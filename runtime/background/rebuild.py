@@ -190,12 +190,12 @@ class Rebuilding:
     async def _remember(
         self, turns: TurnIndex, key: ConversationKey, entries: dict[str, list[Entry]], previous: str, *, anew: bool
     ) -> int:
-        before = [previous, *entries]
-        found = (
-            memory_of(key, turn_id, of_turn, before[number])
-            for number, (turn_id, of_turn) in enumerate(entries.items())
-        )
-        memories = [memory for memory in found if memory is not None]
+        """Store the turns of *entries*, which follow the turn *previous*; return how many were stored."""
+        memories = []
+        for turn_id, of_turn in entries.items():
+            if (memory := memory_of(key, turn_id, of_turn, previous)) is not None:
+                memories.append(memory)
+            previous = turn_id
         count = 0
         for start in range(0, len(memories), TURNS_TOGETHER):
             some = memories[start : start + TURNS_TOGETHER]

@@ -1,4 +1,4 @@
-"""What typed records need as time passes: the sweep, and an index that follows once it answers again."""
+"""Sweeps typed records as time passes, and cuts erased ones out of the manifests of turns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from runtime.turns import Manifests
 from runtime.workspaces import Workspaces
 
 SWEEP_SECONDS = 3600.0
-LOOK_SECONDS = 5.0
+"""Time between two sweeps of all workspaces."""
+BEHIND_SECONDS = 5.0
+"""Time between two looks for workspaces whose index is behind."""
 _log = structlog.get_logger()
 
 
-class RecordKeeping:
-    """A duty of one process for all."""
+class RecordSweep:
+    """Sweeps records, and indexes those that the index missed while it was away. Runs in one process for all."""
 
     def __init__(
         self,
@@ -34,8 +36,7 @@ class RecordKeeping:
         self._sleep = sleep
 
     async def run(self) -> None:
-        """Look at all workspaces at first and every hour, and every few seconds at those that are said to be behind,
-        until cancelled."""
+        """Sweep all workspaces at first and every hour, and those behind every few seconds, until cancelled."""
         passed = SWEEP_SECONDS
         while True:
             try:
@@ -46,44 +47,43 @@ class RecordKeeping:
                     await self.behind()
             except StoreUnavailable as error:
                 _log.warning("records.sweep_failed", why=str(error))
-            await self._sleep(LOOK_SECONDS)
-            passed += LOOK_SECONDS
+            await self._sleep(BEHIND_SECONDS)
+            passed += BEHIND_SECONDS
 
     async def all(self) -> None:
-        """Sweep all workspaces, and let the index catch up. Raises `StoreUnavailable`."""
+        """Sweep all workspaces, and update their index. Raises `StoreUnavailable`."""
         for workspace in await self._workspaces.all():
-            await self._look(workspace.id)
+            await self._sweep(workspace.id)
 
     async def behind(self) -> None:
-        """The same for those workspaces that need it soon. Raises `StoreUnavailable`."""
+        """Do the same for the workspaces whose index is behind. Raises `StoreUnavailable`."""
         for workspace_id in await self._store.behind():
-            await self._store.is_in_step(workspace_id)  # first: what falls behind meanwhile says so again
+            await self._store.is_in_step(
+                workspace_id
+            )  # before the work, so that records that fall behind meanwhile are noted again
             if await self._workspaces.exists(workspace_id):
-                await self._look(workspace_id)
+                await self._sweep(workspace_id)
 
-    async def _look(self, workspace_id: str) -> None:
+    async def _sweep(self, workspace_id: str) -> None:
         scope = Scope(workspace_id)
         try:
             count = await self._records.sweep(scope)
             await self._records.catch_up(scope)
         except StoreUnavailable:
             raise
-        except AgentRuntimeError as error:  # a record that cannot be read: the other workspaces' can
+        except AgentRuntimeError as error:  # a record cannot be read; go on with the other workspaces
             _log.warning("records.sweep_failed", workspace_id=workspace_id, why=str(error))
             return
         if count:
             _log.info("records.swept", workspace_id=workspace_id, records=count)
 
 
-# ---- erasing ----
-#
-# Records that are erased leave the manifests of turns too, which hold what each turn was shown.
+class RecordsAndManifests(Records):
+    """The records, which are also cut out of *manifests* when they are erased: these hold what each turn was shown.
 
-
-class ErasedEverywhere(Records):
-    """Records as `Records` keeps them; what is erased is cut out of *manifests*, also of those of turns that were being
-    answered meanwhile: they are kept before a model is asked. A turn that read a record just before it was erased, and
-    is kept just after, is kept without it."""
+    A manifest is stored before the model is asked, so this includes turns that are being answered. A turn that read a
+    record just before it was erased is stored without it.
+    """
 
     def __init__(
         self, store: RecordStore, tokens: Tokens, index: FollowsRecords, rules: Rules, *, manifests: Manifests
@@ -97,8 +97,7 @@ class ErasedEverywhere(Records):
         await self._manifests.cut_records(scope, [record_id])
 
     async def forget(self, scope: Scope) -> int:
-        """See `WritesRecords.forget`. They are cut out before, too: asked again after an interruption nobody would know
-        their ids."""
+        """See `WritesRecords.forget`. Cuts before too: after an interruption nobody would know the ids any more."""
         ids = await self._store.all_ids(scope)
         await self._manifests.cut_records(scope, ids)
         count = await super().forget(scope)
@@ -110,5 +109,5 @@ class ErasedEverywhere(Records):
         ids = await self._store.came_of(scope)
         count = await super().forget_said(scope, turn_ids)
         left = {record.id for record in await self._store.read(scope, ids, own=True)}
-        await self._manifests.cut_records(scope, [one for one in ids if one not in left])
+        await self._manifests.cut_records(scope, [record_id for record_id in ids if record_id not in left])
         return count

@@ -12,7 +12,7 @@ from grounding.transcript import Transcript
 from promptpolicy.sigils import Sigils
 from runtime.access import Access
 from runtime.background import MarkEffects, Marking
-from runtime.background.karma import RemembersChanges
+from runtime.background.karma import RecordsWithHistory
 from runtime.coordination import Hub
 from runtime.delivery import Outbox
 from runtime.turns.manifest import Manifests
@@ -33,7 +33,7 @@ def marking_on(
     redis: Redis,
     karma: Karma | None = None,
     *,
-    records: RemembersChanges | None = None,
+    records: RecordsWithHistory | None = None,
     today: str = "2026-11-22",
     **settings: object,
 ) -> Marking:

@@ -19,7 +19,7 @@ from grounding.memory.records import NewRecord, Provenance, RecordBusy, RecordIn
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import IndexUnavailable, Kind
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from runtime.background import RecordKeeping
+from runtime.background import RecordSweep
 from runtime.ingress.removal import forget_keys
 from runtime.workspaces import Workspaces
 from tests.emulators.embedder import HashedWords
@@ -252,7 +252,7 @@ async def test_a_duty_looks_at_all_workspaces_at_first_and_then_at_those_that_fe
 
     world.away.is_away = False
     with pytest.raises(asyncio.CancelledError), capture_logs() as told:
-        await RecordKeeping(world.records, world.store, workspaces, sleep).run()
+        await RecordSweep(world.records, world.store, workspaces, sleep).run()
 
     assert rounds[0] == {"tea is free"}
     assert [one["workspace_id"] for one in told if one["event"] == "records.sweep_failed"] == ["acme"]
