@@ -75,12 +75,15 @@ class TurnFloor:
         """Return the turns of *hits* that reach ``minimum``; none unless one reaches what the *query* needs. A hit
         without a cosine is judged by its words."""
         asked = term_set(query)
+        needed = self._needed(query, asked, asked_for)
         best: dict[str, float] = {}
         for hit in hits:
             cosine = hit.dense.score if hit.dense is not None else 0.0
+            if self.relevance(asked, asked, cosine) < min(needed, self.minimum):
+                continue  # whatever its words are, which take longer to read
             relevance = self.relevance(asked, term_set(searched_text(hit.passage)), cosine)
             best[hit.passage.source] = max(relevance, best.get(hit.passage.source, -math.inf))
-        if max(best.values(), default=-math.inf) < self._needed(query, asked, asked_for):
+        if max(best.values(), default=-math.inf) < needed:
             return set()
         return {turn for turn, relevance in best.items() if relevance >= self.minimum}
 
@@ -231,6 +234,8 @@ def _repeated_turns(query: str, passages: Sequence[Passage]) -> set[str]:
 
 def _question_terms(text: str) -> frozenset[str] | None:
     """Return the terms of what people say in *text* if they only ask and the assistant answers."""
+    if "?" not in text:
+        return None
     _, *pieces = _SPEAKER.split(text)
     names, lines = pieces[::2], pieces[1::2]
     own = [line for name, line in zip(names, lines, strict=True) if name != ASSISTANT]
