@@ -1,8 +1,9 @@
-"""Attachments: fetched safely, converted to text in a child process, and read."""
+"""Attachments of messages: `Files` fetches and converts one safely, `Reading` reads all of a turn."""
 
+from runtime.attachments.files import Files
 from runtime.attachments.locate import Locator
 from runtime.attachments.media import in_words
-from runtime.attachments.reading import NOTHING, Contents, Files, Reading, written
+from runtime.attachments.reading import NOTHING, Contents, Reading, written
 from runtime.attachments.uploads import KeptFiles
 
 __all__ = [

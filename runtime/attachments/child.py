@@ -1,7 +1,7 @@
-"""The process in which one document is converted: bounded in memory and processor time, able to write no file.
+"""The process that converts one document: with limited memory and processor time, and unable to write a file.
 
 Standard input: one JSON line ``{"kind", "pages", "characters", "seconds"}``, then the document's bytes. Standard
-output: one JSON object, ``{"v": 1, "text", "note"}`` or ``{"v": 1, "refused"}``. It ends with the document.
+output: one JSON object, ``{"v": 1, "text", "note"}`` or ``{"v": 1, "refused"}``. Then it ends.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import warnings
 from runtime.attachments.formats import Refused, convert
 
 MEMORY_BYTES = 1_000_000_000
-"""Address space; the interpreter and the largest of the libraries take a tenth of it."""
+"""Address space; the interpreter and the largest library take a tenth of it."""
 OPEN_FILES = 64
 
 
 def limit(seconds: float) -> None:
-    """Bound this process for good."""
+    """Set the limits of this process, which it cannot raise again."""
     limits = (
         (resource.RLIMIT_AS, MEMORY_BYTES),
         (resource.RLIMIT_CPU, math.ceil(seconds)),
@@ -32,13 +32,13 @@ def limit(seconds: float) -> None:
         (resource.RLIMIT_CORE, 0),
     )
     for kind, most in limits:
-        with contextlib.suppress(ValueError, OSError):  # not every system has each; the parent's clock holds
+        with contextlib.suppress(ValueError, OSError):  # not every system has each; the parent limits the time too
             resource.setrlimit(kind, (most, most))
-    os.nice(5)  # what it reads can wait rather than those who talk
+    os.nice(5)  # answers matter more than conversions
 
 
 def main() -> None:
-    """Convert what comes on standard input."""
+    """Convert the document on standard input."""
     logging.disable(logging.CRITICAL)  # the libraries quote what they read
     warnings.simplefilter("ignore")
     order = json.loads(sys.stdin.buffer.readline())
@@ -56,7 +56,7 @@ def main() -> None:
         answer = {"v": 1, "refused": "it is damaged, or not what its name says", "error": type(error).__name__}
     sys.stdout.buffer.write(json.dumps(answer).encode())
     sys.stdout.buffer.flush()
-    os._exit(0)  # taking a large document apart again takes time that nobody needs
+    os._exit(0)  # freeing the objects of a large document takes time
 
 
 if __name__ == "__main__":

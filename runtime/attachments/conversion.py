@@ -1,4 +1,4 @@
-"""Has documents converted in a child process each, so that none can harm, stall or read this one."""
+"""Converts each document in a child process of its own, so that none can harm, stall or read this process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from runtime.attachments.formats import READABLE, Refused, Text, convert
 from runtime.embedded import die_with_parent
 
 AT_ONCE = 2
-"""Conversions side by side; each may take a processor for itself."""
+"""Conversions at the same time; each may use a whole processor."""
 REAP_SECONDS = 2.0
 LONGEST_CHARACTER_BYTES = 6
-"""Of JSON's escapes for one character (two of them for one beyond the basic plane)."""
+"""A JSON escape of one character; those beyond the basic plane take two."""
 _ROOM_BYTES = 10_000
 _EXPECTED = {
     ".pdf": media.PDF,
@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 
 class Conversion:
-    """Makes text of documents. *pages* and *seconds* bound each of them."""
+    """Converts documents to text. *pages* and *seconds* limit each."""
 
     def __init__(self, pages: int, seconds: float) -> None:
         self._pages = pages
@@ -44,7 +44,7 @@ class Conversion:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def text(self, data: bytes, kind: str, name: str, most: int) -> Text:
-        """*data* of the media type *kind* (as sniffed) and called *name*, as Markdown of at most *most* characters.
+        """Return *data*, recognised as *kind* and named *name*, as Markdown of at most *most* characters.
 
         Raises `AttachmentUnavailable`.
         """
@@ -53,7 +53,7 @@ class Conversion:
             kind = media.HTML
         if kind not in READABLE:
             raise AttachmentUnavailable(f"it is {media.as_words(kind)}, which I cannot read")
-        if kind == media.TEXT:  # no parser is at work
+        if kind == media.TEXT:  # without a parser, so without a child
             found = await asyncio.to_thread(_plain, data, self._pages, most)
         else:
             async with self._slots:
@@ -68,17 +68,17 @@ class Conversion:
         process = await _spawn()
         try:
             async with asyncio.timeout(self._seconds):
-                said = await _ask(process, json.dumps(order).encode() + b"\n" + data, most)
+                answer = await _ask(process, json.dumps(order).encode() + b"\n" + data, most)
                 await process.wait()
         except TimeoutError as error:
             raise AttachmentUnavailable(f"reading it took longer than {self._seconds:g} seconds") from error
         finally:
             await _end(process)
-        return self._understood(said, process, kind)
+        return self._parse_answer(answer, process, kind)
 
-    def _understood(self, said: bytes, process: Process, kind: str) -> Text:
+    def _parse_answer(self, raw: bytes, process: Process, kind: str) -> Text:
         try:
-            answer: dict[str, Any] = json.loads(said)
+            answer: dict[str, Any] = json.loads(raw)
         except ValueError:
             _log.warning("attachment.failed", media_type=kind, exit_code=process.returncode)
             if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
@@ -99,7 +99,7 @@ def _plain(data: bytes, pages: int, most: int) -> Text:
 
 
 async def _spawn() -> Process:
-    # Nothing of this process's environment: it holds secrets, and a stranger's file is read there.
+    # Without this process's environment: it holds secrets, and the child reads a stranger's file.
     return await asyncio.create_subprocess_exec(
         sys.executable,
         *("-sP", "-m", "runtime.attachments.child"),
@@ -114,24 +114,24 @@ async def _spawn() -> Process:
 
 
 async def _ask(process: Process, order: bytes, most: int) -> bytes:
-    """What the child answers to *order*, read no further than an honest answer can go."""
+    """Return the child's answer to *order*; end the child if it is longer than any valid answer."""
     assert process.stdin is not None
     assert process.stdout is not None
-    with contextlib.suppress(ConnectionError):  # it ended early; its answer, or the lack of one, says why
+    with contextlib.suppress(ConnectionError):  # it ended early; its answer or exit code says why
         process.stdin.write(order)
         await process.stdin.drain()
     process.stdin.close()
     limit = 2 * LONGEST_CHARACTER_BYTES * most + _ROOM_BYTES
-    said = bytearray()
-    while len(said) <= limit and (piece := await process.stdout.read(65_536)):
-        said += piece
-    if len(said) > limit:
+    answer = bytearray()
+    while len(answer) <= limit and (piece := await process.stdout.read(65_536)):
+        answer += piece
+    if len(answer) > limit:
         process.kill()
-    return bytes(said)
+    return bytes(answer)
 
 
 async def _end(process: Process) -> None:
-    """End the child whatever it does. Bounded."""
+    """End the child, in bounded time."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

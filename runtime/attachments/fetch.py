@@ -1,9 +1,9 @@
-"""The one guarded outgoing fetcher: gets a file that a platform holds, and nothing else.
+"""Fetches a file from a platform, protected against requests to other servers (SSRF).
 
-What it is told comes half from strangers, so: only https (http where the operator named the host), only the
-hosts of the `Location`, redirects judged by the same rules, a name resolved once and the connection made to
-the very address that was judged, no private address, and caps on size and time that hold while it streams.
-No proxy, cookie or credential of the environment is used, and no message contains an address or a header.
+The URL comes partly from strangers. Therefore: only https (http if the operator named the host); only the hosts of the
+`Location`; the same rules for redirects; a name is resolved once, and the connection goes to the address that was
+checked; no private address; limits on size and time hold while the file streams. No proxy, cookie or credential of the
+environment is used, and no error text contains an address or a header.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ async def fetch(
     timeout: float,
     network: Network | None = None,
 ) -> Fetched:
-    """The file at *location*.
+    """Return the file at *location*.
 
-    *max_bytes* caps the file, also what it expands to; *allowed_types* are media types, ``family/*`` for a
-    family; *timeout* is in seconds, for everything together. Raises `AttachmentUnavailable`, whose text is
-    for the person who sent the file and holds neither address nor secret.
+    *max_bytes* limits the file, also after decompression; *allowed_types* are media types, ``family/*`` for a family;
+    *timeout* in seconds is for everything together. Raises `AttachmentUnavailable`, whose text is for the person who
+    sent the file.
     """
     try:
         async with asyncio.timeout(timeout):
@@ -57,14 +57,14 @@ async def fetch(
     except TimeoutError as error:
         raise AttachmentUnavailable(f"fetching it took longer than {timeout:g} seconds") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        # "from None": its text may quote the address, which may hold a token.
+        # "from None": the text of *error* may quote the address, which may contain a token.
         raise AttachmentUnavailable(f"it could not be fetched ({type(error).__name__})") from None
 
 
 async def _follow(location: Location, max_bytes: int, allowed: frozenset[str], network: Network) -> Fetched:
     url = first = _parsed(location.url)
     for _ in range(MAX_REDIRECTS + 1):
-        _judge(url, first, location, network.port)
+        _check(url, first, location, network.port)
         addresses = await _addresses(url, location, network)
         connector = aiohttp.TCPConnector(
             resolver=_Pinned(url.raw_host or "", addresses),
@@ -78,7 +78,7 @@ async def _follow(location: Location, max_bytes: int, allowed: frozenset[str], n
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=False,
-                timeout=aiohttp.ClientTimeout(total=None),  # the caller's holds for everything
+                timeout=aiohttp.ClientTimeout(total=None),  # the caller limits everything together
             ) as session,
             session.get(
                 url,
@@ -93,7 +93,7 @@ async def _follow(location: Location, max_bytes: int, allowed: frozenset[str], n
 
 
 def _parsed(text: str) -> URL:
-    """*text* as a URL, byte for byte: a signature in it must not be quoted anew."""
+    """Return *text* as a URL, byte for byte: escaping it again would break a signature in it."""
     if len(text) > MAX_URL_CHARACTERS or not all("!" <= character <= "~" for character in text):
         raise AttachmentUnavailable("its address is not a valid one")
     return URL(text, encoded=True)
@@ -105,12 +105,12 @@ def _target(url: URL, to: str) -> URL:
     return url.join(_parsed(to))
 
 
-def _judge(url: URL, first: URL, location: Location, public_port: int) -> None:
-    """Whether *url* may be asked at all. Raises `AttachmentUnavailable`."""
+def _check(url: URL, first: URL, location: Location, public_port: int) -> None:
+    """Raise `AttachmentUnavailable` if *url* may not be requested."""
     trusted = location.trusts_private
     if url.scheme != "https" and not (trusted and url.scheme == "http"):
         raise AttachmentUnavailable("it is not offered over an encrypted connection")
-    if first.scheme == "https" and url.scheme != "https":  # the secrets were given for the encrypted one
+    if first.scheme == "https" and url.scheme != "https":  # the headers' secrets are meant for the encrypted one
         raise AttachmentUnavailable("it was redirected to an unencrypted connection")
     if url.raw_user is not None or url.raw_password is not None or "@" in url.raw_authority:
         raise AttachmentUnavailable("its address contains a user name")
@@ -131,17 +131,17 @@ def _is_listed(host: str, hosts: Sequence[str]) -> bool:
 
 
 async def _addresses(url: URL, location: Location, network: Network) -> list[str]:
-    """The addresses to which a connection for *url* may go. Raises `AttachmentUnavailable`, `OSError`."""
+    """Return the addresses that *url* may be requested from. Raises `AttachmentUnavailable` and `OSError`."""
     host, port = url.raw_host or "", url.port or 0
     try:
         ipaddress.ip_address(host)
         found: Sequence[str] = [host]
     except ValueError:
         found = await network.resolve(host, port)
-    judged = [text for text in found if location.trusts_private or _permitted(text, network)]
-    if not judged:
+    allowed = [text for text in found if location.trusts_private or _permitted(text, network)]
+    if not allowed:
         raise AttachmentUnavailable("it does not lie at a public address")
-    return judged
+    return allowed
 
 
 def _permitted(text: str, network: Network) -> bool:
@@ -152,7 +152,7 @@ def _permitted(text: str, network: Network) -> bool:
 
 
 class _Pinned(AbstractResolver):
-    """Answers with the addresses that were judged, whatever the name says by now."""
+    """Returns the addresses that were checked, even if the name resolves to others by now."""
 
     def __init__(self, host: str, addresses: Sequence[str]) -> None:
         self._host = host
@@ -162,7 +162,7 @@ class _Pinned(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         if host != self._host:
-            raise OSError("another host was asked for than the one that was judged")
+            raise OSError("another host was asked for than the one that was checked")
         return [
             ResolveResult(
                 hostname=host,
@@ -176,7 +176,7 @@ class _Pinned(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to close."""
 
 
 async def _receive(response: aiohttp.ClientResponse, max_bytes: int, allowed: frozenset[str]) -> Fetched:
@@ -205,7 +205,7 @@ def _refusal(status: int) -> str:
 
 
 async def _pieces(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body, expanded where it came compressed though it was not asked for: never by more than the cap."""
+    """Yield the body, decompressed if the server compressed it unasked; stop beyond *max_bytes*."""
     coding = response.headers.get("Content-Encoding", "identity").strip().lower() or "identity"
     if coding == "identity":
         async for piece in response.content.iter_chunked(PIECE_BYTES):
@@ -217,7 +217,7 @@ async def _pieces(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIter
     try:
         async for piece in response.content.iter_chunked(PIECE_BYTES):
             yield expand.decompress(piece, max_bytes + 1)
-            if expand.unconsumed_tail:  # more than the cap: whoever counts has seen enough
+            if expand.unconsumed_tail:  # more than the limit, which the caller counts
                 return
     except zlib.error:
         raise AttachmentUnavailable("it arrived damaged") from None

@@ -1,7 +1,7 @@
-"""Documents as Markdown text: one function per format. All but `plain` run in the child only, where hostile data
-can do no harm; the libraries are imported there.
+"""Converts documents to Markdown: one function per format.
 
-Each reads no further than it may show: *most* characters, and *pages* pages, sheets or slides.
+All but `plain` run only in the child process, where hostile data can do no harm, and which imports the libraries. Each
+stops after *most* characters, and after *pages* pages, sheets or slides.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a document says, and what was left out of it (may be empty)."""
+    """The text of a document, and a note about what was left out (may be empty)."""
 
     text: str
     note: str = ""
 
 
 def convert(data: bytes, kind: str, pages: int, most: int) -> Text:
-    """*data*, which is of the media type *kind*, as Markdown of at most *most* characters.
+    """Return *data* of the media type *kind* as Markdown of at most *most* characters.
 
-    Raises `Refused`, `MemoryError`, and whatever the formats' libraries raise for what they cannot read.
+    Raises `Refused`, `MemoryError`, and what the formats' libraries raise.
     """
     found = _CONVERTERS[kind](data, pages, most)
     text = _SPACE_AT_END.sub("\n", _BLANK_LINES.sub("\n\n", found.text.replace("\r\n", "\n").replace("\r", "\n")))
@@ -59,7 +59,7 @@ def convert(data: bytes, kind: str, pages: int, most: int) -> Text:
 
 
 def plain(data: bytes, pages: int, most: int) -> Text:
-    """Text in UTF-8, UTF-16 with its mark, or else an old Western encoding."""
+    """Decode UTF-8, UTF-16 with a byte order mark, or else an old Western encoding."""
     for encoding in ("utf-16",) if data.startswith((b"\xff\xfe", b"\xfe\xff")) else ("utf-8-sig", "cp1252"):
         try:
             return Text(data.decode(encoding))
@@ -69,7 +69,7 @@ def plain(data: bytes, pages: int, most: int) -> Text:
 
 
 def html(data: bytes, pages: int, most: int) -> Text:
-    """A web page's words; nothing that it links to is fetched."""
+    """Convert a web page. Nothing that it links to is fetched."""
     return Text(_markdown(plain(data, pages, most).text))
 
 
@@ -84,7 +84,7 @@ def _markdown(page: str) -> str:
 
 
 def pdf(data: bytes, pages: int, most: int) -> Text:
-    """The text of a PDF's first pages, in the order in which it is drawn."""
+    """Extract the text of a PDF's first pages, in the order in which it is drawn."""
     from pypdf import PdfReader
 
     reader = PdfReader(io.BytesIO(data))
@@ -96,7 +96,7 @@ def pdf(data: bytes, pages: int, most: int) -> Text:
 
 
 def docx(data: bytes, pages: int, most: int) -> Text:
-    """A Word document's text with its headings, lists, tables and links; no pictures."""
+    """Convert a Word document with its headings, lists, tables and links, without pictures."""
     import mammoth
 
     _check_archive(data)
@@ -105,7 +105,7 @@ def docx(data: bytes, pages: int, most: int) -> Text:
 
 
 def xlsx(data: bytes, pages: int, most: int) -> Text:
-    """A workbook's values, one table per sheet. Formulas are shown as the values that were last computed."""
+    """Convert a workbook to one table per sheet. Of formulas the last computed values are shown."""
     import openpyxl
 
     _check_archive(data)
@@ -131,11 +131,12 @@ def _row(cells: Iterable[Any]) -> str:
 
 
 def pptx(data: bytes, pages: int, most: int) -> Text:
-    """The words on a presentation's slides, in the order of the slides."""
+    """Extract the text of a presentation's slides, in their order."""
     archive = _check_archive(data)
     order = [reference.get(f"{_R}id", "") for reference in _xml(archive, "ppt/presentation.xml").iter(f"{_P}sldId")]
     targets = {
-        one.get("Id", ""): one.get("Target", "") for one in _xml(archive, "ppt/_rels/presentation.xml.rels").iter()
+        element.get("Id", ""): element.get("Target", "")
+        for element in _xml(archive, "ppt/_rels/presentation.xml.rels").iter()
     }
     names = ["ppt/" + targets[key].removeprefix("/ppt/") for key in order if targets.get(key)]
     slides = (
@@ -153,7 +154,7 @@ def _runs(slide: Element) -> Iterator[str]:
 
 
 def odt(data: bytes, pages: int, most: int) -> Text:
-    """An OpenDocument text's headings, paragraphs, lists and tables."""
+    """Convert an OpenDocument text with its headings, paragraphs, lists and tables."""
     body = _xml(_check_archive(data), "content.xml").find(f"{_OFFICE}body/{_OFFICE}text")
     return Text("\n\n".join(_until(_flow(body), most)) if body is not None else "")
 
@@ -175,7 +176,7 @@ def _flow(parent: Element) -> Iterator[str]:
 
 
 def _inline(element: Element) -> str:
-    """The text of *element*, with the white space that OpenDocument writes as elements."""
+    """Return the text of *element*, with the white space that OpenDocument writes as elements."""
     parts = [element.text or ""]
     for child in element:
         if child.tag == f"{_TEXT}s":
@@ -190,7 +191,7 @@ def _inline(element: Element) -> str:
 
 
 def _until(texts: Iterable[str], most: int) -> Iterator[str]:
-    """*texts* until they have more than *most* characters together; the rest is not even read."""
+    """Yield *texts* until they have more than *most* characters together; the rest is not read."""
     total = 0
     for text in texts:
         yield text
@@ -204,15 +205,15 @@ def _shown(shown: int, total: int, what: str) -> str:
 
 
 def _check_archive(data: bytes) -> zipfile.ZipFile:
-    """The archive in *data*, which is not encrypted, not a bomb, and has no document type in any XML.
+    """Open the archive in *data*. Raises `Refused` if it is encrypted, a bomb, or its XML has a document type.
 
-    Office formats have none; whatever has one wants entities to be expanded, or files to be read.
+    Office formats have no document type; a file with one wants entities to be expanded, or files to be read.
     """
     archive = zipfile.ZipFile(io.BytesIO(data))
     members = archive.infolist()
     if any(member.flag_bits & 1 for member in members):
         raise Refused("it is protected by a password")
-    # The module never expands a member beyond the size that is declared here.
+    # zipfile never expands a member beyond the size that is declared here.
     if len(members) > MAX_MEMBERS or sum(member.file_size for member in members) > MAX_EXPANDED_BYTES:
         raise Refused("it expands to far too much")
     for member in members:

@@ -1,4 +1,7 @@
-"""What kind of data some bytes are, by their own beginning: names and declared types are claims. Pure."""
+"""Recognises the type of a file by its bytes, and says which network addresses a file may be fetched from.
+
+Names and declared types are claims, so neither is trusted. Imports no HTTP library, because every start imports this.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ UNDECLARED = frozenset(
         "application/x-zip-compressed",
     )
 )
-"""Types that say nothing about the data: servers send them where they do not know better."""
+"""Types that say nothing about the data: servers send them if they do not know better."""
 
 _LOOKED_AT_BYTES = 4096
 _BEGINNINGS: tuple[tuple[bytes, str], ...] = (
@@ -71,9 +74,9 @@ _NOT_IN_TEXT = frozenset(range(32)) - frozenset(b"\t\n\r\f\v\b\x1b")
 
 
 def sniff(data: bytes) -> str:
-    """The media type of *data* by what it contains; empty where it is none that is known here.
+    """Return the media type of *data* by its content; empty if it is unknown.
 
-    Text is ``text/plain`` whatever it is written in, but for HTML.
+    Every text is ``text/plain``, except HTML.
     """
     if data.startswith(_ZIP):
         return _zipped(data)
@@ -94,7 +97,7 @@ def _zipped(data: bytes) -> str:
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether *head* begins a text: UTF-16 with its mark, or an ASCII-like encoding without controls."""
+    """Return whether *head* begins a text: UTF-16 with a byte order mark, or an ASCII-like encoding."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return len(head) > 2
     if head.startswith((b"%PDF-", b"{\\rtf", b"GIF8")):
@@ -104,25 +107,25 @@ def _is_text(head: bytes) -> bool:
 
 def _mostly_ascii_or_utf8(head: bytes) -> bool:
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # the cut may have gone through a character
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # incremental: the cut may split a character
     except UnicodeDecodeError:
-        # An old 8-bit encoding: letters with accents among many plain ones.
+        # In an old 8-bit encoding most letters are plain ASCII.
         return sum(byte < 128 for byte in head) >= len(head) * 0.7
     return True
 
 
 def plain_type(declared: str) -> str:
-    """A ``Content-Type`` without its parameters, in lower case."""
+    """Return a ``Content-Type`` without its parameters, in lower case."""
     return declared.partition(";")[0].strip().lower()
 
 
 def is_among(kind: str, allowed: frozenset[str]) -> bool:
-    """Whether *kind* is in *allowed*, where ``text/*`` stands for all of a family."""
+    """Return whether *kind* is in *allowed*; ``text/*`` there means all types of the family."""
     return kind in allowed or f"{kind.partition('/')[0]}/*" in allowed
 
 
 def as_words(kind: str) -> str:
-    """*kind* for people, e.g. ``a PDF`` or ``a program``."""
+    """Return *kind* for people, e.g. ``a PDF`` or ``a program``."""
     known = {
         PDF: "a PDF",
         DOCX: "a Word document",
@@ -145,17 +148,11 @@ def as_words(kind: str) -> str:
 
 
 def in_words(size_bytes: float) -> str:
-    """A size for people: ``12 MB``, ``900 kB``, ``37 bytes``."""
+    """Return a size for people: ``12 MB``, ``900 kB``, ``37 bytes``."""
     if size_bytes >= 999_500:
         megabytes = size_bytes / 1_000_000
         return f"{megabytes:.0f} MB" if megabytes >= 9.95 else f"{megabytes:.1f}".removesuffix(".0") + " MB"
     return f"{size_bytes / 1000:.0f} kB" if size_bytes >= 1000 else f"{size_bytes:.0f} bytes"
-
-
-# ---- reachable ----
-#
-# What may be fetched and from where, before anything is: apart from the fetcher, whose library every start would
-# have to import.
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -163,16 +160,16 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 _TUNNELS = tuple(map(ipaddress.ip_network, ("2001::/23", "2002::/16", "3fff::/20")))
-"""Teredo and other special ranges, 6to4, documentation: they may stand for any IPv4 address, or for none."""
+"""Teredo and other special ranges, 6to4, documentation: they may contain any IPv4 address, or none."""
 _RELAYS = ipaddress.ip_network("192.88.99.0/24")
 
 
 def is_public(address: Address) -> bool:
-    """Whether *address* is one of the public internet, and cannot stand for one that is not.
+    """Return whether *address* is on the public internet, and does not contain another one that is not.
 
-    IPv6 is taken only from the global unicast range without its tunnels, so that IPv4-mapped, IPv4-compatible,
-    NAT64, 6to4, Teredo, link-local, unique local and multicast addresses all fall out (IANA's special-purpose
-    registries, RFC 6890 and its updates).
+    Of IPv6 only the global unicast range without its tunnels is public. This excludes IPv4-mapped, IPv4-compatible,
+    NAT64, 6to4, Teredo, link-local, unique local and multicast addresses (IANA's special-purpose registries, RFC 6890
+    and its updates).
     """
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not address.is_multicast and address not in _RELAYS
@@ -180,15 +177,15 @@ def is_public(address: Address) -> bool:
 
 
 async def system_resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses of *host*, by the system. Raises `OSError`."""
+    """Resolve *host* by the system. Raises `OSError`."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How names are resolved, which addresses and port may be reached, and how TLS is checked (None: by the
-    system's authorities)."""
+    """How names are resolved, which addresses and port are allowed, and how TLS is checked (None: by the system's
+    authorities)."""
 
     resolve: Resolve = system_resolve
     permits: Callable[[Address], bool] = is_public
@@ -198,15 +195,17 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A file's bytes and its media type: the sniffed one, or the declared one where nothing was recognised."""
+    """A file's bytes and its media type: the recognised one, or the declared one if the bytes are unknown."""
 
     data: bytes
     media_type: str
 
 
 def check_type(data: bytes, declared: str, allowed: frozenset[str]) -> str:
-    """The media type of *data*, by its bytes, or as it was *declared* where they say nothing. Raises
-    `AttachmentUnavailable` where it is none of those *allowed*."""
+    """Return the media type of *data* by its bytes, or the *declared* one if they are unknown.
+
+    Raises `AttachmentUnavailable` if it is not *allowed*.
+    """
     kind = sniff(data)
     if kind and not is_among(kind, allowed):
         raise AttachmentUnavailable(f"it is {as_words(kind)}, which I cannot read")
@@ -214,5 +213,5 @@ def check_type(data: bytes, declared: str, allowed: frozenset[str]) -> str:
 
 
 def too_large(size_bytes: int, max_bytes: int) -> AttachmentUnavailable:
-    """What is said of a file of a known size beyond the limit."""
+    """Return the error for a file of a known size beyond the limit."""
     return AttachmentUnavailable(f"too large ({in_words(size_bytes)}; the limit is {in_words(max_bytes)})")

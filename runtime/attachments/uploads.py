@@ -1,7 +1,7 @@
-"""Files that people attach on the chat page, which has no platform that keeps them.
+"""Stores files that people attach on the chat page, which has no platform that stores them.
 
 They lie under ``DATA_DIR/workspaces/<workspace>/attachments/<connector>/<external_id>/``, each by an id. Key (owner
-``attachments``, in the conversation's partition): ``files``, by message, what came with it.
+``attachments``, in the conversation's partition): ``files``, by message, its files.
 """
 
 from __future__ import annotations
@@ -35,35 +35,34 @@ class KeptFiles:
         self._root = data_dir / "workspaces"
 
     async def keep(self, key: ConversationKey, data: bytes) -> str:
-        """Keep *data*; its id. It belongs to no message yet."""
+        """Store *data* and return its id. It belongs to no message yet."""
         file_id = secrets.token_hex(16)
         await asyncio.to_thread(_write, self._folder(key) / file_id, data)
         return file_id
 
     async def find(self, key: ConversationKey, file_id: str) -> Path | None:
-        """Where the file lies; None where there is none of that id."""
+        """Return the path of a file; None if there is none with that id."""
         if not _ID.fullmatch(file_id):
             return None
         path = self._folder(key) / file_id
-        is_there: bool = await asyncio.to_thread(path.is_file)
-        return path if is_there else None
+        return path if await asyncio.to_thread(path.is_file) else None
 
     async def attach(self, key: ConversationKey, message_id: str, files: Sequence[File]) -> None:
-        """Keep what came with a message."""
+        """Store which files belong to a message."""
         if files:
             stored = pack(_FORMAT, files=[asdict(file) for file in files])
             await self._redis.hset(_key(key), message_id, stored)
 
     async def by_message(self, key: ConversationKey) -> Mapping[str, tuple[File, ...]]:
-        """What came with the messages of a conversation, by message."""
+        """Return the files of a conversation, by message."""
         found: Any = await self._redis.hgetall(_key(key))
         return {
-            str(message_id): tuple(File(**one) for one in unpack(stored, _FORMAT, "a list of files")["files"])
+            str(message_id): tuple(File(**fields) for fields in unpack(stored, _FORMAT, "a list of files")["files"])
             for message_id, stored in found.items()
         }
 
     async def forget(self, key: ConversationKey, message_ids: Collection[str]) -> None:
-        """Delete what came with these messages, and with no other one."""
+        """Delete the files of these messages, except those that other messages have too."""
         known = await self.by_message(key)
         gone = {file.id for message_id in message_ids for file in known.get(message_id, ())}
         if not gone:
