@@ -571,7 +571,7 @@ class _Layers:
         return seen_in(self.key, self.audience)
 
     def _censors(self, standing: Standing | None) -> tuple[Censor, ...] | None:
-        """Return the censors in force; if the store is down, those that were last read, None if there are none."""
+        """Return the censors in force; if the store is down, those that were last read, or None if none ever were."""
         if (selector := self.sources.selector) is None:
             return ()
         return selector.last_standing(self._records_scope) if standing is None else standing.censors

@@ -111,17 +111,17 @@ def check_citations(reply: str, passages: Sequence[Passage], prompt: str) -> Che
     """
     if not any(bracket in reply for bracket in "[【("):
         return CheckedReply(reply)
-    given = [_Candidate.of(passage) for passage in passages]
+    candidates = [_Candidate.of(passage) for passage in passages]
     known: frozenset[str] | None = None
     named: dict[str, tuple[Passage, ...]] = {}
     cited: dict[Passage, None] = {}
     pieces: list[str] = []
     done = invented = 0
-    for match in _outside_code(reply, frozenset(one.source for one in given)):
-        for start, end in _parts(match, given):
+    for match in _outside_code(reply, frozenset(one.source for one in candidates)):
+        for start, end in _parts(match, candidates):
             part = reply[start:end]
             if part not in named:
-                named[part] = _named(part, given)
+                named[part] = _named(part, candidates)
             found = named[part]
             cited.update(dict.fromkeys(found))
             if found or not _claims(part, in_round=match["round"] is not None):
@@ -216,12 +216,12 @@ def _ticked(text: str, start: int, end: int) -> list[tuple[int, int]]:
     return spans
 
 
-def _parts(match: re.Match[str], given: Sequence[_Candidate]) -> Iterator[tuple[int, int]]:
+def _parts(match: re.Match[str], candidates: Sequence[_Candidate]) -> Iterator[tuple[int, int]]:
     """Yield the spans of the labels in a bracket. A bracket that is one label as a whole is not split, because headings
     may contain any separator."""
     start, end = match.span(match.lastgroup or 0)
     inside = match.string[start:end]
-    cuts = [] if _exactly(inside, given) else [cut.span() for cut in _TOGETHER.finditer(inside)]
+    cuts = [] if _exactly(inside, candidates) else [cut.span() for cut in _TOGETHER.finditer(inside)]
     firsts, lasts = [0, *(last for _, last in cuts)], [*(first for first, _ in cuts), len(inside)]
     for first, last in zip(firsts, lasts, strict=True):
         part = inside[first:last]
@@ -229,17 +229,17 @@ def _parts(match: re.Match[str], given: Sequence[_Candidate]) -> Iterator[tuple[
             yield start + first + len(part) - len(part.lstrip()), start + first + len(part.rstrip())
 
 
-def _named(part: str, given: Sequence[_Candidate]) -> tuple[Passage, ...]:
+def _named(part: str, candidates: Sequence[_Candidate]) -> tuple[Passage, ...]:
     """Return the passages that *part* names by source and heading, or all passages of the source if it names no known
     heading."""
     path, _ = _split(part)
     if not path:
-        said = _path(_bare(part))
-        return tuple(one.passage for one in given if one.source == said)
-    return _exactly(part, given) or tuple(one.passage for one in given if one.is_source(path))
+        bare = _path(_bare(part))
+        return tuple(one.passage for one in candidates if one.source == bare)
+    return _exactly(part, candidates) or tuple(one.passage for one in candidates if one.is_source(path))
 
 
-def _exactly(part: str, given: Sequence[_Candidate]) -> tuple[Passage, ...]:
+def _exactly(part: str, candidates: Sequence[_Candidate]) -> tuple[Passage, ...]:
     """Return the passages whose source and heading *part* names.
 
     The heading is a passage's own, else one inside a passage, else one above it.
@@ -247,26 +247,26 @@ def _exactly(part: str, given: Sequence[_Candidate]) -> tuple[Passage, ...]:
     path, heading = _split(part)
     if not path or not heading:
         return ()
-    there = [one for one in given if one.is_source(path)]
+    of_source = [one for one in candidates if one.is_source(path)]
     return (
-        tuple(one.passage for one in there if one.is_below(heading))
-        or tuple(passage for one in there if (passage := one.part_below(heading)))
-        or tuple(one.passage for one in there if one.is_somewhere_below(heading))
+        tuple(one.passage for one in of_source if one.is_below(heading))
+        or tuple(passage for one in of_source if (passage := one.part_below(heading)))
+        or tuple(one.passage for one in of_source if one.is_somewhere_below(heading))
     )
 
 
 def _split(part: str) -> tuple[str, str]:
     """Return the folded path and heading of a label; the path is empty if *part* is no label."""
-    said = _bare(part)
-    if match := _FILE.fullmatch(said):
+    bare = _bare(part)
+    if match := _FILE.fullmatch(bare):
         return _path(match["path"]), _folded(match["rest"] or "")
-    first, *rest = _ARROWED.split(said, maxsplit=1)
+    first, *rest = _ARROWED.split(bare, maxsplit=1)
     return (_path(first), _folded(rest[0])) if rest else ("", "")
 
 
 def _bare(part: str) -> str:
-    said = " ".join(_DECORATION.sub("", part).split())
-    return _BEHIND.sub("", _BEFORE.sub("", said, count=1)).strip()
+    text = " ".join(_DECORATION.sub("", part).split())
+    return _BEHIND.sub("", _BEFORE.sub("", text, count=1)).strip()
 
 
 def _claims(part: str, *, in_round: bool) -> bool:
@@ -287,10 +287,10 @@ def _labels(prompt: str) -> frozenset[str]:
     return frozenset(_folded(part) for inside in found for part in (inside, *_TOGETHER.split(inside)))
 
 
-def _path(said: str) -> str:
-    """Return *said* in the form in which sources are compared. Links between documents begin with ``../``."""
-    return _UPWARDS.sub("", _SLASHES.sub("/", said.strip().casefold())).removeprefix("docs/")
+def _path(text: str) -> str:
+    """Return *text* in the form in which sources are compared. Links between documents begin with ``../``."""
+    return _UPWARDS.sub("", _SLASHES.sub("/", text.strip().casefold())).removeprefix("docs/")
 
 
-def _folded(said: str) -> str:
-    return " ".join(_WORD.findall(said.casefold()))
+def _folded(text: str) -> str:
+    return " ".join(_WORD.findall(text.casefold()))

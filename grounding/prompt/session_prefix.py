@@ -348,8 +348,8 @@ def standing_ends(prompt: Prompt) -> tuple[int, ...]:
     """Return the positions in the user message, in characters and ascending, up to which the next prompt may be equal.
 
     There is one after each block in front of the volatile boundary and, within the block that grows at its end, one
-    before each entry and before the closing tag: the next prompt has further entries there. Each is at the same place
-    as in the prompt before, so that a provider finds what it cached up to there. Empty if a block that changes with
+    before each entry and before the closing tag: the next prompt has further entries now. Each is at the same place
+    as in the prompt before, so that a provider finds what it cached up to now. Empty if a block that changes with
     every turn comes first.
     """
     ends: list[int] = []
@@ -565,9 +565,9 @@ class ShownState:
             id=document.id,
         )
 
-    def afresh(self, there: Now) -> ShownState:
+    def afresh(self, now: Now) -> ShownState:
         """Return the same with the present data instead of deltas."""
-        return ShownState(there.lines, there.latest, self.tail, partly=self.partly)
+        return ShownState(now.lines, now.latest, self.tail, partly=self.partly)
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,40 +585,38 @@ class Freezing:
     tokens: Tokens
     layout: Layout
 
-    def settle(
-        self, before: Shown | None, there: Now, audience: str | None, budgets: Budgets, today: str
-    ) -> ShownState:
+    def settle(self, before: Shown | None, now: Now, audience: str | None, budgets: Budgets, today: str) -> ShownState:
         """Return what a turn shows, given the last prompt (*before*, None for the first turn) and the present data
-        *there*.
+        *now*.
 
         *audience* is the audience whose lines are among the global context.
         """
-        begins, summarised = before.begins if before else "", there.latest.newest_turn_id if there.latest else ""
+        begins, summarised = before.begins if before else "", now.latest.newest_turn_id if now.latest else ""
         limits = self._limits(before, budgets)
-        history = visible_history(there.entries or (), begins, summarised, limits, self.tokens)
-        lines = self._line_deltas(before, there.lines, audience)
-        document = self._document_deltas(before, there, history)
+        history = visible_history(now.entries or (), begins, summarised, limits, self.tokens)
+        lines = self._line_deltas(before, now.lines, audience)
+        document = self._document_deltas(before, now, history)
         if document is None and not history.compacted:
-            history = compact_if_nearly_full(history, there.entries or (), summarised, limits, self.tokens)
+            history = compact_if_nearly_full(history, now.entries or (), summarised, limits, self.tokens)
         blocks = before.blocks if before else ()
         broken = ("summary", "tail") if document is None or (history.compacted and history.entries) else ()
-        anew = ShownState(there.lines, there.latest, history.entries, partly=history.partly)
+        anew = ShownState(now.lines, now.latest, history.entries, partly=history.partly)
         options = [_Option(tokens_between(blocks, "global_context", broken), anew)]
         if lines is not None and before is not None:
-            state = ShownState(before.global_context, there.latest, history.entries, lines, history.partly)
+            state = ShownState(before.global_context, now.latest, history.entries, lines, history.partly)
             reread = 0 if broken else tokens_between(blocks, "summary")
             options.append(_Option(self._cost_of(lines) + reread, state))
             if document is not None:
                 both = (*lines, *document)
-                state = ShownState(before.global_context, there.shown, history.entries, both, history.partly)
+                state = ShownState(before.global_context, now.shown, history.entries, both, history.partly)
                 options.append(_Option(self._cost_of(both), state))
         fitting = [option for option in options if self._fits(option.state.deltas, budgets, today)]
         return min(fitting, key=lambda option: (option.cost, len(option.state.deltas))).state
 
-    def settle_small_talk(self, before: Shown | None, there: Now, audience: str | None) -> ShownState:
+    def settle_small_talk(self, before: Shown | None, now: Now, audience: str | None) -> ShownState:
         """Do the same for small talk, whose prompt has only the global context and no block for changes."""
-        unchanged = self._line_deltas(before, there.lines, audience) == ()
-        return ShownState(before.global_context if unchanged and before else there.lines)
+        unchanged = self._line_deltas(before, now.lines, audience) == ()
+        return ShownState(before.global_context if unchanged and before else now.lines)
 
     def _limits(self, before: Shown | None, budgets: Budgets) -> TailLimits:
         """Return the limits of the tail. The size of the system message is taken from the turn *before*: a tail cut to
@@ -647,19 +645,19 @@ class Freezing:
             if was.get(number) != line
         )
 
-    def _document_deltas(self, before: Shown | None, there: Now, history: History) -> tuple[str, ...] | None:
+    def _document_deltas(self, before: Shown | None, now: Now, history: History) -> tuple[str, ...] | None:
         """Return the changes of a newer context document that the shown turns of *history* do not cover.
 
         Returns None if the newest document must be shown.
         """
-        shown, latest = there.shown, there.latest
+        shown, latest = now.shown, now.latest
         if before is None or latest is None or (shown.id if shown else "") != before.document:
             return None
         if shown is not None and shown.id == latest.id:
             return ()
         if history.compacted or self.layout == "user_first":
             return None
-        order = _turn_order(there.entries or ())
+        order = _turn_order(now.entries or ())
         covered, last = order(shown.newest_turn_id if shown else ""), order(latest.newest_turn_id)
         not_whole = (order(history.before), *(order(turn) for turn in history.partly if order(turn) <= last))
         has_gap = covered < last and covered < max(not_whole)
@@ -751,16 +749,16 @@ class Continuing:
     ) -> Going:
         """Return what a turn shows that comes after the one *before*."""
         latest, shown = documents or (None, None)
-        there = Now(None if lines is None else tuple(lines), latest, shown, entries)
-        return Going(before, there, self.freezing.settle(before, there, audience, budgets, today))
+        now = Now(None if lines is None else tuple(lines), latest, shown, entries)
+        return Going(before, now, self.freezing.settle(before, now, audience, budgets, today))
 
     def small_talk(self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None) -> Going:
         """Return what small talk shows."""
-        there = Now(None if lines is None else tuple(lines), None, None, None)
-        return Going(before, there, self.freezing.settle_small_talk(before, there, audience))
+        now = Now(None if lines is None else tuple(lines), None, None, None)
+        return Going(before, now, self.freezing.settle_small_talk(before, now, audience))
 
     def instead(self, lines: Sequence[ContextLine] | None, history: Sequence[TailEntry], budgets: Budgets) -> Going:
         """Return what a turn shows if a caller's *history* replaces the conversation."""
-        there = Now(None if lines is None else tuple(lines), None, None, tuple(history))
+        now = Now(None if lines is None else tuple(lines), None, None, tuple(history))
         shown = newest(history, TailLimits.of(budgets), self.freezing.tokens)
-        return Going(None, there, ShownState(there.lines, None, shown))
+        return Going(None, now, ShownState(now.lines, None, shown))
