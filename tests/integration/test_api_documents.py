@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from grounding.retrieval import IndexUnavailable
+from runtime.background.migration import Underway
 from tests.emulators.face import Face, sse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -182,6 +183,19 @@ async def test_an_index_that_is_away_is_said_not_hidden(face: Face, monkeypatch:
     monkeypatch.undo()
     assert (await face.client.post(f"{here}/index")).status_code == 200
     assert await found(face, here, "ibex") == ["kept.md"]
+
+
+async def test_a_document_is_accepted_while_the_former_model_s_index_answers(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = await face.workspace("changing")
+
+    async def underway(*_: object) -> Underway:
+        return Underway("old", "new", 0, turns=False)
+
+    monkeypatch.setattr("runtime.http.routes.documents.underway", underway)
+    put = await face.client.put(f"{here}/documents/late.md?wait=true", content=b"The ibex is late.")
+    assert (put.status_code, put.json()["indexed"]) == (202, False)
 
 
 @pytest.mark.parametrize("place", ["connector=slack", "external_id=C1", "context=http:a&connector=http&external_id=a"])
