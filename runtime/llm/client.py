@@ -1,9 +1,14 @@
 """Calls the language model: the configured one, then its fallbacks.
 
-If an error may pass, the call is made again, with exponential backoff and full jitter; then the fallback models are
-asked in order. Once a part of an answer was shown (``on_delta`` was called), another attempt would write a second
-answer below the first. So it is made only if the caller gave ``on_restart``: that takes the shown text back, and is
-awaited before new text comes.
+If an error may pass (the table in `runtime.llm.errors` says which), the same model is asked again, at most
+``LLM_MAX_ATTEMPTS`` times in all, after pauses with exponential backoff and full jitter. A provider's ``Retry-After``
+is kept: the pause is at least that long. If it is longer than `LONGEST_RETRY_AFTER_SECONDS` (20 s), or the attempts
+are used up, the fallback models are asked in order. If all fail, the caller gets the failure of the model asked first.
+Failures are not remembered: the next call asks the first model again. LiteLLM's own retries are off.
+
+Once a part of an answer was shown (``on_delta`` was called), another attempt would write a second answer below the
+first. So it is made only if the caller gave ``on_restart``: that takes the shown text back, and is awaited before new
+text comes.
 """
 
 from __future__ import annotations
@@ -28,7 +33,6 @@ from runtime.llm.errors import (
     ModelUnavailable,
     UnfinishedStream,
     model_failure,
-    retry_after_seconds,
 )
 from runtime.llm.loader import load_litellm, process_loader
 from runtime.llm.multimodal import Transcription, has_images, transcribe, without_images, without_tools
@@ -82,7 +86,10 @@ class Model:
 
     @property
     def health(self) -> Health:
-        """The result of the last call; ``connecting`` before the first. Makes no call."""
+        """The result of the last call; ``connecting`` before the first.
+
+        It is only shown (``/readyz``, ``doctor``, metrics): no call depends on it, and reading it makes none.
+        """
         if self.name == SMOLLM2 and self._local is not None and self._local.health.state is State.FAILED:
             return self._local.health
         return self._health
@@ -131,12 +138,12 @@ class Model:
                 return await transcribe(litellm, target, audio, name, media_type, self._settings.llm_timeout_seconds)
             except Exception as error:  # noqa: BLE001 - LiteLLM raises errors of all kinds; the table classifies them
                 failure = model_failure(error, model, shown=False, address=_address(target), setting=setting)
-                pause = retry_after_seconds(error) or 0.0
+            retry_after = failure.retry_after_seconds or 0.0
             is_last = attempt == self._settings.llm_max_attempts
-            if is_last or not failure.retryable or pause > LONGEST_RETRY_AFTER_SECONDS:
+            if is_last or not failure.retryable or retry_after > LONGEST_RETRY_AFTER_SECONDS:
                 break
             log.info("model.retried", model=model, why=failure.why, purpose="transcription")
-            await _pause(max(pause, _backoff_seconds(attempt)))
+            await _pause(max(retry_after, _backoff_seconds(attempt)))
         log.warning("model.failed", model=model, why=failure.why, detail=failure.without_model, purpose="transcription")
         raise failure
 
@@ -199,7 +206,7 @@ class Model:
                 )
                 first_failure = first_failure or failure
                 if isinstance(first_failure, ModelUnavailable):
-                    first_failure.limit_wait(failure.wait_seconds)
+                    first_failure.name_retry_time(failure.retry_after_seconds)
                 if not call.can_ask_again:
                     break
         assert first_failure is not None
@@ -282,24 +289,25 @@ class Model:
 
     async def _attempts(self, call: Call, target: Target, purpose: str) -> Completion:
         """Ask one model until it answers or another attempt is of no use. Raises `ModelFailed`."""
-        empty = 0
+        empty_answers = 0
         began_ms = call.elapsed_ms()
         for attempt in range(1, self._settings.llm_max_attempts + 1):
             call.attempts += 1
+            failure: ModelFailed
             try:
                 completion = await self._attempt(call, target)
+            except ModelFailed as error:
+                failure = error
+            else:
                 if completion.text.strip() or completion.tool_calls:
                     return completion
-                empty += 1
-                failure: ModelFailed = ModelUnavailable(
+                empty_answers += 1
+                failure = ModelUnavailable(
                     f"{target.name}: answered nothing", why="empty", model=target.name, retryable=True
                 )
-                is_last = attempt == self._settings.llm_max_attempts or empty >= EMPTY_ATTEMPTS
-                retry_after = 0.0
-            except _AttemptFailed as failed:
-                failure, retry_after = failed.failure, failed.retry_after_seconds or 0.0
-                is_last = attempt == self._settings.llm_max_attempts or not failure.retryable
-            if is_last or not call.can_ask_again or retry_after > LONGEST_RETRY_AFTER_SECONDS:
+            is_last = attempt == self._settings.llm_max_attempts or empty_answers >= EMPTY_ATTEMPTS
+            retry_after = failure.retry_after_seconds or 0.0
+            if is_last or not (failure.retryable and call.can_ask_again) or retry_after > LONGEST_RETRY_AFTER_SECONDS:
                 raise failure
             pause = max(retry_after, _backoff_seconds(attempt))
             spent = (call.elapsed_ms() - began_ms) / 1000
@@ -310,7 +318,7 @@ class Model:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _attempt(self, call: Call, target: Target) -> Completion:
-        """Make one attempt within the time limit of a call. Raises `_AttemptFailed`."""
+        """Make one attempt within the time limit of a call. Raises `ModelFailed`, and what ``on_delta`` raises."""
         await call.restart()
         seconds = self._settings.llm_timeout_seconds
         try:
@@ -322,14 +330,15 @@ class Model:
                 completion = await request.run(call)
             if call.on_delta is not None:
                 self._check_end(request)
+        except CallbackFailed as callback:
+            raise callback.error from None
         except Exception as error:  # noqa: BLE001 - LiteLLM raises errors of all kinds; the table classifies them
-            if isinstance(error, CallbackFailed):
-                raise error.error from None
-            # "from None": the provider's words may quote the prompt, and tracebacks are logged.
             setting = f"AGENT_RUNTIME_LLM_{'MODEL' if target.name == self.name else 'FALLBACK_MODELS'}"
             failure = model_failure(error, target.name, shown=call.shown, address=_address(target), setting=setting)
-            raise _AttemptFailed(failure, retry_after_seconds(error)) from None
-        return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts)
+        else:
+            return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts)
+        # Not inside "except": the provider's words may quote the prompt, and tracebacks are logged with their context.
+        raise failure
 
     def _check_end(self, request: ModelRequest) -> None:
         """Raise `UnfinishedStream` if the stream of *request* was broken off. See `UNFINISHED_ANSWERS`."""
@@ -342,15 +351,6 @@ class Model:
             raise UnfinishedStream
         if count == UNFINISHED_ANSWERS:
             log.warning("model.ends_unsaid", model=model)
-
-
-class _AttemptFailed(Exception):
-    """An attempt failed. Holds the failure, and the pause that the provider asked for."""
-
-    def __init__(self, failure: ModelFailed, wait: float | None) -> None:
-        super().__init__(str(failure))
-        self.failure = failure
-        self.retry_after_seconds = wait
 
 
 def _address(target: Target) -> str | None:

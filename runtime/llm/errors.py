@@ -14,7 +14,8 @@ from connectors.message import AgentRuntimeError
 from runtime.access import MOMENT_SECONDS, in_words
 
 LONGEST_RETRY_AFTER_SECONDS = 20.0
-"""If a provider asks for a longer pause, the next model is asked."""
+"""If a provider asks for a longer pause, the next model is asked. `MOMENT_SECONDS` has the same value but is not linked
+with it: that one only chooses the words for people."""
 API_BASE = "AGENT_RUNTIME_LLM_API_BASE"
 _NO_ANSWER = "I could not get an answer from the language model just now."
 
@@ -22,8 +23,8 @@ _NO_ANSWER = "I could not get an answer from the language model just now."
 class ModelFailed(AgentRuntimeError):
     """A model call gave no answer. ``why`` is one word for metrics; ``model`` is the model that was asked.
 
-    ``shown`` says whether a part of the answer was streamed to the caller. ``wait_seconds`` is the pause that the
-    provider asked for; None if it did not say.
+    ``shown`` says whether a part of the answer was streamed to the caller. ``retry_after_seconds`` is the pause that
+    the provider asked for (``Retry-After``); None if it did not say. If several models failed, it is the shortest.
     """
 
     user_text = f"{_NO_ANSWER} Please try again in a moment."
@@ -31,7 +32,7 @@ class ModelFailed(AgentRuntimeError):
     """The text for admins, if it says more than ``user_text``."""
     no_connection = ""
     """Why there was no connection to the server, if that is known: then another attempt is of little use."""
-    wait_seconds: float | None = None
+    retry_after_seconds: float | None = None
     _happened = _NO_ANSWER
 
     def __init__(
@@ -43,11 +44,11 @@ class ModelFailed(AgentRuntimeError):
         self.retryable = retryable
         self.shown = shown
 
-    def limit_wait(self, seconds: float | None) -> None:
-        """Say that people can try again in *seconds*, unless they can try again sooner."""
-        if seconds is None or (self.wait_seconds is not None and self.wait_seconds <= seconds):
+    def name_retry_time(self, seconds: float | None) -> None:
+        """Tell people to try again in *seconds*, unless they were told an earlier time. Changes no pause of ours."""
+        if seconds is None or (self.retry_after_seconds is not None and self.retry_after_seconds <= seconds):
             return
-        self.wait_seconds = seconds
+        self.retry_after_seconds = seconds
         self.user_text = f"{self._happened} Please try again {in_words(seconds)}."
 
     def name_server(self, address: str, no_connection: str) -> None:
@@ -82,7 +83,7 @@ class ModelFailed(AgentRuntimeError):
     @property
     def when(self) -> str:
         """The time to try again as the end of a sentence, for example `` in about 2 minutes``; may be empty."""
-        seconds = self.wait_seconds or 0.0
+        seconds = self.retry_after_seconds or 0.0
         return f" {in_words(seconds)}" if seconds > MOMENT_SECONDS else ""
 
     @property
@@ -124,37 +125,37 @@ class Verdict:
 
 
 _TABLE: dict[str, Verdict] = {
-    "AuthenticationError": Verdict("auth", refused=True),
-    "PermissionDeniedError": Verdict("auth", refused=True),
-    "NotFoundError": Verdict("not_found", refused=True),
-    "BadRequestError": Verdict("bad_request", refused=True),
+    "AuthenticationError": Verdict("auth", refused=True),  # HTTP 401
+    "PermissionDeniedError": Verdict("auth", refused=True),  # HTTP 403
+    "NotFoundError": Verdict("not_found", refused=True),  # HTTP 404
+    "BadRequestError": Verdict("bad_request", refused=True),  # HTTP 400
     "InvalidRequestError": Verdict("bad_request", refused=True),
-    "UnprocessableEntityError": Verdict("bad_request", refused=True),
+    "UnprocessableEntityError": Verdict("bad_request", refused=True),  # HTTP 422
     "UnsupportedParamsError": Verdict("bad_request", refused=True),
     "LiteLLMUnknownProvider": Verdict("not_found", refused=True),
     "ModelNotMappedError": Verdict("not_found", refused=True),
     "ImageFetchError": Verdict("bad_request", refused=True),
     "VectorStoreSearchError": Verdict("bad_request", refused=True),
-    "ContextWindowExceededError": Verdict("context_window", refused=True),
-    "ContentPolicyViolationError": Verdict("content_policy", refused=True),
+    "ContextWindowExceededError": Verdict("context_window", refused=True),  # HTTP 400, told apart by its text
+    "ContentPolicyViolationError": Verdict("content_policy", refused=True),  # HTTP 400, told apart by its text
     "RejectedRequestError": Verdict("content_policy", refused=True),
     "GuardrailRaisedException": Verdict("content_policy", refused=True),
     "BlockedPiiEntityError": Verdict("content_policy", refused=True),
     "ModifyResponseException": Verdict("content_policy", refused=True),
     "SensitiveDataRouteException": Verdict("content_policy", refused=True),
-    "PaymentRequiredError": Verdict("budget", refused=True),
+    "PaymentRequiredError": Verdict("budget", refused=True),  # HTTP 402
     "BudgetExceededError": Verdict("budget", refused=True),
-    "Timeout": Verdict("timeout", retry=True),
+    "Timeout": Verdict("timeout", retry=True),  # no answer in time, or HTTP 408, 504
     "TimeoutError": Verdict("timeout", retry=True),
-    "RateLimitError": Verdict("rate_limited", retry=True),
-    "APIConnectionError": Verdict("unreachable", retry=True),
+    "RateLimitError": Verdict("rate_limited", retry=True),  # HTTP 429
+    "APIConnectionError": Verdict("unreachable", retry=True),  # no HTTP answer
     "ConnectionError": Verdict("unreachable", retry=True),
     "OSError": Verdict("unreachable", retry=True),
-    "ServiceUnavailableError": Verdict("unavailable", retry=True),
-    "BadGatewayError": Verdict("unavailable", retry=True),
-    "InternalServerError": Verdict("unavailable", retry=True),
+    "ServiceUnavailableError": Verdict("unavailable", retry=True),  # HTTP 503
+    "BadGatewayError": Verdict("unavailable", retry=True),  # HTTP 502
+    "InternalServerError": Verdict("unavailable", retry=True),  # HTTP 500
     "MidStreamFallbackError": Verdict("broken_stream", retry=True),
-    "APIError": Verdict("bad_response", retry=True),
+    "APIError": Verdict("bad_response", retry=True),  # any other status
     "APIResponseValidationError": Verdict("bad_response", retry=True),
     "JSONSchemaValidationError": Verdict("bad_response", retry=True),
     "OpenAIError": Verdict("bad_response"),
@@ -162,7 +163,8 @@ _TABLE: dict[str, Verdict] = {
     "TransportError": Verdict("unreachable", retry=True),  # httpx's own, from a stream
     "UnfinishedStream": Verdict("broken_stream", retry=True),  # our own
 }
-"""By class name, so that nothing needs to be imported. The most specific class of an error counts."""
+"""By class name, so that nothing needs to be imported. The most specific class of an error counts. The comments name
+the status of the provider's answer for which LiteLLM raises the class."""
 
 _UNREACHABLE = _TABLE["APIConnectionError"]
 _AUTH = _TABLE["AuthenticationError"]
@@ -269,7 +271,7 @@ def model_failure(
     elif not verdict.refused:
         if verdict.why == "unreachable" and address is not None:
             failure.name_server(address, _why_no_connection(error))
-        failure.limit_wait(retry_after_seconds(error))
+        failure.name_retry_time(retry_after_seconds(error))
     return failure
 
 

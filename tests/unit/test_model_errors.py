@@ -143,7 +143,7 @@ def test_people_are_told_how_long_the_provider_wants_to_be_left_alone(seconds: f
 )
 def test_of_several_models_the_one_that_can_be_asked_first_says_when(other: float | None, when: str) -> None:
     failure = _limited(900)
-    failure.limit_wait(_limited(other).wait_seconds)
+    failure.name_retry_time(_limited(other).retry_after_seconds)
     assert failure.user_text.endswith(when)
 
 
