@@ -1,4 +1,4 @@
-"""What a turn says in the end: the model's answer, or an apology that helps. Pure."""
+"""The replies of a turn: the model's answer, or an apology that says why there is none. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ QUOTED = "I can only quote what the documents and my memory say:"
 
 BUDGET_EXCEEDED = "budget_exceeded"
 STOPPED = "stopped"
-"""The reason why an answer ended: people wanted no more of it."""
+"""The finish reason of an answer that people stopped."""
 NOTHING_SAID = "_Stopped._"
-"""What is recorded of an answer that was stopped before its first word."""
+"""The recorded text of an answer that was stopped before its first word."""
 
 
 def draft(batch: Batch) -> OutboundMessage:
-    """The answer to *batch*, of which nothing is written yet."""
+    """Return the reply to *batch* without its text."""
     return OutboundMessage(
         key=batch.key,
         turn_id=batch.turn_id,
@@ -39,44 +39,46 @@ def draft(batch: Batch) -> OutboundMessage:
 
 
 def cut_short(text: str, model: str, *, asked: bool = True) -> Completion:
-    """What was written of an answer when it was stopped; what it cost is not known. If no model was being *asked*,
-    no attempt is in it."""
-    said = replace_surrogates(text).strip()
+    """Return *text*, the part of an answer that was written before it was stopped, as a completion without its cost.
+    *asked* says whether a model was being asked: then that is an attempt."""
+    text = replace_surrogates(text).strip()
     return Completion(
-        text=f"{said} …" if said else NOTHING_SAID, model=model, finish_reason=STOPPED, attempts=int(asked)
+        text=f"{text} …" if text else NOTHING_SAID, model=model, finish_reason=STOPPED, attempts=int(asked)
     )
 
 
 def stopped(reply: OutboundMessage) -> OutboundMessage:
-    """*reply*, which was stopped. Before its first word there is nothing to show: who said ``/stop`` is told by its own
-    answer, and twice the same would be once too often."""
+    """Return *reply*, marked as stopped. It is silent if no word was written: the answer to ``/stop`` says enough."""
     return replace(reply, silent=reply.text == NOTHING_SAID, stopped=True)
 
 
 def answer(batch: Batch, built: BuiltPrompt, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:
-    """The model's answer to *batch*: *completion*, which the *rounds* before it are part of. Its sources are what it
-    cites, or if it cites nothing what it was given; `EXTRACTIVE` cites all that it uses."""
-    one = as_one(rounds, completion)
-    censor = censors.stopping(built.context.censors, one.text)
+    """Return the model's answer to *batch*: the texts of *rounds* and *completion*, or a notice if a censor stops it.
+
+    Its sources are the passages that it cites. If it cites none, they are all passages that the model was given; but
+    `EXTRACTIVE` cites all that it uses.
+    """
+    whole = as_one(rounds, completion)
+    censor = censors.stopping(built.context.censors, whole.text)
     if censor is not None:
-        return _censored(batch, built, one, censor)
-    found = checked_answer(one, built, rounds)
-    used = found.cited if one.model == EXTRACTIVE else found.cited or given_passages(built, rounds)
+        return _censored(batch, built, whole, censor)
+    checked = checked_answer(whole, built, rounds)
+    used = checked.cited if whole.model == EXTRACTIVE else checked.cited or given_passages(built, rounds)
     attached = _attached(built)
     return replace(
         draft(batch),
-        text=found.text,
+        text=checked.text,
         strategy=built.context.strategy,
         reason=built.context.reason,
         sources=_sources(built, [passage for passage in used if passage not in attached]),
         shows_sources=batch.envelopes[-1].shows_sources,
-        degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
-        usage=one.usage,
+        degraded=_degraded(built),
+        usage=whole.usage,
     )
 
 
 def _censored(batch: Batch, built: BuiltPrompt, completion: Completion, censor: Censor) -> OutboundMessage:
-    """What is said in the place of an answer that goes against *censor*: why there is none."""
+    """Return the notice that replaces an answer which *censor* stops."""
     return replace(
         draft(batch),
         text=f"I stopped my answer, because it goes against a rule that holds here: {censors.because(censor)}.",
@@ -84,47 +86,53 @@ def _censored(batch: Batch, built: BuiltPrompt, completion: Completion, censor: 
         error_code=censors.CENSORED,
         strategy=built.context.strategy,
         reason=built.context.reason,
-        degraded=tuple(Degraded(part.block, part.why) for part in built.context.degraded),
+        degraded=_degraded(built),
         usage=completion.usage,
     )
 
 
 def apology(
     batch: Batch,
-    built: BuiltPrompt | None,
-    error: ContextTooLarge | ModelFailed,
+    built: BuiltPrompt,
+    error: ModelFailed,
     quotation: str = "",
     rounds: Sequence[Round] = (),
 ) -> OutboundMessage:
-    """What is said when no model answered: why, to admins what to do about it, and the *quotation* that answers
+    """Return the apology for a model that failed: why, for admins what to do about it, and the *quotation* that answers
     instead, unless a censor stops it. *rounds* were paid for before."""
-    base = replace(draft(batch), kind="apology", usage=total(one.completion.usage for one in rounds))
-    if isinstance(error, ContextTooLarge) or built is None:
-        mark = batch.envelopes[-1].message.command_mark
-        text = error.user_text.replace("`/", f"`{mark}")  # the commands in it, as people write them there
-        return replace(base, text=text, error_code="context_too_large")
     is_admin = batch.envelopes[-1].role is Role.ADMIN
     text = (error.admin_text if is_admin else "") or error.user_text
     used: tuple[Passage, ...] = ()
     if quotation and not _is_stopped(built, quotation):
-        found = checked_answer(Completion(quotation, EXTRACTIVE), built, rounds)
-        text, used = f"{text} {QUOTED}\n\n{found.text}", found.cited
+        checked = checked_answer(Completion(quotation, EXTRACTIVE), built, rounds)
+        text, used = f"{text} {QUOTED}\n\n{checked.text}", checked.cited
     return replace(
-        base,
+        draft(batch),
         text=text,
+        kind="apology",
         error_code=f"model_{error.why}",
         strategy=built.context.strategy,
         reason=built.context.reason,
         sources=_sources(built, used),
-        degraded=(
-            Degraded("model", error.why),
-            *(Degraded(part.block, part.why) for part in built.context.degraded),
-        ),
+        degraded=(Degraded("model", error.why), *_degraded(built)),
+        usage=total(past.completion.usage for past in rounds),
+    )
+
+
+def too_large(batch: Batch, error: ContextTooLarge, rounds: Sequence[Round] = ()) -> OutboundMessage:
+    """Return the apology for a prompt that does not fit the model's window. *rounds* were paid for before."""
+    mark = batch.envelopes[-1].message.command_mark
+    return replace(
+        draft(batch),
+        text=error.user_text.replace("`/", f"`{mark}"),  # commands as people write them on this platform
+        kind="apology",
+        error_code="context_too_large",
+        usage=total(past.completion.usage for past in rounds),
     )
 
 
 def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
-    """What is said to a voice message that could not be heard, if nothing else was said."""
+    """Return the apology for voice messages that could not be transcribed, if there was no other text."""
     return replace(
         draft(batch),
         text=contents.unheard,
@@ -135,18 +143,18 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
 
 
 def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = ()) -> OutboundMessage:
-    """What is said if a budget leaves nothing for a model call; *rounds* were paid for before."""
+    """Return the notice that a budget leaves nothing for a model call. *rounds* were paid for before."""
     return replace(
         draft(batch),
         text=error.user_text,
         kind="apology",
         error_code=BUDGET_EXCEEDED,
-        usage=total(one.completion.usage for one in rounds),
+        usage=total(past.completion.usage for past in rounds),
     )
 
 
 def broken(batch: Batch) -> OutboundMessage:
-    """What is said when a turn broke in a way that nobody foresaw."""
+    """Return the apology for a turn that failed by an unexpected error."""
     return replace(
         draft(batch),
         text=AgentRuntimeError.user_text,
@@ -156,37 +164,42 @@ def broken(batch: Batch) -> OutboundMessage:
 
 
 def checked_answer(completion: Completion, built: BuiltPrompt, rounds: Sequence[Round] = ()) -> CheckedReply:
-    """The answer with its citations checked against what the model was given, in its prompt or by tools."""
-    told = [result.text for one in rounds for result in one.results]
+    """Return the answer with its citations checked against the passages in the prompt and in tool results."""
+    results = [result.text for past in rounds for result in past.results]
     citable = (*given_passages(built, rounds), *_material(built), *_attached(built))
-    return check_citations(completion.text, citable, "\n".join([built.prompt.user, *told]))
+    return check_citations(completion.text, citable, "\n".join([built.prompt.user, *results]))
 
 
 def _material(built: BuiltPrompt) -> tuple[Passage, ...]:
-    """The files that were given whole, which a reply may cite."""
+    """Return the codex files that stand whole in the prompt, which a reply may cite."""
     material = built.context.codex
     files = material.files if material is not None else ()
     return tuple(Passage(source=file.path, heading="", text=file.text, score=0.0) for file in files)
 
 
 def _attached(built: BuiltPrompt) -> tuple[Passage, ...]:
-    """The files that came with the message, of which the model read the text, as what may be cited. People sent them
-    themselves: they are named nowhere else."""
+    """Return the message's own attached files that have text. A reply may cite them, but they are not listed as its
+    sources: people sent them themselves."""
     files = built.context.query.files
     return tuple(Passage(source=file.name, heading="", text="", score=0.0) for file in files if file.text)
 
 
 def given_passages(built: BuiltPrompt, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
-    """The passages that stand in the prompt, in its order, and then those that tools found."""
+    """Return the passages that stand in the prompt, in its order, and then those that tools found."""
     retrieved = built.prompt.block("retrieved")
     text = retrieved.text if retrieved is not None else ""
-    shown = [one for one in built.context.passages if label(one.source, one.heading) in text]
-    found = [passage for one in rounds for result in one.results for passage in result.passages]
-    return tuple(dict.fromkeys([*shown, *found]))
+    in_prompt = [passage for passage in built.context.passages if label(passage.source, passage.heading) in text]
+    by_tools = [passage for past in rounds for result in past.results for passage in result.passages]
+    return tuple(dict.fromkeys([*in_prompt, *by_tools]))
+
+
+def _degraded(built: BuiltPrompt) -> tuple[Degraded, ...]:
+    return tuple(Degraded(block.block, block.why) for block in built.context.degraded)
 
 
 def _sources(built: BuiltPrompt, passages: Sequence[Passage]) -> tuple[Source, ...]:
-    """If *passages* come from, each once, but for names that a censor stops: people read them below the reply."""
+    """Return the sources of *passages*, each once. People read them below the reply, so names that a censor stops are
+    left out."""
     return tuple(
         dict.fromkeys(
             Source(passage.source, passage.heading)
@@ -201,16 +214,16 @@ def _is_stopped(built: BuiltPrompt, text: str) -> bool:
 
 
 def answered(batch: Batch) -> tuple[str, ...]:
-    """The messages that the turn answers."""
+    """Return the ids of the messages that the turn answers."""
     return tuple(envelope.message.message_id for envelope in batch.envelopes)
 
 
 def superseded(batch: Batch) -> tuple[str, ...]:
-    """Those of the messages whose place the newest took: if it interrupts, all others."""
+    """Return the ids of the messages that the newest one replaced: all others if it interrupts, else none."""
     return answered(batch)[:-1] if batch.envelopes[-1].queue == "interrupt" else ()
 
 
 def reply_to(batch: Batch) -> str | None:
-    """In a group the reply hangs at the last message it answers."""
+    """Return the message that the reply refers to: in a group the last one that it answers, else None."""
     last = batch.envelopes[-1].message
     return None if last.direct else last.message_id

@@ -158,8 +158,8 @@ class Turns:
             except BudgetExceeded as error:
                 state.reply = replies.spent(batch, error, state.rounds)
             except (ContextTooLarge, ModelFailed) as error:
-                quotation = await self._quotation(state.built) if isinstance(error, ModelFailed) else ""
-                state.reply = replies.apology(batch, state.built, error, quotation, state.rounds)
+                state.reply = await self._apology(state, error)
+                # ``attempts`` counts the attempts of the turn, not the calls of the model.
                 _log.error("turn.failed", why=state.reply.error_code, detail=str(error), attempts=batch.attempt)
             except BaseException:  # people said more, the process ends, or something broke
                 await _cancel(writing)
@@ -249,9 +249,14 @@ class Turns:
             self._prompts.save_session(batch.key, built),
         )
 
-    async def _quotation(self, built: BuiltPrompt | None) -> str:
-        """Quote what the prompt brings to answer its question if no model does: as `config.settings.EXTRACTIVE`."""
-        return await quotation(built.prompt.messages, self._embedder) if built is not None else ""
+    async def _apology(self, state: TurnState, error: ContextTooLarge | ModelFailed) -> OutboundMessage:
+        """Return the reply for a turn that no model answered. If a model failed, quote what answers the question, as
+        `config.settings.EXTRACTIVE` does."""
+        if isinstance(error, ContextTooLarge):
+            return replies.too_large(state.batch, error, state.rounds)
+        assert state.built is not None  # no model is asked before there is a prompt
+        quoted = await quotation(state.built.prompt.messages, self._embedder)
+        return replies.apology(state.batch, state.built, error, quoted, state.rounds)
 
     # What people wish meanwhile
 

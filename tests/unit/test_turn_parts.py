@@ -198,7 +198,7 @@ async def test_an_apology_quotes_and_a_reply_names_nothing_of_the_documents_that
 def test_an_apology_names_commands_as_people_can_write_them_there() -> None:
     """Slack keeps the slash to itself."""
     one = batch((replace(MESSAGE, command_mark="!"), Role.MEMBER))
-    sorry = replies.apology(one, None, ContextTooLarge("records", 9000, 8000))
+    sorry = replies.too_large(one, ContextTooLarge("records", 9000, 8000))
     assert "`!memory` lists it, `!memory retire ID` ends one" in sorry.text
 
 
