@@ -228,7 +228,7 @@ def _check(invocation: Invocation, record: Record, word: str) -> None:
 def _outcome(words: str) -> tuple[Mapping[str, Any], str]:
     outcome = words.strip().lower()
     if outcome not in _OUTCOMES:
-        raise CommandRefused(f"Give the outcome: {', '.join(code(one) for one in _OUTCOMES)}.")
+        raise CommandRefused(f"Give the outcome: {', '.join(map(code, _OUTCOMES))}.")
     return {"outcome": outcome}, "Outcome noted"
 
 

@@ -75,18 +75,18 @@ class People:
         except ValueError as error:
             raise CommandRefused(f"{error}.") from None
         has = await self._access.role_of(user, invocation.key.workspace_id)
-        said = f"{code(user)} {f'is {has}' if has else 'has no role'} here now."
-        return said if has is wanted else f"{said} This role comes from the settings; change it there."
+        result = f"{code(user)} {f'is {has}' if has else 'has no role'} here now."
+        return result if has is wanted else f"{result} This role comes from the settings; change it there."
 
-    async def _user(self, given: str, invocation: Invocation) -> str:
-        """Return the id of a person by *given*: an id, or the name of one person with a role here, of this platform
+    async def _user(self, text: str, invocation: Invocation) -> str:
+        """Return the id of a person by *text*: an id, or the name of one person with a role here, of this platform
         before others.
 
         It is the name under which an admin let them in. Raises `CommandRefused` for any other name: a role for a name
         that is no id would be nobody's."""
-        if ":" in given and " " not in given:
-            return given
-        platform, name = invocation.message.connector, given.removeprefix("@").casefold()
+        if ":" in text and " " not in text:
+            return text
+        platform, name = invocation.message.connector, text.removeprefix("@").casefold()
         named = {
             person.user
             for person in await self._access.people(invocation.key.workspace_id)
@@ -95,28 +95,28 @@ class People:
         here = {user for user in named if user.startswith(f"{platform}:")}
         if len(found := here or named) > 1:
             raise CommandRefused(
-                f"Several people are called {plain(given)}: {', '.join(map(code, sorted(found)))}. Give the id."
+                f"Several people are called {plain(text)}: {', '.join(map(code, sorted(found)))}. Give the id."
             )
-        as_id = f"{platform}:{given.removeprefix('@')}"
+        as_id = f"{platform}:{text.removeprefix('@')}"
         # People choose their names: somebody whose name is another person's id must not get that person's role.
-        if found and as_id not in found and " " not in given and _has_digits(given):
+        if found and as_id not in found and " " not in text and _has_digits(text):
             raise CommandRefused(
-                f"Do you mean {code(as_id)}, or {code(found.pop())}, who is called {plain(given)}? Give the id."
+                f"Do you mean {code(as_id)}, or {code(found.pop())}, who is called {plain(text)}? Give the id."
             )
         if found:
             return found.pop()
-        is_name = given.startswith("@") and not name.isdecimal()
-        if _has_digits(invocation.message.author.id) and not _has_digits(given):  # ids there have digits
+        is_name = text.startswith("@") and not name.isdecimal()
+        if _has_digits(invocation.message.author.id) and not _has_digits(text):  # ids there have digits
             is_name = True
-        if is_name or " " in given:
+        if is_name or " " in text:
             raise CommandRefused(
-                f"Nobody here is called {plain(given)}. Give the person's id, for example {code(platform + ':42')}."
+                f"Nobody here is called {plain(text)}. Give the person's id, for example {code(platform + ':42')}."
             )
         return as_id
 
 
-def _has_digits(given: str) -> bool:
-    return any(map(str.isdigit, given))
+def _has_digits(text: str) -> bool:
+    return any(map(str.isdigit, text))
 
 
 def _request_line(request: Request, here: str) -> str:

@@ -92,7 +92,9 @@ class Prompts:
         lines = [_line(version) for version in versions]
         homes = (EVERYWHERE, Place(Scope(scope.workspace_id)))
         notes = [note for home in homes for note in await self._publisher.refused(home)]
-        lines += [f"Not published: {code(one.path)}: {plain(one.why)}. To do: {plain(one.advice)}." for one in notes]
+        lines += [
+            f"Not published: {code(note.path)}: {plain(note.why)}. To do: {plain(note.advice)}." for note in notes
+        ]
         if not versions:
             lines.insert(0, f"No directive is set. {code('/prompt set system TEXT')} sets one.")
         return f"{items(lines)}\n\n{code('/prompt show KIND')} shows the text of one."

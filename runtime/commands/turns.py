@@ -181,9 +181,9 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
         f"I looked at: {STRATEGIES.get(context.strategy, plain(context.strategy))}.",
         f"Because: {REASONS.get(context.reason, plain(context.reason))}.",
     ]
-    if sources := [_source(one) for one in outcome.get("sources", ())]:
+    if sources := [_source(source) for source in outcome.get("sources", ())]:
         lines.append(f"Sources: {', '.join(sources)}.")
-    elif context.wants_documents and all(one.block != "retrieved" for one in context.degraded):
+    elif context.wants_documents and all(part.block != "retrieved" for part in context.degraded):
         lines.append("Sources: no passage of the documents was relevant.")
     if invented := (outcome.get("citations") or {}).get("invented"):
         lines.append(
@@ -194,12 +194,12 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
     used = [f"{block['name']} {thousands(block['tokens'])}" for block in manifest.blocks if block["used"]]
     whole = sum(block["tokens"] for block in manifest.blocks if block["used"])
     lines.append(f"The prompt in tokens: {', '.join(used)}; {thousands(whole)} in all.")
-    if tools := [_tool(one) for part in outcome.get("rounds", ()) for one in part["tools"]]:
+    if tools := [_tool(call) for round_ in outcome.get("rounds", ()) for call in round_["tools"]]:
         lines.append(f"I called tools: {', '.join(tools)}.")
-    degraded = outcome.get("degraded") or [{"block": one.block, "why": one.why} for one in context.degraded]
+    degraded = outcome.get("degraded") or [{"block": part.block, "why": part.why} for part in context.degraded]
     if degraded:
         lines.append(
-            "I had to do without: " + ", ".join(f"{one['block']} ({plain(one['why'])})" for one in degraded) + "."
+            "I had to do without: " + ", ".join(f"{part['block']} ({plain(part['why'])})" for part in degraded) + "."
         )
     if outcome.get("error_code"):
         lines.append(f"It failed: {code(outcome['error_code'])}.")
@@ -218,10 +218,10 @@ def totals(models: list[ModelUsage]) -> str:
     if not models:
         return "This workspace has not used anything yet."
     lines = [
-        f"{code(one.model)}: {counted(one.replies, 'reply', 'replies')}, {counted(one.calls, 'call')}, "
-        f"{thousands(one.prompt)} prompt tokens ({thousands(one.cached)} cached), "
-        f"{thousands(one.completion)} completion tokens, {_dollars(one.cost_usd)}"
-        for one in models
+        f"{code(model.model)}: {counted(model.replies, 'reply', 'replies')}, {counted(model.calls, 'call')}, "
+        f"{thousands(model.prompt)} prompt tokens ({thousands(model.cached)} cached), "
+        f"{thousands(model.completion)} completion tokens, {_dollars(model.cost_usd)}"
+        for model in models
     ]
     return f"This workspace so far:\n\n{items(lines)}"
 
@@ -252,12 +252,12 @@ def _cost(outcome: dict[str, Any]) -> str:
     )
 
 
-def _source(one: dict[str, str]) -> str:
-    return code(f"{one['source']} › {one['heading']}" if one["heading"] else one["source"])
+def _source(source: dict[str, str]) -> str:
+    return code(f"{source['source']} › {source['heading']}" if source["heading"] else source["source"])
 
 
-def _tool(one: dict[str, Any]) -> str:
-    return code(one["tool"]) + ("" if one["ok"] else f" ({plain(one['why'])})")
+def _tool(call: dict[str, Any]) -> str:
+    return code(call["tool"]) + ("" if call["ok"] else f" ({plain(call['why'])})")
 
 
 def _dollars(amount: float) -> str:

@@ -306,6 +306,9 @@ class Runtime:
         async def links() -> dict[str, Health]:
             return {"model": self.model.health, **await self.store_health()}
 
+        self.rebuilding = Rebuilding(
+            settings.data_dir, self.knowledge, self.transcript, self.contexts, self.copy, self.workspaces
+        )
         self.surroundings = Surroundings(settings, Gpus(), ModelMemories(settings, self.model.names), links)
 
         # Typed records, and the jobs after a turn
@@ -659,13 +662,12 @@ async def _run_duties(runtime: Runtime, parts: frozenset[Part]) -> None:
             group.create_task(keeping.run(), name="records")
         if "follow" in parts:
             material = MaterialFollowing(knowledge.material, knowledge, workspaces, runtime.hub)
-            rebuilding = Rebuilding(
-                settings.data_dir, knowledge, runtime.transcript, runtime.contexts, runtime.copy, workspaces
+            changeover = Changeover(
+                knowledge, runtime.rebuilding, workspaces, settings.index_keep_former_days * DAY_SECONDS
             )
-            changeover = Changeover(knowledge, rebuilding, workspaces, settings.index_keep_former_days * DAY_SECONDS)
             group.create_task(knowledge.follow(), name="follow")
             group.create_task(material.run(), name="material")
-            group.create_task(rebuilding.fill_new_index(), name="remembered turns")
+            group.create_task(runtime.rebuilding.fill_new_index(), name="remembered turns")
             group.create_task(changeover.run(), name="change-over")
             if runtime.deep is not None:
                 shared = settings.redis_url is not None

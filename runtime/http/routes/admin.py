@@ -19,7 +19,7 @@ from connectors.connector import Health, State
 from connectors.message import Role, Scope, StoreUnavailable
 from grounding.documents import Progress
 from grounding.strategy import Strategy
-from runtime.background import Rebuilding, Reindexed, Restored, Tells
+from runtime.background import Reindexed, Restored, Tells
 from runtime.http.auth import Routes, caller_of, require_entry, require_everywhere
 from runtime.http.errors import ApiError, Body, reply
 from runtime.http.sse import Emit, EventResponse, Report, progress_response
@@ -49,7 +49,7 @@ class HealthRoutes:
         """Return each path, the function that answers ``GET`` there, and the answer's description."""
         return (
             ("/healthz", self.alive, "The process is alive"),
-            ("/readyz", self.ready, "Ready for messages; 503 where it is not"),
+            ("/readyz", self.ready, "Ready for messages; 503 if it is not"),
             ("/metrics", self.measure, "Prometheus text"),
         )
 
@@ -120,8 +120,8 @@ async def _budgets(runtime: Runtime) -> list[Gauge]:
 
 def _states(name: str, label: str, healths: Mapping[str, Health]) -> list[Gauge]:
     return [
-        Gauge(name, float(health.state is state), ((label, one), ("state", state.value)))
-        for one, health in healths.items()
+        Gauge(name, float(health.state is state), ((label, key), ("state", state.value)))
+        for key, health in healths.items()
         for state in State
     ]
 
@@ -180,14 +180,7 @@ class RebuildingRoutes(Routes):
     def __init__(self, runtime: Runtime, stopping: asyncio.Event) -> None:
         super().__init__("rebuilding", runtime)
         self._stopping = stopping
-        self._rebuilding = Rebuilding(
-            runtime.settings.data_dir,
-            runtime.knowledge,
-            runtime.transcript,
-            runtime.contexts,
-            runtime.copy,
-            runtime.workspaces,
-        )
+        self._rebuilding = runtime.rebuilding
         events = "Events: progress, done, error"
         self.add("POST", "/reindex", self.reindex, Role.ADMIN, body=ReindexRun, answers=events)
         self.add("POST", "/logs/restore", self.restore, Role.ADMIN, body=RestoreRun, answers=events)

@@ -68,12 +68,12 @@ class DocumentRoutes(Routes):
         self._max_bytes = runtime.settings.document_max_bytes
         self._indexing = Indexing(runtime.knowledge)
         here = "/workspaces/{workspace_id}"
-        one = f"{here}/documents/{{path:path}}"
+        file = f"{here}/documents/{{path:path}}"
         self.add("GET", f"{here}/documents", self.listing, Role.VIEWER, answers="All documents")
         self.add("POST", f"{here}/documents", self.put_many, Role.ADMIN, answers="What was kept and what refused")
-        self.add("GET", one, self.get, Role.VIEWER, answers="The text")
-        self.add("PUT", one, self.put, Role.ADMIN, answers="It can be found")
-        self.add("DELETE", one, self.delete, Role.ADMIN, answers="It can no longer be found")
+        self.add("GET", file, self.get, Role.VIEWER, answers="The text")
+        self.add("PUT", file, self.put, Role.ADMIN, answers="It can be found")
+        self.add("DELETE", file, self.delete, Role.ADMIN, answers="It can no longer be found")
         self.add("GET", f"{here}/index", self.status, Role.VIEWER, answers="What the index holds")
         self.add(
             "POST", f"{here}/index", self.index, Role.ADMIN, body=IndexRun, answers="Events: progress, done, error"
@@ -310,11 +310,11 @@ class CodexRoutes(Routes):
         self._materials = runtime.materials
         self._max_bytes = runtime.settings.codex_file_max_bytes
         here = "/workspaces/{workspace_id}/codex"
-        one = f"{here}/{{path:path}}"
+        file = f"{here}/{{path:path}}"
         self.add("GET", here, self.listing, Role.VIEWER, answers="The files, and how they are given")
-        self.add("GET", one, self.get, Role.VIEWER, answers="The text")
-        self.add("PUT", one, self.put, Role.ADMIN, answers="It is given from the next turn on")
-        self.add("DELETE", one, self.delete, Role.ADMIN, answers="It is given no more")
+        self.add("GET", file, self.get, Role.VIEWER, answers="The text")
+        self.add("PUT", file, self.put, Role.ADMIN, answers="It is given from the next turn on")
+        self.add("DELETE", file, self.delete, Role.ADMIN, answers="It is given no more")
 
     async def listing(self, request: Request, workspace_id: str, context: Context = "") -> Response:
         """List the workspace's files, and those of *context*; mode and reason are those of a turn there now."""

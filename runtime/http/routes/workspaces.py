@@ -45,13 +45,15 @@ class WorkspaceRoutes(Routes):
 
     async def listing(self, request: Request) -> Response:
         caller, workspaces = caller_of(request), self._runtime.workspaces
-        found, routes = await workspaces.all(), await workspaces.routes()
         return reply(
             {
                 "workspaces": [
-                    {"id": one.id, "created_at": one.created_at.isoformat() if one.created_at else None}
-                    for one in found
-                    if caller.may_enter(one.id)
+                    {
+                        "id": workspace.id,
+                        "created_at": workspace.created_at.isoformat() if workspace.created_at else None,
+                    }
+                    for workspace in await workspaces.all()
+                    if caller.may_enter(workspace.id)
                 ],
                 "routes": [
                     {
@@ -59,7 +61,7 @@ class WorkspaceRoutes(Routes):
                         "workspace": route.workspace_id,
                         "from": "settings" if route.from_settings else "stored",
                     }
-                    for route in routes
+                    for route in await workspaces.routes()
                     if caller.may_enter(route.workspace_id)
                 ],
             }
@@ -210,14 +212,14 @@ class UsageRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("usage", runtime)
         self.add("GET", "/usage", self.listing, Role.VIEWER, answers="All workspaces")
-        self.add("GET", "/workspaces/{workspace_id}/usage", self.one, Role.VIEWER, answers="One workspace")
+        self.add("GET", "/workspaces/{workspace_id}/usage", self.show, Role.VIEWER, answers="One workspace")
 
     async def listing(self, request: Request) -> Response:
         caller = caller_of(request)
-        found = [one.id for one in await self._runtime.workspaces.all() if caller.may_enter(one.id)]
-        return reply({"workspaces": [await self._row(Scope(workspace_id)) for workspace_id in found]})
+        workspaces = [workspace for workspace in await self._runtime.workspaces.all() if caller.may_enter(workspace.id)]
+        return reply({"workspaces": [await self._row(Scope(workspace.id)) for workspace in workspaces]})
 
-    async def one(self, workspace_id: str) -> Response:
+    async def show(self, workspace_id: str) -> Response:
         return reply({"workspaces": [await self._row(await self.enter(workspace_id))]})
 
     async def _row(self, scope: Scope) -> dict[str, Any]:
@@ -230,12 +232,14 @@ def usage_row(workspace_id: str, models: list[ModelUsage]) -> dict[str, Any]:
     """Return the sums over *models*, and each model's own. ``calls`` counts those of turns and of background work."""
     return {
         "workspace": workspace_id,
-        "turns": sum(one.replies for one in models),
-        "calls": sum(one.calls for one in models),
-        "prompt": sum(one.prompt for one in models),
-        "cached": sum(one.cached for one in models),
-        "completion": sum(one.completion for one in models),
-        "cost_usd": sum(one.cost_usd for one in models),
-        "estimated": sum(one.estimated for one in models),
-        "models": {one.model: {key: value for key, value in asdict(one).items() if key != "model"} for one in models},
+        "turns": sum(model.replies for model in models),
+        "calls": sum(model.calls for model in models),
+        "prompt": sum(model.prompt for model in models),
+        "cached": sum(model.cached for model in models),
+        "completion": sum(model.completion for model in models),
+        "cost_usd": sum(model.cost_usd for model in models),
+        "estimated": sum(model.estimated for model in models),
+        "models": {
+            model.model: {key: value for key, value in asdict(model).items() if key != "model"} for model in models
+        },
     }
