@@ -8,7 +8,7 @@ from typing import Any
 from connectors.message import AgentRuntimeError
 from runtime.cli.client import ApiError, Client, api_path
 from runtime.cli.output import count, dollars, line, milliseconds, table
-from runtime.turns.manifest import REASONS, STRATEGIES
+from runtime.turns import REASONS, STRATEGIES
 
 LAST = "last"
 Row = Mapping[str, Any]

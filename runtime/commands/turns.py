@@ -21,8 +21,7 @@ from runtime.commands.registry import (
     plain,
     thousands,
 )
-from runtime.turns import Manifest, Manifests, UnknownTurn
-from runtime.turns.manifest import REASONS, STRATEGIES
+from runtime.turns import REASONS, STRATEGIES, Manifest, Manifests, UnknownTurn
 
 NOTHING_SAID = "I have not answered anything here yet."
 UNKNOWN = "I do not know this turn. The turn id is wrong, or the turn is too old."

@@ -372,7 +372,7 @@ class Runtime:
             settings.strategy_vocabulary,
         )
         self.materials = Materials(settings, self.knowledge.material, self.knowledge, tokens, self.hub)
-        toolbox = wire_tools(
+        toolbox = build_tools(
             settings, self.contexts, self.global_contexts, self.knowledge, tokens, self.records, self.materials
         )
         self.tooling = Tooling(settings, toolbox, self.model, checkpoints, tokens)
@@ -533,7 +533,7 @@ class OpeningIndex:
         await (await self._knowledge.told_records()).follow(scope, ids)
 
 
-def wire_tools(
+def build_tools(
     settings: Settings,
     contexts: ContextDocuments,
     global_contexts: GlobalContexts,

@@ -9,7 +9,18 @@ from runtime.turns.censors import RecordAccounting, shown_record_rows
 from runtime.turns.checkpoint import Checkpoints
 from runtime.turns.dead_letters import DeadLetters, Letter, UnknownLetter
 from runtime.turns.mailbox import Mailbox
-from runtime.turns.manifest import Manifest, Manifests, RecordsOfTurn, UnknownTurn, block_rows, prefix_row
+from runtime.turns.manifest import (
+    REASONS,
+    SAME,
+    STRATEGIES,
+    Manifest,
+    Manifests,
+    RecordsOfTurn,
+    UnknownTurn,
+    block_rows,
+    compare,
+    prefix_row,
+)
 from runtime.turns.material import MaterialChooser, MaterialFollowing, Materials
 from runtime.turns.prompt import PromptBuilder, cues_in, frames_in
 from runtime.turns.replies import NOTHING_SAID
@@ -21,6 +32,9 @@ from runtime.turns.worker import Answers, Worker, notify_worker
 __all__ = [
     "EXTRACT_RECORDS",
     "NOTHING_SAID",
+    "REASONS",
+    "SAME",
+    "STRATEGIES",
     "AmendResult",
     "Answers",
     "Batch",
@@ -48,6 +62,7 @@ __all__ = [
     "UnknownTurn",
     "Worker",
     "block_rows",
+    "compare",
     "cues_in",
     "frames_in",
     "notify_deleted",

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from grounding.tools import Arguments, Call, Tool, Toolbox, ToolRefused
 from runtime.process import bootstrap
-from runtime.process.bootstrap import wire_tools
+from runtime.process.bootstrap import build_tools
 
 
 class Note(Arguments):
@@ -62,7 +62,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk()
 
     def wired(*parts: Any) -> Toolbox:
-        return Toolbox(*wire_tools(*parts).values(), *made.toolbox())
+        return Toolbox(*build_tools(*parts).values(), *made.toolbox())
 
-    monkeypatch.setattr(bootstrap, "wire_tools", wired)
+    monkeypatch.setattr(bootstrap, "build_tools", wired)
     return made

@@ -11,7 +11,7 @@ from runtime.cli.invocation import Invocation, json_option, only_workspace_optio
 from runtime.cli.output import count, emit, line, show_diff, table
 from runtime.cli.progress import status_line
 from runtime.cli.turns import find_turn, turn_path
-from runtime.turns.manifest import SAME, compare
+from runtime.turns import SAME, compare
 
 
 @click.command()

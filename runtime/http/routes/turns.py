@@ -42,10 +42,10 @@ from runtime.turns import (
     Question,
     UnknownTurn,
     block_rows,
+    compare,
     prefix_row,
     shown_record_rows,
 )
-from runtime.turns.manifest import compare
 
 if TYPE_CHECKING:
     from runtime.process import Runtime
