@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -31,7 +30,7 @@ BATCH = 200
 
 _FORMAT = 1
 _STREAM = redis_key("events", "{events}", "stream")
-_GATHER_SECONDS = 0.25
+_WRITE_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
 _LAST_FLUSH_SECONDS = 2.0
 _PAGE = 500
@@ -50,9 +49,6 @@ class EventStream:
     def __init__(self, capacity: int = QUEUE_LENGTH) -> None:
         self._waiting: deque[str] = deque()
         self._capacity = capacity
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
-        self._wake = asyncio.Event()
         self.dropped = 0
         """The events dropped since the process started."""
 
@@ -63,34 +59,22 @@ class EventStream:
             with suppress(IndexError):  # `flush` has just taken it
                 self._waiting.popleft()
                 self.dropped += 1
-        loop = self._loop
-        if loop is not None and threading.get_ident() == self._thread:
-            self._wake.set()
-        elif loop is not None and not self._wake.is_set():
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._wake.set)
 
     async def run(self, redis: Redis) -> None:
         """Write events until cancelled; then the rest, if Redis takes it within `_LAST_FLUSH_SECONDS`."""
-        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._wake.set()  # for the events before
         reported = self.dropped
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
-                await asyncio.sleep(_GATHER_SECONDS)  # the events of many turns become one write
+                await asyncio.sleep(_WRITE_SECONDS)  # the events of many turns become one write
                 try:
                     await self.flush(redis)
                 except StoreUnavailable:
                     await asyncio.sleep(_RETRY_SECONDS)
-                    self._wake.set()
                     continue
                 if self.dropped > reported:
                     log.warning("events.dropped", dropped=self.dropped - reported)
                     reported = self.dropped
         finally:
-            self._loop = None
             with suppress(StoreUnavailable, TimeoutError):  # they were also printed
                 async with asyncio.timeout(_LAST_FLUSH_SECONDS):
                     await self.flush(redis)
