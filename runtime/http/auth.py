@@ -25,6 +25,7 @@ from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
 from runtime.access import Caller, InvalidTokenName, Tokens, Unauthenticated, check_token_name
 from runtime.http.errors import ApiError, error_response, read_json
+from runtime.ingress import PLATFORMS
 
 if TYPE_CHECKING:
     from runtime.process import Runtime
@@ -36,7 +37,8 @@ _LONGEST_SHOWN = 255
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_CONNECTOR = "http:"
 """Begins the names of places and people of the http connector: they are the programs' own."""
-_PLATFORMS = frozenset({"console", "discord", "slack", "telegram", "web"})
+_CONNECTORS_OF_PEOPLE = frozenset({"console", "web", *(platform.name for platform in PLATFORMS)})
+"""The memory of these is closed to the tokens of programs."""
 _ERROR = {
     "description": "An error",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
@@ -266,7 +268,7 @@ def require_reader(caller: Caller, key: ConversationKey) -> None:
     Members may read that of the http connector's places, only the runtime's administrator that of platforms, because
     people there did not speak to the holder of a token, and admins that of names which programs made up.
     """
-    if key.connector in _PLATFORMS and not caller.sees_all:
+    if key.connector in _CONNECTORS_OF_PEOPLE and not caller.sees_all:
         raise ApiError(
             403, "forbidden", "only the runtime's admin token may use the memory of another connector's places"
         )

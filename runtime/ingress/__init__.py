@@ -7,6 +7,7 @@ of its conversation; only then does the connector acknowledge it to the platform
 
 from runtime.ingress.gateway import Gateway
 from runtime.ingress.platforms import (
+    PLATFORMS,
     examine_platform,
     examine_platforms,
     open_platforms,
@@ -18,6 +19,7 @@ from runtime.ingress.removal import remove_workspace
 from runtime.ingress.upgrade import Audiences
 
 __all__ = [
+    "PLATFORMS",
     "Audiences",
     "Gateway",
     "examine_platform",

@@ -1,4 +1,4 @@
-"""Opens the platforms whose token is set, and asks them about their bots. A new platform is one line in `PLATFORMS`.
+"""Opens the platforms whose token is set, and asks them about their bots. To add one: docs/connectors.md.
 
 A connector's module is imported only when its token is set: some SDKs take seconds to import. Asking a platform about
 its bot needs no SDK.
