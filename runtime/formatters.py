@@ -1,7 +1,7 @@
-"""Loads formatters, and has them make their text. See `grounding.prompt.formatters`.
+"""Loads formatters (plug-ins of the prompt) and runs them; see `grounding.prompt.formatters`.
 
-They are found by the entry points of the group `GROUP`, each a function that is given the settings and returns a
-formatter, or None where the settings do not ask for it. What one of them does wrong costs its text, never the turn.
+They are entry points of the group `GROUP`: functions that take the settings and return a formatter, or None if the
+settings do not ask for it. If a formatter fails, its text is missing, and the turn goes on.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from grounding.prompt_input import PLACES, DegradedBlock, Injected, RunContext, 
 
 GROUP = "agent_runtime.formatters"
 LOAD_SECONDS = 60.0
-"""For the import of one and its call: whoever starts a process shall not wait for ever and not be told for what."""
+"""Limit on the import and the call of one entry point, so that the start of a process cannot hang silently."""
 CHARACTERS_PER_TOKEN = 16
-"""Text beyond a budget times this is not kept with the turn: hardly any fits."""
+"""Text beyond a budget times this is cut, because it could hardly fit."""
 MAX_RUNNING = 4
-"""Calls of one formatter at the same time: one that hangs shall not make more and more threads."""
+"""Calls of one formatter at the same time, so that one that hangs does not start more and more threads."""
 REST_SECONDS = 30.0
-"""How long a formatter that took too long is not asked again."""
-REMEMBERED = 2000
-"""Places of which the text of a session is kept. With the shipped budget of 1,500 tokens some 12 MB."""
+"""How long a formatter is not called after it took too long."""
+CACHED_TEXTS = 2000
+"""Texts that are cached for a session or for good. With the shipped budget of 1,500 tokens some 12 MB."""
 _log = structlog.get_logger()
 
 
 class FormattersRefused(AgentRuntimeError):
-    """Installed formatters cannot be used; the text names each with its distribution. ``exit_code`` 2: somebody has to
-    correct or uninstall them."""
+    """Installed formatters cannot be used; the text names each with its distribution.
+
+    ``exit_code`` 2: somebody has to correct or uninstall them.
+    """
 
     exit_code = 2
 
@@ -55,49 +57,48 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """Texts by the names of their blocks, and what could not be had."""
+class FormattedTexts:
+    """The texts, named after their blocks, and the blocks that failed."""
 
     texts: tuple[Injected, ...] = ()
     lost: tuple[DegradedBlock, ...] = ()
 
-    def __add__(self, other: Made) -> Made:
-        return Made((*self.texts, *other.texts), (*self.lost, *other.lost))
+    def __add__(self, other: FormattedTexts) -> FormattedTexts:
+        return FormattedTexts((*self.texts, *other.texts), (*self.lost, *other.lost))
 
 
-NOTHING = Made()
+NOTHING = FormattedTexts()
 
 
 def installed(settings: Settings) -> tuple[Installed, ...]:
-    """All formatters, by name. Imports other people's code, which may take a while. Raises `FormattersRefused`."""
+    """Load all formatters, sorted by name. Imports other people's code. Raises `FormattersRefused`."""
     found: list[Installed] = []
     problems: list[str] = []
-    for point in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
         source = _source(point)
-        made, error = _loaded(point, settings)
+        formatter, error = _load(point, settings)
         if error is not None:
             problems.append(f"{source}: {point.name} ({point.value}) failed: {type(error).__name__}: {error}")
             continue
-        if made is None:
+        if formatter is None:
             continue
-        if problem := problem_of(made) or _clash(made, found):
+        if problem := problem_of(formatter) or _clash(formatter, found):
             problems.append(f"{source}: {point.name} ({point.value}): {problem}")
         else:
-            found.append(Installed(made, source))
+            found.append(Installed(formatter, source))
     if problems:
         raise FormattersRefused("\n  ".join(["these formatters cannot be used; correct or uninstall them:", *problems]))
-    return tuple(sorted(found, key=lambda one: one.formatter.name))
+    return tuple(sorted(found, key=lambda item: item.formatter.name))
 
 
-def _loaded(point: EntryPoint, settings: Settings) -> tuple[Any, BaseException | None]:
-    """What *point* gives, and what it raises, in a thread that ends with the process: the start waits no longer for one
-    that hangs than `LOAD_SECONDS`."""
+def _load(point: EntryPoint, settings: Settings) -> tuple[Any, BaseException | None]:
+    """Call *point* in a daemon thread, for at most `LOAD_SECONDS`. Return its result and its error."""
     answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def load() -> None:
         try:
             answers.put((point.load()(settings), None))
-        except BaseException as error:  # noqa: BLE001 - it is anybody's code, which may even want to exit
+        except BaseException as error:  # noqa: BLE001 - foreign code may raise anything, also SystemExit
             answers.put((None, error))
 
     threading.Thread(target=load, name=f"formatter {point.name}", daemon=True).start()
@@ -108,7 +109,7 @@ def _loaded(point: EntryPoint, settings: Settings) -> tuple[Any, BaseException |
 
 
 class Formatters:
-    """Makes the texts of a turn. Remembers those that outlast one."""
+    """Has the formatters make the texts of a turn, and caches those that last longer than one."""
 
     def __init__(
         self,
@@ -118,94 +119,96 @@ class Formatters:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._injectors = [
-            (one.formatter, one.source) for one in formatters if isinstance(one.formatter, ArtifactInjector)
+            (item.formatter, item.source) for item in formatters if isinstance(item.formatter, ArtifactInjector)
         ]
         self._templates = [
-            (one.formatter, one.source) for one in formatters if isinstance(one.formatter, PromptTemplate)
+            (item.formatter, item.source) for item in formatters if isinstance(item.formatter, PromptTemplate)
         ]
         self._timeout = timeout_seconds
         self._clock = clock
         self._running: Counter[str] = Counter()
-        self._rests: dict[str, float] = {}
-        self._kept: OrderedDict[tuple[str, str, str], _Kept] = OrderedDict()
+        self._resting_until: dict[str, float] = {}
+        self._cache: OrderedDict[tuple[str, str, str], _CachedText] = OrderedDict()
 
     @property
     def sources(self) -> dict[str, str]:
-        """The distribution of each formatter by its name."""
-        injectors = {one.name: source for one, source in self._injectors}
-        return injectors | {one.name: source for one, source in self._templates}
+        """The distribution of each formatter, by its name."""
+        injectors = {formatter.name: source for formatter, source in self._injectors}
+        return injectors | {formatter.name: source for formatter, source in self._templates}
 
-    async def inject(self, asked: Request) -> Made:
-        """The texts for *asked* that do not wait for a session."""
-        chosen = [one for one in self._injectors if one[0].volatility is not Volatility.SESSION]
-        return await self._all(chosen, asked, "", ()) if chosen else NOTHING
+    async def inject(self, request: Request) -> FormattedTexts:
+        """Return the texts for *request* that do not depend on a session."""
+        chosen = [pair for pair in self._injectors if pair[0].volatility is not Volatility.SESSION]
+        return await self._inject(chosen, request, "", ()) if chosen else NOTHING
 
-    async def of_session(self, asked: Request, session: str, before: Sequence[Injected] = ()) -> Made:
-        """The texts that stay as they are in *session* (its id; none where nothing is to be remembered). *before* are
-        those that its last turn was given, whichever process made them."""
-        chosen = [one for one in self._injectors if one[0].volatility is Volatility.SESSION]
-        return await self._all(chosen, asked, session, before) if chosen else NOTHING
+    async def of_session(self, request: Request, session: str, before: Sequence[Injected] = ()) -> FormattedTexts:
+        """Return the texts that stay the same in the session with the id *session*; if empty, nothing is cached.
+
+        *before* are the texts of the session's last turn, whichever process made them.
+        """
+        chosen = [pair for pair in self._injectors if pair[0].volatility is Volatility.SESSION]
+        return await self._inject(chosen, request, session, before) if chosen else NOTHING
 
     async def render(self, context: RunContext, tokens: Tokens) -> RunContext:
-        """*context* with what templates make of its blocks."""
+        """Return *context* with the blocks that templates render."""
         if not self._templates:
             return context
         bodies = template_inputs(context, tokens)
         lost: list[DegradedBlock] = []
-        made = await asyncio.gather(
+        rendered = await asyncio.gather(
             *(
-                self._rendered(template, source, context, bodies[template.block], lost)
+                self._render_block(template, source, context, bodies[template.block], lost)
                 for template, source in self._templates
                 if template.block in bodies
             )
         )
         return context.model_copy(
             update={
-                "injected": (*context.injected, *(one for one in made if one is not None)),
+                "injected": (*context.injected, *(text for text in rendered if text is not None)),
                 "degraded": (*context.degraded, *lost),
             }
         )
 
-    async def _all(
-        self, chosen: Sequence[tuple[ArtifactInjector, str]], asked: Request, session: str, before: Sequence[Injected]
-    ) -> Made:
+    async def _inject(
+        self, chosen: Sequence[tuple[ArtifactInjector, str]], request: Request, session: str, before: Sequence[Injected]
+    ) -> FormattedTexts:
         lost: list[DegradedBlock] = []
-        given = {one.name: one for one in before}
-        fresh = [one for one in chosen if not _is_of(one, given.get(one[0].name))]
-        texts = await asyncio.gather(*(self._text(one, asked, session, lost) for one, _ in fresh))
-        made = [_injected(one, text, source) for (one, source), text in zip(fresh, texts, strict=True) if text]
-        kept = [given[one.name] for one, source in chosen if (one, source) not in fresh]
-        return Made(tuple(sorted((*made, *kept), key=lambda one: one.name)), tuple(lost))
+        previous = {text.name: text for text in before}
+        due = [pair for pair in chosen if not _is_of(pair, previous.get(pair[0].name))]
+        texts = await asyncio.gather(*(self._text(injector, request, session, lost) for injector, _ in due))
+        new = [_injected(injector, text, source) for (injector, source), text in zip(due, texts, strict=True) if text]
+        old = [previous[injector.name] for injector, source in chosen if (injector, source) not in due]
+        return FormattedTexts(tuple(sorted((*new, *old), key=lambda text: text.name)), tuple(lost))
 
-    async def _text(self, injector: ArtifactInjector, asked: Request, session: str, lost: list[DegradedBlock]) -> str:
+    async def _text(self, injector: ArtifactInjector, request: Request, session: str, lost: list[DegradedBlock]) -> str:
         if injector.volatility is Volatility.TURN:
-            return await self._made(injector.name, lambda: injector.text(asked), lost) or ""
-        lasts = injector.volatility is Volatility.STATIC
-        wanted = Request(asked.workspace_id, "" if lasts else asked.context_id)
-        place = (injector.name, wanted.workspace_id, wanted.context_id)
-        known = self._kept.get(place)
-        if known is not None and (lasts or (session and known.session == session)):
-            self._kept.move_to_end(place)
+            return await self._call(injector.name, lambda: injector.text(request), lost) or ""
+        is_static = injector.volatility is Volatility.STATIC
+        request = Request(request.workspace_id, "" if is_static else request.context_id)
+        place = (injector.name, request.workspace_id, request.context_id)
+        known = self._cache.get(place)
+        if known is not None and (is_static or (session and known.session == session)):
+            self._cache.move_to_end(place)
             return known.text
 
         def keep(text: str) -> str:
-            kept = _Kept(text[: injector.budget_tokens * CHARACTERS_PER_TOKEN], session)
-            self._kept[place] = kept
-            while len(self._kept) > REMEMBERED:
-                self._kept.popitem(last=False)
-            return kept.text
+            cached = _CachedText(text[: injector.budget_tokens * CHARACTERS_PER_TOKEN], session)
+            self._cache[place] = cached
+            while len(self._cache) > CACHED_TEXTS:
+                self._cache.popitem(last=False)
+            return cached.text
 
-        # What comes too late is for the next turn; until then the last that was had is better than none.
-        text = await self._made(injector.name, lambda: injector.text(wanted), lost, late=keep)
+        # A text that comes too late is for the next turn; until then the last one is better than none.
+        text = await self._call(injector.name, lambda: injector.text(request), lost, late=keep)
         return (known.text if known else "") if text is None else keep(text)
 
-    async def _rendered(
+    async def _render_block(
         self, template: PromptTemplate, source: str, context: RunContext, body: str, lost: list[DegradedBlock]
     ) -> Injected | None:
         place = PLACES[template.block]
-        stays = place.volatility is not Volatility.TURN
-        asked = Request(context.workspace_id, context.context_id, "" if stays else context.query.text)
-        text = await self._made(template.name, lambda: template.render(asked, body), lost)
+        query = context.query.text if place.volatility is Volatility.TURN else ""
+        request = Request(context.workspace_id, context.context_id, query)
+        text = await self._call(template.name, lambda: template.render(request, body), lost)
         if not text:
             return None
         volatility: Any = place.volatility.value
@@ -220,13 +223,16 @@ class Formatters:
             source=source,
         )
 
-    async def _made(
+    async def _call(
         self, name: str, make: Callable[[], Any], lost: list[DegradedBlock], late: Callable[[str], object] | None = None
     ) -> str | None:
-        """What *make* gives, in a thread of its own; None where it fails. One that takes too long is left alone for a
-        while: no second turn shall wait for it. What it gives in the end is told to *late*."""
+        """Return the text of *make*, which runs in a thread of its own; None if it fails.
+
+        A formatter that took too long is not called for a while, so that the next turns do not wait for it. Its text is
+        passed to *late* when it comes.
+        """
         text, reason = None, ""
-        if self._clock() < self._rests.get(name, 0.0):
+        if self._clock() < self._resting_until.get(name, 0.0):
             reason = "resting"
         elif self._running[name] >= MAX_RUNNING:
             reason = "busy"
@@ -236,8 +242,8 @@ class Formatters:
                     text, failed = await self._in_thread(name, make, late)
                 reason = why(failed) if failed else ""
             except TimeoutError:
-                reason, self._rests[name] = "timeout", self._clock() + REST_SECONDS
-            except RuntimeError as error:  # there is no thread left
+                reason, self._resting_until[name] = "timeout", self._clock() + REST_SECONDS
+            except RuntimeError as error:  # no thread could be started
                 reason = why(error)
         if isinstance(text, str):
             return _sendable(text)
@@ -250,15 +256,18 @@ class Formatters:
     async def _in_thread(
         self, name: str, make: Callable[[], Any], late: Callable[[str], object] | None
     ) -> tuple[Any, BaseException | None]:
-        """What *make* gives, and what it raises, in a thread that ends with the process: those of the pool would have
-        to be waited for, and be missing. Raises RuntimeError where there can be none."""
+        """Call *make* in a daemon thread, and return its result and its error.
+
+        A thread of the pool would delay the process's end, and be missing elsewhere. Raises RuntimeError if no thread
+        can be started.
+        """
         loop = asyncio.get_running_loop()
         result: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
-        def over(text: Any, error: BaseException | None) -> None:
+        def finish(text: Any, error: BaseException | None) -> None:
             self._running[name] -= 1
             if not result.done():
-                result.set_result((text, error))  # a future takes not every exception for its own
+                result.set_result((text, error))  # as a value: a future does not accept every exception
             elif late is not None and isinstance(text, str):
                 late(_sendable(text))
 
@@ -266,10 +275,10 @@ class Formatters:
             text, failed = None, None
             try:
                 text = make()
-            except BaseException as error:  # noqa: BLE001 - it is anybody's code, which may even want to exit
+            except BaseException as error:  # noqa: BLE001 - foreign code may raise anything, also SystemExit
                 failed = error
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(over, text, failed)
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(finish, text, failed)
 
         threading.Thread(target=run, name=f"formatter {name}", daemon=True).start()
         self._running[name] += 1
@@ -277,22 +286,22 @@ class Formatters:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """The text of a place, and for which session it was made."""
+class _CachedText:
+    """A text, and the session that it was made for."""
 
     text: str
     session: str
 
 
 def _sendable(text: str) -> str:
-    """*text* without what has no bytes, as names from a disk may have: what holds it could be neither sent nor kept."""
+    """Replace lone surrogates, as file names may contain: a text with them can neither be sent nor stored."""
     return text.encode("utf-8", "replace").decode("utf-8").strip()
 
 
-def _is_of(one: tuple[ArtifactInjector, str], given: Injected | None) -> bool:
-    """Whether *given* is a text of that injector as it is now."""
-    injector, source = one
-    return given is not None and _injected(injector, given.text, source) == given
+def _is_of(pair: tuple[ArtifactInjector, str], text: Injected | None) -> bool:
+    """Return whether *text* comes from that injector as it is configured now."""
+    injector, source = pair
+    return text is not None and _injected(injector, text.text, source) == text
 
 
 def _injected(injector: ArtifactInjector, text: str, source: str) -> Injected:
@@ -308,13 +317,13 @@ def _injected(injector: ArtifactInjector, text: str, source: str) -> Injected:
     )
 
 
-def _clash(made: Formatter, found: Iterable[Installed]) -> str:
-    for one in found:
-        other = one.formatter
-        if other.name == made.name:
-            return f"{one.source} has one named {made.name!r}, too"
-        if isinstance(other, PromptTemplate) and isinstance(made, PromptTemplate) and other.block == made.block:
-            return f"{other.name!r} of {one.source} renders the block {made.block!r}, too"
+def _clash(new: Formatter, found: Iterable[Installed]) -> str:
+    for item in found:
+        other = item.formatter
+        if other.name == new.name:
+            return f"{item.source} has one named {new.name!r}, too"
+        if isinstance(other, PromptTemplate) and isinstance(new, PromptTemplate) and other.block == new.block:
+            return f"{other.name!r} of {item.source} renders the block {new.block!r}, too"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Says which errors of Redis mean that the store is away, and gives each call a time limit."""
+"""Maps errors of Redis that mean that the store is away, and limits the time of each call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNAVAILABLE: dict[type[Exception], str] = {
     errors.InvalidResponse: "speaks no Redis protocol",
     OSError: "unreachable",
 }
-"""Errors that mean "cannot reach or cannot keep"; the most specific class of an error counts."""
+"""Errors that mean "cannot be reached or cannot store"; the most specific class of an error counts."""
 
 _UNAVAILABLE_REPLIES: dict[str, str] = {
     "MISCONF": "cannot write to its disk",
@@ -44,13 +44,13 @@ _UNAVAILABLE_REPLIES: dict[str, str] = {
     "TRYAGAIN": "the cluster is moving keys",
     "UNBLOCKED": "gave up its role",
 }
-"""First words of error replies that mean the same; scripts put a prefix before them."""
+"""First words of error replies that mean the same; in scripts a prefix precedes them."""
 
 _SCRIPT_PREFIX = re.compile(r"^ERR .*?: -(?=[A-Z])|^-")
 
 
 def why_unavailable(error: BaseException) -> str | None:
-    """Why *error* means that the store is away, in a few words; None if it means something else."""
+    """Return in a few words why *error* means that the store is away; None if it means something else."""
     if isinstance(error, errors.RedisError | errors.RedisClusterException | OSError):
         for kind in type(error).__mro__:
             if kind in _UNAVAILABLE:
@@ -73,6 +73,6 @@ async def answer_within(seconds: float) -> AsyncIterator[None]:
         why = why_unavailable(error)
         if why is None:
             raise
-        # An error reply may quote the command, which may hold what people wrote.
+        # An error reply may quote the command, which may contain what people wrote.
         detail = "" if isinstance(error, errors.ResponseError) else f" ({error})"
         raise StoreUnavailable(f"Redis: {why}{detail}") from error

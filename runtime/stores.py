@@ -1,12 +1,12 @@
-"""Opens Redis: the embedded server, a server, a cluster, or the master that sentinels name.
+"""Opens Redis: the embedded server, a server, a cluster, or the master that sentinels name. Prepares DATA_DIR.
 
 With `runtime.redis_errors` the only importer of redis at run time. The clients are redis-py's own. They raise
-`connectors.message.StoreUnavailable` if the store cannot be reached, cannot keep what it is given, or gives no answer
-within ``REDIS_TIMEOUT_SECONDS``. What the caller did wrong passes unchanged.
+`connectors.message.StoreUnavailable` if the store cannot be reached, cannot store data, or does not answer within
+``REDIS_TIMEOUT_SECONDS``. Errors of the caller pass unchanged.
 
-No command is sent again: if its answer is lost, nobody knows whether it happened, and only the caller knows whether a
-repetition is harmless. No command waits on the server (``BLOCK``), and nothing is watched (``WATCH``): what must be one
-step is a script or a transaction.
+No command is repeated: if its answer is lost, nobody knows whether it took effect, and only the caller knows whether a
+repetition is harmless (`retry_until_stored`). No command waits on the server (``BLOCK``), and nothing is watched
+(``WATCH``): atomic steps are scripts or transactions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from runtime.redis_errors import answer_within
 __all__ = ["Client", "RedisStore", "connect", "open_redis"]
 
 MAX_CONNECTIONS = 64
-"""To one server, or commands at a time to a cluster; who finds none free waits for one."""
+"""Connections to one server, or commands at a time to a cluster. If none is free, a call waits for one."""
 CLOSE_SECONDS = 2.0
 
 
@@ -59,7 +59,7 @@ class _Pipeline(Pipeline):
             return await super().execute(raise_on_error)
 
     def annotate_exception(self, exception: Exception, number: int, command: Any) -> None:
-        """Name the command, but not its arguments: they may hold what people wrote."""
+        """Name the command, but not its arguments, which may contain what people wrote."""
         name = next(iter(command), "")
         exception.args = (f"{exception} (command {number} of the pipeline, {name})", *exception.args[1:])
 
@@ -97,7 +97,7 @@ class Client(Redis):
 
 
 class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
-    """Connections to the master that sentinels name; who finds none free waits for one."""
+    """Connections to the master that sentinels name. If none is free, a call waits for one."""
 
 
 class _ClusterPipeline(ClusterPipeline):
@@ -109,13 +109,13 @@ class _ClusterPipeline(ClusterPipeline):
 
 class _ClusterSubscription(_Subscription, ClusterPubSub):
     async def execute_command(self, *args: Any) -> Any:
-        # redis-py looks the node up in what is known of the cluster; before the first command that is nothing.
+        # redis-py looks the node up in its map of the cluster, which is empty before the first command.
         await self.cluster.initialize()
         return await super().execute_command(*args)
 
 
 class _ClusterClient(RedisCluster):
-    """A client of a cluster; its transactions are within one hash tag. Each call has ``timeout_seconds``."""
+    """A client of a cluster, whose transactions stay within one hash tag. Each call has ``timeout_seconds``."""
 
     def __init__(self, timeout_seconds: float, **options: Any) -> None:
         super().__init__(**options)
@@ -144,13 +144,13 @@ class _ClusterClient(RedisCluster):
 
 @dataclass(frozen=True)
 class RedisStore:
-    """An opened store: the client to hand out, and how the store is."""
+    """An opened store: its client and its health."""
 
     client: Redis
     embedded: EmbeddedRedis | None = None
 
     async def health(self) -> Health:
-        """The state now, found by asking the server. Bounded by ``REDIS_TIMEOUT_SECONDS``; never raises."""
+        """Ask the server for its state. Takes at most ``REDIS_TIMEOUT_SECONDS``; raises nothing."""
         try:
             await self.client.ping()
         except StoreUnavailable as error:
@@ -163,11 +163,11 @@ class RedisStore:
 
 @contextlib.asynccontextmanager
 async def open_redis(settings: Settings) -> AsyncIterator[RedisStore]:
-    """The store that *settings* name, the embedded one where they name none.
+    """Open the store that *settings* name, or the embedded one if they name none.
 
-    The embedded server runs as long as the block. A remote server need not be there yet: calls raise
+    The embedded server runs as long as the block. A remote server need not be reachable yet: calls raise
     `StoreUnavailable` until it is. Raises `runtime.embedded.child.ChildFailed` (and its subclasses
-    `StoreInUse`, `NoRedisServer`) when the embedded server cannot run, and `config.load.ConfigurationError`.
+    `StoreInUse`, `NoRedisServer`) if the embedded server cannot run, and `config.load.ConfigurationError`.
     """
     async with contextlib.AsyncExitStack() as stack:
         embedded = None
@@ -178,14 +178,14 @@ async def open_redis(settings: Settings) -> AsyncIterator[RedisStore]:
             url = settings.redis_url.get_secret_value()
         try:
             client = connect(url, settings.redis_timeout_seconds)
-        except ValueError as error:  # what its parameters say is for redis-py to judge
+        except ValueError as error:  # redis-py checks the URL's parameters
             raise ConfigurationError([f"AGENT_RUNTIME_REDIS_URL={MASK}: {error}"]) from None
         stack.push_async_callback(_close, client)
         yield RedisStore(client, embedded)
 
 
 def connect(url: str, timeout_seconds: float) -> Redis:
-    """A client for *url* that connects when it is first used. Raises `ValueError` for a URL it cannot read.
+    """Return a client for *url* that connects when it is first used. Raises `ValueError` for an invalid URL.
 
     Beyond redis-py's own forms: ``redis+cluster://[user:password@]host:port[,host:port…]`` and
     ``redis+sentinel://[user:password@]host:port[,…]/service[/db]``, both with ``?tls=true`` for TLS;
@@ -194,19 +194,19 @@ def connect(url: str, timeout_seconds: float) -> Redis:
     parts = urlsplit(url)
     common: dict[str, Any] = {
         "decode_responses": True,
-        "socket_timeout": None,  # a call as a whole has its time: see `answer_within`
+        "socket_timeout": None,  # the whole call is limited: see `answer_within`
         "socket_connect_timeout": timeout_seconds,
         "health_check_interval": 30,
         "retry": Retry(NoBackoff(), 0),
-        "driver_info": None,  # finding out its own version, redis-py reads files in the event loop
+        "driver_info": None,  # to find its own version, redis-py would read files in the event loop
     }
     if parts.scheme == "redis+cluster":
         cluster = _ClusterClient(
             timeout_seconds,
             startup_nodes=[ClusterNode(host, port) for host, port in _hosts(parts, 6379)],
             ssl=_wants_tls(parts),
-            # By default redis-py closes all connections at every fifth slot that moved, and with them what others have
-            # under way, of which then nobody knows whether it happened. A slot that moved is looked up by itself.
+            # By default redis-py closes all connections at every fifth slot that moved, and breaks the calls on them.
+            # Without that, a slot that moved is looked up by itself.
             reinitialize_steps=0,
             **_credentials(parts),
             **common,
@@ -236,7 +236,7 @@ def _sentinel_client(parts: SplitResult, timeout_seconds: float, common: dict[st
         if name in query
     }
     hosts = _hosts(parts, 26379)
-    # They are asked one after the other, all within the time of the call.
+    # The sentinels are asked one after the other, all within the time of one call.
     share = timeout_seconds / (len(hosts) + 1)
     sentinel = Sentinel(
         hosts, sentinel_kwargs={**common, "socket_timeout": share, "socket_connect_timeout": share, **own}
@@ -256,13 +256,13 @@ def _sentinel_client(parts: SplitResult, timeout_seconds: float, common: dict[st
 
 
 def _hosts(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
-    places = []
-    for place in parts.netloc.rpartition("@")[2].split(","):
-        one = urlsplit(f"//{place}")
-        if not one.hostname:
+    hosts = []
+    for text in parts.netloc.rpartition("@")[2].split(","):
+        address = urlsplit(f"//{text}")
+        if not address.hostname:
             raise ValueError("a Redis URL names at least one host: host:port[,host:port]")
-        places.append((one.hostname, one.port or default_port))
-    return places
+        hosts.append((address.hostname, address.port or default_port))
+    return hosts
 
 
 def _credentials(parts: SplitResult) -> dict[str, str]:
@@ -276,15 +276,10 @@ def _wants_tls(parts: SplitResult) -> bool:
 
 
 async def _close(client: Redis) -> None:
-    """Let the connections go, in bounded time."""
+    """Close the connections, in bounded time."""
     with contextlib.suppress(TimeoutError, StoreUnavailable, errors.RedisError, OSError):
         async with asyncio.timeout(CLOSE_SECONDS):
             await client.aclose()
-
-
-# ---- stored ----
-#
-# The frame of small stored values: JSON objects that carry the version of their format.
 
 
 class NewerFormat(AgentRuntimeError):
@@ -292,12 +287,12 @@ class NewerFormat(AgentRuntimeError):
 
 
 def pack(version: int, **fields: Any) -> str:
-    """*fields* as compact JSON with ``"v": version``; plain ASCII, so that any store takes it."""
+    """Return *fields* as compact JSON with ``"v": version``. It is plain ASCII, so that every store accepts it."""
     return json.dumps({"v": version, **fields}, separators=(",", ":"), sort_keys=True)
 
 
 def unpack(text: str | bytes, newest: int, what: str) -> dict[str, Any]:
-    """The fields of a value made by `pack`. Raises `NewerFormat` if its version is above *newest*."""
+    """Return the fields of a value made by `pack`. Raises `NewerFormat` if its version is above *newest*."""
     fields: dict[str, Any] = json.loads(text)
     version = fields.pop("v")
     if version > newest:
@@ -308,11 +303,6 @@ def unpack(text: str | bytes, newest: int, what: str) -> dict[str, Any]:
     return fields
 
 
-# ---- store retry ----
-#
-# Repeats a write until the store has taken it.
-
-
 RETRY_SECONDS = (0.1, 2.0)
 """The first and the longest pause between two attempts."""
 T = TypeVar("T")
@@ -320,10 +310,10 @@ _log = structlog.get_logger()
 
 
 async def retry_until_stored(step: Callable[[], Awaitable[T]]) -> T:
-    """Repeat *step* while the store is away. For results that were paid for: without the write they are paid for again.
+    """Repeat *step* until the store is back. For results that cost money: if they are lost, they are paid for again.
 
-    *step* must be harmless if it is repeated after only its answer was lost. Raises what *step* raises but for
-    `connectors.message.StoreUnavailable`.
+    *step* must be harmless if it is repeated after only its answer was lost. Raises what *step* raises,
+    except `connectors.message.StoreUnavailable`.
     """
     wait, longest = RETRY_SECONDS
     while True:
@@ -335,26 +325,23 @@ async def retry_until_stored(step: Callable[[], Awaitable[T]]) -> T:
         wait = min(wait * 2, longest)
 
 
-# ---- data dir ----
-#
-# The folder under which everything is kept: made where it is missing, usable, and used by one process at a time.
-
+# DATA_DIR, the folder of all files, which one process at a time may use.
 
 SOCKET_NAME = "runtime.sock"
-"""Of the unix socket in DATA_DIR on which a running process answers commands."""
+"""The unix socket in DATA_DIR on which a running process answers commands."""
 _PROBE_SECONDS = 1.0
 
 
 class DataDirUnusable(AgentRuntimeError):
-    """DATA_DIR cannot be made, or this user may not write there; the text says what to do."""
+    """DATA_DIR cannot be created, or this user may not write there; the text says what to do."""
 
 
 class DataDirInUse(AgentRuntimeError):
-    """Another process answers for DATA_DIR; the text says which, and what to do."""
+    """Another process uses DATA_DIR; the text says which, and what to do."""
 
 
 async def prepare_data_dir(path: Path) -> None:
-    """Make the folder *path*, for this user alone, where it is missing. Raises `DataDirUnusable`."""
+    """Create the folder *path* for this user alone, if it is missing. Raises `DataDirUnusable`."""
     await asyncio.to_thread(_prepare, path)
 
 
@@ -365,7 +352,7 @@ def _prepare(path: Path) -> None:
         raise _unusable(path, f"cannot be made a folder ({error.strerror})") from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise _unusable(path, "this user may not write there")
-    shutil.rmtree(path / "gone", ignore_errors=True)  # vectors of deleted documents, which earlier versions kept
+    shutil.rmtree(path / "gone", ignore_errors=True)  # earlier versions stored vectors of deleted documents there
 
 
 def _unusable(path: Path, why: str) -> DataDirUnusable:
@@ -375,12 +362,12 @@ def _unusable(path: Path, why: str) -> DataDirUnusable:
 
 
 async def check_unused(path: Path) -> None:
-    """Raises `DataDirInUse` where a process runs on the folder *path*, which is there."""
+    """Raise `DataDirInUse` if a process uses the existing folder *path*."""
     await asyncio.to_thread(lambda: check_unanswered(socket_path(path, SOCKET_NAME)))
 
 
 def check_unanswered(path: Path) -> None:
-    """Raises `DataDirInUse` where a process answers on the socket at *path*. Blocking."""
+    """Raise `DataDirInUse` if a process answers on the socket at *path*. Blocks."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(_PROBE_SECONDS)
         try:
@@ -396,7 +383,7 @@ def check_unanswered(path: Path) -> None:
 
 
 def _peer(client: socket.socket) -> int | None:
-    """The id of the process that *client* is connected to, where the system tells it."""
+    """Return the id of the process that *client* is connected to; None if the system does not tell."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     pid, _, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))

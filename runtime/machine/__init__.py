@@ -1,4 +1,4 @@
-"""The machine: hardware, its memory, and what a local model takes of it."""
+"""The machine: `Surroundings` watches its hardware, memory and power, and the memory of a local model."""
 
 from runtime.machine.hardware import MIB, Gpus, Seen
 from runtime.machine.model_memory import ModelMemories

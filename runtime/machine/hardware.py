@@ -1,4 +1,9 @@
-"""What the machine says of its power and its working memory: files of the kernel. Linux only; elsewhere nothing."""
+"""Reads the power supply, the free memory and the graphics cards of the machine.
+
+Power and memory come from the kernel's files, so on Linux only. The graphics cards come from NVIDIA's management
+library: this is the only importer of pynvml (package nvidia-ml-py). Its calls may block as long as the driver likes, so
+only `runtime.machine.sampling` makes them, in a thread that nobody waits for.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +17,15 @@ from grounding.prompt_input import Device, EnvironmentInput
 MIB = 2**20
 LOW_BATTERY_PERCENT = 20
 NO_LIMIT_BYTES = 2**60
-"""Control groups of version 1 write a number near 2⁶³ where there is no limit."""
+"""Control groups of version 1 write a number near 2⁶³ if there is no limit."""
 MOST_DIGITS = 20
-"""Longer ones are none of the kernel's."""
+"""The kernel writes no longer numbers."""
 Power = Literal["", "mains", "battery"]
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Where the power comes from ("" where the machine does not tell), and whether it should be saved."""
+    """The source of the power ("" if unknown), and whether power should be saved."""
 
     power: Power = ""
     low: bool = False
@@ -28,22 +33,23 @@ class Supply:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The machine as it was seen last. ``free_memory_mib`` is working memory that may still be taken; None where the
-    machine does not say."""
+    """The machine at the last look. ``free_memory_mib``: the working memory that is free; None if unknown."""
 
     environment: EnvironmentInput
     free_memory_mib: int | None = None
 
 
 def supply(root: Path = Path("/")) -> Supply:
-    """As the files under *root* say: documented in Documentation/ABI/testing/sysfs-class-power and
-    sysfs-platform_profile of the kernel. Raises nothing."""
+    """Read the power supply from the files under *root*. Raises nothing.
+
+    Source: Documentation/ABI/testing/sysfs-class-power and sysfs-platform_profile of the kernel.
+    """
     mains, batteries = [], []
-    for one in _folders(root / "sys/class/power_supply"):
-        kind = _text(one / "type")
-        if kind == "Battery" and _text(one / "scope") != "Device":  # a mouse has one, too
-            batteries.append((_text(one / "status"), _number(one / "capacity")))
-        elif kind in ("Mains", "USB", "Wireless") and (online := _number(one / "online")) is not None:
+    for folder in _folders(root / "sys/class/power_supply"):
+        kind = _text(folder / "type")
+        if kind == "Battery" and _text(folder / "scope") != "Device":  # not the battery of a mouse
+            batteries.append((_text(folder / "status"), _number(folder / "capacity")))
+        elif kind in ("Mains", "USB", "Wireless") and (online := _number(folder / "online")) is not None:
             mains.append(online > 0)
     saving = _text(root / "sys/firmware/acpi/platform_profile") == "low-power"
     discharging = any(status == "Discharging" for status, _ in batteries)
@@ -56,8 +62,10 @@ def supply(root: Path = Path("/")) -> Supply:
 
 
 def free_memory_mib(root: Path = Path("/")) -> int | None:
-    """Working memory that may still be taken: the machine's, or what the control group of a container leaves, whichever
-    is less. None where nothing says. Raises nothing."""
+    """Return the free working memory of the machine, or of the container if that is less; None if unknown.
+
+    Raises nothing.
+    """
     found = [free for free in (_of_machine(root), *_of_groups(root)) if free is not None]
     return min(found) // MIB if found else None
 
@@ -72,7 +80,7 @@ def _of_machine(root: Path) -> int | None:
 
 
 def _of_groups(root: Path) -> list[int | None]:
-    """What each version's control group leaves. What it counts for files that are not in use can be had back."""
+    """Return what the control groups of versions 2 and 1 leave. Their cache of unused files counts as free."""
     group = root / "sys/fs/cgroup"
     return [
         _left(group / "memory.max", group / "memory.current", group / "memory.stat", "inactive_file"),
@@ -115,14 +123,6 @@ def _as_number(text: str) -> int | None:
     return int(text) if len(text) <= MOST_DIGITS and text.isascii() and text.isdecimal() else None
 
 
-# ---- gpus ----
-#
-# Reads graphics cards through NVIDIA's management library. The only importer of pynvml (package nvidia-ml-py).
-#
-# Every call may block for as long as a driver likes: only a thread that nobody waits for makes them
-# (`runtime.machine.sampling`).
-
-
 NO_GPU = "none"
 DRIVER_BROKEN = "the driver does not work"
 THROTTLING = (
@@ -131,28 +131,27 @@ THROTTLING = (
     "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
     "nvmlClocksThrottleReasonSwThermalSlowdown",
 )
-"""Reasons for lower clocks that are trouble: heat, or a power supply that gives too little. A power cap or an idle card
-is none."""
+"""Reasons for lower clocks that mean trouble: heat or a weak power supply, but not a power cap or an idle card."""
 _NONE_HERE = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded")
 
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """What was read: the cards that answered, and a word about what did not."""
+    """The cards that answered, and a note about those that did not."""
 
     devices: tuple[Device, ...] = ()
     note: str = ""
 
 
 class Gpus:
-    """The machine's cards. *nvml* is the module pynvml, or what stands in for it."""
+    """Reads the machine's cards. *nvml*: the module pynvml, or a substitute."""
 
     def __init__(self, nvml: Any = None) -> None:
         self._nvml = nvml
         self._is_open = False
 
     def read(self) -> Cards:
-        """What the cards say now. Blocks; raises nothing."""
+        """Return the cards now. Blocks; raises nothing."""
         try:
             nvml = self._nvml = self._nvml or importlib.import_module("pynvml")
         except ImportError:
@@ -162,7 +161,7 @@ class Gpus:
         except nvml.NVMLError as error:
             self._close(nvml)
             return Cards(note=NO_GPU if type(error).__name__ in _NONE_HERE else DRIVER_BROKEN)
-        except Exception:  # noqa: BLE001 - a broken driver breaks ctypes in ways of its own; a turn goes on without it
+        except Exception:  # noqa: BLE001 - a broken driver raises all kinds of errors from ctypes
             self._close(nvml)
             return Cards(note=DRIVER_BROKEN)
 
@@ -175,15 +174,15 @@ class Gpus:
         for index in range(count):
             try:
                 device = _device(nvml, index)
-                named = {"name": f"{index} {device.name}"} if count > 1 else {}  # two of a kind are told apart
+                named = {"name": f"{index} {device.name}"} if count > 1 else {}  # tells two of a kind apart
                 devices.append(device.model_copy(update=named))
-            except nvml.NVMLError:  # fallen off the bus, or not ours to look at
+            except nvml.NVMLError:  # it fell off the bus, or access is denied
                 lost.append(str(index))
         if not devices and not lost:
             return Cards(note=NO_GPU)
         note = f"{', '.join(lost)} of {count} {'does' if len(lost) == 1 else 'do'} not answer" if lost else ""
         if lost:
-            self._close(nvml)  # a card that comes back is found by a new beginning only
+            self._close(nvml)  # a card that comes back is found only after a new start
         return Cards(tuple(devices), note)
 
     def _close(self, nvml: Any) -> None:
@@ -192,7 +191,7 @@ class Gpus:
         self._is_open = False
         try:
             nvml.nvmlShutdown()
-        except Exception:  # noqa: BLE001 - it is left either way
+        except Exception:  # noqa: BLE001 - nothing can be done about it
             return
 
 
@@ -212,6 +211,6 @@ def _device(nvml: Any, index: int) -> Device:
 def _is_throttled(nvml: Any, handle: Any) -> bool:
     try:
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    except nvml.NVMLError:  # many cards do not say
+    except nvml.NVMLError:  # many cards do not support it
         return False
     return any(reasons & getattr(nvml, name, 0) for name in THROTTLING)

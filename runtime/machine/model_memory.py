@@ -1,6 +1,6 @@
-"""What the attention cache of the model takes, where it runs on this machine. Asked in the background, never in a turn.
+"""Finds out how much memory the attention cache of a model takes, if the model runs on this machine.
 
-A model whose memory nobody knows is asked all the same: then nothing is said of it.
+It asks in the background, never in a turn. If the size is unknown, the model is used without this information.
 """
 
 from __future__ import annotations
@@ -24,35 +24,180 @@ from runtime.embedded import installed_weights
 from runtime.llm import OLLAMA_PREFIXES, OLLAMA_URL, credentials
 from runtime.machine.hardware import NO_GPU, Seen
 
-# ---- gguf ----
-#
-# Reads what a GGUF file says of its model. Only the header: of 100 MB of weights it reads none.
-#
-# The format is described in docs/gguf.md of ggml-org/ggml. The package ``gguf`` reads it, too, but needs numpy and maps
-# the whole file; this needs 60 lines.
+ANSWER_BYTES = 4 * 2**20
+ANSWER_SECONDS = 10.0
+_log = structlog.get_logger()
 
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    shape: CacheShape
+    source: Literal["gguf", "ollama", "settings"]
+    reserved_tokens: int = 0
+
+
+class ModelMemories:
+    """The memory of those of the models *names* that run here. *weights* finds the bundled model's file."""
+
+    def __init__(
+        self, settings: Settings, names: tuple[str, ...], weights: Callable[[], Path | None] = installed_weights
+    ) -> None:
+        self._settings = settings
+        self._names = names
+        self._weights = weights
+        self._known: dict[str, _Known] = {}
+        self._unknown: dict[str, str] = {}
+        """Why the last question about a model failed."""
+
+    async def run(self) -> None:
+        """Ask, wait, and ask again, until cancelled."""
+        while True:
+            await self.look()
+            if not any(name.startswith(OLLAMA_PREFIXES) for name in self._names):
+                return  # the memory of other models does not change
+            await asyncio.sleep(self._settings.environment_sample_seconds)
+
+    async def look(self) -> None:
+        """Ask once about each model. Bounded; raises nothing."""
+        for name in self._names:
+            try:
+                async with asyncio.timeout(self._settings.environment_sample_seconds):
+                    known = await self._ask(name)
+            except Exception as error:  # noqa: BLE001 - invalid addresses and answers raise errors of all kinds
+                self._warn(name, type(error).__name__)
+                continue
+            if known is not None:
+                self._known[name] = known
+                self._unknown.pop(name, None)
+
+    def _warn(self, name: str, why: str) -> None:
+        """Log ``memory.unknown``, once for each cause."""
+        if self._unknown.get(name) != why:
+            self._unknown[name] = why
+            _log.warning("memory.unknown", model=name, why=why, is_known_from_before=name in self._known)
+
+    def of(self, name: str, seen: Seen | None) -> ModelMemory | None:
+        """Return the memory of the model *name* on the machine as it was *seen*; None if too little is known."""
+        known = self._known.get(name)
+        if known is None or seen is None:
+            return None
+        is_bundled = name == SMOLLM2  # its server uses no card
+        devices = () if is_bundled else seen.environment.devices
+        if not (is_bundled or devices) and seen.environment.note not in ("", NO_GPU):
+            return None  # there are cards, but none answers: their memory is unknown
+        # A cache on one card has the room of the largest; one that is split among cards has more.
+        free = max((device.free_mib for device in devices), default=seen.free_memory_mib)
+        if free is None:
+            return None
+        return ModelMemory(
+            bytes_per_token=max(1, known.shape.bytes_per_token(self._settings.llm_kv_cache_type)),
+            free_mib=free,
+            buffer_mib=self._settings.model_memory_buffer_mib,
+            reserved_tokens=known.reserved_tokens,
+            where="gpu" if devices else "ram",
+            source=known.source,
+        )
+
+    async def _ask(self, name: str) -> _Known | None:
+        if name == SMOLLM2:
+            return self._known.get(name) or await asyncio.to_thread(self._bundled)
+        if name == self._settings.llm_model and (shape := _shape_in(self._settings)):
+            return _Known(shape, "settings")
+        if name.startswith(OLLAMA_PREFIXES):
+            return await self._ollama(name)
+        return None
+
+    def _bundled(self) -> _Known | None:
+        path = self._weights()
+        shape = shape_of(read_header(path)) if path is not None else None
+        return _Known(shape, "gguf") if shape else None
+
+    async def _ollama(self, name: str) -> _Known | None:
+        base = credentials(self._settings, name).get("api_base") or os.environ.get("OLLAMA_API_BASE") or OLLAMA_URL
+        base = str(base).rstrip("/")
+        model = name.partition("/")[2]
+        if not is_here(base):
+            return None
+        known = self._known.get(name)
+        if known is None:
+            info = (await _fetch_json(f"{base}/api/show", {"model": model})).get("model_info")
+            shape = shape_of(info) if isinstance(info, Mapping) else None
+        else:
+            shape = known.shape
+        if shape is None:
+            self._warn(name, "too_little")
+            return None
+        return _Known(shape, "ollama", _reserved(await _fetch_json(f"{base}/api/ps"), model))
+
+
+def is_here(url: str) -> bool:
+    """Return whether *url* names this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _shape_in(settings: Settings) -> CacheShape | None:
+    layers, heads, size = settings.llm_kv_layers, settings.llm_kv_heads, settings.llm_kv_head_size
+    return CacheShape(layers, layers * heads, size, size) if layers and heads and size else None
+
+
+def _reserved(running: Mapping[str, Any], model: str) -> int:
+    """Return the tokens for which Ollama has allocated the cache of *model*: its whole window, once loaded."""
+    models = running.get("models")
+    for entry in models if isinstance(models, list) else ():
+        if isinstance(entry, Mapping) and model in (
+            entry.get("model"),
+            str(entry.get("model")).removesuffix(":latest"),
+        ):
+            length = entry.get("context_length")
+            return length if type(length) is int and length > 0 else 0
+    return 0
+
+
+async def _fetch_json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """Return the JSON object at *url*. Raises OSError, and ValueError if it is none."""
+    import httpx
+
+    # Without the environment's proxy, which is not for this machine. In a thread, because a client reads certificates.
+    http = await asyncio.to_thread(lambda: httpx.AsyncClient(trust_env=False, timeout=ANSWER_SECONDS))
+    try:
+        async with http:
+            answer = await (http.get(url) if body is None else http.post(url, json=body))
+            answer.raise_for_status()
+            found = answer.json() if len(answer.content) <= ANSWER_BYTES else None
+    except httpx.HTTPError as error:
+        raise OSError(f"{url}: {type(error).__name__}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{url}: not an object")  # noqa: TRY004 - the value is the server's
+    return found
+
+
+# The header of a GGUF file, described in docs/gguf.md of ggml-org/ggml. Of 100 MB of weights only the header is read.
+# The package ``gguf`` reads it too, but it needs numpy and maps the whole file; this takes 60 lines.
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MOST_ENTRIES = 10_000
 MOST_STRING_BYTES = 16 * 2**20
 MOST_ITEMS = 4_000_000
-"""Larger counts are those of a broken file: no vocabulary has so many words."""
+"""A larger count means a broken file: no vocabulary has so many words."""
 KEPT_ITEMS = 4096
-"""Longer lists (vocabularies, scores) are passed over; a number for each layer is kept."""
+"""Longer lists (vocabularies, scores) are skipped; one number per layer is read."""
 _NUMBERS = dict(enumerate(("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"))) | {10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _LIST = 8, 9
 
 
 class NotGguf(Exception):
-    """The file is none, or a broken one, or of a version that is not read here."""
+    """The file is not GGUF, is broken, or of an unknown version."""
 
 
 def read_header(path: Path, kept_items: int = KEPT_ITEMS) -> dict[str, Any]:
-    """Key to value: numbers, texts and lists of at most *kept_items*. Blocks: call it in a thread (50 ms for 49,000
-    words).
+    """Return the header: numbers, texts, and lists of at most *kept_items* items by their keys.
 
-    Raises `NotGguf` and OSError.
+    Blocks (50 ms for a vocabulary of 49,000 words). Raises `NotGguf` and OSError.
     """
     with path.open("rb") as file:
         if _exactly(file, 4) != MAGIC:
@@ -81,7 +226,7 @@ def _value(file: BinaryIO, kind: int, kept_items: int) -> Any:
 
 
 def _list(file: BinaryIO, kept_items: int) -> list[Any] | None:
-    """The list, or None where it is too long to be of interest: then it is passed over."""
+    """Read a list; skip it and return None if it is longer than *kept_items*."""
     kind, count = struct.unpack("<IQ", _exactly(file, 12))
     if count > MOST_ITEMS or kind == _LIST:
         raise NotGguf(f"a list of {count} items of type {kind}")
@@ -106,156 +251,4 @@ def _exactly(file: BinaryIO, count: int) -> bytes:
     found = file.read(count)
     if len(found) != count:
         raise NotGguf("the file ends in its header")
-    return found
-
-
-# ---- model memory ----
-
-
-ANSWER_BYTES = 4 * 2**20
-ANSWER_SECONDS = 10.0
-_log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    shape: CacheShape
-    source: Literal["gguf", "ollama", "settings"]
-    reserved_tokens: int = 0
-
-
-class ModelMemories:
-    """Of the models *names*, those that run here. *weights* finds the bundled model's file."""
-
-    def __init__(
-        self, settings: Settings, names: tuple[str, ...], weights: Callable[[], Path | None] = installed_weights
-    ) -> None:
-        self._settings = settings
-        self._names = names
-        self._weights = weights
-        self._known: dict[str, _Known] = {}
-        self._unknown: dict[str, str] = {}
-        """Why nothing could be learnt of a model when it was last asked about."""
-
-    async def run(self) -> None:
-        """Ask, wait, and ask again, until cancelled."""
-        while True:
-            await self.look()
-            if not any(name.startswith(OLLAMA_PREFIXES) for name in self._names):
-                return  # nothing else changes
-            await asyncio.sleep(self._settings.environment_sample_seconds)
-
-    async def look(self) -> None:
-        """Ask once about each model. Bounded; raises nothing."""
-        for name in self._names:
-            try:
-                async with asyncio.timeout(self._settings.environment_sample_seconds):
-                    found = await self._about(name)
-            except Exception as error:  # noqa: BLE001 - an address that is none, an answer that nothing reads: all kinds
-                self._tell(name, type(error).__name__)
-                continue
-            if found is not None:
-                self._known[name] = found
-                self._unknown.pop(name, None)
-
-    def _tell(self, name: str, why: str) -> None:
-        """``memory.unknown``: once for each cause, not each time that it is asked."""
-        if self._unknown.get(name) != why:
-            self._unknown[name] = why
-            _log.warning("memory.unknown", model=name, why=why, is_known_from_before=name in self._known)
-
-    def of(self, name: str, seen: Seen | None) -> ModelMemory | None:
-        """What is known of the model *name* on the machine as it was *seen*; None where that is not enough."""
-        known = self._known.get(name)
-        if known is None or seen is None:
-            return None
-        is_bundled = name == SMOLLM2  # its server uses no card
-        devices = () if is_bundled else seen.environment.devices
-        if not (is_bundled or devices) and seen.environment.note not in ("", NO_GPU):
-            return None  # there are cards, and none of them answers: working memory says nothing of theirs
-        # A cache that is split among cards has more room than the largest offers; one that is not has just that.
-        free = max((device.free_mib for device in devices), default=seen.free_memory_mib)
-        if free is None:
-            return None
-        return ModelMemory(
-            bytes_per_token=max(1, known.shape.bytes_per_token(self._settings.llm_kv_cache_type)),
-            free_mib=free,
-            buffer_mib=self._settings.model_memory_buffer_mib,
-            reserved_tokens=known.reserved_tokens,
-            where="gpu" if devices else "ram",
-            source=known.source,
-        )
-
-    async def _about(self, name: str) -> _Known | None:
-        if name == SMOLLM2:
-            return self._known.get(name) or await asyncio.to_thread(self._bundled)
-        if name == self._settings.llm_model and (shape := _as_set(self._settings)):
-            return _Known(shape, "settings")
-        if name.startswith(OLLAMA_PREFIXES):
-            return await self._ollama(name)
-        return None
-
-    def _bundled(self) -> _Known | None:
-        path = self._weights()
-        shape = shape_of(read_header(path)) if path is not None else None
-        return _Known(shape, "gguf") if shape else None
-
-    async def _ollama(self, name: str) -> _Known | None:
-        base = credentials(self._settings, name).get("api_base") or os.environ.get("OLLAMA_API_BASE") or OLLAMA_URL
-        base = str(base).rstrip("/")
-        model = name.partition("/")[2]
-        if not is_here(base):
-            return None
-        before = self._known.get(name)
-        if before is None:
-            shown = await _asked(f"{base}/api/show", {"model": model})
-            about = shown.get("model_info")
-            shape = shape_of(about) if isinstance(about, Mapping) else None
-        else:
-            shape = before.shape
-        if shape is None:
-            self._tell(name, "too_little")
-            return None
-        return _Known(shape, "ollama", _reserved(await _asked(f"{base}/api/ps"), model))
-
-
-def is_here(url: str) -> bool:
-    """Whether *url* names this machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
-def _as_set(settings: Settings) -> CacheShape | None:
-    layers, heads, size = settings.llm_kv_layers, settings.llm_kv_heads, settings.llm_kv_head_size
-    return CacheShape(layers, layers * heads, size, size) if layers and heads and size else None
-
-
-def _reserved(running: Mapping[str, Any], model: str) -> int:
-    """Tokens for which Ollama has set the cache of *model* aside: it does so for the whole window when it loads it."""
-    models = running.get("models")
-    for one in models if isinstance(models, list) else ():
-        if isinstance(one, Mapping) and model in (one.get("model"), str(one.get("model")).removesuffix(":latest")):
-            found = one.get("context_length")
-            return found if type(found) is int and found > 0 else 0
-    return 0
-
-
-async def _asked(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """The object that *url* answers. Raises OSError and ValueError where it answers none."""
-    import httpx
-
-    # A proxy that the environment names is not for this machine; making a client reads certificates.
-    http = await asyncio.to_thread(lambda: httpx.AsyncClient(trust_env=False, timeout=ANSWER_SECONDS))
-    try:
-        async with http:
-            answer = await (http.get(url) if body is None else http.post(url, json=body))
-            answer.raise_for_status()
-            found = answer.json() if len(answer.content) <= ANSWER_BYTES else None
-    except httpx.HTTPError as error:
-        raise OSError(f"{url}: {type(error).__name__}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{url}: not an object")  # noqa: TRY004 - it is a value of another kind, not ours
     return found

@@ -1,4 +1,4 @@
-"""Looks at the machine now and then, in the background. Turns read what was seen last, and wait for nothing."""
+"""Looks at the machine at intervals, in the background. Turns read the last result without waiting."""
 
 from __future__ import annotations
 
@@ -25,15 +25,18 @@ Links = Callable[[], Awaitable[Mapping[str, Health]]]
 
 
 class ReadsCards(Protocol):
-    """What there is of graphics cards. ``read`` may block for as long as a driver likes."""
+    """Reads graphics cards; see `runtime.machine.hardware.Gpus`."""
 
     def read(self) -> Cards:
-        """As they are now; raises nothing."""
+        """Return the cards now. May block for as long as the driver likes; raises nothing."""
 
 
 class Surroundings:
-    """The machine, and what models take of it: *memories*. *links* says how what the runtime depends on is reached, by
-    name; *root* is where the kernel's files are."""
+    """The state of the machine, and the *memories* of models on it.
+
+    *links* returns the health of the services that the runtime depends on, by name; *root* is the folder of the
+    kernel's files.
+    """
 
     def __init__(
         self,
@@ -49,17 +52,17 @@ class Surroundings:
         self._memories = memories
         self._links = links
         self._root = root
-        self._cards = _Beside(gpus)
+        self._cards = _CardReader(gpus)
         self._looking = asyncio.Lock()
         self.seen: Seen | None = None
         """None until the first look."""
 
-    def environment(self, told: EnvironmentInput | None) -> EnvironmentInput | None:
-        """What the model is told of the machine; *told* is what it was told in the turn before of the same session."""
-        return frozen(told, self.seen.environment if self.seen else None, self._buffer_mib)
+    def environment(self, previous: EnvironmentInput | None) -> EnvironmentInput | None:
+        """Return the machine's state for the prompt. *previous* is that of the session's turn before."""
+        return frozen(previous, self.seen.environment if self.seen else None, self._buffer_mib)
 
     def memory(self, model: str) -> ModelMemory | None:
-        """What there is for the attention cache of *model*, where it runs here."""
+        """Return the memory for the attention cache of *model*; None if it does not run here."""
         return self._memories.of(model, self.seen)
 
     async def run(self) -> None:
@@ -71,19 +74,19 @@ class Surroundings:
                 await asyncio.sleep(self._every_seconds)
 
     async def look(self) -> None:
-        """Look once. Bounded; what cannot be seen is left out or said to be so, and nothing is raised."""
+        """Look once, in bounded time. Unknown things are left out or named; raises nothing."""
         async with self._looking:
             await self._look()
 
     async def _look(self) -> None:
         cards, files, links = await asyncio.gather(
-            self._cards.read(self._every_seconds), asyncio.to_thread(self._read_files), self._reached()
+            self._cards.read(self._every_seconds), asyncio.to_thread(self._read_files), self._links_now()
         )
         power, free = files
         environment = EnvironmentInput(
             devices=cards.devices, note=cards.note, links=links, power=power.power, low_power=power.low
         )
-        self._tell(environment)
+        self._log_change(environment)
         self.seen = Seen(environment, free)
 
     def _read_files(self) -> tuple[Supply, int | None]:
@@ -92,7 +95,7 @@ class Surroundings:
             found = replace(found, low=self._low_power == "on")
         return found, free_memory_mib(self._root)
 
-    async def _reached(self) -> tuple[Link, ...]:
+    async def _links_now(self) -> tuple[Link, ...]:
         try:
             async with asyncio.timeout(self._every_seconds):
                 healths = await self._links()
@@ -100,8 +103,8 @@ class Surroundings:
             return self.seen.environment.links if self.seen else ()
         return tuple(Link(name=name, state=health.state.value) for name, health in sorted(healths.items()))
 
-    def _tell(self, now: EnvironmentInput) -> None:
-        """``environment.changed``: where something has crossed a line since the last look."""
+    def _log_change(self, now: EnvironmentInput) -> None:
+        """Log ``environment.changed`` if something has crossed a threshold since the last look."""
         before = self.seen.environment if self.seen else None
         if before is None or not has_crossed(before, now, self._buffer_mib):
             return
@@ -117,9 +120,9 @@ class Surroundings:
         )
 
 
-class _Beside:
-    """Reads *gpus* in threads that nobody has to wait for: a driver may hang, and the process must still end. While
-    one hangs no other is started."""
+class _CardReader:
+    """Reads *gpus* in daemon threads, because a driver may hang and the process must still end. While one hangs, no
+    other is started."""
 
     def __init__(self, gpus: ReadsCards) -> None:
         self._gpus = gpus
@@ -131,15 +134,15 @@ class _Beside:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Cards] = loop.create_future()
 
-        def tell(cards: Cards) -> None:
+        def set_result(cards: Cards) -> None:
             if not done.done():
                 done.set_result(cards)
 
         def run() -> None:
             cards = self._gpus.read()
             try:
-                loop.call_soon_threadsafe(tell, cards)
-            except RuntimeError:  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(set_result, cards)
+            except RuntimeError:  # the event loop has ended
                 return
 
         self._thread = threading.Thread(target=run, name="gpus", daemon=True)

@@ -1,4 +1,8 @@
-"""Builds the prompt for a question: grounding and behaviour side by side, then one strict input, then the bytes."""
+"""Builds the prompt for a question. Read `PromptBuilder.build` top to bottom.
+
+Directives, material, formatters' blocks and grounding are read at the same time. What they give becomes one strict
+input, a `RunContext`, and that alone decides the bytes of the prompt.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ from grounding.strategy import ENGLISH, Choice, Cues, InvalidCues, Strategy, cue
 from promptpolicy import policy
 from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Directive, Kind, Policy, PolicyTooLarge
-from runtime.formatters import Formatters, Made
+from runtime.formatters import FormattedTexts, Formatters
 from runtime.llm import Model
 from runtime.machine import Surroundings
 from runtime.turns.material import ChosenMaterial, MaterialChooser, MaterialRequest, merged
@@ -52,22 +56,22 @@ from runtime.turns.tools import NO_TOOLS, Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question
 
 LONG_TEXT_CHARACTERS = 20_000
-"""Beyond this a prompt is put together off the event loop."""
-BUDGETS_KNOWN = 64
-"""Of so many windows and tools."""
+"""If a question is longer, its prompt is assembled in a thread."""
+BUDGETS_CACHE = 64
+"""The number of windows and tool sets whose budgets are cached."""
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class _Guides:
-    """What decides how a message is taken."""
+    """The cues and frames of the directives, which decide strategy and frame of a message."""
 
     cues: Cues
     frames: Frames
 
 
-def _guides(held: Sequence[Directive]) -> _Guides:
-    return _Guides(cues_in(held), frames_in(held))
+def _guides(directives: Sequence[Directive]) -> _Guides:
+    return _Guides(cues_in(directives), frames_in(directives))
 
 
 def _request(question: Question) -> Request:
@@ -75,13 +79,13 @@ def _request(question: Question) -> Request:
 
 
 class CensorsUnknown(AgentRuntimeError):
-    """Records are kept that cannot be read, so that nobody knows what must not be said."""
+    """The workspace's censors cannot be read. Nothing may be answered, because a censor might forbid it."""
 
     retryable = True
 
 
 class PromptBuilder:
-    """Builds prompts. Holds what that needs; between them it keeps only what is the same for the same input."""
+    """Builds prompts. Keeps nothing between them but caches of pure functions."""
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class PromptBuilder:
         self._tokens = LineByLine(tokens)
         self._now = now
         self._composer = Composer(self._tokens.count, settings.policy_max_tokens)
-        self._known_budgets: dict[tuple[int, int], Budgets] = {}
+        self._budgets_cache: dict[tuple[int, int], Budgets] = {}
 
     async def build(
         self,
@@ -120,13 +124,13 @@ class PromptBuilder:
         *,
         first: str | None = None,
     ) -> BuiltPrompt:
-        """The prompt for *question*. Without a *turn_id* nothing is stored, else the numbers that the lines of the
-        global context were given. Raises `grounding.prompt.assemble.ContextTooLarge`; if nobody can tell what
-        censors hold,
-        `connectors.message.StoreUnavailable` while the store is away and else `CensorsUnknown`.
+        """Return the prompt for *question*.
 
-        *history* stands in for the stored conversation if it is given; *first* is the model that will be asked
-        first, if not the one of the settings.
+        A *history* replaces the stored conversation. *first* is the model that will be asked first, if not the one of
+        the settings. With a *turn_id* the numbers of the global context's lines are stored; without it nothing is.
+
+        Raises `grounding.prompt.assemble.ContextTooLarge`. If the censors cannot be read, raises
+        `connectors.message.StoreUnavailable` while the store is away, else `CensorsUnknown`.
         """
         window = await self._model.window_tokens(first)  # the first time it may wait for LiteLLM's import
         offer = await self._tooling.offer(question, window_tokens=window, first=first)
@@ -134,61 +138,64 @@ class PromptBuilder:
         budgets = self._budgets(window, offer.tokens)
         scope = question.key.scope
         today = self._now().astimezone(UTC).date().isoformat()
-        guessed = _guides(self._directives.last_loaded(scope) or ())
+        last_guides = _guides(self._directives.last_loaded(scope) or ())
         try:
             async with asyncio.TaskGroup() as parts:
-                holding = parts.create_task(self._held(scope))
-                looking = parts.create_task(self._attaching.look(scope, window))
-                injecting = parts.create_task(self._formatters.inject(_request(question)))
-                choice, grounds = await self._ground(question, turn_id, history, budgets, guessed, today)
+                directives_task = parts.create_task(self._load_directives(scope))
+                material_task = parts.create_task(self._attaching.look(scope, window))
+                injected_task = parts.create_task(self._formatters.inject(_request(question)))
+                choice, grounds = await self._ground(question, turn_id, history, budgets, last_guides, today)
         except BaseExceptionGroup as several:
             raise true_error(several) from several
-        held, degraded = holding.result()
-        guides = _guides(held)
-        if guides.cues is not guessed.cues or guides.frames is not guessed.frames:
-            # They were changed since this process looked last: rare enough to ask all layers again.
+        directives, degraded = directives_task.result()
+        guides = _guides(directives)
+        if guides.cues is not last_guides.cues or guides.frames is not last_guides.frames:
+            # They changed since this process read them last. That is rare enough to read all layers again.
             choice, grounds = await self._ground(question, turn_id, history, budgets, guides, today)
         if grounds.censors is None:
-            raise _unbound(grounds.degraded)
+            raise _censors_error(grounds.degraded)
         if choice.small_talk:
             offer, budgets = NO_TOOLS, self._budgets(window)
-        identity = self._identity(question.role, held, degraded)
-        told, inject = identity[0].text, injecting.result() + await self._of_session(question, turn_id, grounds.before)
-        size, memory = self._tokens.count(told), self._memory(first)
+        identity = self._identity(question.role, directives, degraded)
+        rules = identity[0].text
+        injected = injected_task.result() + await self._session_blocks(question, turn_id, grounds.before)
+        memory = self._memory(first)
         turn = MaterialRequest(
-            question, first, budgets, told, size, offer, inject.texts, choice.small_talk, bool(turn_id), memory
-        )
+            question, first, budgets, rules, self._tokens.count(rules), offer, injected.texts, choice.small_talk,
+            bool(turn_id), memory,
+        )  # fmt: skip
 
-        async def finished(attached: ChosenMaterial) -> BuiltPrompt:
-            left = self._budgets(window, attached.offer.tokens)
-            context = self._context(question, turn_id, choice, left, grounds, identity, attached, inject, today)
-            whole = self._on_this_machine(context, memory, grounds.before)
-            return await self._built(whole, question, grounds, started)
+        async def assemble(attached: ChosenMaterial) -> BuiltPrompt:
+            rest = self._budgets(window, attached.offer.tokens)
+            context = self._context(question, turn_id, choice, rest, grounds, identity, attached, injected, today)
+            context = self._with_machine(context, memory, grounds.before)
+            return await self._assemble(context, question, grounds, started)
 
-        attached = await self._attaching.attach(looking.result(), turn)
+        attached = await self._attaching.attach(material_task.result(), turn)
         try:
-            return await finished(attached)
+            return await assemble(attached)
         except ContextTooLarge:
             if attached.input is None or attached.input.mode != "whole":
                 raise
-            # Material is the only one of what is never cut that there is another way to give.
-            return await finished(await self._attaching.attach(looking.result(), turn, crowded=True))
+            # Of the blocks that are never cut, material is the only one that can be searched instead.
+            return await assemble(await self._attaching.attach(material_task.result(), turn, crowded=True))
 
     def _budgets(self, window: int, tools_tokens: int = 0) -> Budgets:
-        """Those of the settings for a window, of which tools take some; mostly the same as for the turn before."""
-        known = self._known_budgets.get((window, tools_tokens))
-        if known is None:
-            if len(self._known_budgets) >= BUDGETS_KNOWN:
-                self._known_budgets.clear()
-            known = Budgets.from_settings(self._settings, window, tools_tokens)
-            self._known_budgets[window, tools_tokens] = known
-        return known
+        """Return the budgets for a window of which tool descriptions take *tools_tokens*."""
+        budgets = self._budgets_cache.get((window, tools_tokens))
+        if budgets is None:
+            if len(self._budgets_cache) >= BUDGETS_CACHE:
+                self._budgets_cache.clear()
+            budgets = Budgets.from_settings(self._settings, window, tools_tokens)
+            self._budgets_cache[window, tools_tokens] = budgets
+        return budgets
 
-    async def _built(self, context: RunContext, question: Question, grounds: Grounds, started: float) -> BuiltPrompt:
-        """The prompt of *context*, and what it has in common with the one before. *started* is when it was begun."""
-        made = await self._made(context, question)
-        if grounds.going and not tells_all(made.context, made.prompt):
-            # There is no room to say what has changed: the blocks are shown as they are now.
+    async def _assemble(self, context: RunContext, question: Question, grounds: Grounds, started: float) -> BuiltPrompt:
+        """Assemble the prompt of *context* and compare it with the conversation's last one. *started* is a
+        `time.perf_counter`."""
+        condensed_prompt = await self._condense(context, question)
+        if grounds.going and not tells_all(condensed_prompt.context, condensed_prompt.prompt):
+            # There is no room for the changes since the last prompt: the blocks are shown as they are now.
             there = grounds.going.settled.afresh(grounds.going.there)
             now = {"global_context": there.global_context, "summary": there.summary, "deltas": there.deltas}
             made = await self._made(context.model_copy(update=now), question)
@@ -203,7 +210,7 @@ class PromptBuilder:
             _is_renewed(made.context, grounds),
         )
 
-    async def _of_session(self, question: Question, turn_id: str, before: Shown | None) -> Made:
+    async def _of_session(self, question: Question, turn_id: str, before: Shown | None) -> FormattedTexts:
         """What formatters make for the session; if a turn came before, what that was given."""
         id_of_session, given = (before.id, before.injected) if before else (turn_id, ())
         return await self._formatters.of_session(_request(question), id_of_session, given)
@@ -216,21 +223,21 @@ class PromptBuilder:
         return condensed(context, self._tokens)
 
     def _memory(self, first: str | None) -> ModelMemory | None:
-        """What there is for the cache of the model that is asked *first*."""
+        """Return the memory for the cache of the model that is asked *first*; None if it is not known."""
         if self._surroundings is None:
             return None
         return self._surroundings.memory(first if first in self._model.names else self._model.name)
 
-    def _on_this_machine(self, context: RunContext, memory: ModelMemory | None, before: Shown | None) -> RunContext:
-        """*context* with what is known of the machine, as the turn *before* was told as long as nothing that matters
-        has changed, and of the *memory* of the model."""
+    def _with_machine(self, context: RunContext, memory: ModelMemory | None, before: Shown | None) -> RunContext:
+        """Return *context* with the state of the machine and the model's *memory*. If nothing that matters has changed,
+        the state is the one that the turn *before* had, so that the bytes stay the same."""
         if self._surroundings is None:
             return context
-        told = self._surroundings.environment(before.environment if before else None)
-        return context.model_copy(update={"environment": told, "memory": memory})
+        environment = self._surroundings.environment(before.environment if before else None)
+        return context.model_copy(update={"environment": environment, "memory": memory})
 
     async def save_session(self, key: ConversationKey, built: BuiltPrompt) -> None:
-        """Keep what the prompt showed for the next one. Never raises: without it the next one is read anew."""
+        """Store what the prompt showed, for the next one. Never raises: without it the next prompt begins a session."""
         try:
             async with asyncio.timeout(self._settings.redis_timeout_seconds):
                 await self._pipeline.continuing.keep(key, built.shown)
@@ -258,8 +265,9 @@ class PromptBuilder:
         grounds = await ground(deciding=partial(self._deciding.decide, first, key, text, cues))
         return grounds.choice or first, grounds
 
-    async def _held(self, scope: Scope) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
-        """The directives that hold. Without the store those that held a moment ago: better than no rules at all."""
+    async def _load_directives(self, scope: Scope) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
+        """Return the directives of *scope*. While the store is away, return those that were loaded last: they are
+        better than no rules at all."""
         try:
             async with asyncio.timeout(self._settings.redis_timeout_seconds):
                 return await self._directives.load(scope), ()
@@ -267,13 +275,14 @@ class PromptBuilder:
             return self._directives.last_loaded(scope) or (), (DegradedBlock(block="identity", why=why(error)),)
 
     def _identity(
-        self, role: Role, held: tuple[Directive, ...], degraded: tuple[DegradedBlock, ...]
+        self, role: Role, directives: tuple[Directive, ...], degraded: tuple[DegradedBlock, ...]
     ) -> tuple[Policy, tuple[DegradedBlock, ...]]:
-        """How the model must behave. Without the store the baseline and the action policy still hold."""
+        """Return the policy: how the model must behave. The baseline and the action policy hold without the store,
+        too."""
         if degraded:
-            return policy.measure(role, held, self._tokens.count), degraded
+            return policy.measure(role, directives, self._tokens.count), degraded
         try:
-            return self._composer.compose(role, held), ()
+            return self._composer.compose(role, directives), ()
         except PolicyTooLarge as error:
             return error.policy, (DegradedBlock(block="identity", why="over_policy_max_tokens"),)
 
@@ -286,7 +295,7 @@ class PromptBuilder:
         grounds: Grounds,
         identity: tuple[Policy, tuple[DegradedBlock, ...]],
         attached: ChosenMaterial,
-        injected: Made,
+        injected: FormattedTexts,
         today: str,
     ) -> RunContext:
         composed, degraded = identity
@@ -303,10 +312,11 @@ class PromptBuilder:
             authors=question.authors,
             identity=composed.text,
             identity_versions=tuple(
-                f"{one.scope}/{one.kind}{'/' + one.name if one.name else ''}@{one.version}" for one in composed.used
+                f"{used.scope}/{used.kind}{'/' + used.name if used.name else ''}@{used.version}"
+                for used in composed.used
             ),
             query=question.query.model_copy(
-                # What is beyond can never be shown, and would be kept with every turn.
+                # The rest could never be shown, and would be stored with the turn.
                 update={"text": question.query.text[: budgets.query_tokens * LONGEST_TOKEN_CHARACTERS]}
             ),
             strategy=choice.strategy.value,
@@ -331,7 +341,7 @@ class PromptBuilder:
             session=session(grounds.before, turn_id, today),
             today=today,
             deltas=grounds.deltas,
-            # The acknowledgement is for replies that people wait for because something is looked up.
+            # The hint asks for an acknowledgement, which is for replies that need a search.
             hint=question.hint if choice.strategy is not Strategy.NONE else "",
             injected=injected.texts,
             degraded=(*degraded, *grounds.degraded, *attached.degraded, *question.degraded, *injected.lost),
@@ -341,67 +351,68 @@ class PromptBuilder:
         )
 
     async def rebuild(self, context: RunContext) -> BuiltPrompt:
-        """The prompt of *context* again, byte for byte."""
+        """Build the prompt of *context* again, byte for byte."""
         started = time.perf_counter()
         prompt = await asyncio.to_thread(build_prompt, context, self._tokens)
         return BuiltPrompt(context, prompt, (time.perf_counter() - started) * 1000)
 
 
-def _unbound(degraded: Sequence[DegradedBlock]) -> AgentRuntimeError:
-    """Why nothing may be said yet: without its censors a workspace's bot is silent."""
-    cause = next((one.why for one in degraded if one.block == "censors"), "")
+def _censors_error(degraded: Sequence[DegradedBlock]) -> AgentRuntimeError:
+    """Return the error for censors that could not be read: without them a workspace's bot is silent."""
+    cause = next((block.why for block in degraded if block.block == "censors"), "")
     if cause in ("timeout", "store_unavailable"):
         return StoreUnavailable("which censors hold could not be read yet")
     return CensorsUnknown(f"which censors hold cannot be read: {cause}")
 
 
-def _tell(made: Condensed) -> None:
-    """``prompt.condensed``: if something was taken out to save memory, or should have been and could not."""
-    memory = made.context.memory
-    if memory is None or not (made.taken or made.is_over):
+def _log_condensed(prompt: Condensed) -> None:
+    """Log ``prompt.condensed`` if blocks were removed to save memory, or if the prompt is too large even so."""
+    memory = prompt.context.memory
+    if memory is None or not (prompt.taken or prompt.is_over):
         return
     _log.warning(
         "prompt.condensed",
-        blocks=list(made.taken),
-        needed_mib=made.needed_mib,
+        blocks=list(prompt.taken),
+        needed_mib=prompt.needed_mib,
         free_mib=memory.free_mib,
         buffer_mib=memory.buffer_mib,
         where=memory.where,
-        is_over=made.is_over,
+        is_over=prompt.is_over,
     )
 
 
 def _is_renewed(context: RunContext, grounds: Grounds) -> bool:
-    """If a session begins: whether the document was made after the last turn, which then did not use it."""
+    """Whether the summary is newer than the one of the last turn. If a session begins, that turn's is not known: then
+    the summary counts as newer if it covers the newest turn of the tail."""
     summary = context.summary
     if summary is None or grounds.before is not None:
         return summary is not None and grounds.before is not None and summary.id != grounds.before.document
     return not context.tail or summary.newest_turn_id >= context.tail[-1].turn_id
 
 
-log = structlog.get_logger()
-
-
-def cues_in(held: Sequence[Directive]) -> Cues:
-    """The cues that the directives *held* make, the least specific first; always the same object for the same ones."""
-    changing = sorted((one for one in held if one.slot.kind is Kind.CUES), key=lambda one: one.slot.place.level.rank)
+def cues_in(directives: Sequence[Directive]) -> Cues:
+    """Return the cues that *directives* define; always the same object for the same directives."""
+    ordered = _of_kind(directives, Kind.CUES)
     try:
-        return cues_of(tuple(one.text for one in changing))
+        return cues_of(tuple(directive.text for directive in ordered))
     except InvalidCues as error:
-        # They were checked when they were published: by a release that knew more than this one.
-        log.warning("cues.unreadable", why=str(error), **changing[-1].slot.place.ids)
+        # They were valid when they were published, but a newer release published them.
+        _log.warning("cues.unreadable", why=str(error), **ordered[-1].slot.place.ids)
         return ENGLISH
 
 
-log = structlog.get_logger()
-
-
-def frames_in(held: Sequence[Directive]) -> Frames:
-    """The frames that the directives *held* make, the least specific first; the same object for the same ones."""
-    changing = sorted((one for one in held if one.slot.kind is Kind.FRAMES), key=lambda one: one.slot.place.level.rank)
+def frames_in(directives: Sequence[Directive]) -> Frames:
+    """Return the frames that *directives* define; always the same object for the same directives."""
+    ordered = _of_kind(directives, Kind.FRAMES)
     try:
-        return frames_of(tuple(one.text for one in changing))
+        return frames_of(tuple(directive.text for directive in ordered))
     except InvalidFrames as error:
-        # They were checked when they were published: by a release that knew more than this one.
-        log.warning("frames.unreadable", why=str(error), **changing[-1].slot.place.ids)
+        # As in `cues_in`.
+        _log.warning("frames.unreadable", why=str(error), **ordered[-1].slot.place.ids)
         return SHIPPED
+
+
+def _of_kind(directives: Sequence[Directive], kind: Kind) -> list[Directive]:
+    """Return the directives of *kind*, the least specific first."""
+    matching = (directive for directive in directives if directive.slot.kind is kind)
+    return sorted(matching, key=lambda directive: directive.slot.place.level.rank)

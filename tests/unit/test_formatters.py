@@ -20,7 +20,7 @@ from config.settings import Settings
 from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, build_prompt, problem_of
 from grounding.prompt_input import PLACES, Injected, RunContext, Volatility
 from runtime import formatters as formatting
-from runtime.formatters import MAX_RUNNING, Formatters, FormattersRefused, Installed, Made, installed
+from runtime.formatters import MAX_RUNNING, FormattedTexts, Formatters, FormattersRefused, Installed, installed
 from runtime.turns.events import log_grounding
 from runtime.turns.turn_state import BuiltPrompt
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
@@ -44,7 +44,7 @@ def formatters(*made: Formatter, clock: Callable[[], float] = lambda: 0.0) -> Fo
 
 async def all_of(
     made: Formatters, asked: Request = ASKED, session: str = "t1", before: Sequence[Injected] = ()
-) -> Made:
+) -> FormattedTexts:
     """The texts that a turn is given."""
     return await made.inject(asked) + await made.of_session(asked, session, before)
 
@@ -341,7 +341,7 @@ async def test_the_example_of_the_page_works_as_it_stands_there_and_has_fewer_th
 
     assert given.lost == ()
     assert "Who is on duty:\nMon Ada\nTue Bo" in prompt.system
-    assert await all_of(made, Request("rival", "http:x", "hi")) == Made()
+    assert await all_of(made, Request("rival", "http:x", "hi")) == FormattedTexts()
 
 
 def test_the_source_tree_ships_as_an_entry_point() -> None:
