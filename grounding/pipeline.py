@@ -69,8 +69,6 @@ from grounding.strategy import (
 )
 from grounding.transcript import Entry, Transcript
 
-__all__ = ["Deciding", "FindsPassages", "Grounds", "Pipeline", "seen_in", "true_error", "why"]
-
 LATEST_ENTRIES = 6
 """Entries of the transcript among which a person's last message is looked for."""
 HOPELESS_LOG_ODDS = -4.0

@@ -167,7 +167,7 @@ class Censor(Strict):
 
 class Calibration(Strict):
     """The outcomes of the reviewed decisions beside people's confidence in them; see
-    `grounding.memory.selection.calibration`."""
+    `grounding.memory.selection`."""
 
     reviewed: int = Field(gt=0)
     accuracy: float

@@ -24,12 +24,12 @@ from grounding.memory.selection import (
     floor_for,
     triggered_censors,
 )
-from grounding.memory.selection.calibration import calibrated
 from grounding.memory.selection.censors import in_force
 from grounding.memory.selection.selection import (
     CARRIED,
     LastSelection,
     Scored,
+    calibrated,
     fill,
     fitting,
     message_budgets,

@@ -179,8 +179,6 @@ def _check(version: str) -> None:
 
 # The documents of all conversations
 
-__all__ = ["ContextDocument", "ContextDocuments", "Mark", "Version"]
-
 _OWNER = "contexts"
 
 _STORE = """

@@ -17,7 +17,6 @@ from connectors.message import ConversationKey, Scope, redis_key
 from grounding.memory.frames import LOADED, Chosen, Frame, scale
 from grounding.memory.global_context import Foreign
 from grounding.memory.records import FoundRecord, ReadsRecords, Record, State, Type, days_meant, is_heard_preference
-from grounding.memory.selection.calibration import MOST_REVIEWED, calibrated
 from grounding.memory.selection.censors import in_force
 from grounding.prompt_input import Calibration, Censor, SelectedRecord, Selection, SelectionReason
 from grounding.retrieval import NEAR_DUPLICATE, NEGATIONS, coverage, largest_idf, spell_out, term_set
@@ -449,6 +448,36 @@ def _has_changed(kept: LastSelection, read: Sequence[Record]) -> bool:
     if len(read) != len(before):
         return True
     return any(one.state is State.SUPERSEDED and before[one.id] != State.SUPERSEDED.value for one in read)
+
+
+# How well people predicted the outcomes of their decisions
+#
+# Accuracy is the mean outcome (success 1, partial ½, failure 0) of the reviewed decisions. The Brier score is the mean
+# squared distance between confidence and outcome (Brier, "Verification of forecasts expressed in terms of probability",
+# 1950): 0 is perfect, a constant ½ gets .25.
+
+LEAST_REVIEWED = 10
+"""With fewer reviews, chance outweighs skill."""
+MOST_REVIEWED = 200
+"""Only the newest count, because people learn."""
+VALUES = {"success": 1.0, "partial": 0.5, "failure": 0.0}
+
+
+def calibrated(decisions: Iterable[Record]) -> Calibration | None:
+    """Return the calibration of the reviewed *decisions*; None if they are fewer than `LEAST_REVIEWED`."""
+    pairs = [
+        (one.confidence, VALUES[one.outcome])
+        for one in decisions
+        if one.state is State.REVIEWED and one.outcome in VALUES
+    ]
+    if len(pairs) < LEAST_REVIEWED:
+        return None
+    return Calibration(
+        reviewed=len(pairs),
+        accuracy=round(sum(value for _, value in pairs) / len(pairs), 4),
+        brier=round(sum((sure - value) ** 2 for sure, value in pairs) / len(pairs), 4),
+        confidence=round(sum(sure for sure, _ in pairs) / len(pairs), 4),
+    )
 
 
 # Selecting: look up, then choose
