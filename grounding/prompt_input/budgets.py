@@ -4,7 +4,8 @@
 
 - `grounding.prompt.assemble` cuts each block to its own tokens, then blocks in turn until the prompt keeps the common
   ceilings (`prompt_bytes`, `prompt_tokens`, `context_tokens`, `prompt_characters`, and the model's window);
-- `grounding.prompt.layers.tail_section` cuts the tail to `tail_lines` and `tail_bytes`, dropping its oldest lines;
+- `grounding.prompt.layers.tail_section` cuts the tail to `tail_lines` and `tail_bytes`, dropping its oldest lines; if
+  the tail is in front of the message, `assemble` also keeps its block, with head and foot, within `front_limits`;
 - `grounding.prompt.session_prefix` chooses whole turns for the tail within the same limits (`TailLimits`).
 """
 
