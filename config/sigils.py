@@ -8,10 +8,6 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-# ---- matching ----
-#
-# A pydantic validator for settings that must match a regular expression.
-
 
 def match_validator(pattern: str, expected: str) -> AfterValidator:
     """Return a validator for texts that match all of *pattern*.
@@ -25,9 +21,6 @@ def match_validator(pattern: str, expected: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
-
-
-# ---- sigils ----
 
 
 SHIPPED_SIGILS: Mapping[str, tuple[str, ...]] = {

@@ -8,7 +8,8 @@ Keys (owner ``directives``; one hash tag for global directives, one for each wor
 - ``…:stamp`` a value that each change replaces; readers compare it with their cached one
 - ``…:workspaces`` (global tag) set of workspaces that ever had a directive
 
-An entry is a version as `promptpolicy.directives` packs it.
+An entry is a version as JSON: ``{"v": 1, "text", "author", "at", "origin", "sha256", "bytes", "restores"}``. If the
+version cleared the slot, ``text`` is null and ``sha256`` is ``-``.
 """
 
 from __future__ import annotations
@@ -28,15 +29,6 @@ from promptpolicy.policy import EVERYWHERE, Directive, Place, Slot, digest, plac
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
-
-
-# ---- versions ----
-#
-# Versions of directives and their stored format. Pure.
-#
-# An entry is JSON: ``{"v": 1, "text", "author", "at", "origin", "sha256", "bytes", "restores"}``. If the version
-# cleared
-# the slot, ``text`` is null and ``sha256`` is ``-``.
 
 
 FORMAT = 1
@@ -121,9 +113,6 @@ def unpack(slot: Slot, packed: str) -> Version:
     """Decode the newest version of *slot* from its value in ``…:current``. Raises `UnknownFormat`."""
     number, _, entry = packed.split(" ", 2)
     return read(slot, int(number), entry)
-
-
-# ---- directives ----
 
 
 REMEMBERED_PLACES = 512

@@ -28,13 +28,17 @@ from promptpolicy.policy import (
     places_of,
 )
 
-# ---- limits ----
-#
-# Check that every identity affected by a change stays within its token limit. Pure.
+ATTEMPTS = 20
+"""How often a change is checked before giving up, if other processes publish in between."""
+
+Check = Callable[[str], str]
+"""Returns the problem of a text, or an empty text if there is none."""
+
+log = structlog.get_logger()
 
 
 def check_fits(slot: Slot, text: str | None, current: Iterable[Directive], count: CountTokens, max_tokens: int) -> None:
-    """Check the change of *slot* to *text* (None clears it).
+    """Check that every identity stays within its token limit if *slot* changes to *text* (None clears it). Pure.
 
     *current* must contain all directives that can be in one identity with the slot. Composes every identity with the
     slot: for a global directive or one of a workspace, that of each workspace and context with its own directives.
@@ -77,18 +81,6 @@ def _where(place: Place) -> str:
     if place.level is Level.WORKSPACE:
         return f"in the workspace {place.scope.workspace_id}"
     return f"in the context {place.scope.context_id} of the workspace {place.scope.workspace_id}"
-
-
-# ---- publishing ----
-
-
-ATTEMPTS = 20
-"""How often a change is checked before giving up, if other processes publish in between."""
-
-Check = Callable[[str], str]
-"""Returns the problem of a text, or an empty text if there is none."""
-
-log = structlog.get_logger()
 
 
 class VersionMoved(AgentRuntimeError):
