@@ -1,7 +1,7 @@
-"""Material for the model: put by admins, given to turns whole or searched, and kept in step in the index.
+"""Codex material: stored by admins, put into prompts whole or searched, and followed by the index.
 
-What was rendered and counted when it was put is only read in a turn; its texts are read when they changed, once in a
-process, and are the same objects from then on.
+A file is rendered and counted when it is stored, not in a turn. Its text is read once per process and revision; after
+that every turn gets the same objects.
 """
 
 from __future__ import annotations
@@ -41,20 +41,30 @@ from runtime.turns.turn_state import Question
 from runtime.workspaces import Workspaces
 
 REMEMBERED_CHARACTERS = 32_000_000
-"""Texts that are kept in memory, of the places that were asked about last."""
-_LOOK_SECONDS = 30.0
-"""News of a change may be lost: then it is seen after so long."""
+"""The limit of the texts in memory. Those of the places that were used last stay."""
+RESERVED_CHARACTERS = 20_000
+"""The characters of a prompt that are reserved for everything but material, directives and formatters' blocks: a
+message of 8,000 bytes, and twice the characters that English has in the tokens of the system message's other blocks."""
+RESERVED_MESSAGES = 2
+"""The window that is reserved for the other blocks, in messages of the longest kind: the blocks before a message leave
+it at least half of what remains beside directives and material (`grounding.prompt_input.budgets.message_reserve`). With
+less room than their budgets they are cut; material never is."""
+NO_LIMIT = 2**40
+MEMORY_STEPS = 8
+"""The model's free memory counts in steps of this part of a window, so that small changes decide nothing."""
+_FOLLOW_SECONDS = 30.0
+"""How often the index looks for changes without news: news may be lost."""
 _QUIET_SECONDS = 0.25
-"""Many files are put one after the other: they are indexed together, and not while each is put."""
+"""The pause after news of a change: files that are stored one after the other are indexed together."""
 _ATTEMPTS = 3
 TOPIC = "codex"
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """The texts of one revision of a workspace's material and of a context's; of none, if it changed all the while
-    it was read."""
+class _Texts:
+    """The texts of one revision of the material in a place: the workspace's and the context's own. ``revision`` is None
+    if the material changed during every attempt to read it."""
 
     revision: tuple[str, str] | None
     holding: Holding
@@ -72,11 +82,11 @@ class Materials:
         self._hub = hub
         self._ratio = settings.codex_window_ratio
         self._frame = size_of(CODEX_FRAME, tokens)
-        self._read: OrderedDict[tuple[str, str | None], _Read] = OrderedDict()
-        self._reading: dict[tuple[str, str | None], asyncio.Lock] = {}
+        self._cache: OrderedDict[tuple[str, str | None], _Texts] = OrderedDict()
+        self._locks: dict[tuple[str, str | None], asyncio.Lock] = {}
 
     async def put(self, scope: Scope, path: str, raw: bytes) -> CodexEntry:
-        """Keep a file of the scope's own material.
+        """Store a file of the scope's own material and have it indexed.
 
         Raises `DocumentRefused` and `grounding.codex.codex.CodexFull`.
         """
@@ -88,31 +98,33 @@ class Materials:
         return entry
 
     async def delete(self, scope: Scope, path: str) -> None:
-        """Raises `DocumentMissing` and `DocumentRefused`."""
+        """Delete a file of the scope's own material. Raises `DocumentMissing` and `DocumentRefused`."""
         await self.store.delete(scope, path)
         await self._hub.tell(TOPIC, {"workspace_id": scope.workspace_id})
 
     def size(self, holding: Holding) -> Size:
-        """What *holding* takes when it is given whole."""
+        """Return the size of *holding* in a prompt that has it whole."""
         return self._frame + holding.every.size + holding.own.size
 
     def chosen(self, holding: Holding, room: Room) -> Chosen:
-        """How *holding* is given if there is *room*."""
+        """Decide whether *holding* goes into a prompt whole, if there is *room*."""
         return choose(self.size(holding), room, self._ratio, holding.before)
 
     async def given(self, scope: Scope, holding: Holding, room: Room, *, keep: bool) -> CodexInput | None:
-        """*holding*, as it is given if there is *room*; None if there is nothing. With *keep* the next turn is
-        told what was chosen."""
+        """Return the prompt's input about *holding*, with its texts if it goes in whole; None if there is no material.
+
+        With *keep* the choice is stored, so that the next turn does not change it for a small difference.
+        """
         files: tuple[CodexFile, ...] = ()
         if holding.files and self.chosen(holding, room).mode == "whole":
-            read = await self._texts(scope, holding)
-            # Where it changed since *holding* was read, it is judged by what it has become.
-            files, holding = read.files, replace(read.holding, before=holding.before)
+            texts = await self._texts(scope, holding)
+            # If the material changed since *holding* was read, its present size decides.
+            files, holding = texts.files, replace(texts.holding, before=holding.before)
         if not holding.files:
             return None
         chosen, size = self.chosen(holding, room), self.size(holding)
         if keep and chosen.mode != (holding.before or "whole"):
-            with suppress(StoreUnavailable):  # it only steadies what comes next
+            with suppress(StoreUnavailable):  # without it the next turn decides from scratch
                 await self.store.keep_mode(scope, room.window, chosen.mode)
         return CodexInput(
             mode=chosen.mode,
@@ -124,60 +136,58 @@ class Materials:
             files=files if chosen.mode == "whole" else (),
         )
 
-    async def _texts(self, scope: Scope, holding: Holding) -> _Read:
-        """The texts of *holding*, by path; the same objects as long as nothing changes."""
+    async def _texts(self, scope: Scope, holding: Holding) -> _Texts:
+        """Return the texts of *holding*, sorted by path: the same objects as long as nothing changes."""
         place = (scope.workspace_id, scope.context_id if holding.own.files else None)
-        revision = _revision(holding)
-        async with self._reading.setdefault(place, asyncio.Lock()):
-            read = self._read.get(place)
-            if read is None or read.revision != revision:
-                read = await self._read_anew(scope, holding)
-                self._remember(place, read)
-            self._read.move_to_end(place)
-            return read
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            texts = self._cache.get(place)
+            if texts is None or texts.revision != _revision(holding):
+                texts = await self._read_texts(scope, holding)
+                self._add_to_cache(place, texts)
+            self._cache.move_to_end(place)
+            return texts
 
-    async def _read_anew(self, scope: Scope, holding: Holding) -> _Read:
-        """What *holding* says, or what there is now if it changes while it is read."""
+    async def _read_texts(self, scope: Scope, holding: Holding) -> _Texts:
+        """Read the texts of *holding*, or of a newer revision if the material changes meanwhile."""
         revision: tuple[str, str] | None = None
         for _ in range(_ATTEMPTS):
             files = []
-            for owner, held in ((Scope(scope.workspace_id), holding.every), (scope, holding.own)):
-                if held.files:
+            for owner, part in ((Scope(scope.workspace_id), holding.every), (scope, holding.own)):
+                if part.files:
                     texts = await self.store.texts(owner, list(await self.store.entries(owner)))
                     files += [CodexFile(path=shown_path(owner, path), text=text) for path, text in texts.items()]
-            now = await self.store.held(scope)
-            if _revision(now) == _revision(holding):
-                revision = _revision(now)
+            newest = await self.store.held(scope)
+            if _revision(newest) == _revision(holding):
+                revision = _revision(newest)
                 break
-            holding = now
+            holding = newest
         ordered = tuple(sorted(files, key=lambda file: file.path))
-        await asyncio.to_thread(codex_text, ordered)  # remembered there
-        return _Read(revision, holding, ordered, sum(len(file.text) for file in ordered))
+        await asyncio.to_thread(codex_text, ordered)  # it caches the rendered text
+        return _Texts(revision, holding, ordered, sum(len(file.text) for file in ordered))
 
-    def _remember(self, place: tuple[str, str | None], read: _Read) -> None:
-        self._read[place] = read
-        kept = sum(one.characters for one in self._read.values())
-        while kept > REMEMBERED_CHARACTERS and len(self._read) > 1:
-            oldest, gone = next((name, one) for name, one in self._read.items() if name != place)
-            del self._read[oldest]
-            self._reading.pop(oldest, None)
-            kept -= gone.characters
+    def _add_to_cache(self, place: tuple[str, str | None], texts: _Texts) -> None:
+        self._cache[place] = texts
+        characters = sum(cached.characters for cached in self._cache.values())
+        while characters > REMEMBERED_CHARACTERS and len(self._cache) > 1:
+            oldest = next(name for name in self._cache if name != place)
+            characters -= self._cache.pop(oldest).characters
+            self._locks.pop(oldest, None)
 
     async def find(
         self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int
     ) -> tuple[list[Passage], bool]:
         """See `grounding.codex.codex.FindsMaterial`."""
         answering = await self._knowledge.collections.answering(scope)
-        behind = await self._lacks(answering, scope)
-        if behind:  # the one that is being filled while that of another model answers may have all of it by now
+        behind = await self._is_collection_behind(answering, scope)
+        if behind:  # after a change of the embedding model the new collection may have all of the material already
             with suppress(IndexUnavailable):
                 target = await self._knowledge.ready()
-                if target.name != answering.name and not await self._lacks(target, scope):
-                    return await self._found(target, scope, query, top_k, excerpt_bytes, max_tokens), True
-        found = await self._found(answering, scope, query, top_k, excerpt_bytes, max_tokens, behind=behind)
-        return found, not behind
+                if target.name != answering.name and not await self._is_collection_behind(target, scope):
+                    return await self._search(target, scope, query, top_k, excerpt_bytes, max_tokens), True
+        passages = await self._search(answering, scope, query, top_k, excerpt_bytes, max_tokens, behind=behind)
+        return passages, not behind
 
-    async def _found(
+    async def _search(
         self,
         collection: Collection,
         scope: Scope,
@@ -188,20 +198,19 @@ class Materials:
         *,
         behind: bool = False,
     ) -> list[Passage]:
-        """What *collection* has. If it is *behind*, what was removed or changed is left out: that is in no further
-        prompt, however long the index takes to follow."""
-        found = await collection.material_search.passages(scope, query, top_k, excerpt_bytes, max_tokens)
+        """Search the material in *collection*. If it is *behind*, leave out files that were removed or changed: they
+        must be in no further prompt, however long the index takes to follow."""
+        passages = await collection.material_search.passages(scope, query, top_k, excerpt_bytes, max_tokens)
         if not behind:
-            return found
-        still = await collection.material.unchanged(scope, {one.source for one in found})
-        return [one for one in found if one.source in still]
+            return passages
+        unchanged = await collection.material.unchanged(scope, {passage.source for passage in passages})
+        return [passage for passage in passages if passage.source in unchanged]
 
     async def is_behind(self, scope: Scope) -> bool:
-        """Whether not all of the material can be found yet. Raises `IndexUnavailable`."""
-        return await self._lacks(await self._knowledge.ready(), scope)
+        """Whether the index lacks some of the material yet. Raises `IndexUnavailable`."""
+        return await self._is_collection_behind(await self._knowledge.ready(), scope)
 
-    async def _lacks(self, collection: Collection, scope: Scope) -> bool:
-        """Whether *collection* has not all of it as it is now."""
+    async def _is_collection_behind(self, collection: Collection, scope: Scope) -> bool:
         holding = await self.store.held(scope)
         revisions = {Scope(scope.workspace_id): holding.every.revision}
         if scope.context_id:
@@ -221,39 +230,39 @@ class MaterialFollowing:
         self._knowledge = knowledge
         self._workspaces = workspaces
         self._changed = asyncio.Event()
-        self._owed: set[str] = set()
-        """Workspaces that were looked at in vain, also if the store could not be told."""
+        self._pending: set[str] = set()
+        """Workspaces that are to be indexed or whose indexing failed, even if the store could not note that."""
         hub.hear(TOPIC, self._hear)
 
     def _hear(self, news: News) -> None:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled. All workspaces are looked at once: the index may be a new one."""
+        """Index changed material until cancelled. First all workspaces are looked at: the index may be a new one."""
         await self._knowledge.opened()
-        begun = False
+        has_listed = False
         while True:
             self._changed.clear()
             try:
-                if not begun:
-                    self._owed.update([workspace.id for workspace in await self._workspaces.all()])
-                    begun = True
-                await self._follow()
+                if not has_listed:
+                    self._pending.update([workspace.id for workspace in await self._workspaces.all()])
+                    has_listed = True
+                await self._index_pending()
             except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
                 tell_index_failed(error)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(_FOLLOW_SECONDS):
                     await self._changed.wait()
                     await asyncio.sleep(_QUIET_SECONDS)
 
-    async def _follow(self) -> None:
+    async def _index_pending(self) -> None:
         collection = await self._knowledge.ready()
-        for workspace_id in sorted({*await self._store.waiting(), *self._owed}):
-            self._owed.add(workspace_id)
+        for workspace_id in sorted({*await self._store.waiting(), *self._pending}):
+            self._pending.add(workspace_id)
             await self._store.wait_no_more(workspace_id)
             try:
                 files = await collection.material.sync(Scope(workspace_id))
-            except (EmbedderUnavailable, CodexTooNew) as error:  # others' may be indexed
+            except (EmbedderUnavailable, CodexTooNew) as error:  # other workspaces may succeed
                 await self._store.wait_again(workspace_id)
                 _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
                 continue
@@ -264,28 +273,15 @@ class MaterialFollowing:
                 await self._store.wait_again(workspace_id)
                 tell_index_failed(error, workspace_id=workspace_id)
                 continue
-            self._owed.discard(workspace_id)
+            self._pending.discard(workspace_id)
             if files:
                 self._knowledge.note_stored(Scope(workspace_id))
                 _log.info("codex.indexed", workspace_id=workspace_id, files=files)
 
 
-BESIDE_CHARACTERS = 20_000
-"""Of a prompt, for everything but material, directives and what formatters put in: a message of 8,000 bytes, and twice
-the characters that English has in the tokens of the system message's other blocks."""
-BESIDE_MESSAGES = 2
-"""Of a window everything else is left so many messages of the longest kind: the blocks before a message leave it at
-least half of what there is beside directives and material (`grounding.prompt_input.budgets.message_reserve`). With
-less room than
-their budgets they are cut, which material is not."""
-NO_LIMIT = 2**40
-MEMORY_STEPS = 8
-"""Of a window: memory decides anew only when it is more or less by one of so many."""
-
-
 @dataclass(frozen=True, slots=True)
 class FoundMaterial:
-    """What there is, as far as that could be found out."""
+    """The material of a scope; None with a reason in ``degraded`` if it could not be read."""
 
     holding: Holding | None = None
     degraded: tuple[DegradedBlock, ...] = ()
@@ -293,9 +289,9 @@ class FoundMaterial:
 
 @dataclass(frozen=True, slots=True)
 class MaterialRequest:
-    """For whom: *window* is that of the model that is asked *first*; ``identity`` how it must behave, in
-    ``identity_tokens``; ``offer`` the tools and ``injected`` the blocks that it has in any case. Without *keep* nothing
-    is stored."""
+    """The turn that material is chosen for. ``first`` is the model that is asked first, ``identity`` the directives'
+    text; ``offer`` are the tools and ``injected`` the blocks that the turn has in any case. Without ``keep`` nothing is
+    stored."""
 
     question: Question
     first: str | None
@@ -307,7 +303,7 @@ class MaterialRequest:
     small_talk: bool
     keep: bool
     memory: ModelMemory | None = None
-    """What there is for the model's cache, if that is known."""
+    """The memory for the model's cache, if it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +317,8 @@ class ChosenMaterial:
 
 
 class MaterialChooser:
-    """Keeps nothing between turns."""
+    """Chooses for each turn whether its prompt gets material whole, by a search tool or as passages. Keeps nothing
+    between turns."""
 
     def __init__(self, settings: Settings, materials: Materials, tooling: Tooling) -> None:
         self._timeout_seconds = settings.redis_timeout_seconds
@@ -329,7 +326,7 @@ class MaterialChooser:
         self._tooling = tooling
 
     async def look(self, scope: Scope, window: int) -> FoundMaterial:
-        """What there is in *scope*, for a model of *window* tokens. One command, beside what else a turn asks."""
+        """Read what material *scope* has, by one command of the store. *window* is the model's, in tokens."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return FoundMaterial(await self._materials.store.held(scope, window))
@@ -337,8 +334,8 @@ class MaterialChooser:
             return FoundMaterial(degraded=(DegradedBlock(block="codex", why=why(error)),))
 
     async def attach(self, looked: FoundMaterial, turn: MaterialRequest, *, crowded: bool = False) -> ChosenMaterial:
-        """What of it *turn* is given; if it is *crowded* it is not given whole. What fails is named, and the turn
-        goes on without."""
+        """Choose the material of *turn*. If the prompt is *crowded*, none goes in whole. A failure is named in
+        ``degraded``, and the turn goes on without material."""
         if looked.holding is None or not looked.holding.files:
             return ChosenMaterial(turn.offer, degraded=looked.degraded)
         if not self._tooling.sigil(turn.question).allows(SCOPE):
@@ -346,21 +343,21 @@ class MaterialChooser:
         scope = turn.question.key.scope
         try:
             room = replace(room_of(turn), is_crowded=crowded)
-            given = await self._materials.given(scope, looked.holding, room, keep=turn.keep)
+            codex = await self._materials.given(scope, looked.holding, room, keep=turn.keep)
         except AgentRuntimeError as error:
             return ChosenMaterial(turn.offer, degraded=(DegradedBlock(block="codex", why=why(error)),))
-        if given is None or given.mode == "whole" or turn.small_talk:
-            return ChosenMaterial(turn.offer, given)
+        if codex is None or codex.mode == "whole" or turn.small_talk:
+            return ChosenMaterial(turn.offer, codex)
         offer = await self._tooling.offer(
             turn.question, window_tokens=turn.budgets.window_tokens, first=turn.first, with_material=True
         )
         if SEARCH_CODEX in offer.tools:
-            return ChosenMaterial(offer, given)
-        passages, degraded = await self._found(scope, turn)
-        return ChosenMaterial(turn.offer, given, passages, degraded)
+            return ChosenMaterial(offer, codex)
+        passages, degraded = await self._search(scope, turn)
+        return ChosenMaterial(turn.offer, codex, passages, degraded)
 
     def _withheld(self, holding: Holding) -> CodexInput:
-        """What is told of *holding* if it may not be read for whoever asks."""
+        """Return the input for a turn whose sigil does not allow reading *holding*: its size only."""
         size = self._materials.size(holding)
         return CodexInput(
             mode="withheld",
@@ -371,50 +368,56 @@ class MaterialChooser:
             count=holding.files,
         )
 
-    async def _found(
+    async def _search(
         self, scope: Scope, turn: MaterialRequest
     ) -> tuple[tuple[Passage, ...], tuple[DegradedBlock, ...]]:
-        """For a model that cannot search: what bears on the message."""
+        """Find passages for the message, for a model that cannot call the search tool."""
         budgets, text = turn.budgets, turn.question.text
         try:
-            found, is_whole = await self._materials.find(
+            passages, is_complete = await self._materials.find(
                 scope, text, budgets.top_k, budgets.excerpt_bytes, passages_room(budgets.retrieved_tokens)
             )
         except AgentRuntimeError as error:
             return (), (DegradedBlock(block="codex", why=why(error)),)
-        return tuple(found), () if is_whole else (DegradedBlock(block="codex", why="indexing"),)
+        return tuple(passages), () if is_complete else (DegradedBlock(block="codex", why="indexing"),)
 
 
 def merged(
     documents: Sequence[Passage], attached: ChosenMaterial, top_k: int
 ) -> tuple[tuple[Passage, ...], CodexInput | None]:
-    """The best of both, and how many of them are material."""
+    """Return the *top_k* best passages of documents and material, and the codex input with the number of those that are
+    material.
+
+    The order is by score. It is exact if a reranker scored both searches. If not, it is rough, because the scores of
+    two searches are on the scales of their own candidates; but both searches are fused in the same way, and every
+    passage has already reached the relevance floor, so that only the order of relevant passages is at stake.
+    """
     if attached.input is None or not attached.passages:
         return tuple(documents), attached.input
-    best = sorted([*attached.passages, *documents], key=lambda one: -one.score)[:top_k]
-    count = sum(1 for one in best if one in attached.passages)
+    best = sorted([*attached.passages, *documents], key=lambda passage: -passage.score)[:top_k]
+    count = sum(1 for passage in best if passage in attached.passages)
     return tuple(best), attached.input.model_copy(update={"retrieved": count})
 
 
 def room_of(turn: MaterialRequest) -> Room:
-    """What there is room for in *turn*, whatever is asked."""
+    """Return the room that *turn* has for material. It does not depend on the message, so that the choice is steady."""
     budgets = turn.budgets
-    beside = [one for one in turn.injected if one.message == "system"]
+    injected = [block for block in turn.injected if block.message == "system"]
     return Room(
         budgets.window_tokens,
         budgets.output_tokens,
         turn.identity_tokens
         + turn.offer.tokens
-        + BESIDE_MESSAGES * budgets.query_tokens
-        + sum(one.budget for one in beside),
-        _characters(turn, beside),
+        + RESERVED_MESSAGES * budgets.query_tokens
+        + sum(block.budget for block in injected),
+        _characters(turn, injected),
         room_tokens(turn.memory, max(1, budgets.window_tokens // MEMORY_STEPS)) if turn.memory is not None else None,
     )
 
 
-def _characters(turn: MaterialRequest, beside: Sequence[Injected]) -> int:
-    """What material may have of them: what a limit for the whole prompt leaves, else any number."""
+def _characters(turn: MaterialRequest, injected: Sequence[Injected]) -> int:
+    """Return the characters that a limit of the whole prompt leaves for material; `NO_LIMIT` if there is no limit."""
     if not turn.budgets.bounds_material:
         return NO_LIMIT
-    taken = len(turn.identity) + BESIDE_CHARACTERS + sum(len(one.text) for one in beside)
-    return max(0, turn.budgets.prompt_characters - taken)
+    reserved = len(turn.identity) + RESERVED_CHARACTERS + sum(len(block.text) for block in injected)
+    return max(0, turn.budgets.prompt_characters - reserved)

@@ -196,27 +196,28 @@ class PromptBuilder:
         condensed_prompt = await self._condense(context, question)
         if grounds.going and not tells_all(condensed_prompt.context, condensed_prompt.prompt):
             # There is no room for the changes since the last prompt: the blocks are shown as they are now.
-            there = grounds.going.settled.afresh(grounds.going.there)
-            now = {"global_context": there.global_context, "summary": there.summary, "deltas": there.deltas}
-            made = await self._made(context.model_copy(update=now), question)
-        _tell(made)
-        stands = stood(made.prompt)
+            latest = grounds.going.settled.afresh(grounds.going.there)
+            blocks = {"global_context": latest.global_context, "summary": latest.summary, "deltas": latest.deltas}
+            condensed_prompt = await self._condense(context.model_copy(update=blocks), question)
+        _log_condensed(condensed_prompt)
+        context, prompt = condensed_prompt.context, condensed_prompt.prompt
+        fingerprints = stood(prompt)
         return BuiltPrompt(
-            made.context,
-            made.prompt,
+            context,
+            prompt,
             (time.perf_counter() - started) * 1000,
-            compared(grounds.before.blocks, made.prompt, stands) if grounds.before else UNKNOWN,
-            after(made.context, made.prompt, grounds.before, question.audience, made.whole, stands),
-            _is_renewed(made.context, grounds),
+            compared(grounds.before.blocks, prompt, fingerprints) if grounds.before else UNKNOWN,
+            after(context, prompt, grounds.before, question.audience, condensed_prompt.whole, fingerprints),
+            _is_renewed(context, grounds),
         )
 
-    async def _of_session(self, question: Question, turn_id: str, before: Shown | None) -> FormattedTexts:
-        """What formatters make for the session; if a turn came before, what that was given."""
-        id_of_session, given = (before.id, before.injected) if before else (turn_id, ())
-        return await self._formatters.of_session(_request(question), id_of_session, given)
+    async def _session_blocks(self, question: Question, turn_id: str, before: Shown | None) -> FormattedTexts:
+        """Return the formatters' blocks of the session: those of the turn *before*, if there was one."""
+        session_id, blocks = (before.id, before.injected) if before else (turn_id, ())
+        return await self._formatters.of_session(_request(question), session_id, blocks)
 
-    async def _made(self, context: RunContext, question: Question) -> Condensed:
-        """The prompt of *context*, and what it is made of."""
+    async def _condense(self, context: RunContext, question: Question) -> Condensed:
+        """Assemble the prompt of *context*, and condense it if the model's cache has no room for it."""
         context = await self._formatters.render(context, self._tokens)
         if question.characters > LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(condensed, context, self._tokens)
