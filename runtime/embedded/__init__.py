@@ -1,6 +1,6 @@
-"""Child processes: Redis, the local language model, the search index."""
+"""Child processes that are supervised: `embedded_redis`, `local_model` and the search index."""
 
-from runtime.embedded.child import ChildFailed, UnsafeSocketFolder, beside, die_with_parent, socket_path
+from runtime.embedded.child import ChildFailed, UnsafeSocketFolder, background_task, die_with_parent, socket_path
 from runtime.embedded.installed import check_installed
 from runtime.embedded.llama import (
     CONTEXT_TOKENS,
@@ -19,7 +19,7 @@ __all__ = [
     "LocalModelServer",
     "StoreInUse",
     "UnsafeSocketFolder",
-    "beside",
+    "background_task",
     "check_installed",
     "check_platform",
     "die_with_parent",

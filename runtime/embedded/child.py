@@ -1,4 +1,4 @@
-"""A child process that is kept running: started, waited for, restarted with backoff, stopped in bounded time."""
+"""Supervises a child process: starts it, waits until it is ready, restarts it with backoff, and stops it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ log = structlog.get_logger()
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 CALM_SECONDS = 30.0
-"""A child that lived this long was well: the next restart is quick again."""
+"""After a child ran this long, the next restart is quick again."""
 
 _PR_SET_PDEATHSIG = 1
-# Loaded here, because little may be done between fork and exec.
+# Loaded at import, because little may be done between fork and exec.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -42,7 +42,7 @@ class ChildFailed(AgentRuntimeError):
 
 
 class Program(Protocol):
-    """What is run."""
+    """A program that `SupervisedChild` runs."""
 
     name: str
     ready_seconds: float
@@ -52,32 +52,32 @@ class Program(Protocol):
         """Start the process. Raises `ChildFailed` or `OSError`."""
 
     async def until_ready(self, process: Process) -> None:
-        """Return when *process* serves; may wait forever, because the caller bounds it and watches the process."""
+        """Return when *process* is ready. May wait forever: the caller sets a limit and watches the process."""
 
     async def explain(self) -> str:
-        """What the last process wrote before it ended, e.g. the end of its log; may be empty."""
+        """Return the last output of the last process, e.g. the end of its log; may be empty."""
 
 
 def die_with_parent(parent: int, death_signal: signal.Signals) -> Callable[[], None]:
-    """What a child calls before exec so that the kernel ends it when the thread that started it ends.
+    """Return a function for a child to call before exec, so that the kernel ends it when its parent thread ends.
 
-    Only Linux can do that; elsewhere the call does nothing and the next start looks for an orphan.
+    Only Linux can do that. Elsewhere the function does nothing, and the next start looks for an orphan.
     """
 
     def in_the_child() -> None:
         if _libc is not None:
             _libc.prctl(_PR_SET_PDEATHSIG, int(death_signal))
-            if os.getppid() != parent:  # it died before the line above
+            if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
 
     return in_the_child
 
 
 @contextlib.asynccontextmanager
-async def beside(work: Coroutine[None, None, None], name: str) -> AsyncIterator[None]:
+async def background_task(work: Coroutine[None, None, None], name: str) -> AsyncIterator[None]:
     """Run *work* as a task as long as the block lasts.
 
-    What the block raises leaves as it is, not wrapped in an exception group.
+    An error of the block is raised unchanged, not wrapped in an exception group.
     """
     raised: Exception | None = None
     async with asyncio.TaskGroup() as group:
@@ -104,11 +104,11 @@ class SupervisedChild:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process; None while there is none."""
+        """The id of the running process; None while there is none."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self) -> None:
-        """Start once and wait until it serves. Raises `ChildFailed`."""
+        """Start the process and wait until it is ready. Raises `ChildFailed`."""
         program = self._program
         started = time.monotonic()
         try:
@@ -136,7 +136,7 @@ class SupervisedChild:
                 await self._process.wait()
                 if self._stopping:
                     return
-                if not self._given_up:  # else that was told
+                if not self._given_up:  # else `give_up` has logged it
                     self._degrade(await self._why(self._process))
                 self._given_up = False
             if time.monotonic() - started > CALM_SECONDS:
@@ -149,7 +149,7 @@ class SupervisedChild:
                 self._degrade(str(error))
 
     def give_up(self, why: str) -> None:
-        """End the process, of which nothing is to be expected any more, by force: `watch` starts the next one."""
+        """Kill the process because it does not answer any more. `watch` starts the next one."""
         if self._process is None or self._process.returncode is not None or self._stopping:
             return
         self._given_up = True
@@ -158,7 +158,7 @@ class SupervisedChild:
             self._process.kill()
 
     async def stop(self) -> None:
-        """End the process: asked first, then by force. Bounded by the program's ``stop_seconds``; idempotent."""
+        """Terminate the process, and kill it after the program's ``stop_seconds``. Idempotent."""
         self._stopping = True
         await self._end()
         self.health = Health(State.STOPPED)
@@ -170,17 +170,17 @@ class SupervisedChild:
     async def _why(self, process: Process) -> str:
         code = process.returncode or 0
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        last_words = await self._program.explain()
-        return f"{how}: {last_words}" if last_words else how
+        output = await self._program.explain()
+        return f"{how}: {output}" if output else how
 
     async def _until_ready(self, process: Process) -> None:
-        """Race of readiness against the end of the process and the time-out."""
+        """Wait until the process is ready, it ends, or the time is up."""
         async with asyncio.timeout(self._program.ready_seconds):
             ready = asyncio.ensure_future(self._program.until_ready(process))
             ended = asyncio.ensure_future(process.wait())
             try:
                 await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
-                if ended.done() or not ready.done():  # it may have said that it is ready, and died
+                if ended.done() or not ready.done():  # it may have been ready and then ended
                     raise ChildFailed(f"the embedded {self._program.name} server {await self._why(process)}")
                 await ready
             finally:
@@ -205,26 +205,20 @@ class SupervisedChild:
             await process.wait()
 
 
-# ---- sockets ----
-#
-# Where the unix sockets of a data folder lie, within the length that the kernel allows.
-
-
 MAX_SOCKET_PATH_BYTES = 100
-"""``sun_path`` holds 108 bytes on Linux and 104 on macOS, the closing zero included."""
+"""The kernel allows 108 bytes on Linux and 104 on macOS (``sun_path``), with the closing zero."""
 
 
 class UnsafeSocketFolder(Exception):
-    """The folder for sockets in the temporary directory belongs to, or is open to, somebody else."""
+    """The folder for sockets in the temporary directory belongs to somebody else, or is open to others."""
 
 
 def socket_path(data_dir: Path, name: str) -> Path:
-    """The path of the socket *name* of *data_dir*; the folder it lies in exists, mode 0700.
+    """Return the path of the socket *name* of *data_dir*, and create its folder with mode 0700.
 
-    Under *data_dir* where that fits into `MAX_SOCKET_PATH_BYTES`, else under a folder of this user
-    in the temporary directory that is named after a hash of the absolute *data_dir*: every process
-    with the same user and the same data folder finds the same path. Touches the disk: call it in a
-    thread. Raises `UnsafeSocketFolder`, `OSError`.
+    The path is under *data_dir* if that fits into `MAX_SOCKET_PATH_BYTES`. Else it is under a folder of this user in
+    the temporary directory, named after a hash of the absolute *data_dir*, so that every process of the same user finds
+    the same path. Blocks: call it in a thread. Raises `UnsafeSocketFolder` and `OSError`.
     """
     absolute = Path(os.path.abspath(data_dir))
     preferred = absolute / name
@@ -245,7 +239,7 @@ def socket_path(data_dir: Path, name: str) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Make *folder* or, where it exists, make sure that it is a real folder of ours that nobody else may enter."""
+    """Create *folder*, or check that it is a real folder of this user that nobody else may enter."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:

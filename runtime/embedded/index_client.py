@@ -44,7 +44,7 @@ from grounding.retrieval import (
     SparseVector,
     Vector,
 )
-from runtime.embedded.child import ChildFailed, SupervisedChild, beside, die_with_parent
+from runtime.embedded.child import ChildFailed, SupervisedChild, background_task, die_with_parent
 from runtime.embedded.index_server import LOGGED, Channel, IndexTarget
 
 READY_SECONDS = 60.0
@@ -192,7 +192,10 @@ class IndexProcess:
 
     async def _run(self) -> None:
         await self._wanted.wait()
-        async with beside(self._read_answers(), "search-index-answers"), beside(self._ping(), "search-index-pings"):
+        async with (
+            background_task(self._read_answers(), "search-index-answers"),
+            background_task(self._ping(), "search-index-pings"),
+        ):
             with contextlib.suppress(ChildFailed):  # `health` says why, and the supervisor tries again
                 await self._child.start()
             await self._child.watch()
@@ -270,7 +273,7 @@ async def index_process(
     """Yield a child that starts in the background when it is first needed, and ends with the block."""
     index = IndexProcess(data_dir, wait_seconds, ping_seconds, silence_seconds)
     try:
-        async with beside(index._run(), "search-index"):
+        async with background_task(index._run(), "search-index"):
             yield index
     finally:
         await asyncio.shield(index._stop())

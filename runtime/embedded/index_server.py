@@ -1,7 +1,7 @@
-"""The child process that has the embedded search index and the second embedding model.
+"""The child process that runs the embedded search index and the second embedding model.
 
-``python -m runtime.embedded.index_server SOCKET`` gets the number of an open socket. It answers what
-`runtime.embedded.index_client` asks there until the socket is closed, or until SIGTERM. Then it closes its indexes.
+``python -m runtime.embedded.index_server SOCKET`` gets the number of an open socket. It answers the questions of
+`runtime.embedded.index_client` until the socket is closed, or until SIGTERM. Then it closes its indexes.
 
 Each message is a numbered pickle. A question is (target, method, arguments, keyword arguments); its answer has the same
 number and is (whether the call succeeded, the value or the exception). Both processes are the same program of the same
@@ -184,7 +184,7 @@ class Server:
         return self._indexes[target]
 
     def log(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-        """Has the parent log what is logged here."""
+        """Send a log event to the parent, which logs it."""
         self._channel.write(LOGGED, (method, {name: _plain(value) for name, value in event.items()}))
         raise structlog.DropEvent
 

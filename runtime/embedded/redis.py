@@ -1,9 +1,9 @@
-"""The embedded Redis: a real server process under DATA_DIR/redis, reached over a unix socket only.
+"""Runs the embedded Redis: a real server process under DATA_DIR/redis, reached over a unix socket only.
 
-It is durable (every write is on disk before it is answered), belongs to one process at a time, ends
-with that process, and is restarted when it dies. On a full disk the server exits, because it can no
-longer promise durability; it is then restarted with backoff until there is room, and meanwhile every
-call raises `connectors.message.StoreUnavailable`.
+It is durable (every write is on disk before it is answered), belongs to one process at a time, ends with that process,
+and is restarted if it ends by itself. On a full disk the server exits, because it cannot promise durability any more.
+It is then restarted with backoff until there is room, and meanwhile every call raises
+`connectors.message.StoreUnavailable`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from runtime.embedded.child import (
     ChildFailed,
     SupervisedChild,
     UnsafeSocketFolder,
-    beside,
+    background_task,
     die_with_parent,
     socket_path,
 )
 
 READY_SECONDS = 120.0
-"""Longer than any sane replay of the log: a server that is still loading is not dead."""
+"""Longer than loading any real log takes: a server that is still loading must not be restarted."""
 STOP_SECONDS = 10.0
 HANDOVER_SECONDS = 1.0
 LOG_TAIL_BYTES = 800
@@ -54,13 +54,13 @@ class StoreInUse(ChildFailed):
 
 
 class NoRedisServer(ChildFailed):
-    """There is no server program on this machine."""
+    """No server program is installed."""
 
     retryable = False
 
 
 class EmbeddedRedis:
-    """The running server: where it listens and how it is."""
+    """The running server: its socket and its health."""
 
     def __init__(self, socket: Path, child: SupervisedChild) -> None:
         self.socket = socket
@@ -72,7 +72,7 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int | None:
-        """Of the server process; None while it is being restarted."""
+        """The id of the server process; None while it is being restarted."""
         return self._child.pid
 
 
@@ -92,7 +92,7 @@ async def embedded_redis(data_dir: Path) -> AsyncIterator[EmbeddedRedis]:
     child = SupervisedChild(_Server(binary, folder, socket, lock))
     try:
         await child.start()
-        async with beside(child.watch(), "embedded-redis"):
+        async with background_task(child.watch(), "embedded-redis"):
             yield EmbeddedRedis(socket, child)
     finally:
         await asyncio.shield(child.stop())
@@ -100,9 +100,9 @@ async def embedded_redis(data_dir: Path) -> AsyncIterator[EmbeddedRedis]:
 
 
 def _bundled() -> Path:
-    """The server that the package brings. Raises `ImportError` and what the package raises.
+    """Return the server program of the package. Raises `ImportError` and what the package raises.
 
-    The package itself is not run: it would import a client of its own, forty modules that nobody needs here.
+    The package's ``__init__`` is not run: it would import a client with forty modules.
     """
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None:
@@ -118,7 +118,7 @@ def _bundled() -> Path:
 
 
 def find_binary() -> Path:
-    """The bundled server, else one on PATH. Raises `NoRedisServer`."""
+    """Return the bundled server, else one on PATH. Raises `NoRedisServer`."""
     with contextlib.suppress(ImportError, OSError, RuntimeError):
         binary = _bundled()
         if os.access(binary, os.X_OK):
@@ -158,10 +158,10 @@ class _Server:
             *("--dir", str(self._folder.absolute()), "--appendonly", "yes", "--appendfsync", "always", "--save", ""),
             *("--maxmemory-policy", "noeviction", "--daemonize", "no"),
             *("--loglevel", "warning", "--logfile", str(self._log.absolute())),
-            # The server holds the lock too: an orphan keeps the folder until it is found and stopped.
+            # The server holds the lock too, so that an orphan keeps the folder until it is found and stopped.
             pass_fds=(self._lock.fileno(),),
             preexec_fn=die_with_parent(os.getpid(), signal.SIGTERM),
-            # Ctrl-C in the terminal is for us; we stop the server after our own work is done.
+            # Ctrl-C in the terminal is for the parent, which stops the server after its own work is done.
             process_group=0,
         )
 
@@ -187,9 +187,9 @@ class _Server:
                 lines = log.read().decode("utf-8", "replace").splitlines()
         except OSError:
             lines = []
-        said = "\n".join(line for line in lines if "overcommit_memory" not in line)
-        # On a full disk nobody can write why they end.
-        return said or (DISK_IS_FULL if _has_no_room(self._folder) else "")
+        output = "\n".join(line for line in lines if "overcommit_memory" not in line)
+        # On a full disk the server cannot write why it ends.
+        return output or (DISK_IS_FULL if _has_no_room(self._folder) else "")
 
 
 def _has_no_room(folder: Path) -> bool:
@@ -200,7 +200,7 @@ def _has_no_room(folder: Path) -> bool:
 
 
 async def _answers(socket: Path) -> bool:
-    """Whether the server behind *socket* answers and has loaded its data."""
+    """Return whether the server behind *socket* answers and has loaded its data."""
     try:
         async with asyncio.timeout(1):
             reader, writer = await asyncio.open_unix_connection(str(socket))
@@ -214,10 +214,10 @@ async def _answers(socket: Path) -> bool:
 
 
 def _acquire(folder: Path, socket: Path) -> IO[str]:
-    """The folder's lock, held until the file is closed by us and by the server. Raises `StoreInUse`, `OSError`."""
+    """Lock the folder until this process and the server have closed the file. Raises `StoreInUse` and `OSError`."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.fdopen(os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+", encoding="utf-8")
-    # A server whose owner was just killed needs a moment to write its last words.
+    # A server whose owner was just killed needs a moment to end.
     if not _lock_within(lock, HANDOVER_SECONDS):
         owner, server = _read_owner(lock)
         if owner is None or server is None or _lives(owner) or not _stop_orphan(server, socket, lock):
@@ -248,15 +248,15 @@ def _lock_within(lock: IO[str], seconds: float) -> bool:
 
 
 def _stop_orphan(server: int, socket: Path, lock: IO[str]) -> bool:
-    """End the server that a dead owner left behind, and take over its lock. False if it is not ours to end."""
-    if _pid_behind(socket) == server:  # else the number may have been given to another process since
+    """End the server of a dead owner, and take over its lock. False if that fails."""
+    if _pid_behind(socket) == server:  # else the id may belong to another process by now
         with contextlib.suppress(ProcessLookupError):
             os.kill(server, signal.SIGTERM)
     return _lock_within(lock, STOP_SECONDS)
 
 
 def _pid_behind(path: Path) -> int | None:
-    """The process id that the server behind a socket says it has."""
+    """Return the process id that the server behind a socket reports."""
     try:
         with socket_api.socket(socket_api.AF_UNIX) as client:
             client.settimeout(2)
@@ -272,7 +272,7 @@ def _pid_behind(path: Path) -> int | None:
 
 
 def _write_owner(lock: IO[str], server: int | None) -> None:
-    # Always as long, and in place: that works on a full disk too.
+    # Always of the same length and in place, which works on a full disk too.
     text = json.dumps({"v": 1, "owner": os.getpid(), "server": server}).ljust(OWNER_BYTES)
     os.pwrite(lock.fileno(), text.encode(), 0)
 
@@ -287,7 +287,7 @@ def _read_owner(lock: IO[str]) -> tuple[int | None, int | None]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
+    """Return whether the process exists and is no zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -295,7 +295,7 @@ def _lives(pid: int) -> bool:
     except PermissionError:
         return True
     with contextlib.suppress(OSError):
-        # After the name, which is in parentheses and may hold anything, comes the state.
+        # The state follows the name, which is in parentheses and may contain anything.
         return (
             not Path(f"/proc/{pid}/stat")
             .read_text(encoding="utf-8", errors="replace")

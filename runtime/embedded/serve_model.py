@@ -1,8 +1,8 @@
-"""Main of the child process that serves a GGUF model: llama.cpp's OpenAI-compatible server, on loopback.
+"""The child process that serves a GGUF model: llama.cpp's OpenAI-compatible server, on loopback.
 
-``python -m runtime.embedded.serve_model MODEL.gguf`` prints ``READY http://127.0.0.1:PORT`` and serves
-until SIGTERM. The key that callers must present is read from the environment variable
-``AGENT_RUNTIME_LOCAL_MODEL_KEY``, because arguments can be read by every user of the machine.
+``python -m runtime.embedded.serve_model MODEL.gguf`` prints ``READY http://127.0.0.1:PORT`` and serves until SIGTERM.
+The callers' key is in the environment variable ``AGENT_RUNTIME_LOCAL_MODEL_KEY``, because every user of the machine can
+read arguments.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 KEY_VARIABLE = "AGENT_RUNTIME_LOCAL_MODEL_KEY"
 PREFIX_CACHE_MIB = (256, 1024)
-"""Host memory for prompts that no slot holds any more, at least and at most: they need not be read again. The small
-model takes 22.5 KiB for a token, so that a conversation's prompt of 4,500 takes 100 MiB; with less than all
-conversations that are held in turn take, each of them is read anew every time."""
+"""The least and the most host memory for prompts that no slot holds any more, so that they need not be evaluated again.
+The small model takes 22.5 KiB for a token, so a conversation's prompt of 4,500 tokens takes 100 MiB. If the memory is
+less than the conversations that take turns need, each of them is evaluated again every time."""
 PREFIX_CACHE_SHARE = 0.05
-"""Of the machine's memory, between those two."""
+"""The share of the machine's memory, between those two."""
 
 SAME_CONVERSATION = 0.75
-"""A slot is gone on with where so much of a new prompt stands in it. Where less does, what it holds is put by and what
-fits best is fetched: else one conversation's prompt is written over another's for the beginning that all have, and is
-lost (while that is more than half of it)."""
+"""A slot is used again if it holds this share of the new prompt. If it holds less, its content is stored in the cache,
+and the best match is loaded. Without that, one conversation's prompt would overwrite another's because all begin alike
+(if the beginning is more than half of it)."""
 
 
 def main() -> None:
@@ -43,18 +43,18 @@ def main() -> None:
     def on_signal(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    # After the server was made: llama.cpp sets handlers of its own while it starts.
+    # Only now, because llama.cpp sets its own handlers while it starts.
     signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the parent, who stops us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the parent, which stops this process
     sys.stdout.write(f"READY {server.listening_address}\n")
     sys.stdout.flush()
     while not stop.wait(0.5):
         pass
-    os._exit(0)  # llama.cpp's own threads would be waited for
+    os._exit(0)  # else it would wait for llama.cpp's threads
 
 
 def prefix_cache_mib(memory_bytes: int) -> int:
-    """How much of a machine with *memory_bytes* is for prompts that may come again."""
+    """Return the size of the prompt cache on a machine with *memory_bytes*."""
     least, most = PREFIX_CACHE_MIB
     return max(least, min(most, int(memory_bytes * PREFIX_CACHE_SHARE / 2**20)))
 
@@ -75,8 +75,8 @@ def _serve(options: argparse.Namespace, key: str) -> Any:
     params.cache_prompt = True
     params.cache_ram_mib = prefix_cache_mib(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     params.slot_prompt_similarity = SAME_CONVERSATION
-    # Prompts are put by when a slot is given to another one, not while it rests: that was seen to fetch a conversation
-    # into another one's slot under load (llama.cpp issue 27148), and brings nothing here.
+    # Prompts are stored when another one takes their slot, but not while it is idle: under load that loaded a
+    # conversation into another one's slot (llama.cpp issue 27148), and it has no use here.
     params.cache_idle_slots = False
     params.endpoint_slots = False
     params.ui = False

@@ -80,7 +80,7 @@ from runtime.billing import Budgets, RerankCosts, Spending, UsageCounters
 from runtime.commands import CommandTurns, build_commands
 from runtime.coordination import Hub, Job, Jobs, Leadership
 from runtime.delivery import Deliverer, Delivery, Outbox, RateLimiters, Shows
-from runtime.embedded import LocalModelServer, beside, local_model
+from runtime.embedded import LocalModelServer, background_task, local_model
 from runtime.embedded.index_client import (
     COMMAND_SECONDS,
     QUESTION_SECONDS,
@@ -186,13 +186,13 @@ async def open_runtime(
         )
         stack.push_async_callback(runtime.knowledge.close)
         stack.push_async_callback(runtime.model.close)
-        await stack.enter_async_context(beside(events.run(store.client), "events"))
-        await stack.enter_async_context(beside(runtime.hub.run(), "hub"))
+        await stack.enter_async_context(background_task(events.run(store.client), "events"))
+        await stack.enter_async_context(background_task(runtime.hub.run(), "hub"))
         await _prepare_workspaces(runtime)
         if "follow" in parts and settings.redis_url is None:
             runtime.knowledge.will_follow()
-        await stack.enter_async_context(beside(runtime.knowledge.open(), "knowledge"))
-        await stack.enter_async_context(beside(runtime.surroundings.run(), "environment"))
+        await stack.enter_async_context(background_task(runtime.knowledge.open(), "knowledge"))
+        await stack.enter_async_context(background_task(runtime.surroundings.run(), "environment"))
         await _start_parts(stack, runtime, parts)
         yield runtime
 
@@ -635,18 +635,18 @@ async def _start_parts(stack: AsyncExitStack, runtime: Runtime, parts: frozenset
         stack.push_async_callback(_copy_last_turns, runtime.copy)
     if "jobs" in parts or "follow" in parts:
         duties = Leadership(runtime.store.client, runtime.hub.name, lambda: _run_duties(runtime, parts))
-        await stack.enter_async_context(beside(duties.run(), "duties"))
+        await stack.enter_async_context(background_task(duties.run(), "duties"))
     if "jobs" in parts:
         stack.push_async_callback(runtime.jobs.finish)  # before their runner ends
     if "gateway" in parts:
         await stack.enter_async_context(runtime.shows.running())
-        await stack.enter_async_context(beside(runtime.deliverer.run(), "deliverer"))
-        await stack.enter_async_context(beside(runtime.locator.run(), "locator"))
-        await stack.enter_async_context(beside(runtime.gateway.run(), "gateway"))
-        await stack.enter_async_context(beside(runtime.command_worker.run(), "commands"))
+        await stack.enter_async_context(background_task(runtime.deliverer.run(), "deliverer"))
+        await stack.enter_async_context(background_task(runtime.locator.run(), "locator"))
+        await stack.enter_async_context(background_task(runtime.gateway.run(), "gateway"))
+        await stack.enter_async_context(background_task(runtime.command_worker.run(), "commands"))
     if "worker" in parts:
-        await stack.enter_async_context(beside(_warm_up(runtime), "warm up"))
-        await stack.enter_async_context(beside(runtime.worker.run(), "worker"))
+        await stack.enter_async_context(background_task(_warm_up(runtime), "warm up"))
+        await stack.enter_async_context(background_task(runtime.worker.run(), "worker"))
     else:
         _freeze()
 
