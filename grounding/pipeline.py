@@ -608,7 +608,10 @@ def _frame_input(chosen: Chosen) -> FrameInput:
 
 
 def _shown_texts(tail: Sequence[TailEntry], summary: SummaryInput | None, budgets: Budgets) -> list[str]:
-    """Return the lines of *tail* and the sections of *summary* that the prompt is sure to show."""
+    """Return the lines of *tail* and the sections of *summary* that the prompt is sure to show.
+
+    This is a lower bound, used to predict the prompt; `grounding.prompt.assemble` cuts the prompt itself.
+    """
     limits = TailLimits.of(budgets)
     limits = limits._replace(bytes=min(limits.bytes, limits.tokens * SHORTEST_TOKEN_BYTES))
     shown = list(tail_section(last_turns(tail, limits.turns), limits).pieces)

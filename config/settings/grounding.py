@@ -32,7 +32,7 @@ class GroundingSettings(BaseModel):
     llm_grounding_chat_tail_lines: Positive = 24
     """Lines of the tail."""
     llm_grounding_chat_tail_bytes: Positive = 1800
-    """Size of the tail."""
+    """Size of the tail in bytes (UTF-8); the oldest lines are dropped."""
     llm_grounding_memory_summary_refresh_turns: Positive = 6
     """Turns between refreshes of the summary."""
     llm_grounding_memory_summary_max_items: Positive = 7

@@ -671,7 +671,10 @@ def formatter_drafts(context: RunContext, message: str) -> dict[str, Draft]:
 
 
 def apply_template(context: RunContext, name: str, draft: Draft) -> Draft:
-    """Return *draft* of the block *name* in a template's rendering, if there is one. Its head and foot stay."""
+    """Return *draft* of the block *name* in a template's rendering, if there is one. Its head and foot stay.
+
+    Only the blocks of `grounding.prompt.formatters.RENDERED` have templates; the tail has none.
+    """
     rendering = next((block for block in context.injected if block.name == name), None)
     if rendering is None or not isinstance(draft.section, Section):
         return draft

@@ -73,7 +73,9 @@ class Budgets(Strict):
     tail_lines: int = Field(gt=0)
     tail_bytes: int = Field(gt=0)
     """The byte cap of the tail (LLM_GROUNDING_CHAT_TAIL_BYTES): UTF-8 bytes of its lines with their line ends.
-    `grounding.prompt.layers.tail_section` enforces it. `front_limits` lowers it if `prompt_bytes` is small."""
+    `grounding.prompt.layers.tail_section` enforces it: the oldest lines are dropped. In the layout
+    ``prefix_stable`` the block with its head and foot must keep it, too (`front_limits`), which is lower if
+    `prompt_bytes` is small."""
     records_tokens: int = Field(default=1000, gt=0)
     """What recalled turns may take of the block ``records``. Records have the budgets of their types beside it."""
     frame_tokens: int = Field(default=500, gt=0)
