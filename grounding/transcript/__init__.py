@@ -1,4 +1,7 @@
-"""The log of each conversation: in Redis, and as a Markdown copy for people."""
+"""The log of each conversation: in Redis, and as a Markdown copy for people.
+
+`Transcript` is the log, `MarkdownCopy` writes the copy, `read_log` reads it back.
+"""
 
 from grounding.transcript.entry import Entry, EntryRole, Reach, UnknownFormat
 from grounding.transcript.log import Transcript, Turn

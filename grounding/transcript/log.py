@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Fence, Scope, Superseded, partition_tag, redis_key
 from grounding.transcript.entry import Entry, EntryRole, Forget, Reach, ToCopy
-from grounding.transcript.markdown import EntryId, Merged, merge
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# The Lua scripts of the transcript, each one atomic step. The callers document keys and arguments
+# The Lua scripts. Each is one atomic step; its caller documents the keys and arguments.
 
 APPEND = """
 if KEYS[5] and redis.call('HGET', KEYS[5], 'token') ~= ARGV[5] then return -1 end
@@ -106,9 +106,6 @@ redis.call('HSET', KEYS[3], 'v', '1', 'entries', ARGV[3], 'turns', ARGV[4])
 return 1
 """
 
-
-# The log
-
 _OWNER = "transcript"
 _RECORDED_SECONDS = 7 * 24 * 3600
 """How long a turn is known as recorded. No turn is resumed later than that."""
@@ -120,19 +117,19 @@ _RESTORE_ATTEMPTS = 5
 _SEARCHED_PAGES = 80
 """The most pages of the log that work following the turns may lag behind, in a flood or an outage."""
 
-_ENTRIES_KNOWN = 512
-"""Parsed entries in the cache, as many as `grounding.prompt.session_prefix` caches: most entries of a tail are in
-the next one
-too."""
-
+EntryId = tuple[int, int]
+"""The id of an entry in Redis: milliseconds since the epoch, and a number within the millisecond."""
 Turn = tuple[ConversationKey, str]
 """A conversation and the id of one of its turns."""
 
 
-@lru_cache(maxsize=_ENTRIES_KNOWN)
-def _entry(flat: tuple[str, ...]) -> Entry:
-    """Parse the fields and values in *flat*. Raises `grounding.transcript.entry.UnknownFormat`."""
-    return Entry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A conversation's restored log, and how many turns and entries were missing."""
+
+    entries: list[tuple[EntryId, Entry]]
+    turns: int
+    restored: int
 
 
 class Transcript:
@@ -185,7 +182,8 @@ class Transcript:
         """Set the text with which a message is read from now on. An empty text hides it."""
         await self._redis.hset(self._key(key, "amended"), message_id, text)
 
-    async def _as_amended(self, key: ConversationKey, entries: list[Entry]) -> list[Entry]:
+    async def as_amended(self, key: ConversationKey, entries: list[Entry]) -> list[Entry]:
+        """Return *entries* of *key* with the later edits by people."""
         ids = [entry.message_id for entry in entries if entry.message_id]
         if not ids:
             return entries
@@ -197,12 +195,13 @@ class Transcript:
 
         Tool entries, deleted messages and the turn *except_turn* are left out.
         """
+        keys = [self._key(key, part) for part in ("log", "meta", "amended")]
         found: list[Entry] = []
         newest, count = "+", max_entries + 8
         for _ in range(8):  # more consecutive skipped lines than this end the tail
-            page: Any = await self._tail_page(keys=self._tail_keys(key), args=[newest, count])
+            page: Any = await self._tail_page(keys=keys, args=[newest, count])
             for _, flat in page:
-                entry = _entry(tuple(flat))
+                entry = Entry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
                 if entry.role is not EntryRole.TOOL and entry.turn_id != except_turn and entry.text.strip():
                     found.append(entry)
             if len(found) >= max_entries or len(page) < count:
@@ -213,7 +212,32 @@ class Transcript:
     async def newest(self, key: ConversationKey, count: int) -> list[Entry]:
         """Return the last *count* entries of any role, oldest first."""
         page: Any = await self._redis.xrevrange(self._key(key, "log"), count=count)
-        return await self._as_amended(key, [Entry.from_fields(fields) for _, fields in reversed(page)])
+        return await self.as_amended(key, [Entry.from_fields(fields) for _, fields in reversed(page)])
+
+    async def last_turn(self, key: ConversationKey) -> str:
+        """Return the newest turn of a conversation; empty if there is none."""
+        page: Any = await self._redis.xrevrange(self._key(key, "log"), count=1)
+        return str(page[0][1].get("turn", "")) if page else ""
+
+    async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
+        """Return the entries of one of the conversation's last turns, oldest first; none for an old turn."""
+        return await self.as_amended(key, await self._of_turn(key, turn_id))
+
+    async def _of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
+        found: list[Entry] = []
+        newest, count = "+", _FIRST_PAGE
+        for _ in range(_SEARCHED_PAGES):
+            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=count)
+            for entry_id, fields in page:
+                newest = f"({entry_id}"
+                if fields.get("turn") == turn_id:
+                    found.append(Entry.from_fields(fields))
+                elif found:
+                    return found[::-1]
+            if len(page) < count:
+                break
+            count = _PAGE
+        return found[::-1]
 
     async def of_turns(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
         """Return the entries of many turns, as `of_turn` does; turns without entries are left out."""
@@ -233,17 +257,13 @@ class Transcript:
 
         First turns are left out.
         """
-        counts = Counter(key for key, _ in turns)
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for key, count in counts.items():
-                pipe.xrevrange(self._key(key, "log"), count=_FIRST_PAGE * (count + 1))
-            pages: Any = await pipe.execute() if counts else []
+        sizes = {key: _FIRST_PAGE * (count + 1) for key, count in Counter(key for key, _ in turns).items()}
         before: dict[Turn, str] = {}
-        for key, page in zip(counts, pages, strict=True):
+        for key, page in (await self._ends(sizes)).items():
             found = list(dict.fromkeys(fields.get("turn", "") for _, fields in page))
             older = dict(itertools.pairwise(found))
             for turn_id in (turn_id for other, turn_id in turns if other == key):
-                if turn_id not in older and len(page) == _FIRST_PAGE * (counts[key] + 1):  # further back
+                if turn_id not in older and len(page) == sizes[key]:  # further back
                     older[turn_id] = await self._turn_before(key, turn_id)
                 before[key, turn_id] = older.get(turn_id, "")
         return {turn: previous for turn, previous in before.items() if previous}
@@ -267,15 +287,11 @@ class Transcript:
 
     async def _newest_of(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
         """Return the entries of *turns* as recorded. Mostly one read of each conversation's end is enough."""
-        counts = Counter(key for key, _ in turns)
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for key, count in counts.items():
-                pipe.xrevrange(self._key(key, "log"), count=_FIRST_PAGE * count)
-            pages: Any = await pipe.execute() if counts else []
+        sizes = {key: _FIRST_PAGE * count for key, count in Counter(key for key, _ in turns).items()}
         found: dict[Turn, list[Entry]] = {}
-        for (key, count), page in zip(counts.items(), pages, strict=True):
+        for key, page in (await self._ends(sizes)).items():
             spoken = [Entry.from_fields(fields) for _, fields in reversed(page)]
-            is_whole = len(page) < _FIRST_PAGE * count
+            is_whole = len(page) < sizes[key]
             for turn_id in (turn_id for other, turn_id in turns if other == key):
                 entries = [entry for entry in spoken if entry.turn_id == turn_id]
                 if not is_whole and (not entries or spoken[0].turn_id == turn_id):  # the turn begins further back
@@ -284,30 +300,17 @@ class Transcript:
                     found[key, turn_id] = entries
         return found
 
-    async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
-        """Return the entries of one of the conversation's last turns, oldest first; none for an old turn."""
-        return await self._as_amended(key, await self._of_turn(key, turn_id))
-
-    async def _of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
-        found: list[Entry] = []
-        newest, count = "+", _FIRST_PAGE
-        for _ in range(_SEARCHED_PAGES):
-            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=count)
-            for entry_id, fields in page:
-                newest = f"({entry_id}"
-                if fields.get("turn") == turn_id:
-                    found.append(Entry.from_fields(fields))
-                elif found:
-                    return found[::-1]
-            if len(page) < count:
-                break
-            count = _PAGE
-        return found[::-1]
+    async def _ends(self, sizes: Mapping[ConversationKey, int]) -> dict[ConversationKey, Any]:
+        """Return the newest entries of each log, newest first, at most as many as *sizes* says."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key, size in sizes.items():
+                pipe.xrevrange(self._key(key, "log"), count=size)
+            pages: Any = await pipe.execute() if sizes else []
+        return dict(zip(sizes, pages, strict=True))
 
     async def reach(self, key: ConversationKey) -> Reach:
         """Return the number of turns and entries of the conversation."""
-        meta: Any = await self._redis.hgetall(self._key(key, "meta"))
-        return Reach(turns=int(meta.get("turns", 0)), entries=int(meta.get("entries", 0)))
+        return (await self.reaches([key]))[0]
 
     async def reaches(self, keys: Sequence[ConversationKey]) -> list[Reach]:
         """Return `reach` of each of *keys*."""
@@ -355,6 +358,26 @@ class Transcript:
                 return
             oldest = f"({page[-1][0]}"
 
+    async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
+        """Remove a turn from the log and, soon after, from its Markdown copy. Returns the number of entries removed."""
+        entry_ids: list[str] = []
+        newest = "+"
+        for _ in range(_SEARCHED_PAGES):
+            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_PAGE)
+            entry_ids += [entry_id for entry_id, fields in page if fields.get("turn") == turn_id]
+            if len(page) < _PAGE or (entry_ids and page[-1][1].get("turn") != turn_id):
+                break
+            newest = f"({page[-1][0]}"
+        return int(await self._forget_turn(keys=self._forgotten_keys(key), args=[turn_id, key.encoded, *entry_ids]))
+
+    async def forget(self, key: ConversationKey) -> None:
+        """Delete the whole log of a conversation and, soon after, its Markdown copy."""
+        await self._forget_all(keys=self._forgotten_keys(key), args=[key.encoded])
+
+    def _forgotten_keys(self, key: ConversationKey) -> list[str]:
+        export = redis_key(_OWNER, key.tag, "export")
+        return [self._key(key, "log"), self._key(key, "meta"), export, self._key(key, "amended")]
+
     async def restore(self, key: ConversationKey, logged: Sequence[Entry], now_ms: int, *, dry_run: bool) -> Merged:
         """Put turns of *logged* that the log lacks back into it. With *dry_run* only return the result. Idempotent.
 
@@ -384,45 +407,6 @@ class Transcript:
                 args=[len(stored), newest, len(merged.entries), len(answered)],
             )
         )
-
-    async def as_amended(self, key: ConversationKey, entries: list[Entry]) -> list[Entry]:
-        """Return *entries* of *key* with the later edits by people."""
-        return await self._as_amended(key, entries)
-
-    async def last_turn(self, key: ConversationKey) -> str:
-        """Return the newest turn of a conversation; empty if there is none."""
-        page: Any = await self._redis.xrevrange(self._key(key, "log"), count=1)
-        return str(page[0][1].get("turn", "")) if page else ""
-
-    async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
-        """Remove a turn from the log and, soon after, from its Markdown copy. Returns the number of entries removed."""
-        entry_ids: list[str] = []
-        newest = "+"
-        for _ in range(_SEARCHED_PAGES):
-            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_PAGE)
-            entry_ids += [entry_id for entry_id, fields in page if fields.get("turn") == turn_id]
-            if len(page) < _PAGE or (entry_ids and page[-1][1].get("turn") != turn_id):
-                break
-            newest = f"({page[-1][0]}"
-        gone = await self._forget_turn(
-            keys=self._forgotten_keys(key),
-            args=[turn_id, key.encoded, *entry_ids],
-        )
-        return int(gone)
-
-    async def forget(self, key: ConversationKey) -> None:
-        """Delete the whole log of a conversation and, soon after, its Markdown copy."""
-        await self._forget_all(
-            keys=self._forgotten_keys(key),
-            args=[key.encoded],
-        )
-
-    def _forgotten_keys(self, key: ConversationKey) -> list[str]:
-        export = redis_key(_OWNER, key.tag, "export")
-        return [self._key(key, "log"), self._key(key, "meta"), export, self._key(key, "amended")]
-
-    def _tail_keys(self, key: ConversationKey) -> list[str]:
-        return [self._key(key, "log"), self._key(key, "meta"), self._key(key, "amended")]
 
     async def to_copy(self, partitions: Sequence[int], count: int) -> dict[int, list[ToCopy]]:
         """Return the oldest *count* pending changes to the Markdown copies of each partition, in their order.
@@ -482,6 +466,55 @@ def _amended(entries: list[Entry], texts: Mapping[str, str | None]) -> list[Entr
         text = texts.get(entry.message_id)
         now.append(entry if text is None else replace(entry, text=text))
     return [entry for entry in now if entry.text.strip()]
+
+
+def merge(stored: Sequence[tuple[EntryId, Entry]], logged: Sequence[Entry], now_ms: int) -> Merged:
+    """Return *stored*, the log in Redis, together with the turns of *logged*, the file, that it lacks.
+
+    Stored entries keep their ids and their order. A restored entry stands between its neighbours in the file, with its
+    own time if that fits between theirs. A turn that is partly stored is left as it is.
+    """
+    left = Counter(entry.turn_id for _, entry in stored)
+    known = frozenset(left)
+    merged: list[tuple[EntryId, Entry]] = []
+    waiting = deque(stored)
+    turns = restored = 0
+    for turn_id, group in groupby(logged, key=lambda entry: entry.turn_id):
+        if turn_id in known:
+            while left[turn_id]:
+                merged.append(waiting.popleft())
+                left[merged[-1][1].turn_id] -= 1
+            continue
+        placed = _placed([entry for entry in group if entry.text.strip()], merged, waiting, now_ms)
+        merged += placed
+        restored += len(placed)
+        turns += bool(placed)
+    return Merged([*merged, *waiting], turns, restored)
+
+
+def _placed(
+    entries: Sequence[Entry],
+    before: Sequence[tuple[EntryId, Entry]],
+    after: Sequence[tuple[EntryId, Entry]],
+    now_ms: int,
+) -> list[tuple[EntryId, Entry]]:
+    """Return *entries* with ids between those of *before* and *after*; none if there are too few ids for all."""
+    last = before[-1][0] if before else (0, 0)
+    limit = after[0][0] if after else (now_ms + 1, 0)
+    placed: list[tuple[EntryId, Entry]] = []
+    for entry in entries:
+        at = (_milliseconds(entry.at, now_ms), 0)
+        last = at if last < at < limit else (last[0], last[1] + 1)
+        placed.append((last, entry))
+    return placed if last < limit else []
+
+
+def _milliseconds(at: str, now_ms: int) -> int:
+    """Return when a message was written, but never a future time, because nothing could be appended after it."""
+    try:
+        return max(0, min(round(datetime.fromisoformat(at).timestamp() * 1000), now_ms))
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _change_of(fields: Mapping[str, str], entries: Mapping[str, Mapping[str, str]]) -> Entry | Forget | None:

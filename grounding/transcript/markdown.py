@@ -1,18 +1,13 @@
-"""The Markdown form of a conversation's log, for people to read and for the runtime to read back. Pure.
+"""The Markdown form of a conversation's log, for people to read and for the runtime to read back.
 
-A message's text is a block quote, so that none of its lines can pass for an entry's header. An author's name is one
-line in a code span.
+All but `read_log` is pure. A message's text is a block quote, so that none of its lines can pass for an entry's header.
+An author's name is one line in a code span.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from connectors.message import ConversationKey, file_stem
@@ -24,6 +19,10 @@ _LINE_END = re.compile("\r(?!$)|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 _QUOTED_LINE_END = re.compile("([\r\v\f\x1c-\x1e\x85\u2028\u2029])> ")
 _TITLE = re.compile(r"# Chat Log\n\n- connector: `(.*)`\n- external_id: `(.*)`\n")
 _FIELD = re.compile(r"^- (actor|user|message|made of): `(.*)`$")
+
+
+class UnreadableLog(Exception):
+    """The file is no chat log of this conversation; the text says why."""
 
 
 def path(key: ConversationKey) -> PurePosixPath:
@@ -98,83 +97,6 @@ def read(text: str) -> list[Entry]:
     return entries
 
 
-def _span(text: str) -> str:
-    """Return *text* on one line and without backticks, reversibly."""
-    return re.sub(r"[`%\x00-\x1f\x7f\x85\u2028\u2029]", lambda match: f"%{ord(match[0]):04X}", text)
-
-
-def _unspan(text: str) -> str:
-    return re.sub(r"%([0-9A-F]{4})", lambda match: chr(int(match[1], 16)), text)
-
-
-# Put turns that are in the Markdown log but not in Redis back at their place. Pure, except for `read_log`
-
-EntryId = tuple[int, int]
-"""The id of an entry in Redis: milliseconds since the epoch, and a number within the millisecond."""
-
-
-class UnreadableLog(Exception):
-    """The file is no chat log of this conversation; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """A conversation's restored log, and how many turns and entries were missing."""
-
-    entries: list[tuple[EntryId, Entry]]
-    turns: int
-    restored: int
-
-
-def merge(stored: Sequence[tuple[EntryId, Entry]], logged: Sequence[Entry], now_ms: int) -> Merged:
-    """Return *stored*, the log in Redis, together with the turns of *logged*, the file, that it lacks.
-
-    Stored entries keep their ids and their order. A restored entry stands between its neighbours in the file, with its
-    own time if that fits between theirs. A turn that is partly stored is left as it is.
-    """
-    left = Counter(entry.turn_id for _, entry in stored)
-    known = frozenset(left)
-    merged: list[tuple[EntryId, Entry]] = []
-    waiting = deque(stored)
-    turns = restored = 0
-    for turn_id, group in groupby(logged, key=lambda entry: entry.turn_id):
-        if turn_id in known:
-            while left[turn_id]:
-                merged.append(waiting.popleft())
-                left[merged[-1][1].turn_id] -= 1
-            continue
-        placed = _placed([entry for entry in group if entry.text.strip()], merged, waiting, now_ms)
-        merged += placed
-        restored += len(placed)
-        turns += bool(placed)
-    return Merged([*merged, *waiting], turns, restored)
-
-
-def _placed(
-    entries: Sequence[Entry],
-    before: Sequence[tuple[EntryId, Entry]],
-    after: Sequence[tuple[EntryId, Entry]],
-    now_ms: int,
-) -> list[tuple[EntryId, Entry]]:
-    """Return *entries* with ids between those of *before* and *after*; none if there are too few ids for all."""
-    last = before[-1][0] if before else (0, 0)
-    limit = after[0][0] if after else (now_ms + 1, 0)
-    placed: list[tuple[EntryId, Entry]] = []
-    for entry in entries:
-        at = (_milliseconds(entry.at, now_ms), 0)
-        last = at if last < at < limit else (last[0], last[1] + 1)
-        placed.append((last, entry))
-    return placed if last < limit else []
-
-
-def _milliseconds(at: str, now_ms: int) -> int:
-    """Return when a message was written, but never a future time, because nothing could be appended after it."""
-    try:
-        return max(0, min(round(datetime.fromisoformat(at).timestamp() * 1000), now_ms))
-    except (ValueError, OverflowError):
-        return 0
-
-
 def read_log(data_dir: Path, file: Path, workspace_id: str) -> tuple[ConversationKey, list[Entry]]:
     """Return the conversation of the log *file* and its entries. Blocking.
 
@@ -198,3 +120,12 @@ def read_log(data_dir: Path, file: Path, workspace_id: str) -> tuple[Conversatio
     except ValueError as error:
         raise UnreadableLog(str(error)) from error
     return key, entries if text.endswith("\n") else entries[:-1]
+
+
+def _span(text: str) -> str:
+    """Return *text* on one line and without backticks, reversibly."""
+    return re.sub(r"[`%\x00-\x1f\x7f\x85\u2028\u2029]", lambda match: f"%{ord(match[0]):04X}", text)
+
+
+def _unspan(text: str) -> str:
+    return re.sub(r"%([0-9A-F]{4})", lambda match: chr(int(match[1], 16)), text)

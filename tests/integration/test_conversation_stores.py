@@ -928,20 +928,6 @@ async def test_the_tail_reads_messages_as_people_changed_them_and_leaves_out_wha
     assert await Transcript(redis).tail(OTHER, 6) == []
 
 
-async def test_what_a_tail_showed_is_read_once_and_shown_anew_when_people_change_it(redis: Redis) -> None:
-    transcript = Transcript(redis)
-    for number in (1, 2):
-        said = replace(entry(f"question {number}", f"t{number}"), message_id=f"m{number}")
-        await transcript.append(KEY, f"t{number}", [said])
-
-    before = await transcript.tail(KEY, 6)
-    await transcript.amend(KEY, "m1", "question one")
-    first, second = await transcript.tail(KEY, 6)
-
-    assert (first.text, second.text) == ("question one", "question 2")
-    assert second is before[1]
-
-
 async def test_messages_that_were_deleted_take_no_room_from_those_before_them(redis: Redis) -> None:
     transcript = Transcript(redis)
     for number in range(1, 30):

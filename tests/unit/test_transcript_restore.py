@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
 from grounding.transcript import Entry, EntryRole, UnreadableLog, markdown, read_log
-from grounding.transcript.markdown import EntryId, merge
+from grounding.transcript.log import EntryId, merge
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
 NOW = 2_000_000_000_000
