@@ -17,8 +17,21 @@ from typing import Any, Protocol
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, InboundMessage, Role, Scope
-from grounding.memory.karma import Exchange, Karma, MarkBusy, Marked, MarkStore, Opinion, Sign
-from grounding.memory.karma import karma as marks
+from grounding.memory.karma import (
+    SCOPE,
+    Exchange,
+    Karma,
+    MarkBusy,
+    Marked,
+    MarkStore,
+    Opinion,
+    Sign,
+    add_sign,
+    remove_sign,
+    set_by_command,
+    set_sign,
+    sign_of,
+)
 from grounding.memory.records import Change, KeepsRecords, NoSuchRecord, Outcome, Provenance, RecordRefused, State, Type
 from grounding.pipeline import seen_in
 from grounding.prompt_input import Tokens, audience_of, clip
@@ -83,8 +96,8 @@ class Marking:
 
     async def reacted(self, message: InboundMessage, key: ConversationKey) -> str:
         """Mark the reply that a reaction is on. Return why that failed, in a word; empty if it succeeded."""
-        added = marks.sign_of(message.reaction) if message.reaction else None
-        removed = [sign for emoji in message.unreacted if (sign := marks.sign_of(emoji)) is not None]
+        added = sign_of(message.reaction) if message.reaction else None
+        removed = [sign for emoji in message.unreacted if (sign := sign_of(emoji)) is not None]
         if added is None and not removed:
             return "no_mark"
         role = await self._access.role_here(message, key.workspace_id)
@@ -99,8 +112,8 @@ class Marking:
 
         def step(opinion: Opinion) -> Opinion:
             for sign in removed:
-                opinion = marks.remove_sign(opinion, sign, moment=moment)
-            return opinion if added is None else marks.said(opinion, added, moment=moment, by_admin=_is_admin(by))
+                opinion = remove_sign(opinion, sign, moment=moment)
+            return opinion if added is None else add_sign(opinion, added, moment=moment, by_admin=_is_admin(by))
 
         try:
             await self._change(key.scope, turn_id, by, step, is_new=added is not None, message_id=message.message_id)
@@ -113,16 +126,16 @@ class Marking:
     def may(self, by: By, key: ConversationKey) -> bool:
         """Return whether *by* may mark replies in *key*: whether they have `grounding.memory.karma.SCOPE`."""
         held = self._sigils.held_by([Holder(by.user, by.role)], key.context_id, vouched=by.is_vouched_for)
-        return held.allows(marks.SCOPE)
+        return held.allows(SCOPE)
 
     async def commanded(self, key: ConversationKey, turn_id: str, by: By, sign: Sign | None, command: str) -> Marked:
         """Mark a turn of *key* by a command; a *sign* of None removes the person's mark."""
-        step = partial(marks.commanded, sign=sign, command=command, by_admin=_is_admin(by))
+        step = partial(set_by_command, sign=sign, command=command, by_admin=_is_admin(by))
         return await self._change(key.scope, turn_id, by, step, is_new=sign is not None)
 
     async def put(self, scope: Scope, turn_id: str, by: By, sign: Sign | None) -> Marked:
         """Set the mark of *by* to *sign*, or to none. A repetition changes nothing."""
-        step = partial(marks.put, sign=sign, by_admin=_is_admin(by))
+        step = partial(set_sign, sign=sign, by_admin=_is_admin(by))
         return await self._change(scope, turn_id, by, step, is_new=sign is not None)
 
     async def turn_of(self, key: ConversationKey, message_id: str) -> str:

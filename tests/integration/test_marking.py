@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from connectors.message import Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Role, Scope
 from grounding.memory.karma import Karma, Looked, MarkStore
 from grounding.memory.karma import store as karma_store
-from grounding.memory.karma.store import LOOK_SECONDS
+from grounding.memory.karma.examples import LOOK_SECONDS
 from grounding.memory.records import NewRecord, Provenance, State, Type
 from grounding.prompt import build_prompt
 from grounding.prompt_input import Participant, TailEntry, load_tokens

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
-from grounding.memory.karma import Exchange, Marked, Opinion, Sign, karma, preferred
-from grounding.memory.karma.karma import CHOSEN_AT_MOST, STANDING_AT_MOST, bearing, good_ones, standing, trace_of
+from grounding.memory.karma import Exchange, Marked, Opinion, Sign, marks, preferred
+from grounding.memory.karma.examples import CHOSEN_AT_MOST, STANDING_AT_MOST, bearing, good_ones, standing, trace_of
 from grounding.prompt import after, build_prompt
 from grounding.prompt_input import DegradedBlock, RecalledTurn, SessionInput
 from tests.unit.test_assemble import TOKENS, context
@@ -49,30 +49,30 @@ def marked(turn_id: str = "t1", asked: str = "how do I moor?", audience: str = "
     ],
 )
 def test_two_emoji_say_what_people_think_of_a_reply_whatever_their_skin_tone(emoji: str, sign: Sign | None) -> None:
-    assert karma.sign_of(emoji) == sign
+    assert marks.sign_of(emoji) == sign
 
 
 def test_who_puts_two_emoji_is_taken_at_the_newest_and_at_the_other_when_that_goes() -> None:
-    both = karma.said(karma.said(Opinion(user=LENA), "good"), "bad")
+    both = marks.add_sign(marks.add_sign(Opinion(user=LENA), "good"), "bad")
     assert both.mark == "bad"
-    assert karma.remove_sign(both, "good").mark == "bad"
-    assert karma.remove_sign(both, "bad").mark == "good"
-    assert karma.remove_sign(both).mark is None
+    assert marks.remove_sign(both, "good").mark == "bad"
+    assert marks.remove_sign(both, "bad").mark == "good"
+    assert marks.remove_sign(both).mark is None
 
 
 def test_what_comes_again_after_it_was_taken_back_stays_taken_back() -> None:
-    put = karma.said(Opinion(user=LENA), "good", moment=100.0)
-    gone = karma.remove_sign(put, "good", moment=101.0)
-    assert karma.said(gone, "good", moment=100.0) == gone
-    assert karma.said(gone, "good", moment=102.0).mark == "good"
+    put = marks.add_sign(Opinion(user=LENA), "good", moment=100.0)
+    gone = marks.remove_sign(put, "good", moment=101.0)
+    assert marks.add_sign(gone, "good", moment=100.0) == gone
+    assert marks.add_sign(gone, "good", moment=102.0).mark == "good"
 
 
 def test_the_same_command_again_says_the_same_and_the_same_delivery_again_does_nothing() -> None:
-    once = karma.commanded(Opinion(user=LENA), "good", "c1")
-    assert karma.commanded(once, "good", "c1") == once
-    assert karma.commanded(once, "good", "c2").mark == "good"
-    assert karma.commanded(once, "bad", "c3").mark == "bad"
-    assert karma.commanded(once, None, "c4").mark is None
+    once = marks.set_by_command(Opinion(user=LENA), "good", "c1")
+    assert marks.set_by_command(once, "good", "c1") == once
+    assert marks.set_by_command(once, "good", "c2").mark == "good"
+    assert marks.set_by_command(once, "bad", "c3").mark == "bad"
+    assert marks.set_by_command(once, None, "c4").mark is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["said", "took"]), st.sampled_from(["good", "bad"]), st.floats(0, 9))))
@@ -82,7 +82,7 @@ def test_a_change_is_counted_where_the_mark_became_another_and_nowhere_else(
     opinion, changes = Opinion(user=LENA), 0
     for what, sign, moment in steps:
         before = opinion
-        do = karma.said if what == "said" else karma.remove_sign
+        do = marks.add_sign if what == "said" else marks.remove_sign
         opinion = do(opinion, sign, moment=moment)
         changes += opinion.mark != before.mark
         assert len(set(opinion.signs)) == len(opinion.signs)
@@ -100,9 +100,9 @@ def test_an_exchange_is_an_example_where_more_say_good_than_bad() -> None:
 
 def test_when_the_last_mark_is_taken_back_the_words_go() -> None:
     one = marked(good=(LENA,))
-    gone = one.with_opinion(karma.remove_sign(one.opinion_of(LENA)))
+    gone = one.with_opinion(marks.remove_sign(one.opinion_of(LENA)))
     assert gone.exchange is None
-    assert marked(good=(LENA, BO)).with_opinion(karma.remove_sign(one.opinion_of(LENA))).exchange is not None
+    assert marked(good=(LENA, BO)).with_opinion(marks.remove_sign(one.opinion_of(LENA))).exchange is not None
 
 
 def test_what_was_said_in_a_place_or_to_a_person_is_seen_there_alone_and_what_was_said_in_public_by_all() -> None:
@@ -121,7 +121,7 @@ def test_a_mark_of_an_earlier_version_belongs_to_its_person_or_its_place() -> No
     def kept(conversation: ConversationKey, **exchange: str) -> str:
         old = {"asked": "how?", "answered": "So.", "foreign": "", "asked_in": [], **exchange}
         row = {"v": 1, "turn_id": "t1", "conversation": conversation.encoded, "exchange": old}
-        found = karma.read(json.dumps(row)).exchange
+        found = marks.read(json.dumps(row)).exchange
         assert found is not None
         return found.audience
 

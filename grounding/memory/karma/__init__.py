@@ -1,7 +1,22 @@
-"""Karma: answers that people marked, and their use as examples."""
+"""Karma: answers that people marked, and their use as examples.
 
-from grounding.memory.karma.karma import SCOPE, Exchange, Marked, Opinion, Sign, preferred
-from grounding.memory.karma.store import NOTHING, Karma, Likeness, Looked, MarkBusy, MarkStore
+`MarkStore` holds the marks, `Karma` chooses the examples of a prompt.
+"""
+
+from grounding.memory.karma.examples import NOTHING, Karma, Likeness, Looked, preferred
+from grounding.memory.karma.marks import (
+    SCOPE,
+    Exchange,
+    Marked,
+    Opinion,
+    Sign,
+    add_sign,
+    remove_sign,
+    set_by_command,
+    set_sign,
+    sign_of,
+)
+from grounding.memory.karma.store import MarkBusy, MarkStore
 
 __all__ = [
     "NOTHING",
@@ -15,5 +30,10 @@ __all__ = [
     "Marked",
     "Opinion",
     "Sign",
+    "add_sign",
     "preferred",
+    "remove_sign",
+    "set_by_command",
+    "set_sign",
+    "sign_of",
 ]
