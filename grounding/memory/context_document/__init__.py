@@ -1,4 +1,7 @@
-"""The context document: the rolling summary of one conversation."""
+"""The context document: the rolling summary of one conversation.
+
+`ContextDocuments` stores them, `summarise` writes new ones, `ContextCopy` copies them to files for people.
+"""
 
 from grounding.memory.context_document.document import (
     SECTIONS,
@@ -17,8 +20,8 @@ from grounding.memory.context_document.summarise import (
     Facts,
     corrects,
     is_question,
-    one_line,
     sentences,
+    short_line,
 )
 
 __all__ = [
@@ -34,11 +37,11 @@ __all__ = [
     "corrected",
     "corrects",
     "is_question",
-    "one_line",
     "parse",
     "same",
     "section_named",
     "sentences",
+    "short_line",
     "surviving",
     "written",
 ]

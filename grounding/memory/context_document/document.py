@@ -7,10 +7,10 @@ unchanged and shown before the sections.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from grounding.prompt_input import Recent, as_data
+from grounding.prompt_input import as_data
 
 SECTIONS = (
     "Description",
@@ -48,15 +48,8 @@ class Line:
     text: str
 
 
-def parse(text: str) -> Sequence[Part]:
-    """Return the sections of *text* in their order. Only the eight known headings separate sections.
-
-    The results for recent texts are cached, because a turn asks several times for the sections of two documents.
-    """
-    return _parsed.of(text, _parse)
-
-
-def _parse(text: str) -> tuple[Part, ...]:
+def parse(text: str) -> tuple[Part, ...]:
+    """Return the sections of *text* in their order. Only the eight known headings separate sections."""
     parts: list[Part] = []
     title, body = "", list[str]()
     for line in text.removeprefix("\ufeff").splitlines():
@@ -68,9 +61,6 @@ def _parse(text: str) -> tuple[Part, ...]:
         title, body = known, []
     parts.append(Part(title, "\n".join(body).strip("\n")))
     return tuple(part for part in parts if part.title or part.body.strip())
-
-
-_parsed: Recent[tuple[Part, ...]] = Recent(64)
 
 
 def render(bodies: Mapping[str, str]) -> str:
@@ -171,23 +161,15 @@ def corrected(text: str, before: str) -> tuple[Line, ...]:
     A line corrects another of the same section and subject if the other one is gone. An additional preference of the
     same person, or a later decision, corrects nothing.
     """
-    return _corrections.of(f"{len(before)}\n{before}{text}", lambda _: _corrected(text, before))
-
-
-_corrections: Recent[tuple[Line, ...]] = Recent(64)
-"""Cached, because each turn compares the document that its session shows with the newest, as the turns before did."""
-
-
-def _corrected(text: str, before: str) -> tuple[Line, ...]:
-    was = [(title, line) for title, body in bodies(before).items() for line in body.split("\n")]
     stays = {_folded(line) for body in bodies(text).values() for line in body.split("\n")}
-    said = {_folded(line) for _, line in was}
-    subjects = {(title, _subject(line)) for title, line in was if _folded(line) not in stays}
+    old = [(title, line, _folded(line)) for title, body in bodies(before).items() for line in body.split("\n")]
+    said = {folded for _, _, folded in old}
+    gone = {(title, _subject(line)) for title, line, folded in old if folded not in stays}
     return tuple(
         Line(title, item(line))
         for title, body in bodies(text).items()
         for line in body.split("\n")
-        if _subject(line) and (title, _subject(line)) in subjects and _folded(line) not in said
+        if _folded(line) not in said and (subject := _subject(line)) and (title, subject) in gone
     )
 
 

@@ -1,4 +1,4 @@
-"""The context documents in Redis: the latest of each conversation and all earlier versions.
+"""The context documents in Redis, the latest of each conversation and all earlier versions, and their copies in files.
 
 Keys (owner ``contexts``, in the conversation's partition): ``latest`` is a hash, ``history`` a stream, ``forgotten`` a
 set of turns that no new document may contain. A version's id is the id of its stream entry, so no id is used twice,
