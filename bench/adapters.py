@@ -36,7 +36,7 @@ from connectors.telegram.updates import Identity
 from connectors.web import Session
 from connectors.web import convert as web_convert
 from connectors.web.backend import COOKIE
-from runtime.embedded import beside
+from runtime.embedded import background_task
 from tests.contract.discord_harness import discord_connector
 from tests.contract.http_harness import http_connector
 from tests.contract.slack_harness import slack_connector
@@ -159,7 +159,7 @@ def web_step() -> Callable[[], InboundMessage | None]:
 
 async def _listening(stack: AsyncExitStack, connector: Connector, door: Door) -> None:
     stack.push_async_callback(connector.close)
-    await stack.enter_async_context(beside(connector.run(door.accept), "connector"))
+    await stack.enter_async_context(background_task(connector.run(door.accept), "connector"))
 
 
 async def _telegram(stack: AsyncExitStack) -> tuple[Callable[[], Awaitable[Any]], Door]:
@@ -243,7 +243,7 @@ async def _asked(
             await asyncio.gather(*waiting, return_exceptions=True)
         return taken
 
-    async with beside(connector.run(door.accept), "connector"):
+    async with background_task(connector.run(door.accept), "connector"):
         await asyncio.sleep(0.05)
         yield run
     await connector.close()

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import Scope
-from runtime.embedded import beside
+from runtime.embedded import background_task
 from runtime.llm import load_litellm
 from runtime.observability import EventStream, Redaction, events
 from runtime.process import ALL_PARTS, Part, Runtime, open_runtime
@@ -113,7 +113,7 @@ async def running_bot(
     events.configure(Redaction.of(settings), keep=keep, silent=True)
     async with (
         open_runtime(settings, stream, platforms=platforms, parts=parts) as runtime,
-        beside(runtime.supervisor.run(runtime.accept), "connectors"),
+        background_task(runtime.supervisor.run(runtime.accept), "connectors"),
         httpx.AsyncClient(
             transport=httpx.ASGITransport(Starlette(routes=list(runtime.http.routes()))),
             base_url="http://localhost",

@@ -27,7 +27,7 @@ from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
 from runtime.coordination import LEADER_KEY
-from runtime.embedded import beside
+from runtime.embedded import background_task
 from runtime.llm import embeddings as runtime_embedder
 from runtime.search import APART, Knowledge, sync
 from runtime.search import sync as module
@@ -95,7 +95,7 @@ async def test_what_could_not_be_embedded_is_found_when_the_embedder_is_back(
     """Nothing needs to change on the disk once more; meanwhile searches say that they are out of date."""
     here = await machine(settings(redis_url=f"unix://{redis_socket}" if shared else None), redis, monkeypatch)
     await asyncio.to_thread(here.write, "a.md", "Refunds")
-    async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
+    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
         await here.knowledge.opened()
         await here.until("refunds", "a.md")
         await here.until_sure()
@@ -126,7 +126,7 @@ async def test_what_is_saved_while_the_watch_is_slow_to_begin_is_found(
             yield change
 
     monkeypatch.setattr(sync, "watch", slow)
-    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
         await make.knowledge.opened()
         await asyncio.sleep(0.3)  # in which a look that did not wait would be over
         await asyncio.to_thread(make.write, "a.md", "Refunds")
@@ -150,7 +150,7 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
     monkeypatch.setattr(sync, "watch", limited)
     monkeypatch.setattr(sync, "UNWATCHED_SECONDS", 0.05)
     monkeypatch.setattr(sync, "WATCH_RETRY_SECONDS", (0.1, 0.1))
-    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
         await make.knowledge.opened()
         await make.until_sure()
         health = await make.knowledge.health()
@@ -173,7 +173,7 @@ async def test_a_file_whose_name_is_no_utf8_ends_no_following(make: Machine, mon
     await asyncio.to_thread(make.write, "a.md", "Refunds")
     docs = make.settings.data_dir / "workspaces" / "acme" / "docs"
 
-    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
         await make.knowledge.opened()
         await make.until("refunds", "a.md")
         for number in range(3):
@@ -196,7 +196,7 @@ async def test_what_nobody_foresaw_ends_no_following_and_is_tried_again(
         return await index(*given, **more)  # type: ignore[arg-type]
 
     with capture_logs() as events:
-        async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+        async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
             await make.knowledge.opened()
             await make.until_sure()
             monkeypatch.setattr(make.knowledge, "index", sometimes)
@@ -225,7 +225,7 @@ async def test_a_long_import_keeps_no_other_workspace_waiting(
 
     other = here.settings.data_dir / "workspaces" / "other" / "docs"
     await Workspaces(redis, here.settings).create("other")
-    async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
+    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
         await here.knowledge.opened()
         await here.until_sure()
         monkeypatch.setattr(here.knowledge, "index", endless)
@@ -280,7 +280,7 @@ async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_im
     for name in ("a-start", "z-start"):
         await workspaces.create(name)
     monkeypatch.setattr(here.knowledge, "index", endless)
-    async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
+    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
         await until("z-start")
         assert await here.knowledge.finding.search(Scope("a-start"), "refunds", 1) == []
         async with asyncio.timeout(60):
@@ -306,7 +306,7 @@ async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_im
 
 
 async def test_what_is_noted_of_a_workspace_while_it_is_deleted_is_not_left(make: Machine, redis: Redis) -> None:
-    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
         await make.knowledge.opened()
         async with asyncio.timeout(60):
             while not make.knowledge.is_followed:
@@ -333,7 +333,7 @@ async def test_files_that_lie_there_before_their_workspace_are_found_once_it_is_
         if early == "before":
             file.parent.mkdir(parents=True)
             file.write_text("Refunds", encoding="utf-8")
-    async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
+    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
         await here.knowledge.opened()
         await here.until_sure()
         await asyncio.to_thread(file.parent.mkdir, parents=True)
@@ -350,7 +350,7 @@ async def test_files_that_lie_there_before_their_workspace_are_found_once_it_is_
 async def test_the_process_that_leads_writes_files_and_finishes_what_another_left(make: Machine) -> None:
     """A process took a document over HTTP, and died before it was indexed."""
     here = make
-    async with beside(here.knowledge.open(), "open"), beside(here.knowledge.follow(), "follow"):
+    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
         await here.knowledge.opened()
         await here.knowledge.shelf.put(ACME, "sub/put.md", "Refunds")
         await here.until("refunds", "sub/put.md")
@@ -371,7 +371,7 @@ async def test_nothing_found_while_documents_are_behind_is_no_answer(make: Machi
     here.embedder.fails = True
     await asyncio.to_thread(here.write, "a.md", "Refunds")
     here.knowledge.will_follow()
-    async with beside(here.knowledge.open(), "open"):
+    async with background_task(here.knowledge.open(), "open"):
         await here.knowledge.opened()
         with pytest.raises((IndexUnavailable, EmbedderUnavailable)):
             await here.knowledge.finding.passages(ACME, "refunds", 3, 1000, 900, lost=[])
@@ -381,7 +381,7 @@ async def test_nothing_found_while_documents_are_behind_is_no_answer(make: Machi
 
 async def test_what_is_found_while_a_change_waits_too_long_is_named_degraded(make: Machine) -> None:
     """What is found comes all the same, to prompts and to searches."""
-    async with beside(make.knowledge.open(), "open"):
+    async with background_task(make.knowledge.open(), "open"):
         await make.knowledge.opened()
         await make.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
         await make.knowledge.index(ACME)
@@ -401,7 +401,7 @@ async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(
     """As after another embedding model was set and the former collection was deleted by hand, in a process that follows
     no files."""
     await make.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
-    async with beside(make.knowledge.open(), "open"):
+    async with background_task(make.knowledge.open(), "open"):
         await make.knowledge.opened()
         await make.knowledge.index(ACME)
         assert await make.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
@@ -409,7 +409,7 @@ async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(
     await asyncio.to_thread(shutil.rmtree, make.settings.data_dir / "qdrant")
     other = await machine(make.settings, redis, monkeypatch)
     other.embedder.name = "another-model"
-    async with beside(other.knowledge.open(), "open"):
+    async with background_task(other.knowledge.open(), "open"):
         await other.knowledge.opened()
         with pytest.raises(IndexUnavailable):
             await other.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
@@ -420,7 +420,7 @@ async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(
 
 async def test_a_document_that_came_and_went_before_it_was_indexed_is_waited_for_no_more(make: Machine) -> None:
     """Its change was written down, and the process was killed; the next one looks through all documents."""
-    async with beside(make.knowledge.open(), "open"):
+    async with background_task(make.knowledge.open(), "open"):
         await make.knowledge.opened()
         await make.knowledge._backlog.add(ACME, ["gone.md"], time.time() - 60)
         await make.knowledge.index(ACME)
@@ -489,7 +489,7 @@ async def test_a_process_says_that_its_embedded_index_is_not_the_one_that_is_fil
     knowledge = Knowledge(
         make.settings, redis, load_tokens(), own._follower._workspaces, own._follower._publisher, process="me"
     )
-    async with beside(knowledge.open(), "open"):
+    async with background_task(knowledge.open(), "open"):
         await knowledge.opened()
         assert (await knowledge.health()).state is State.CONNECTED
         await redis.set(LEADER_KEY, "other")
@@ -529,7 +529,7 @@ async def test_documents_in_folders_that_are_made_beside_a_link_are_followed(mak
 
     await asyncio.to_thread(make.write, "v1/a.md", "Refunds")
     await asyncio.to_thread((docs / "latest").symlink_to, "v1")
-    async with beside(make.knowledge.open(), "open"), beside(make.knowledge.follow(), "follow"):
+    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
         await make.until("refunds", "v1/a.md")
         await asyncio.to_thread((docs / "latest").unlink)
         texts["v1/a.md"] = "Refunds"
@@ -567,7 +567,7 @@ async def test_a_folder_that_may_not_be_entered_keeps_nothing_else_waiting(
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return opened(path, *given, **more)
 
-    async with beside(one.knowledge.open(), "open"):
+    async with background_task(one.knowledge.open(), "open"):
         await one.knowledge.opened()
         await one.knowledge.sync(ACME)
         with monkeypatch.context() as closed:

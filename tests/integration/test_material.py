@@ -16,7 +16,7 @@ from grounding.codex import CodexStore, CodexTooNew, Room, Size
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from runtime.coordination import Hub
-from runtime.embedded import beside
+from runtime.embedded import background_task
 from runtime.turns.material import MaterialFollowing, Materials
 
 ACME, DEN = Scope("acme"), Scope("acme", "http:den")
@@ -175,7 +175,7 @@ class Nowhere:
 async def following(redis: Redis, hub: Hub, indexed: Indexed) -> AsyncIterator[None]:
     store = CodexStore(redis, max_bytes=10_000, file_max_bytes=5000)
     work = MaterialFollowing(store, cast("Any", indexed), cast("Any", Nowhere()), hub)
-    async with beside(work.run(), "material"):
+    async with background_task(work.run(), "material"):
         yield
 
 
@@ -230,7 +230,7 @@ async def test_what_was_not_indexed_while_the_store_was_away_is_looked_at_again(
     hub, indexed = Hub(redis, shared=False), Indexed(failures=1)
     await store.put(ACME, "a.md", "first", Size(1, 1, 5))
     work = MaterialFollowing(store, cast("Any", indexed), cast("Any", Nowhere()), hub)
-    async with beside(work.run(), "material"), asyncio.timeout(20):
+    async with background_task(work.run(), "material"), asyncio.timeout(20):
         while indexed.failures:
             await asyncio.sleep(0.01)
         while not indexed.synced:

@@ -9,7 +9,7 @@ import structlog
 
 from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, State
 from connectors.message import Accepted, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
-from runtime.embedded import beside
+from runtime.embedded import background_task
 from runtime.process.connectors import Supervisor
 
 
@@ -60,7 +60,7 @@ async def test_a_connector_that_breaks_is_named_and_started_again() -> None:
     radio, other = Radio("radio", ValueError("static")), Radio("other")
     watch = quick(radio, other)
     with structlog.testing.capture_logs() as logs:
-        async with beside(watch.run(refuse), "connectors"):
+        async with background_task(watch.run(refuse), "connectors"):
             await until(lambda: len(radio.started) == 2)
             await until(lambda: watch.health(radio).state is State.CONNECTED)
             await asyncio.sleep(0.05)
@@ -74,7 +74,7 @@ async def test_a_connector_that_breaks_is_named_and_started_again() -> None:
 async def test_a_connector_that_failed_for_good_stays_so() -> None:
     radio = Radio("radio", ConnectorFailed("the token was revoked"))
     watch = quick(radio)
-    async with beside(watch.run(refuse), "connectors"):
+    async with background_task(watch.run(refuse), "connectors"):
         await until(lambda: watch.health(radio).state is State.FAILED)
         await asyncio.sleep(0.1)
 
@@ -85,7 +85,7 @@ async def test_a_connector_that_failed_for_good_stays_so() -> None:
 async def test_one_that_has_nothing_more_to_receive_is_left_alone() -> None:
     console = Radio("console")
     console.ends = True
-    async with beside(quick(console).run(refuse), "connectors"):
+    async with background_task(quick(console).run(refuse), "connectors"):
         await until(lambda: console.started)
         await asyncio.sleep(0.1)
 
@@ -95,7 +95,7 @@ async def test_one_that_has_nothing_more_to_receive_is_left_alone() -> None:
 async def test_the_pause_before_another_start_grows_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     radio = Radio("radio", *(ValueError("static") for _ in range(5)))
-    async with beside(Supervisor([radio], restart_seconds=(0.02, 0.1)).run(refuse), "connectors"):
+    async with background_task(Supervisor([radio], restart_seconds=(0.02, 0.1)).run(refuse), "connectors"):
         await until(lambda: len(radio.started) == 6)
     pauses = [later - earlier for earlier, later in zip(radio.started, radio.started[1:], strict=False)]
 

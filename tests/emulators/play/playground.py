@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runtime.embedded import beside
+from runtime.embedded import background_task
 from tests.emulators.play.bot_process import BotEnded, BotProcess, Event
 from tests.emulators.play.screen import ANN, BAD, BOT, DIM, Screen, folded
 from tests.emulators.play.watch import Change, Watch
@@ -111,7 +111,7 @@ class Playground:
         """Read and do until the end. Raises `Failed` where an expectation did not hold."""
         self.screen = screen
         with screen.opened():
-            async with beside(self._look_on(), "looking on"):
+            async with background_task(self._look_on(), "looking on"):
                 with suppress(Quit):
                     while (line := await screen.read()) is not None:
                         await self._do(line.strip())
