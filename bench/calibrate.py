@@ -66,7 +66,7 @@ async def groups(collections: list[Path], messages: Path, folder: Path, embedder
     index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
     await index.ensure()
     # Any floor that weighs cosines: under that of a model that was not measured nothing would be embedded.
-    vocabulary = Vocabulary(index, embedder, floor=Floor(0.0))
+    vocabulary = Vocabulary(index, embedder, floor=Floor(0.0, dense_weight=1.0, coverage_weight=0.3, sparse_weight=0.1))
     scopes = {collection.name: Scope(f"c{number}") for number, collection in enumerate(collections)}
     tokens = load_tokens()
     for collection in collections:

@@ -3,10 +3,13 @@
 `Search` finds passages of documents and `Turns` recalls earlier turns of a conversation, both over a `PassageIndex`.
 Its two adapters, `qdrant_edge` and `qdrant_server`, are imported lazily, because their libraries are heavy.
 
-A passage's score is made in ``ranking.py``, once for both adapters: fusion of BM25 (``bm25.py``) and cosines, the
-second look by deeper vectors, and reranking. ``relevance.py`` decides whether a document's passage is good enough for a
-prompt, ``turn_ranking.py`` whether and in which order turns are. ``chunking.py`` cuts documents, ``query.py`` mixes a
-question with the turns before it, ``packing.py`` fills the prompt's room.
+A passage has two numbers. The score (`Hit.score`) orders passages. It is made in ``ranking.py``, once for both
+adapters: fusion of BM25 (``bm25.py``) and cosines, then the second look by deeper vectors; a reranker may change the
+order after that. The relevance decides whether a prompt shows a passage. It is made in ``relevance.py``, for passages
+of documents (`Floor.keep`); ``turn_ranking.py`` decides which earlier turns are shown, and in which order.
+
+``chunking.py`` cuts documents, ``query.py`` mixes a question with the turns before it, ``packing.py`` fills the
+prompt's room.
 """
 
 from grounding.retrieval.bm25 import (

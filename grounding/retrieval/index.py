@@ -96,9 +96,15 @@ class Arm(NamedTuple):
 class Hit(NamedTuple):
     """A passage that was found.
 
-    ``score`` is the fused one. An arm is None if it was not wanted or did not have the passage among its candidates.
-    ``deep`` has the cosine of the deeper vectors, if the search is explained. ``fused`` and ``rerank`` are set if a
-    reranker decided the order: the place before, and the reranker's.
+    ``score`` is the number that orders hits; its scale depends on the arms and the second look, so that it can be
+    compared within one search only. It does not say whether the passage is any good: the relevance does
+    (`grounding.retrieval.relevance`), which is made of the raw scores in ``dense`` and ``sparse``.
+
+    ``dense`` and ``sparse`` are the arms' raw scores. One is None if it was not wanted or if the arm did not have the
+    passage among its candidates. ``deep`` has the cosine of the deeper vectors, if the search is explained.
+
+    If a reranker decided the order, ``fused`` has the place and the score before it, and ``rerank`` has its place and
+    its score, if it read the passage. It does not change ``score``: see `deciding_score`.
     """
 
     passage: Passage
@@ -109,10 +115,16 @@ class Hit(NamedTuple):
     rerank: Arm | None = None
     deep: Arm | None = None
 
+    @property
+    def deciding_score(self) -> float:
+        """The score that decided the hit's place: the reranker's if it read the passage, else ``score``."""
+        return self.rerank.score if self.rerank else self.score
+
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """How one ranking is made of the two arms; see `grounding.retrieval.ranking`.
+    """How one ranking is made of the two arms; see `grounding.retrieval.ranking`. The result is a score, which orders
+    passages; the relevance (`grounding.retrieval.relevance`) decides whether a prompt shows one.
 
     ``dbsf``: distribution-based score fusion, the sum of both arms' scores, each on the scale from three standard
     deviations below to three above the mean of its candidates. It has no weights. ``rrf``: weighted reciprocal rank
@@ -198,14 +210,15 @@ class PassageIndex(Protocol):
     ) -> list[Hit]:
         """Return the best *top_k* passages, best first. With one vector the ranking and score are that arm's alone.
 
-        *deep* gives the question's vector by the deeper model. It is awaited after both arms have answered, and orders
-        their best anew; a passage without a deeper vector, or with zeros, keeps its place.
+        *deep* gives the question's vector by the deeper model, which orders the arms' best anew; a passage without a
+        deeper vector, or with zeros, keeps its place. The adapters await *deep* after both arms have answered; the
+        client of an index in another process awaits it before it sends the search.
 
         Records of the workspace and of the scope's user are both searched if the scope names a user; material of the
         workspace and of the scope's context likewise. Every other method is about the scope's own passages alone.
 
-        With *explain* hits carry each arm's rank and raw score; with *scores* the raw scores alone; without either the
-        best *compared* hits carry their cosine.
+        With *explain* hits carry each arm's rank and raw score; with *scores* the raw scores alone, which the relevance
+        needs; without either the best *compared* hits carry their cosine.
         """
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:

@@ -178,7 +178,7 @@ _BETWEEN_TOKENS = 4
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """A passage for the prompt: one stretch of one document, with the score of its best hit."""
+    """A passage for the prompt: one stretch of one document, with the `Hit.deciding_score` of its best hit."""
 
     source: str
     heading: str
@@ -213,8 +213,7 @@ class Run:
 
     @classmethod
     def of(cls, hit: Hit) -> Run:
-        score = hit.rerank.score if hit.rerank else hit.score
-        return cls([hit.passage], score, hit.passage.heading, [hit.passage.id])
+        return cls([hit.passage], hit.deciding_score, hit.passage.heading, [hit.passage.id])
 
     @property
     def source(self) -> str:

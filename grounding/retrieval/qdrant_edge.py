@@ -42,7 +42,7 @@ from grounding.retrieval.ranking import (
     add_feedback,
     blend_neighbours,
     centre_of,
-    fuse,
+    fuse_arms,
     hits_of,
     second_look,
     subtract_centre,
@@ -360,7 +360,7 @@ class EmbeddedIndex:
 
     def _hits(self, shard: Any, question: Question, arms: ArmScores, vector: Vector | None = None) -> list[Hit]:
         """Rank what the arms found and read the passages of the best; *vector* is the question's deeper one."""
-        ranking = fuse(question, arms)
+        ranking = fuse_arms(question, arms)
         if vector is not None:
             ranking = self._look_again(shard, question, arms, ranking, vector)
         ranking = ranking[: question.limit]

@@ -35,7 +35,7 @@ from grounding.retrieval.ranking import (
     add_feedback,
     blend_neighbours,
     centre_of,
-    fuse,
+    fuse_arms,
     hits_of,
     second_look,
     subtract_centre,
@@ -297,7 +297,7 @@ class ServerIndex:
         if not question.arms:
             return []
         arms = await self._ask_arms(question)
-        ranking = fuse(question, arms)
+        ranking = fuse_arms(question, arms)
         if question.deep is not None and question.looks_again and (vector := await question.deep()) is not None:
             ranking = await self._look_again(question, arms, ranking, vector)
         ranking = ranking[: question.limit]

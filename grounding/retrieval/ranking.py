@@ -4,12 +4,18 @@ A search takes these steps. The adapter does what needs the engine, this module 
 
 1. Each arm offers its candidates (`Question.arms`): the dense arm by cosine, with the question seen from the scope's
    centre (`subtract_centre`); the sparse arm by BM25 (`grounding.retrieval.bm25`).
-2. `fuse` makes one ranking of both.
+2. `fuse_arms` makes one ranking of both.
 3. If the question has a deeper vector, the best are compared by theirs and ordered anew (`second_look`).
 4. `hits_of` reads the ranking as hits.
 5. If a reranker is configured, `Search` puts the first hits in its order (`rerank`).
 
-Whether a passage is good enough for a prompt is another question: see `grounding.retrieval.relevance`.
+An arm is one of the rankings that a question gets by itself. There are three: ``sparse`` has BM25 scores; ``near`` has
+cosines with the question seen from the centre, and is fused with ``sparse``; ``dense`` has the plain cosines, which are
+not fused but shown (`Hit.dense`) and weighed in the relevance.
+
+The score made here orders passages; the relevance decides whether a prompt shows one. The relevance is made in
+`grounding.retrieval.relevance` of raw scores, so that hits must come from a search with ``scores=True`` or
+``explain=True``.
 """
 
 from __future__ import annotations
@@ -59,7 +65,8 @@ class Question:
     @property
     def arms(self) -> list[str]:
         """The arms to ask: ``near`` (cosines from the centre) and ``sparse`` are fused; ``dense`` (plain cosines) is
-        asked if the search is explained, or if it is the only arm."""
+        asked if the search is explained, or if it is the only arm. For *scores* the plain cosines are computed later,
+        for the best passages alone (`wants_cosines`)."""
         if self.top_k < 1:
             return []
         wanted = {
@@ -97,7 +104,7 @@ DEVIATIONS = 3
 """The scale ends so many standard deviations below and above the mean, as in Qdrant."""
 
 
-def fuse(question: Question, arms: Mapping[str, Mapping[Id, float]]) -> list[tuple[Id, float]]:
+def fuse_arms(question: Question, arms: Mapping[str, Mapping[Id, float]]) -> list[tuple[Id, float]]:
     """Return the best points with their scores, best first. *arms* has each arm's raw scores, best first."""
     if not question.has_both_arms:
         (only,) = arms.values()
@@ -435,6 +442,7 @@ class Reranker(Protocol):
 
 async def rerank(reranker: Reranker, scope: Scope, query: str, hits: Sequence[Hit]) -> list[Hit]:
     """Return *hits* with the first of them, as many as the reranker takes, in its order; the others follow unchanged.
+    ``score`` stays as it was; ``fused`` and ``rerank`` are added.
 
     Raises `RerankUnavailable`.
     """

@@ -1,10 +1,12 @@
 """How relevant a passage of a document is to a question, on a scale on which a floor can be set. Pure.
 
-A fused rank says which passage is best, never whether it is any good: the best of nothing has rank 1. The relevance is
-the log-odds that a passage answers, at even odds beforehand: a logistic regression on the dense cosine, the share of
-the question's terms that the passage contains, and the passage's BM25 score in units of the rarest term that the corpus
-could have. The best of few unrelated passages reaches less than the best of many, so that the same figures count for
-more in a small corpus. A passage that has a code of the question (`codes`) is relevant whatever else it says.
+The score (`Hit.score`, made in `grounding.retrieval.ranking`) orders passages; the relevance decides whether a prompt
+shows one. A rank says which passage is best, never whether it is any good: the best of nothing has rank 1. The
+relevance is the log-odds that a passage answers, at even odds beforehand: a logistic regression on the dense cosine,
+the share of the question's terms that the passage contains, and the passage's BM25 score in units of the rarest term
+that the corpus could have. These are raw scores, so that hits must come from a search with ``scores=True`` or
+``explain=True``. The best of few unrelated passages reaches less than the best of many, so that the same figures count
+for more in a small corpus. A passage that has a code of the question (`codes`) is relevant whatever else it says.
 
 For earlier turns of a conversation see `grounding.retrieval.turn_ranking`.
 """
@@ -46,12 +48,16 @@ class Floor:
 
     The relevance is ``constant`` + ``dense_weight`` × cosine + ``coverage_weight`` × coverage + ``sparse_weight`` ×
     BM25 / largest IDF + ``size_weight`` × ln(`MEASURED_CHUNKS` / passages); the last term is 0 in larger corpora.
+
+    Two limits stand on this scale. ``minimum`` (-1.0 in the fitted floors) decides which passages a prompt shows, once
+    documents are wanted. `grounding.strategy.strategy.MATCH_LOG_ODDS` (1.7) is stricter: it decides whether a message
+    without cues wants documents at all.
     """
 
     minimum: float
-    dense_weight: float = 1.0
-    coverage_weight: float = 0.3
-    sparse_weight: float = 0.1
+    dense_weight: float
+    coverage_weight: float
+    sparse_weight: float
     constant: float = 0.0
     size_weight: float = 0.0
 

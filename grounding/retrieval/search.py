@@ -4,7 +4,8 @@
 relevance floor, with its neighbours, packed into the prompt's room. `Vocabulary` asks how relevant the best document is
 to a message, for the strategy. `ContextField` searches one conversation's context document.
 
-The score of a hit is made in `grounding.retrieval.ranking`, its relevance in `grounding.retrieval.relevance`.
+The score (`grounding.retrieval.ranking`) orders hits; the relevance (`grounding.retrieval.relevance`) decides whether a
+prompt shows one.
 """
 
 from __future__ import annotations
@@ -398,9 +399,10 @@ class ContextField:
     async def among(self, scope: Scope, query: str, hits: Sequence[Hit], top_k: int, *, explain: bool) -> list[Hit]:
         """Return *hits*, documents of the workspace for *query*, with the scope's context document at its place.
 
-        The document is added if it holds a word of the query, or is above the relevance floor. Fused scores of two
-        searches cannot be compared, so it stands before the first hit that is less relevant by `Floor.relevance`, with
-        that hit's score. Hits need their arms. Raises `IndexUnavailable` and `EmbedderUnavailable`.
+        The document is added if it holds a word of the query, or is above the relevance floor. Scores of two searches
+        cannot be compared: each is on the scale of its own candidates, and this search has one candidate. So the
+        document stands before the first hit that is less relevant by `Floor.relevance`, with that hit's score. Hits
+        need their arms. Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
         query = shorten(query)
         dense, sparse = await self._vectors(query)

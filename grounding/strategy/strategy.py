@@ -28,7 +28,9 @@ SHORT_WORDS = 4
 MIN_QUESTION_WORDS = 5
 """A shorter question is too thin to search for only because it names an anchor."""
 MATCH_LOG_ODDS = 1.7
-"""How relevant the best passage must be to a message without cues. Figures: docs/decisions/08."""
+"""How relevant the best passage must be to a message without cues, so that documents are wanted. Which passages a
+prompt then shows is decided on the same scale by a lower limit, `grounding.retrieval.relevance.Floor.minimum` (-1.0).
+Figures: docs/decisions/08."""
 SMALL_LOG_ODDS = 0.65
 """How much lower that limit is, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages
 match something by chance, and a question whose document is missed has no other one."""

@@ -388,9 +388,9 @@ def merged(
     """Return the *top_k* best passages of documents and material, and the codex input with the number of those that are
     material.
 
-    The order is by score. It is exact if a reranker scored both searches. If not, it is rough, because the scores of
-    two searches are on the scales of their own candidates; but both searches are fused in the same way, and every
-    passage has already reached the relevance floor, so that only the order of relevant passages is at stake.
+    The order is by score. It is exact if a reranker read the passages of both searches. If not, it is rough, because
+    the scores of two searches are on the scales of their own candidates; but both searches are fused in the same way,
+    and every passage has already reached the relevance floor, so that only the order of relevant passages is at stake.
     """
     if attached.input is None or not attached.passages:
         return tuple(documents), attached.input

@@ -90,7 +90,9 @@ async def house(redis: Redis, tmp_path: Path) -> AsyncIterator[House]:
     index = open_index(tmp_path, embedder)
     await index.ensure()
     indexer = Indexer(FileShelf(library), index, embedder, redis, words, sizes=Sizes(30, 0))
-    yield House(tmp_path, library, embedder, index, indexer, Search(index, embedder, floor=Floor(0.3)), redis)
+    yield House(
+        tmp_path, library, embedder, index, indexer, Search(index, embedder, floor=Floor(0.3, 1.0, 0.3, 0.1)), redis
+    )
     await index.close()
 
 
@@ -550,7 +552,7 @@ async def test_what_is_told_in_several_turns_is_counted_once(house: House) -> No
         counted.append(text)
         return len(text)
 
-    search = Search(house.index, house.embedder, floor=Floor(0.3), count=count)
+    search = Search(house.index, house.embedder, floor=Floor(0.3, 1.0, 0.3, 0.1), count=count)
     told = [await search.retrieve(ACME, f"refunds thirty days {number}", 3, 1000, 500) for number in range(3)]
 
     assert [[one.text for one in passages] for passages in told] == [["# Refunds\n\nRefunds take thirty days."]] * 3

@@ -20,7 +20,7 @@ from tests.emulators.embedder import HashedWords
 
 ACME = Scope("acme")
 WORDS = HashedWords()
-FLOOR = Floor(0.2)
+FLOOR = Floor(0.2, 1.0, 0.3, 0.1)
 QUERIES = ("where is the key of house7?", "harbour house33 house34", "the house at the harbour")
 
 
@@ -77,7 +77,7 @@ async def test_it_finds_what_is_found_here(index: RemoteIndex, looks_again: bool
 
 
 async def test_where_nothing_is_relevant_there_is_nothing(index: RemoteIndex) -> None:
-    assert await index.look_up(ACME, Kind.DOCUMENT, look("keys of boats", Floor(99.0)), deep) == NOTHING
+    assert await index.look_up(ACME, Kind.DOCUMENT, look("keys of boats", Floor(99.0, 1.0, 0.3, 0.1)), deep) == NOTHING
     assert await index.look_up(Scope("other"), Kind.DOCUMENT, look(QUERIES[0]), deep) == NOTHING
 
 

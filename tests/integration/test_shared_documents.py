@@ -108,7 +108,9 @@ async def machines(redis: Redis, tmp_path: Path) -> AsyncIterator[Machines]:
         )
         return Machine(library, shelf, DiskCopy(library, shelf), indexer, backlog)
 
-    yield Machines(machine("one"), machine("two"), Search(index, embedder, floor=Floor(0.3)), embedder, redis)
+    yield Machines(
+        machine("one"), machine("two"), Search(index, embedder, floor=Floor(0.3, 1.0, 0.3, 0.1)), embedder, redis
+    )
     await index.close()
 
 

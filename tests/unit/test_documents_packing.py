@@ -249,7 +249,7 @@ def test_nothing_is_said_twice_and_everything_in_reading_order(
 
 
 def test_the_floor_keeps_what_the_question_is_about_and_drops_the_best_of_nothing() -> None:
-    floor = Floor(0.45)
+    floor = Floor(0.45, dense_weight=1.0, coverage_weight=0.3, sparse_weight=0.1)
     about = Hit(passage("Refunds take thirty days."), 1.0, Arm(1, 0.5), Arm(1, 5.0))
     nothing = Hit(passage("Rest of the world"), 1.0, Arm(1, 0.09), Arm(1, 4.5))
     assert floor.keep("refund days", [about], 70) == [about]

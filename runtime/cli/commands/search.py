@@ -29,7 +29,9 @@ def command(invocation: Invocation, query: str, workspace: str, top_k: int, expl
     """Show the passages that a search finds for QUERY, the best first.
 
     --explain adds the rank and score of each passage: by words (bm25), by meaning (dense), by the larger embedding
-    model (deep), by all together (fused), and by the reranker if one is set.
+    model (deep), by all together (fused), and by the reranker if one is set. The scores by words and by meaning are
+    raw: fused is not their sum, because each is put on a common scale first. The score orders passages; whether a
+    prompt shows one is decided by its relevance, which this command does not apply.
     """
     with status_line("opening the stores …") as status:
 
