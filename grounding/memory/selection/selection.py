@@ -1,4 +1,8 @@
-"""Select the records for a message: first look them up, then choose among them with pure functions."""
+"""Select the records for a message.
+
+`RecordSelector` looks them up and then chooses among them with the pure functions below it: relevance, score,
+repetition, reuse of the last selection, budgets.
+"""
 
 from __future__ import annotations
 
@@ -23,464 +27,6 @@ from grounding.retrieval import NEAR_DUPLICATE, NEGATIONS, coverage, largest_idf
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
-
-
-# Estimate how likely a record is relevant to a message, on a scale that allows a fixed threshold
-#
-# The estimate is the log-odds, at even prior odds, that the record is one of those that answer the message. It is a
-# logistic regression on the cosine, the share of the message's terms that the record contains, and its BM25 score in
-# units of the largest possible IDF. The coefficients come from ``python -m bench.record_floor``.
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """The coefficients of one embedding model, and ``minimum``: records with lower log-odds are never shown."""
-
-    minimum: float
-    dense: float
-    covered: float
-    sparse: float
-    constant: float
-
-    def relevance(self, query: str, found: FoundRecord, count: int) -> float:
-        """Return the log-odds that *found*, one of *count* records, is relevant to *query*."""
-        text = f"{found.record.text}\n{found.record.reason}" if found.record.reason else found.record.text
-        return (
-            self.constant
-            + self.dense * max(found.similarity, 0.0)
-            + self.covered * coverage(query, text)
-            + self.sparse * max(found.matched, 0.0) / largest_idf(max(count, 1))
-        )
-
-
-def probability(relevance: float) -> float:
-    """Return the probability for the log-odds *relevance*."""
-    return 1.0 / (1.0 + math.exp(-max(min(relevance, 500.0), -500.0)))
-
-
-_FLOORS = {
-    # Measured on single statements of five long chats (locomo-dev) as records, and 1,263 messages that none of them
-    # answers: AUC .91.
-    "wordllama-l2-supercat": Floor(-0.5, dense=8.3, covered=2.55, sparse=1.93, constant=-4.97),
-    # The same data: AUC .92.
-    "all-minilm-l6-v2-8bit": Floor(-0.5, dense=10.19, covered=2.3, sparse=1.94, constant=-5.4),
-}
-_BY_WORDS = Floor(-0.5, dense=0.0, covered=5.0, sparse=1.9, constant=-3.6)
-"""For models whose cosines were not measured, words alone decide."""
-
-
-def floor_for(model: str) -> Floor:
-    """Return the floor for records that were embedded with *model*."""
-    return _FLOORS.get(model, _BY_WORDS)
-
-
-def fitting(floor: Floor, found: Sequence[FoundRecord]) -> Floor:
-    """Return *floor*, or the word-only floor if *found* has no cosines: without them nothing would pass *floor*."""
-    return floor if any(one.similarity for one in found) else replace(_BY_WORDS, minimum=floor.minimum)
-
-
-# Score relevant records against each other
-#
-# The score is the sum of research note 009 (context management): similarity .50, type .15, recency .15 (a half-life of
-# 30 days), outcome .10, usage .05, confidence .05. It only orders records that passed the relevance floor: no boost
-# lifts a record over the floor.
-
-HALF_LIFE_DAYS = 30.0
-OUTCOMES = {"success": 1.2, "partial": 1.0, "pending": 0.9, "failure": 0.8}
-"""The figures of the note; 1 for a record without an outcome."""
-LARGEST_USAGE = 1.5
-STANDING: Mapping[State, float] = {
-    State.CORE: 0.2,
-    State.CONFIRMED: 0.1,
-    State.EFFECTIVE: 0.2,
-    State.INEFFECTIVE: -0.3,
-    State.SUPERSEDED: -0.5,
-    State.DONE: -0.3,
-    State.CANCELLED: -0.5,
-    State.ARCHIVED: -0.1,
-}
-"""Added to the priority of the type, by state: core facts and effective procedures come first."""
-_LEAST_STEP = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The weight of each part; see the settings ``RECORD_WEIGHT_…``."""
-
-    similarity: float = 0.50
-    type: float = 0.15
-    recency: float = 0.15
-    outcome: float = 0.10
-    usage: float = 0.05
-    confidence: float = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A record above the floor: its score, and the log-odds that it is relevant to the message."""
-
-    record: Record
-    score: float
-    similarity: float
-    relevance: float
-
-
-def score(found: FoundRecord, frame: Frame, weights: Weights, today: datetime) -> float:
-    """Return the score of one record."""
-    record = found.record
-    priority = frame.priority(record.type) + STANDING.get(record.state, 0.0)
-    return (
-        weights.similarity * min(max(found.similarity, 0.0), 1.0)
-        + weights.type * priority
-        + weights.recency * recency(record.changed_at or record.created_at, today)
-        + weights.outcome * OUTCOMES.get(record.outcome or "", 1.0)
-        + weights.usage * usage(record.activations)
-        + weights.confidence * record.confidence
-    )
-
-
-def recency(at: str, today: datetime) -> float:
-    """Return 1 for today, halved every `HALF_LIFE_DAYS`; 0 if the time cannot be read."""
-    try:
-        made = datetime.fromisoformat(at)
-    except ValueError:
-        return 0.0
-    if made.tzinfo is None:
-        made = made.replace(tzinfo=UTC)
-    days = max((today - made).total_seconds() / 86_400, 0.0)
-    return math.exp(-math.log(2) / HALF_LIFE_DAYS * days)
-
-
-def usage(activations: int) -> float:
-    """Return 1 for at most one activation, growing to `LARGEST_USAGE`."""
-    return min(1.0 + math.log10(activations) * 0.1, LARGEST_USAGE) if activations > 0 else 1.0
-
-
-def ranked(
-    found: Sequence[tuple[FoundRecord, float]], frame: Frame, weights: Weights, minimum: float, today: datetime
-) -> list[Scored]:
-    """Return those of *found* (with their relevance) that reach *minimum*, the best first; ties go by id.
-
-    A superseded record ranks below its successor, if that is among them.
-    """
-    kept = {one.record.id: (one, relevance) for one, relevance in found if relevance >= minimum}
-    own = {name: score(one, frame, weights, today) for name, (one, _) in kept.items()}
-    scored = [
-        Scored(one.record, _below_successors(name, own, kept), one.similarity, relevance)
-        for name, (one, relevance) in kept.items()
-    ]
-    return sorted(scored, key=lambda one: (-one.score, one.record.id))
-
-
-def _below_successors(name: str, own: Mapping[str, float], kept: Mapping[str, tuple[FoundRecord, float]]) -> float:
-    """Return the score of *name*, reduced below the scores of all its successors."""
-    worth, steps, visited = own[name], 0, {name}
-    successor = kept[name][0].record.superseded_by
-    while successor in kept and successor not in visited:
-        visited.add(successor)
-        steps += 1
-        worth = min(worth, own[successor] - steps * _LEAST_STEP)
-        successor = kept[successor][0].record.superseded_by
-    return worth
-
-
-# Divide the token budget among the records
-#
-# Each type has a budget, shaped by the frame and scaled by the demands of the message. The best record comes first. A
-# record is shown as its summary, or as its micro if the summary does not fit, never in full. Types share what others
-# leave.
-
-Level = Literal["summary", "micro"]
-LEVELS: tuple[Level, ...] = ("summary", "micro")
-TypeBudgets = Mapping[Type, int]
-"""Tokens per type."""
-Costs = Callable[[Record, Level], int]
-"""Returns the tokens that a record takes at a level, including the rest of its line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A record to show, with its level and its tokens."""
-
-    scored: Scored
-    level: Level
-    tokens: int
-
-
-def message_budgets(base: TypeBudgets, frame: Frame, scale: float) -> dict[Type, int]:
-    """Return the budgets for a message: *base* shaped by *frame*, times *scale*.
-
-    The total is never more than the total of *base* times *scale*.
-    """
-    shaped = {of: max(base.get(of, 0), 0) * frame.share(of) for of in LOADED}
-    most, asked = sum(max(base.get(of, 0), 0) for of in LOADED), sum(shaped.values())
-    down = min(most / asked, 1.0) if asked else 0.0
-    return {of: int(tokens * down * scale) for of, tokens in shaped.items()}
-
-
-def fill(ranked: Sequence[Scored], budgets: TypeBudgets, costs: Costs) -> list[Filled]:
-    """Return as many of *ranked* (the best first) as fit, in that order."""
-    left = dict(budgets)
-    placed: dict[str, Filled] = {}
-    waiting: list[Scored] = []
-    for one in ranked:
-        of = one.record.type
-        if taken := _fit(one, left.get(of, 0), costs):
-            placed[one.record.id] = taken
-            left[of] -= taken.tokens
-        else:
-            waiting.append(one)
-    spare = sum(left.values())
-    for one in waiting:
-        if taken := _fit(one, spare, costs):
-            placed[one.record.id] = taken
-            spare -= taken.tokens
-    return [placed[one.record.id] for one in ranked if one.record.id in placed]
-
-
-def _fit(one: Scored, room: int, costs: Costs) -> Filled | None:
-    """Return *one* at the most detailed level that fits into *room* tokens."""
-    for level in LEVELS:
-        tokens = costs(one.record, level)
-        if tokens <= room:
-            return Filled(one, level, tokens)
-    return None
-
-
-# Drop records that repeat what the prompt already says
-
-LEAST_WORDS = 3
-"""Shorter records occur in every text; they must match a line as a whole."""
-_WORD = re.compile(r"\w+")
-
-
-class Shown:
-    """The lines of the prompt as sets of words."""
-
-    def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._lines = [words for text in texts for line in text.splitlines() if (words := _words(line))]
-
-    def says(self, text: str) -> bool:
-        """Say whether one line says *text*.
-
-        The line contains nearly all its words, all its numbers and negations, and no further negation.
-        """
-        words = _words(text)
-        return bool(words) and any(_is_said(words, line) for line in self._lines)
-
-    def add(self, text: str) -> None:
-        """Add *text* as one line."""
-        self._lines.append(_words(text))
-
-
-def without_repeated(ranked: Sequence[Scored], shown: Iterable[str]) -> list[Scored]:
-    """Return *ranked* without the records that *shown* or a better record repeats."""
-    said, kept = Shown(shown), list[Scored]()
-    better = Shown()
-    for one in ranked:
-        if said.says(one.record.text) or better.says(one.record.text):
-            continue
-        better.add(one.record.text)
-        kept.append(one)
-    return kept
-
-
-def _is_said(words: frozenset[str], line: frozenset[str]) -> bool:
-    if len(line) < NEAR_DUPLICATE * len(words):
-        return False  # cheap check first: a short line cannot say a long record
-    shared = len(words & line)
-    whole = len(words) if len(words) >= LEAST_WORDS else len(words | line)
-    if shared < NEAR_DUPLICATE * whole:
-        return False
-    missing, more = words - line, line - words
-    return not any(word in NEGATIONS or any(map(str.isdigit, word)) for word in missing) and not (more & NEGATIONS)
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.casefold().replace("n't", " not").replace("n’t", " not")))
-
-
-# The last selection of each conversation, so that the next message can reuse it
-#
-# Key (owner ``selection``, under the conversation's tag): ``kept:<conversation>``, which expires with the session. It
-# holds ids and levels of detail but no text; texts are read from the records.
-
-_OWNER = "selection"
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class KeptRecord(_Strict):
-    """One record that was shown; see `grounding.prompt_input.run_context.SelectedRecord`."""
-
-    id: str
-    level: Literal["summary", "micro"]
-    state: str
-    score: float
-    similarity: float
-
-
-class LastSelection(_Strict):
-    """The last selection: the frame, the records, the best first, and the budget in tokens."""
-
-    v: Literal[1] = 1
-    frame: str
-    records: tuple[KeptRecord, ...] = ()
-    pinned: tuple[str, ...] = ()
-    """Ids of the records that stood in every prompt then, whether they fitted or not."""
-    budget: int
-
-
-class LastSelections:
-    """The last selections of all conversations. Every method raises `connectors.message.StoreUnavailable`."""
-
-    def __init__(self, redis: Redis, idle_seconds: int) -> None:
-        self._redis = redis
-        self._idle_seconds = idle_seconds
-
-    async def get(self, key: ConversationKey) -> LastSelection | None:
-        """Return the last selection; None after a pause, or if another release stored it."""
-        raw = await self._redis.getex(self._key(key), ex=self._idle_seconds)
-        try:
-            return None if raw is None else LastSelection.model_validate_json(raw)
-        except ValidationError:
-            return None
-
-    async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
-        """Store *kept* in place of the last selection."""
-        await self._redis.set(self._key(key), kept.model_dump_json(), ex=self._idle_seconds)
-
-    async def forget(self, key: ConversationKey) -> None:
-        """Delete the last selection, so that the next message selects anew."""
-        await self._redis.delete(self._key(key))
-
-    @staticmethod
-    def _key(key: ConversationKey) -> str:
-        return redis_key(_OWNER, key.tag, "kept", key.encoded)
-
-
-# Decide whether the records of the last message also serve the next one
-#
-# Every message searches for its own records, which is cheap. The prompt nevertheless repeats the last records, in the
-# same bytes, if they cover the message: the best record found is among them, and so is at least `COVERED_SHARE` of all
-# that was found, weighted by the probability of relevance. A new frame alone changes nothing, because one word can
-# switch the frame for a single message. Records are selected anew for a frame only if its first record is not shown.
-#
-# Selecting anew adds the records found and drops those that were useful longest ago. Up to `CARRIED` records stay in
-# the prompt, so that a return to an earlier subject finds its records there.
-
-COVERED_SHARE = 0.25
-"""Measured on 300 questions about five long chats (locomo-dev), each after each other question of its chat, with single
-statements as records. Of the questions that needed records not shown, 1.7 % were given the old ones; of those with an
-answer in common, 48 %. At .5 these are 0.7 and 26 %; at .25 without the rule about the best record 13 and 65 %."""
-CARRIED = 10
-"""How many records stay in the prompt.
-
-Measured by ``python -m bench.refresh`` on chats of people with each other and with an assistant. With 0 carried records
-the selection changed in .50 and .44 of the turns, with up to 10 in .22 and .28, with up to 12 in .20 and .24. Of the
-records shown .74 and .83, .36 and .57, .33 and .52 were relevant to the message at hand.
-"""
-
-
-def covered(ranked: Sequence[Scored], known: Collection[str]) -> float:
-    """Return the share (0 to 1) of the relevance of *ranked* that the ids *known* hold; 1 if nothing is relevant."""
-    weights = {one.record.id: probability(one.relevance) for one in ranked}
-    whole = sum(weights.values())
-    return sum(weight for name, weight in weights.items() if name in known) / whole if whole else 1.0
-
-
-def reason(
-    kept: LastSelection | None,
-    read: Sequence[Record],
-    chosen: Chosen,
-    ranked: Sequence[Scored],
-    said: Collection[str],
-    pinned: Collection[Record] = (),
-    *,
-    thin: bool,
-) -> SelectionReason:
-    """Return why the records must be selected anew.
-
-    ``reused`` means that the old ones serve. ``aside`` means that no records are shown, because none is relevant to a
-    message with a subject of its own.
-
-    *read* are the records of *kept* that still exist. *ranked* are the records found, the best first. *said* are the
-    ids of those that the prompt says anyway. *pinned* are the records of every prompt. *thin* means that the message is
-    too short to have a subject of its own.
-    """
-    if kept is None:
-        return "cold"
-    if chosen.acts:
-        return "acting"
-    if _has_changed(kept, read):
-        return "changed"
-    known, held = {one.id for one in kept.records}, {one.id for one in pinned}
-    if held != set(kept.pinned):
-        return "changed"
-    if not ranked:
-        return "reused" if thin or not known - held else "aside"
-    known |= set(said) | held
-    if chosen.reason != "nothing_asked" and chosen.frame.name != kept.frame and ranked[0].record.id not in known:
-        return "frame"
-    best = max(ranked, key=lambda one: one.relevance)
-    if best.record.id not in known or covered(ranked, known) < COVERED_SHARE:
-        return "topic"
-    return "reused"
-
-
-def carried(
-    kept: LastSelection | None, read: Sequence[Record], brought: Collection[str], room: int
-) -> list[tuple[Record, KeptRecord]]:
-    """Return at most *room* records that were shown and that the message has not *brought* again.
-
-    The most recently useful come first. Superseded records are left out.
-    """
-    by_id = {one.id: one for one in read if one.state is not State.SUPERSEDED}
-    left = [(by_id[one.id], one) for one in (kept.records if kept else ()) if one.id in by_id and one.id not in brought]
-    return left[: max(room, 0)]
-
-
-def _has_changed(kept: LastSelection, read: Sequence[Record]) -> bool:
-    """Say whether a record was deleted or superseded."""
-    before = {one.id: one.state for one in kept.records}
-    if len(read) != len(before):
-        return True
-    return any(one.state is State.SUPERSEDED and before[one.id] != State.SUPERSEDED.value for one in read)
-
-
-# How well people predicted the outcomes of their decisions
-#
-# Accuracy is the mean outcome (success 1, partial ½, failure 0) of the reviewed decisions. The Brier score is the mean
-# squared distance between confidence and outcome (Brier, "Verification of forecasts expressed in terms of probability",
-# 1950): 0 is perfect, a constant ½ gets .25.
-
-LEAST_REVIEWED = 10
-"""With fewer reviews, chance outweighs skill."""
-MOST_REVIEWED = 200
-"""Only the newest count, because people learn."""
-VALUES = {"success": 1.0, "partial": 0.5, "failure": 0.0}
-
-
-def calibrated(decisions: Iterable[Record]) -> Calibration | None:
-    """Return the calibration of the reviewed *decisions*; None if they are fewer than `LEAST_REVIEWED`."""
-    pairs = [
-        (one.confidence, VALUES[one.outcome])
-        for one in decisions
-        if one.state is State.REVIEWED and one.outcome in VALUES
-    ]
-    if len(pairs) < LEAST_REVIEWED:
-        return None
-    return Calibration(
-        reviewed=len(pairs),
-        accuracy=round(sum(value for _, value in pairs) / len(pairs), 4),
-        brier=round(sum((sure - value) ** 2 for sure, value in pairs) / len(pairs), 4),
-        confidence=round(sum(sure for sure, _ in pairs) / len(pairs), 4),
-    )
-
-
-# Selecting: look up, then choose
 
 FOUND_AT_MOST = 40
 """Most records of one search: more than any budget shows."""
@@ -608,7 +154,9 @@ class RecordSelector:
 
     async def there(self, scope: Scope, key: ConversationKey, *, continues: bool) -> ScopeState:
         """Read what does not depend on the question. *continues*: the stored conversation goes on."""
-        count, kept = await asyncio.gather(self._records.count(scope), self._last(key if continues else None))
+        if not continues:
+            return ScopeState(await self._records.count(scope), None)
+        count, kept = await asyncio.gather(self._records.count(scope), self._kept.get(key))
         return ScopeState(count, kept)
 
     async def look(
@@ -632,7 +180,7 @@ class RecordSelector:
         query = "\n".join([*earlier[-1:], text]) if chosen.acts else spell_out(text, earlier, own, FEW_TERMS)
         found, read, calibration, due = await asyncio.gather(
             self._records.search(scope, query, FOUND_AT_MOST, LOADED),
-            self._records.read(scope, [one.id for one in kept.records]) if kept and kept.records else _nothing(),
+            self._records.read(scope, [one.id for one in kept.records] if kept else []),
             self._calibration(scope),
             self._due(scope, text),
         )
@@ -702,6 +250,10 @@ class RecordSelector:
         )
         return Selected(records, Selection(why=why, found=len(above), budget=whole), kept)
 
+    async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
+        """Store the selection for the next message. Raises `connectors.message.StoreUnavailable`."""
+        await self._kept.keep(key, kept)
+
     def _fitting_due(self, looked: RecordLookup) -> list[Scored]:
         """Return the items that are due when the message asks, the soonest first, as many as fit into the items'
         budget."""
@@ -710,13 +262,6 @@ class RecordSelector:
             Scored(one, 1.0, looked.similarity(one.id, 0.0), DUE_RELEVANCE) for one in looked.due if one.id not in held
         ]
         return [one.scored for one in fill(due, {Type.ITEM: self._budgets.get(Type.ITEM, 0)}, self._costs)]
-
-    async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
-        """Store the selection for the next message. Raises `connectors.message.StoreUnavailable`."""
-        await self._kept.keep(key, kept)
-
-    async def _last(self, key: ConversationKey | None) -> LastSelection | None:
-        return None if key is None else await self._kept.get(key)
 
     def _standing_texts(self, looked: RecordLookup, shown: Sequence[str]) -> list[Filled]:
         """Return the pinned records in full, without preferences that *shown* says in the same words."""
@@ -788,19 +333,23 @@ def _with_relevance(
 
 
 def _carried_over(looked: RecordLookup, brought: Collection[str], room: int) -> list[Scored]:
-    """Return records of the last selection that stay beside those that this message *brought*."""
-    left = carried(looked.kept, looked.read, brought, room)
-    return [Scored(record, was.score, looked.similarity(was.id, 0.0), 0.0) for record, was in left]
+    """Return at most *room* records of the last selection that this message has not *brought* again.
+
+    The most recently useful come first. Superseded records are left out.
+    """
+    by_id = {one.id: one for one in looked.read if one.state is not State.SUPERSEDED}
+    left = [
+        Scored(by_id[one.id], one.score, looked.similarity(one.id, 0.0), 0.0)
+        for one in (looked.kept.records if looked.kept else ())
+        if one.id in by_id and one.id not in brought
+    ]
+    return left[: max(room, 0)]
 
 
 def _says(shown: Sequence[str], record: Record) -> bool:
     """Say whether *shown* contains the exact words of *record*."""
     words = " ".join(record.text.casefold().split())
     return any(words in " ".join(text.casefold().split()) for text in shown)
-
-
-async def _nothing() -> Sequence[Record]:
-    return ()
 
 
 def _reduced(budgets: TypeBudgets, tokens: int) -> dict[Type, int]:
@@ -855,3 +404,431 @@ def _foreign(record: Record) -> Foreign:
 def as_shown(record: Record, level: Level) -> SelectedRecord:
     """Return *record* as a prompt would show it, to measure its size."""
     return _selected(record, level, 0.0, 0.0, 0)
+
+
+# Relevance: how likely a record answers a message, on a scale that allows a fixed threshold
+#
+# The estimate is the log-odds, at even prior odds, that the record is one of those that answer the message. It is a
+# logistic regression on the cosine, the share of the message's terms that the record contains, and its BM25 score in
+# units of the largest possible IDF. The coefficients come from ``python -m bench.record_floor``.
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The coefficients of one embedding model, and ``minimum``: records with lower log-odds are never shown."""
+
+    minimum: float
+    dense: float
+    covered: float
+    sparse: float
+    constant: float
+
+    def relevance(self, query: str, found: FoundRecord, count: int) -> float:
+        """Return the log-odds that *found*, one of *count* records, is relevant to *query*."""
+        text = f"{found.record.text}\n{found.record.reason}" if found.record.reason else found.record.text
+        return (
+            self.constant
+            + self.dense * max(found.similarity, 0.0)
+            + self.covered * coverage(query, text)
+            + self.sparse * max(found.matched, 0.0) / largest_idf(max(count, 1))
+        )
+
+
+def probability(relevance: float) -> float:
+    """Return the probability for the log-odds *relevance*."""
+    return 1.0 / (1.0 + math.exp(-max(min(relevance, 500.0), -500.0)))
+
+
+_FLOORS = {
+    # Measured on single statements of five long chats (locomo-dev) as records, and 1,263 messages that none of them
+    # answers: AUC .91.
+    "wordllama-l2-supercat": Floor(-0.5, dense=8.3, covered=2.55, sparse=1.93, constant=-4.97),
+    # The same data: AUC .92.
+    "all-minilm-l6-v2-8bit": Floor(-0.5, dense=10.19, covered=2.3, sparse=1.94, constant=-5.4),
+}
+_BY_WORDS = Floor(-0.5, dense=0.0, covered=5.0, sparse=1.9, constant=-3.6)
+"""For models whose cosines were not measured, words alone decide."""
+
+
+def floor_for(model: str) -> Floor:
+    """Return the floor for records that were embedded with *model*."""
+    return _FLOORS.get(model, _BY_WORDS)
+
+
+def fitting(floor: Floor, found: Sequence[FoundRecord]) -> Floor:
+    """Return *floor*, or the word-only floor if *found* has no cosines: without them nothing would pass *floor*."""
+    return floor if any(one.similarity for one in found) else replace(_BY_WORDS, minimum=floor.minimum)
+
+
+# Score: the order of relevant records
+#
+# The score is the sum of research note 009 (context management): similarity .50, type .15, recency .15 (a half-life of
+# 30 days), outcome .10, usage .05, confidence .05. It only orders records that passed the relevance floor: no boost
+# lifts a record over the floor.
+
+HALF_LIFE_DAYS = 30.0
+OUTCOMES = {"success": 1.2, "partial": 1.0, "pending": 0.9, "failure": 0.8}
+"""The figures of the note; 1 for a record without an outcome."""
+LARGEST_USAGE = 1.5
+STANDING: Mapping[State, float] = {
+    State.CORE: 0.2,
+    State.CONFIRMED: 0.1,
+    State.EFFECTIVE: 0.2,
+    State.INEFFECTIVE: -0.3,
+    State.SUPERSEDED: -0.5,
+    State.DONE: -0.3,
+    State.CANCELLED: -0.5,
+    State.ARCHIVED: -0.1,
+}
+"""Added to the priority of the type, by state: core facts and effective procedures come first."""
+_LEAST_STEP = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weight of each part; see the settings ``RECORD_WEIGHT_…``."""
+
+    similarity: float = 0.50
+    type: float = 0.15
+    recency: float = 0.15
+    outcome: float = 0.10
+    usage: float = 0.05
+    confidence: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A record above the floor: its score, and the log-odds that it is relevant to the message."""
+
+    record: Record
+    score: float
+    similarity: float
+    relevance: float
+
+
+def score(found: FoundRecord, frame: Frame, weights: Weights, today: datetime) -> float:
+    """Return the score of one record."""
+    record = found.record
+    priority = frame.priority(record.type) + STANDING.get(record.state, 0.0)
+    return (
+        weights.similarity * min(max(found.similarity, 0.0), 1.0)
+        + weights.type * priority
+        + weights.recency * recency(record.changed_at or record.created_at, today)
+        + weights.outcome * OUTCOMES.get(record.outcome or "", 1.0)
+        + weights.usage * usage(record.activations)
+        + weights.confidence * record.confidence
+    )
+
+
+def recency(at: str, today: datetime) -> float:
+    """Return 1 for today, halved every `HALF_LIFE_DAYS`; 0 if the time cannot be read."""
+    try:
+        made = datetime.fromisoformat(at)
+    except ValueError:
+        return 0.0
+    if made.tzinfo is None:
+        made = made.replace(tzinfo=UTC)
+    days = max((today - made).total_seconds() / 86_400, 0.0)
+    return math.exp(-math.log(2) / HALF_LIFE_DAYS * days)
+
+
+def usage(activations: int) -> float:
+    """Return 1 for at most one activation, growing to `LARGEST_USAGE`."""
+    return min(1.0 + math.log10(activations) * 0.1, LARGEST_USAGE) if activations > 0 else 1.0
+
+
+def ranked(
+    found: Sequence[tuple[FoundRecord, float]], frame: Frame, weights: Weights, minimum: float, today: datetime
+) -> list[Scored]:
+    """Return those of *found* (with their relevance) that reach *minimum*, the best first; ties go by id.
+
+    A superseded record ranks below its successor, if that is among them.
+    """
+    kept = {one.record.id: (one, relevance) for one, relevance in found if relevance >= minimum}
+    own = {name: score(one, frame, weights, today) for name, (one, _) in kept.items()}
+    scored = [
+        Scored(one.record, _below_successors(name, own, kept), one.similarity, relevance)
+        for name, (one, relevance) in kept.items()
+    ]
+    return sorted(scored, key=lambda one: (-one.score, one.record.id))
+
+
+def _below_successors(name: str, own: Mapping[str, float], kept: Mapping[str, tuple[FoundRecord, float]]) -> float:
+    """Return the score of *name*, reduced below the scores of all its successors."""
+    worth, steps, visited = own[name], 0, {name}
+    successor = kept[name][0].record.superseded_by
+    while successor in kept and successor not in visited:
+        visited.add(successor)
+        steps += 1
+        worth = min(worth, own[successor] - steps * _LEAST_STEP)
+        successor = kept[successor][0].record.superseded_by
+    return worth
+
+
+# Repetition: records that the prompt says already
+
+LEAST_WORDS = 3
+"""Shorter records occur in every text; they must match a line as a whole."""
+_WORD = re.compile(r"\w+")
+
+
+def without_repeated(ranked: Sequence[Scored], shown: Iterable[str]) -> list[Scored]:
+    """Return *ranked* without the records that a line of *shown* or a better record repeats.
+
+    A line repeats a record if it contains nearly all its words, all its numbers and negations, and no further negation.
+    """
+    lines = [words for text in shown for line in text.splitlines() if (words := _words(line))]
+    kept: list[Scored] = []
+    for one in ranked:
+        words = _words(one.record.text)
+        if words and any(_is_said(words, line) for line in lines):
+            continue
+        lines.append(words)
+        kept.append(one)
+    return kept
+
+
+def _is_said(words: frozenset[str], line: frozenset[str]) -> bool:
+    if len(line) < NEAR_DUPLICATE * len(words):
+        return False  # cheap check first: a short line cannot say a long record
+    shared = len(words & line)
+    whole = len(words) if len(words) >= LEAST_WORDS else len(words | line)
+    if shared < NEAR_DUPLICATE * whole:
+        return False
+    missing, more = words - line, line - words
+    return not any(word in NEGATIONS or any(map(str.isdigit, word)) for word in missing) and not (more & NEGATIONS)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.casefold().replace("n't", " not").replace("n’t", " not")))
+
+
+# Reuse: whether the records of the last message also serve the next one
+#
+# Every message searches for its own records, which is cheap. The prompt nevertheless repeats the last records, in the
+# same bytes, if they cover the message: the best record found is among them, and so is at least `COVERED_SHARE` of all
+# that was found, weighted by the probability of relevance. A new frame alone changes nothing, because one word can
+# switch the frame for a single message. Records are selected anew for a frame only if its first record is not shown.
+#
+# Selecting anew adds the records found and drops those that were useful longest ago. Up to `CARRIED` records stay in
+# the prompt, so that a return to an earlier subject finds its records there.
+
+COVERED_SHARE = 0.25
+"""Measured on 300 questions about five long chats (locomo-dev), each after each other question of its chat, with single
+statements as records. Of the questions that needed records not shown, 1.7 % were given the old ones; of those with an
+answer in common, 48 %. At .5 these are 0.7 and 26 %; at .25 without the rule about the best record 13 and 65 %."""
+CARRIED = 10
+"""How many records stay in the prompt.
+
+Measured by ``python -m bench.refresh`` on chats of people with each other and with an assistant. With 0 carried records
+the selection changed in .50 and .44 of the turns, with up to 10 in .22 and .28, with up to 12 in .20 and .24. Of the
+records shown .74 and .83, .36 and .57, .33 and .52 were relevant to the message at hand.
+"""
+
+
+def covered(ranked: Sequence[Scored], known: Collection[str]) -> float:
+    """Return the share (0 to 1) of the relevance of *ranked* that the ids *known* hold; 1 if nothing is relevant."""
+    weights = {one.record.id: probability(one.relevance) for one in ranked}
+    whole = sum(weights.values())
+    return sum(weight for name, weight in weights.items() if name in known) / whole if whole else 1.0
+
+
+def reason(
+    kept: LastSelection | None,
+    read: Sequence[Record],
+    chosen: Chosen,
+    ranked: Sequence[Scored],
+    said: Collection[str],
+    pinned: Collection[Record] = (),
+    *,
+    thin: bool,
+) -> SelectionReason:
+    """Return why the records must be selected anew.
+
+    ``reused`` means that the old ones serve. ``aside`` means that no records are shown, because none is relevant to a
+    message with a subject of its own.
+
+    *read* are the records of *kept* that still exist. *ranked* are the records found, the best first. *said* are the
+    ids of those that the prompt says anyway. *pinned* are the records of every prompt. *thin* means that the message is
+    too short to have a subject of its own.
+    """
+    if kept is None:
+        return "cold"
+    if chosen.acts:
+        return "acting"
+    if _has_changed(kept, read):
+        return "changed"
+    known, held = {one.id for one in kept.records}, {one.id for one in pinned}
+    if held != set(kept.pinned):
+        return "changed"
+    if not ranked:
+        return "reused" if thin or not known - held else "aside"
+    known |= set(said) | held
+    if chosen.reason != "nothing_asked" and chosen.frame.name != kept.frame and ranked[0].record.id not in known:
+        return "frame"
+    best = max(ranked, key=lambda one: one.relevance)
+    if best.record.id not in known or covered(ranked, known) < COVERED_SHARE:
+        return "topic"
+    return "reused"
+
+
+def _has_changed(kept: LastSelection, read: Sequence[Record]) -> bool:
+    """Say whether a record was deleted or superseded."""
+    before = {one.id: one.state for one in kept.records}
+    if len(read) != len(before):
+        return True
+    return any(one.state is State.SUPERSEDED and before[one.id] != State.SUPERSEDED.value for one in read)
+
+
+# Budgets: the tokens of each type
+#
+# Each type has a budget, shaped by the frame and scaled by the demands of the message. The best record comes first. A
+# record is shown as its summary, or as its micro if the summary does not fit, never in full. Types share what others
+# leave.
+
+Level = Literal["summary", "micro"]
+LEVELS: tuple[Level, ...] = ("summary", "micro")
+TypeBudgets = Mapping[Type, int]
+"""Tokens per type."""
+Costs = Callable[[Record, Level], int]
+"""Returns the tokens that a record takes at a level, including the rest of its line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A record to show, with its level and its tokens."""
+
+    scored: Scored
+    level: Level
+    tokens: int
+
+
+def message_budgets(base: TypeBudgets, frame: Frame, scale: float) -> dict[Type, int]:
+    """Return the budgets for a message: *base* shaped by *frame*, times *scale*.
+
+    The total is never more than the total of *base* times *scale*.
+    """
+    shaped = {of: max(base.get(of, 0), 0) * frame.share(of) for of in LOADED}
+    most, asked = sum(max(base.get(of, 0), 0) for of in LOADED), sum(shaped.values())
+    down = min(most / asked, 1.0) if asked else 0.0
+    return {of: int(tokens * down * scale) for of, tokens in shaped.items()}
+
+
+def fill(ranked: Sequence[Scored], budgets: TypeBudgets, costs: Costs) -> list[Filled]:
+    """Return as many of *ranked* (the best first) as fit, in that order."""
+    left = dict(budgets)
+    placed: dict[str, Filled] = {}
+    waiting: list[Scored] = []
+    for one in ranked:
+        of = one.record.type
+        if taken := _fit(one, left.get(of, 0), costs):
+            placed[one.record.id] = taken
+            left[of] -= taken.tokens
+        else:
+            waiting.append(one)
+    spare = sum(left.values())
+    for one in waiting:
+        if taken := _fit(one, spare, costs):
+            placed[one.record.id] = taken
+            spare -= taken.tokens
+    return [placed[one.record.id] for one in ranked if one.record.id in placed]
+
+
+def _fit(one: Scored, room: int, costs: Costs) -> Filled | None:
+    """Return *one* at the most detailed level that fits into *room* tokens."""
+    for level in LEVELS:
+        tokens = costs(one.record, level)
+        if tokens <= room:
+            return Filled(one, level, tokens)
+    return None
+
+
+# The last selection of each conversation, so that the next message can reuse it
+#
+# Key (owner ``selection``, under the conversation's tag): ``kept:<conversation>``, which expires with the session. It
+# holds ids and levels of detail but no text; texts are read from the records.
+
+_OWNER = "selection"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KeptRecord(_Strict):
+    """One record that was shown; see `grounding.prompt_input.run_context.SelectedRecord`."""
+
+    id: str
+    level: Literal["summary", "micro"]
+    state: str
+    score: float
+    similarity: float
+
+
+class LastSelection(_Strict):
+    """The last selection: the frame, the records, the best first, and the budget in tokens."""
+
+    v: Literal[1] = 1
+    frame: str
+    records: tuple[KeptRecord, ...] = ()
+    pinned: tuple[str, ...] = ()
+    """Ids of the records that stood in every prompt then, whether they fitted or not."""
+    budget: int
+
+
+class LastSelections:
+    """The last selections of all conversations. Every method raises `connectors.message.StoreUnavailable`."""
+
+    def __init__(self, redis: Redis, idle_seconds: int) -> None:
+        self._redis = redis
+        self._idle_seconds = idle_seconds
+
+    async def get(self, key: ConversationKey) -> LastSelection | None:
+        """Return the last selection; None after a pause, or if another release stored it."""
+        raw = await self._redis.getex(self._key(key), ex=self._idle_seconds)
+        try:
+            return None if raw is None else LastSelection.model_validate_json(raw)
+        except ValidationError:
+            return None
+
+    async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
+        """Store *kept* in place of the last selection."""
+        await self._redis.set(self._key(key), kept.model_dump_json(), ex=self._idle_seconds)
+
+    async def forget(self, key: ConversationKey) -> None:
+        """Delete the last selection, so that the next message selects anew."""
+        await self._redis.delete(self._key(key))
+
+    @staticmethod
+    def _key(key: ConversationKey) -> str:
+        return redis_key(_OWNER, key.tag, "kept", key.encoded)
+
+
+# Calibration: how well people predicted the outcomes of their decisions
+#
+# Accuracy is the mean outcome (success 1, partial ½, failure 0) of the reviewed decisions. The Brier score is the mean
+# squared distance between confidence and outcome (Brier, "Verification of forecasts expressed in terms of probability",
+# 1950): 0 is perfect, a constant ½ gets .25.
+
+LEAST_REVIEWED = 10
+"""With fewer reviews, chance outweighs skill."""
+MOST_REVIEWED = 200
+"""Only the newest count, because people learn."""
+VALUES = {"success": 1.0, "partial": 0.5, "failure": 0.0}
+
+
+def calibrated(decisions: Iterable[Record]) -> Calibration | None:
+    """Return the calibration of the reviewed *decisions*; None if they are fewer than `LEAST_REVIEWED`."""
+    pairs = [
+        (one.confidence, VALUES[one.outcome])
+        for one in decisions
+        if one.state is State.REVIEWED and one.outcome in VALUES
+    ]
+    if len(pairs) < LEAST_REVIEWED:
+        return None
+    return Calibration(
+        reviewed=len(pairs),
+        accuracy=round(sum(value for _, value in pairs) / len(pairs), 4),
+        brier=round(sum((sure - value) ** 2 for sure, value in pairs) / len(pairs), 4),
+        confidence=round(sum(sure for sure, _ in pairs) / len(pairs), 4),
+    )
