@@ -1,4 +1,7 @@
-"""The global context: numbered lines that are in every prompt."""
+"""The global context: numbered lines that are in every prompt.
+
+`GlobalContexts` stores them; the model has three tools for them.
+"""
 
 from grounding.memory.global_context.lines import (
     MARK,

@@ -1,4 +1,4 @@
-"""The data types and errors of the global context. Pure."""
+"""The data types and errors of the global context, and whether a model's write may hold somebody else's words. Pure."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def weight(content: str, origin: Origin, count: Callable[[str], int]) -> int:
     return count(shown(0, content, is_marked=origin in UNTRUSTED) + "\n")
 
 
-# Find out whether the model's writes to the memory may contain somebody else's words
+# Whether the model's writes to the memory may hold somebody else's words
 
 Foreign = Literal["", "retrieved", "others"]
 _ASSISTANT = "assistant"

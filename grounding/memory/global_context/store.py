@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# The Lua scripts of `grounding.memory.global_context.store`. Each is one atomic step under one hash tag
+# The Lua scripts. Each is one atomic step under one hash tag.
 #
 # Common keys: the editor's numbering, then the lines of the workspace and, if another audience is in view, its lines.
 # ``ARGV[1]`` is the number of these line hashes. A line's name is its owner's letter (``w``, ``u``) and its id. Lines
@@ -330,9 +330,6 @@ return 1
 """
 """Deletes a person's lines with their history and waiting edits."""
 
-
-# The store
-
 _OWNER = "global_context"
 _GIVEN_SECONDS = 7 * 24 * 3600
 """How long a numbering is stored: as long as a turn may be resumed."""
@@ -378,7 +375,7 @@ class GlobalContexts:
         keys = [self._given(editor), *self._lines(editor.scope)]
         seconds = _GIVEN_SECONDS if store else 0
         answer: Any = await self._open(keys=keys, args=[len(keys) - 1, self._idle_seconds * 1000, seconds])
-        _raise_for(answer)
+        _raise_for(answer, self._max_tokens)
         numbers, names, packed = answer[1::3], answer[2::3], answer[3::3]
         return tuple(
             _line(editor.scope, int(number), *one) for number, *one in zip(numbers, names, packed, strict=True)
@@ -534,7 +531,7 @@ class GlobalContexts:
                 _DONE_SECONDS,
             ],
         )
-        self._raise_for(answer)
+        _raise_for(answer, self._max_tokens)
         _log.info(
             "context.changed",
             workspace_id=scope.workspace_id,
@@ -554,16 +551,8 @@ class GlobalContexts:
             raise NoSuchLine("the line was deleted since that edit was proposed: deny it")
         if answer[0] == "changed":
             raise LineChanged.proposed(str(answer[2]), str(answer[3]), int(answer[4]))
-        self._raise_for(answer)
+        _raise_for(answer, self._max_tokens)
         _log.info("context.decided", workspace_id=scope.workspace_id, decision=what)
-
-    def _raise_for(self, answer: Any) -> None:
-        if answer[0] == "full":
-            raise GlobalContextFull(
-                f"no room: all lines take {answer[1]} of {self._max_tokens} tokens, and this one {answer[2]}. "
-                "Merge lines that belong together into shorter ones, or delete what no longer matters, and try again"
-            )
-        _raise_for(answer)
 
     def _lines(self, scope: Scope) -> list[str]:
         owners = [""] if scope.audience is None else ["", scope.audience]
@@ -586,9 +575,14 @@ def _check(editor: Editor, expected: int | None) -> str:
     return "" if editor.kind == "api" else "seen"
 
 
-def _raise_for(answer: Any) -> None:
+def _raise_for(answer: Any, max_tokens: int) -> None:
     """Raise the error that a script's *answer* stands for, if any."""
     word, *more = answer
+    if word == "full":
+        raise GlobalContextFull(
+            f"no room: all lines take {more[0]} of {max_tokens} tokens, and this one {more[1]}. "
+            "Merge lines that belong together into shorter ones, or delete what no longer matters, and try again"
+        )
     if word == "range":
         count = int(more[0])
         there = f"the lines are 0 to {count - 1}" if count else "there are no lines"
