@@ -1,4 +1,7 @@
-"""The codex: material that the model is given whole, or searches if it is too much."""
+"""The codex: material that the model is given whole, or searches if it is too much.
+
+`CodexStore` holds the material, `choose` decides between the two, `CodexIndex` and `search_codex` search it.
+"""
 
 from grounding.codex.codex import (
     HERE,

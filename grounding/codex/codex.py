@@ -1,8 +1,11 @@
-"""Decide whether material is given to the model in full or searched. Pure.
+"""The codex: material that is given to the model in full, or searched if it is too large.
+
+Material belongs to a workspace or to one context in it. A context's files are shown below `HERE`, so that they never
+have the same path as a file of the workspace.
 
 It is given in full (cache-augmented generation) if its tokens are below ``CODEX_WINDOW_RATIO`` of the model's window,
 its characters fit into ``PROMPT_MAX_CHARACTERS``, both leave room for the rest of the prompt, and a model on this
-machine has the memory for it. Otherwise it is searched.
+machine has the memory for it. All but the search tool is pure.
 """
 
 from __future__ import annotations
@@ -22,11 +25,6 @@ from grounding.lookup_tools import MAX_QUERY_CHARACTERS, check_query, found_pass
 from grounding.prompt import passages_room
 from grounding.prompt_input import MATERIAL_SAFETY, WINDOW_SAFETY, Passage, Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool
-
-# The data types of the codex: material that is given to the model in full, or searched if it is too large
-#
-# Material belongs to a workspace or to one context in it. A context's files are shown below `HERE`, so that they never
-# have the same path as a file of the workspace.
 
 VERSION = 1
 HERE = "here/"
@@ -142,7 +140,7 @@ def _read(text: str) -> Mapping[str, Any]:
     return stored
 
 
-# Whole or searched
+# In full or searched
 
 Mode = Literal["whole", "search"]
 Why = Literal["below_line", "over_line", "over_budget", "over_window", "over_memory", "near_line"]
@@ -176,7 +174,7 @@ class Room:
     @property
     def left_in_memory(self) -> int:
         """The part of the memory that is left for material. It may be larger than `left`."""
-        return self.left if self.memory is None else self._left(self.memory)
+        return self._left(self.window if self.memory is None else self.memory)
 
     def _left(self, tokens: int) -> int:
         return max(0, tokens - self.output - int(self.beside * WINDOW_SAFETY))
@@ -216,7 +214,7 @@ def _over(size: Size, room: Room, line: int, part: float) -> Why | None:
     return "over_memory" if size.weight > room.left_in_memory * part else None
 
 
-# The tool with which the model searches material that is too large to give in full
+# The search tool
 
 SEARCH_CODEX = "search_codex"
 SCOPE = "codex:read"

@@ -1,4 +1,4 @@
-"""The codex material in Redis, shared by all processes.
+"""The codex material in Redis, shared by all processes, and its copy in the passage index.
 
 Keys (owner ``codex``, in the workspace's tag). An owner is ``*`` for the workspace, else a context's id:
 
@@ -283,8 +283,7 @@ def _text_key(scope: Scope, path: str) -> str:
     return _key(scope, "text", encode_id(owner_of(scope)), encode_id(path))
 
 
-# The codex material in the passage index, separate from the documents. It is searched if it is too large to give in
-# full.
+# The material in the passage index, apart from the documents
 #
 # Progress is stored after each write to the index, so that the next run continues an interrupted one and nothing
 # unchanged is embedded twice.
