@@ -398,7 +398,7 @@ class RemoteIndex:
 
 
 class DeepModel:
-    """Implements `grounding.retrieval.Deeper` by the child *process*; a search waits *question_seconds* for a vector."""
+    """The second embedding model in the child *process*. A search waits *question_seconds* for a vector."""
 
     name = MINILM_NAME
     dimensions = MINILM_DIMENSIONS

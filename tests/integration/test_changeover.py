@@ -36,7 +36,7 @@ from promptpolicy.file_tree import DirectiveTree
 from runtime.background import Changeover, Rebuilding, former_collections, underway
 from runtime.background.migration import Underway
 from runtime.coordination import Hub
-from runtime.embedded import beside
+from runtime.embedded import background_task
 from runtime.process.bootstrap import OpeningIndex
 from runtime.search import Knowledge, collections
 from runtime.search.collections import TurnsEverywhere, identity_of
@@ -177,7 +177,7 @@ def house(
 async def filled(house: House) -> None:
     """A process with the old model was here, and ended."""
     old = await house.process(OLD)
-    async with beside(old.knowledge.open(), "open"):
+    async with background_task(old.knowledge.open(), "open"):
         await old.knowledge.opened()
         await old.put("refunds.md", "# Refunds\n\nRefunds take thirty days.")
         await old.put("gone.md", "# Parcels\n\nParcels go by lighthouse tender.")
@@ -191,7 +191,7 @@ async def filled(house: House) -> None:
 async def lose(house: House, *, whole: bool) -> None:
     """Somebody takes everything out of the collection while no process runs, or deletes the *whole* of it."""
     old = await house.process(OLD)
-    async with beside(old.knowledge.open(), "open"):
+    async with background_task(old.knowledge.open(), "open"):
         await old.knowledge.opened()
         index = (await old.knowledge.ready()).index
         if whole:
@@ -207,7 +207,7 @@ async def test_a_collection_that_is_missing_or_empty_at_a_start_is_filled_again(
     await filled(house)
     await lose(house, whole=whole)
     old = await house.process(OLD)
-    async with beside(old.knowledge.open(), "open"), asyncio.timeout(60):
+    async with background_task(old.knowledge.open(), "open"), asyncio.timeout(60):
         await old.knowledge.opened()
         assert await old.found("refunds") == []
         await old.fill()
@@ -224,7 +224,11 @@ async def test_who_does_not_fill_a_collection_that_was_missing_says_until_it_is_
     await filled(house)
     await lose(house, whole=True)
     leader, other = await house.process(OLD), await house.process(OLD)
-    async with beside(leader.knowledge.open(), "open"), beside(other.knowledge.open(), "open"), asyncio.timeout(60):
+    async with (
+        background_task(leader.knowledge.open(), "open"),
+        background_task(other.knowledge.open(), "open"),
+        asyncio.timeout(60),
+    ):
         for one in (leader, other):
             await one.knowledge.opened()
         assert (await other.found("refunds"), other.lost) == ([], REBUILDING)
@@ -242,7 +246,7 @@ async def test_the_former_index_answers_until_the_new_one_has_everything(house: 
     """Without what was said meanwhile, and it says so; what is forgotten is not found. Each workspace by itself."""
     await filled(house)
     new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         assert (await new.found("refunds"), new.lost) == (["refunds.md"], REBUILDING)
         assert (await new.recalled("where is the deploy key"), new.lost) == (["t1"], LACKS_TURNS)
@@ -279,7 +283,7 @@ async def test_a_former_model_that_is_gone_leaves_the_words(house: House) -> Non
     await filled(house)
     house.models[OLD].fails = True
     new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         assert (await new.found("refunds"), new.lost) == (["refunds.md"], REBUILDING)
         assert (await new.recalled("where is the deploy key in Lockbox"), new.lost) == (["t1"], LACKS_TURNS)
@@ -292,13 +296,13 @@ async def test_context_documents_and_records_are_forgotten_in_former_collections
     ada, by = Scope("acme", None, "slack:U1"), Provenance(author="http:ada")
     await filled(house)
     old = await house.process(OLD)
-    async with beside(old.knowledge.open(), "open"):
+    async with background_task(old.knowledge.open(), "open"):
         await old.knowledge.opened()
         await (await old.knowledge.told_contexts()).put(HERE, "Likes herons.", "2026-11-21T10:00:00Z")
         record = (await old.records().add(ada, NewRecord(Type.FACT, "Ada saw a heron"), by)).record.id
     await old.knowledge.close()
     new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         hits = await new.knowledge.finding.search(HERE.scope, "herons", 10)
         assert [hit.passage.text for hit in hits if hit.passage.kind is Kind.CONTEXT] == ["Likes herons."]
@@ -327,7 +331,7 @@ async def test_the_former_index_answers_while_the_new_model_cannot_even_be_asked
     monkeypatch.setattr("runtime.search.collections.open_embedder", away)
     monkeypatch.setattr("runtime.search.collections._RETRY_SECONDS", (0.02, 0.02))
     new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         while not new.knowledge.collections.why:
             await asyncio.sleep(0.01)
         assert await new.found("refunds") == ["refunds.md"]
@@ -365,7 +369,7 @@ async def test_the_former_index_answers_at_once_while_the_new_one_is_still_being
         raise IndexUnavailable("waited for the new one")
 
     monkeypatch.setattr(new.knowledge.collections, "ready", ready)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         assert await new.found("refunds") == ["refunds.md"]
         lost: list[DegradedBlock] = []
         (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
@@ -385,7 +389,7 @@ async def test_an_index_whose_own_model_is_away_is_not_opened_twice(
 
     monkeypatch.setattr("runtime.search.collections.open_embedder", away)
     same = await house.process(OLD)
-    async with beside(same.knowledge.open(), "open"):
+    async with background_task(same.knowledge.open(), "open"):
         while not same.knowledge.collections.why:
             await asyncio.sleep(0.01)
         with pytest.raises(IndexUnavailable, match="the provider is away"):
@@ -401,7 +405,7 @@ async def test_what_is_left_to_index_is_indexed_by_whoever_switches(
     await filled(house)
     new = await house.process(NEW)
     monkeypatch.setattr(Knowledge, "is_followed", True)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         await new.knowledge.shelf.put(ACME, "late.md", "# Late\n\nLate fees.")
         while await new.changeover.step() and await new.answers() == OLD:
@@ -427,7 +431,7 @@ async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_th
         return Materials(house.settings(NEW), process.knowledge.material, process.knowledge, load_tokens(), hub)
 
     old = await house.process(OLD)
-    async with beside(old.knowledge.open(), "open"):
+    async with background_task(old.knowledge.open(), "open"):
         await old.knowledge.opened()
         for path, text in (
             ("a.md", "Herons nest early."),
@@ -439,7 +443,7 @@ async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_th
     await old.knowledge.close()
 
     new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         given, collection = materials(new), await new.knowledge.ready()
 
@@ -466,14 +470,14 @@ async def test_who_goes_back_finds_the_former_index_as_it_should_be(house: House
     await filled(house)
     old, new = house.models[OLD], house.models[NEW]
     half = await house.process(NEW)
-    async with beside(half.knowledge.open(), "open"):
+    async with background_task(half.knowledge.open(), "open"):
         await half.knowledge.opened()
         await half.knowledge.index(ACME, ["refunds.md"])
         await half.put("added.md", "# Added\n\nAdded on the way.")
     await half.knowledge.close()
     old.embedded.clear()
     back = await house.process(OLD)
-    async with beside(back.knowledge.open(), "open"):
+    async with background_task(back.knowledge.open(), "open"):
         await back.knowledge.opened()
         await back.fill()
         await back.changeover.step()
@@ -483,7 +487,7 @@ async def test_who_goes_back_finds_the_former_index_as_it_should_be(house: House
 
     again = await house.process(NEW)
     new.embedded.clear()
-    async with beside(again.knowledge.open(), "open"):
+    async with background_task(again.knowledge.open(), "open"):
         await again.knowledge.opened()
         await again.fill()
         await again.changeover.step()
@@ -497,7 +501,7 @@ async def test_who_goes_back_finds_the_former_index_as_it_should_be(house: House
     old.embedded.clear()
 
     last = await house.process(OLD)
-    async with beside(last.knowledge.open(), "open"):
+    async with background_task(last.knowledge.open(), "open"):
         await last.knowledge.opened()
         assert await last.answers() == NEW
         await last.fill()
@@ -516,7 +520,7 @@ async def test_the_former_index_is_dropped_when_its_time_is_over(house: House, d
     here = Catalogue(house.redis)
     name = identity_of(house.models[OLD]).name
     new = await house.process(NEW, keep_seconds=100.0)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         await new.changeover.step()
         assert await here.idle() == {}
@@ -553,12 +557,12 @@ async def test_what_breaks_in_one_workspace_is_told_there_and_tried_again_and_ke
 
     monkeypatch.setattr(new.rebuilding, "_index_contexts", breaking)
     monkeypatch.setattr("runtime.background.rebuild._RETRY_SECONDS", (0.02, 0.02))
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         catalogue, name = new.knowledge.catalogue, (await new.knowledge.ready()).name
         for scope in (ACME, OTHER):
             await catalogue.forget(scope, name)
-        async with beside(new.rebuilding.fill_new_index(), "fill"):
+        async with background_task(new.rebuilding.fill_new_index(), "fill"):
             while not await catalogue.is_complete(OTHER, name):
                 await asyncio.sleep(0.01)
             assert await new.recalled("where is the deploy key") == ["t1"]
@@ -584,11 +588,11 @@ async def test_looking_for_what_is_to_be_switched_goes_on_after_what_nobody_fore
         return await all_of_them()
 
     monkeypatch.setattr("runtime.background.migration.BUSY_SECONDS", 0.02)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         await new.fill()
         monkeypatch.setattr(new.changeover._workspaces, "all", breaking)
-        async with beside(new.changeover.run(), "change-over"):
+        async with background_task(new.changeover.run(), "change-over"):
             while await new.answers() != NEW:
                 await asyncio.sleep(0.01)
     assert failures == []
@@ -598,7 +602,7 @@ async def test_looking_for_what_is_to_be_switched_goes_on_after_what_nobody_fore
 async def test_a_workspace_that_is_deleted_leaves_the_former_index_too(house: House) -> None:
     await filled(house)
     new = await house.process(NEW)
-    async with beside(new.knowledge.open(), "open"):
+    async with background_task(new.knowledge.open(), "open"):
         await new.knowledge.opened()
         await new.fill()
         await new.changeover.step()

@@ -18,7 +18,7 @@ from grounding.retrieval import EmbedderUnavailable, Kind, NotYet, Passage, Vect
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
-from runtime.embedded import beside
+from runtime.embedded import background_task
 from runtime.search import Deepening, Knowledge
 from runtime.search import deepening as module
 from runtime.workspaces import Workspaces
@@ -98,7 +98,7 @@ def house(redis: Redis, settings: MakeSettings) -> House:
 @pytest_asyncio.fixture
 async def opened(house: House) -> AsyncIterator[tuple[Knowledge, Deepening]]:
     knowledge, deepening = await house.process()
-    async with beside(knowledge.open(), "open"):
+    async with background_task(knowledge.open(), "open"):
         await knowledge.opened()
         yield knowledge, deepening
     await knowledge.close()
@@ -173,7 +173,7 @@ async def test_a_large_workspace_keeps_no_other_waiting(
     monkeypatch.setattr(module, "BATCH", 4)
     await put(knowledge, "old.md", sections(*(f"old{n}" for n in range(40))))
     house.deep.gate.clear()
-    async with beside(deepening.run(), "deepening"):
+    async with background_task(deepening.run(), "deepening"):
         async with asyncio.timeout(10):
             while not house.deep.batches:
                 await asyncio.sleep(0.01)
@@ -190,7 +190,7 @@ async def test_a_large_workspace_keeps_no_other_waiting(
 
 async def test_whoever_comes_next_goes_on_and_embeds_nothing_again(house: House) -> None:
     knowledge, deepening = await house.process()
-    async with beside(knowledge.open(), "open"):
+    async with background_task(knowledge.open(), "open"):
         await knowledge.opened()
         await put(knowledge, "a.md", sections(*(f"word{n}" for n in range(40))))
         house.deep.gives = 1
@@ -204,7 +204,7 @@ async def test_whoever_comes_next_goes_on_and_embeds_nothing_again(house: House)
     house.deep.gives = 1000
     house.deep.embedded.clear()
     again, deepening = await house.process()
-    async with beside(again.open(), "open"):
+    async with background_task(again.open(), "open"):
         await again.opened()
         await deepening.look()
         assert (await again.status(ACME)).shallow == 0
@@ -248,7 +248,7 @@ async def test_a_model_that_is_away_is_asked_again(house: House, opened: tuple[K
     await put(knowledge, "a.md", sections("refunds"))
     house.deep.fails = EmbedderUnavailable("the child ended", retryable=True)
     with capture_logs() as events:
-        async with beside(deepening.run(), "deepening"):
+        async with background_task(deepening.run(), "deepening"):
             async with asyncio.timeout(10):
                 while not any(event["event"] == "index.failed" for event in events):
                     await asyncio.sleep(0.01)
@@ -318,7 +318,7 @@ async def test_what_other_processes_store_is_looked_for(house: House, monkeypatc
     house.shared = True
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     knowledge, deepening = await house.process()
-    async with beside(knowledge.open(), "open"), beside(deepening.run(), "deepening"):
+    async with background_task(knowledge.open(), "open"), background_task(deepening.run(), "deepening"):
         await knowledge.opened()
         for path in ("first.md", "second.md"):
             await put(knowledge, path, sections("harbours"), OTHER)
