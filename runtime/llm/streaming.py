@@ -50,7 +50,7 @@ class Completion:
     warned: str = ""
     """What the model was told about this answer before it had to write it again; empty if the answer stands."""
     call: str = field(default="", compare=False)
-    """The name by which the call was reserved (`runtime.billing.budgets.Reservation`); empty if it was not reserved."""
+    """The name by which the call was reserved (`runtime.billing.Reservation`); empty if it was not reserved."""
 
 
 @dataclass(frozen=True)
