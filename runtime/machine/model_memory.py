@@ -194,8 +194,8 @@ class NotGguf(Exception):
     """The file is not GGUF, is broken, or of an unknown version."""
 
 
-def read_header(path: Path, kept_items: int = KEPT_ITEMS) -> dict[str, Any]:
-    """Return the header: numbers, texts, and lists of at most *kept_items* items by their keys.
+def read_header(path: Path) -> dict[str, Any]:
+    """Return the header: numbers, texts, and lists of at most `KEPT_ITEMS` items by their keys.
 
     Blocks (50 ms for a vocabulary of 49,000 words). Raises `NotGguf` and OSError.
     """
@@ -205,38 +205,38 @@ def read_header(path: Path, kept_items: int = KEPT_ITEMS) -> dict[str, Any]:
         version, _, entries = struct.unpack("<IQQ", _exactly(file, 20))
         if version not in VERSIONS or entries > MOST_ENTRIES:
             raise NotGguf(f"{path.name} is of a version that is not read here ({version})")
-        return dict(_entry(file, kept_items) for _ in range(entries))
+        return dict(_entry(file) for _ in range(entries))
 
 
-def _entry(file: BinaryIO, kept_items: int) -> tuple[str, Any]:
+def _entry(file: BinaryIO) -> tuple[str, Any]:
     key = _string(file)
     (kind,) = struct.unpack("<I", _exactly(file, 4))
-    return key, _value(file, kind, kept_items)
+    return key, _value(file, kind)
 
 
-def _value(file: BinaryIO, kind: int, kept_items: int) -> Any:
+def _value(file: BinaryIO, kind: int) -> Any:
     if kind == _STRING:
         return _string(file)
     if kind == _LIST:
-        return _list(file, kept_items)
+        return _list(file)
     form = _NUMBERS.get(kind)
     if form is None:
         raise NotGguf(f"a value of the unknown type {kind}")
     return struct.unpack(form, _exactly(file, struct.calcsize(form)))[0]
 
 
-def _list(file: BinaryIO, kept_items: int) -> list[Any] | None:
-    """Read a list; skip it and return None if it is longer than *kept_items*."""
+def _list(file: BinaryIO) -> list[Any] | None:
+    """Read a list; skip it and return None if it is longer than `KEPT_ITEMS`."""
     kind, count = struct.unpack("<IQ", _exactly(file, 12))
     if count > MOST_ITEMS or kind == _LIST:
         raise NotGguf(f"a list of {count} items of type {kind}")
-    if count <= kept_items:
-        return [_value(file, kind, kept_items) for _ in range(count)]
+    if count <= KEPT_ITEMS:
+        return [_value(file, kind) for _ in range(count)]
     if kind in _NUMBERS:
         file.seek(count * struct.calcsize(_NUMBERS[kind]), 1)
     else:
         for _ in range(count):
-            _value(file, kind, kept_items)
+            _value(file, kind)
     return None
 
 
