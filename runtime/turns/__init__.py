@@ -1,6 +1,7 @@
 """Turns: durable mailboxes, the workers that empty them, and one turn from the question to the stored reply.
 
-What other packages may use is exported here; the modules inside are for this package alone.
+Start with `Turns.answer`: one turn, read top to bottom. `Mailbox` stores messages, `Worker` takes turns from it,
+`PromptBuilder` builds prompts and `Manifests` stores what went into each turn.
 """
 
 from runtime.turns.batch import AmendResult, Batch, Envelope, Lane, MailboxFull

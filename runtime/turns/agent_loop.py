@@ -26,7 +26,7 @@ from runtime.turns.tools import NO_TOOLS, OfferedTools, ToolContext, Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question, TurnState
 
 LEAST_ROOM_TOKENS = 64
-"""If a window has less room for what tools tell, the model has to answer with what there is."""
+"""If a window has less room for tool results, the model must answer without more of them."""
 
 
 class AgentLoop:
@@ -54,7 +54,7 @@ class AgentLoop:
     ) -> None:
         """Bring *state* from its prompt, or from the round that an interrupted attempt came to, to its completion.
 
-        Raises `ModelFailed`, `runtime.billing.budgets.BudgetExceeded`, `connectors.message.Superseded` and
+        Raises `ModelFailed`, `runtime.billing.BudgetExceeded`, `connectors.message.Superseded` and
         `connectors.message.StoreUnavailable`.
         """
         offer = self._tooling.offered(built.context.tools, question)
@@ -89,7 +89,7 @@ class AgentLoop:
     async def _ask(
         self, state: TurnState, built: BuiltPrompt, contents: Contents, offer: OfferedTools, stream: _AnswerStream
     ) -> Completion:
-        """Make the next call. Raises `ModelFailed` and `runtime.billing.budgets.BudgetExceeded`."""
+        """Make the next call. Raises `ModelFailed` and `runtime.billing.BudgetExceeded`."""
         sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
         state.pending = reservation = await self._spending.estimate(sent + self._taken(state), first=state.first)
         try:
@@ -154,7 +154,7 @@ class AgentLoop:
         raise ModelUnavailable(f"{completion.model}: wants tools and says nothing", why="empty", model=completion.model)
 
     async def _run_tools(self, state: TurnState, built: BuiltPrompt, question: Question, offer: OfferedTools) -> None:
-        """Have the calls of the last round made, as far as they were not."""
+        """Run those calls of the last round that have no result yet."""
         number = len(state.rounds) - 1
         this = state.rounds[number]
         known = {place: result for (of, place), result in state.known.items() if of == number}
@@ -164,7 +164,7 @@ class AgentLoop:
         state.rounds[number] = replace(this, results=results, tools_ms=round((time.perf_counter() - started) * 1000))
 
     def _room(self, state: TurnState, built: BuiltPrompt) -> int:
-        """Tokens that the window has left for what is said before the answer."""
+        """Return the tokens that the window has left for rounds before the answer."""
         return max(0, rounds_room(built.context, built.prompt) - self._taken(state))
 
     def _taken(self, state: TurnState) -> int:
@@ -172,8 +172,8 @@ class AgentLoop:
 
 
 class _NarrowPrompt:
-    """The prompt of *built* for fallbacks that read less. ``built`` is the last that was made: what answered was given
-    that one."""
+    """Fits the prompt of *built* to fallback models with smaller windows. ``built`` is the last fitted prompt: if a
+    fallback answered, it had that one."""
 
     def __init__(self, state: TurnState, built: BuiltPrompt, contents: Contents, tokens: Tokens) -> None:
         self.built: BuiltPrompt | None = None
@@ -183,7 +183,8 @@ class _NarrowPrompt:
         self._tokens = tokens
 
     async def fitted(self, window: int) -> tuple[Sequence[Message], StablePrefix] | None:
-        """See `runtime.caching.Fitted`. In a thread: everything is cut and counted again."""
+        """Return the messages for a *window*; see `runtime.llm.prompt_caching.FitPrompt`. It runs in a thread, because
+        all blocks are cut and counted again."""
         built = self.built = await asyncio.to_thread(self._for, window)
         if built is None:
             return None
@@ -205,8 +206,8 @@ class _NarrowPrompt:
 
 
 class _AnswerStream:
-    """Shows what the model says of the rounds of one answer, below each other; if it *holds_back* only when all of
-    it was checked."""
+    """Shows the texts of an answer's rounds below each other while they come. If it *holds_back*, it shows the whole
+    answer after the censors' check."""
 
     def __init__(self, progress: Telling, *, holds_back: bool = False) -> None:
         self.progress = progress
@@ -214,10 +215,11 @@ class _AnswerStream:
         self._waits = progress.is_watched and holds_back
         self._before = ""
         self._held = ""
-        """What stands before the first words of a round; a round without words shows nothing."""
+        """The separator that is still to be shown before the first words of a round. A round without words shows
+        nothing."""
 
     async def show_again(self, text: str) -> None:
-        """Show *text*, which an interrupted attempt has said."""
+        """Show *text*, which an interrupted attempt has shown before."""
         if text and self.is_watched:
             await self.progress.show(text)
         await self.begin_round(text)
@@ -229,7 +231,7 @@ class _AnswerStream:
             await self.progress.flush()
 
     async def begin_round(self, text: str) -> None:
-        """What comes next, perhaps after a while, stands below *text*, which was shown."""
+        """Begin a round whose text comes below *text*, which is shown already."""
         await self.progress.flush()
         self._before, self._held = text, SEPARATOR if text else ""
 

@@ -1,16 +1,20 @@
 """The durable inbox: one mailbox per conversation and lane, emptied in order by one worker at a time.
 
-Keys (owner ``mailbox``, in the conversation's partition): ``inbox`` the waiting messages, ``current`` the turn that
-was made of the first of them and the token of the worker that holds the conversation, ``seen`` one per message identity
-with the turn that answered it, ``put-back`` one per turn that was given up and is tried again, ``work`` a stream of the
-conversations that have something waiting, handed to workers by its consumer group, ``last`` each conversation's newest
-message. What belongs to the lane of commands has ``commands-`` before its word.
+Keys (owner ``mailbox``, in the conversation's partition; those of the lane of commands have ``commands-`` before their
+name):
 
-A conversation stands in ``work`` once, from its first waiting message until its mailbox is empty. A worker that was
-given it claims it with a token of its own and renews its hold; one that stays silent for the lease loses it to another,
-whose token makes every write of the first void (`connectors.message.Fence`). A message leaves the inbox only when its
-turn is done, so a turn that was interrupted is taken up again under the same turn id. ``current`` counts how often a
-turn failed and how often its process ended over it, apart from each other.
+- ``inbox``: the waiting messages.
+- ``current``: the turn that answers the first of them, and the token of the worker that holds the conversation.
+- ``seen``: one per message identity, with the turn that answered it.
+- ``put-back``: one per turn that was given up and is tried again.
+- ``work``: a stream of the conversations with waiting messages. Its consumer group hands them to workers.
+- ``last``: each conversation's newest message.
+
+A conversation has one entry in ``work``, from its first waiting message until its mailbox is empty. The worker that
+gets the entry claims the conversation with a token and renews its lease. If it does not renew in time, another worker
+may claim it, and the new token makes every write of the first void (`connectors.message.Fence`). A message leaves the
+inbox when its turn is done. So an interrupted turn is resumed under the same turn id. ``current`` counts the failures
+of the turn, and apart from them the crashes of its process.
 """
 
 from __future__ import annotations
@@ -104,9 +108,9 @@ class Mailbox:
         return PutResult(bool(new), turn_id, current_turn, bool(held))
 
     async def put_back(self, key: ConversationKey, turn_id: str, envelopes: Sequence[Envelope]) -> bool:
-        """Have the messages of a turn that was given up answered after all, behind what waits, by a new turn or more.
+        """Put the messages of a turn that was given up behind those that wait; new turns will answer them.
 
-        False if those of *turn_id* were put back before: nothing is answered twice. Raises `MailboxFull`.
+        Return False if those of *turn_id* were put back before: nothing is answered twice. Raises `MailboxFull`.
         """
         put = await self._put_back(
             keys=[
@@ -127,17 +131,17 @@ class Mailbox:
         return bool(put)
 
     async def refuse(self, key: ConversationKey, message_id: str) -> None:
-        """Note the identity of a message that was not stored as seen, so that it is a duplicate if it comes again."""
+        """Mark a message that was not stored as seen, so that it is a duplicate if it comes again."""
         await self._redis.set(self._seen(key, message_id), "", nx=True, ex=_SEEN_SECONDS)
 
     async def known(self, key: ConversationKey, message_id: str) -> str | None:
-        """None for a message identity not seen before, else the turn that answered it ("" while none has)."""
+        """Return the turn that answered a message: "" if none has yet, None if the message was not seen before."""
         seen: Any = await self._redis.get(self._seen(key, message_id))
         return None if seen is None else str(seen)
 
     async def turn_of(self, key: ConversationKey, message_id: str) -> str:
-        """The turn that answered a message that was seen before; while it is not over, the turn at hand in
-        the conversation, which may be the one or an earlier one; "" if there is none."""
+        """Return the turn that answered a message. If none has yet, return the current turn of the conversation, which
+        may answer it or an earlier one; "" if there is none."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(self._seen(key, message_id))
             pipe.hget(self._key(key, "current"), "turn")
@@ -145,7 +149,7 @@ class Mailbox:
         return str(answered or current_turn or "")
 
     async def amend(self, key: ConversationKey, message_id: str, envelope: Envelope | None) -> AmendResult:
-        """Put *envelope* in the place of a message that still waits, or take that out if it is None."""
+        """Replace a waiting message by *envelope*, or remove it if that is None."""
         found: Any = await self._amend(
             keys=[self._key(key, "current"), self._key(key, "inbox"), self._seen(key, message_id)],
             args=[message_id, pack_envelope(envelope) if envelope else ""],
@@ -153,26 +157,28 @@ class Mailbox:
         return AmendResult(found)
 
     async def stop(self, key: ConversationKey, *, all_else: bool = False) -> tuple[str, tuple[str, ...]]:
-        """Have the turn that is being answered in *key* end where it is (`is_stopped`); empty if none is. With
-        *all_else* what waits behind it is dropped: those messages' ids."""
-        turn_id, dropped = await self._stop(keys=[self._key(key, one) for one in ("current", "inbox")[: 1 + all_else]])
+        """Ask the current turn of *key* to end where it is (see `is_stopped`). With *all_else* drop the messages behind
+        it. Return the turn, "" if there is none, and the ids of the dropped messages."""
+        parts = ("current", "inbox") if all_else else ("current",)
+        turn_id, dropped = await self._stop(keys=[self._key(key, part) for part in parts])
         return str(turn_id), tuple(unpack_envelope(text).message.message_id for text in dropped)
 
     async def drop(self, key: ConversationKey, message_id: str) -> str:
-        """Say that the message is gone that is answered in *key*; the turn, empty if it is not that one alone."""
+        """Note that a message was deleted while it is answered. Return the turn; "" if it does not answer that message
+        alone."""
         return str(await self._drop(keys=[self._key(key, "current"), self._key(key, "inbox")], args=[message_id]))
 
     async def last_seen(self, connector: str) -> dict[ConversationKey, str]:
-        """The newest message that was stored of each conversation of *connector*."""
+        """Return the newest stored message of each conversation of *connector*."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for partition in range(PARTITIONS):
                 pipe.hgetall(self._last(partition_tag(partition)))
             found = await pipe.execute()
-        newest = {ConversationKey.decode(encoded): message for one in found for encoded, message in one.items()}
+        newest = {ConversationKey.decode(encoded): message for part in found for encoded, message in part.items()}
         return {key: message for key, message in newest.items() if key.connector == connector}
 
     async def forget_workspace(self, workspace_id: str) -> None:
-        """Drop the newest messages of a workspace's conversations, which `last_seen` would tell of."""
+        """Delete what `last_seen` knows of a workspace's conversations."""
         names = [self._last(partition_tag(partition)) for partition in range(PARTITIONS)]
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
@@ -186,32 +192,32 @@ class Mailbox:
     # What workers do
 
     async def prepare(self) -> None:
-        """Make what workers need to be given work."""
+        """Create the streams' consumer groups, which workers need."""
         await self._streams.prepare(self._all_work)
 
     async def offers(self, partitions: Collection[int], each: int) -> list[WorkItem]:
-        """Conversations of *partitions* that nobody was given yet, at most *each* of every one."""
+        """Take conversations of *partitions* that no worker has yet, at most *each* of every partition."""
         names = [self._work(partition_tag(partition)) for partition in partitions]
-        return [_offer(given) for given in await self._streams.read_new(names, each)]
+        return [_offer(entry) for entry in await self._streams.read_new(names, each)]
 
     async def abandoned(self, silent_seconds: float, most: int, *, spares: bool = False) -> list[WorkItem]:
-        """Conversations whose worker has not renewed its hold for *silent_seconds*: now given to this one, at most so
-        many. *spares*: none of the living, see `WorkStreams.reclaim`."""
+        """Take over at most *most* conversations whose worker has not renewed its lease for *silent_seconds*. With
+        *spares* none of a living worker, see `WorkStreams.reclaim`."""
         found = await self._streams.reclaim(self._all_work, silent_seconds, most, spares=spares)
-        return [_offer(given) for given in found]
+        return [_offer(entry) for entry in found]
 
     async def pass_on(self, offers: Sequence[WorkItem]) -> None:
-        """Let others have the conversations of *offers*, none of them claimed: behind what else waits."""
+        """Give *offers*, none of which is claimed, back to the end of the stream, for other workers."""
         await self._streams.requeue(StreamEntry(self._work(offer.key.tag), offer.entry, {}) for offer in offers)
 
     async def claim(self, offer: WorkItem) -> Lease | None:
-        """Hold the conversation of *offer*; every earlier hold of it is void. None if nothing waits in it."""
+        """Claim the conversation of *offer*: every earlier lease is void. Return None if nothing waits there."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
-        held = await self._claim(keys=[fence.name, self._work(offer.key.tag)], args=[offer.entry, fence.token, GROUP])
-        return Lease(offer.key, offer.entry, fence) if held else None
+        done = await self._claim(keys=[fence.name, self._work(offer.key.tag)], args=[offer.entry, fence.token, GROUP])
+        return Lease(offer.key, offer.entry, fence) if done else None
 
     async def begin(self, offer: WorkItem) -> tuple[Lease, Batch | None] | None:
-        """`claim` and `take` in one step."""
+        """Do `claim` and `take` in one step."""
         fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
         taken: Any = await self._begin(
             keys=[fence.name, self._work(offer.key.tag), self._key(offer.key, "inbox")],
@@ -223,7 +229,7 @@ class Mailbox:
         return lease, None if taken == 1 else _batch(lease, taken)
 
     async def renew(self, lease: Lease) -> bool:
-        """Say that *lease* is still held; False where it is not any more."""
+        """Renew *lease*; return False if it is lost."""
         return bool(
             await self._renew(
                 keys=[lease.fence.name, self._work(lease.key.tag)],
@@ -232,7 +238,7 @@ class Mailbox:
         )
 
     async def release(self, lease: Lease) -> bool:
-        """Let the conversation go; whether something waits in it, so that it is offered again.
+        """End *lease*. Return whether something waits in the conversation: then it is offered again.
 
         Raises `connectors.message.Superseded`.
         """
@@ -244,10 +250,10 @@ class Mailbox:
         return bool(waiting)
 
     async def take(self, lease: Lease, *, again: bool = False) -> Batch | None:
-        """The turn to be answered now: the one that was interrupted, else one of all that waits.
+        """Return the next turn: the interrupted one, else a new one for the messages that wait; None if none do.
 
-        Taken again under the same *lease*, it has failed once more; if its last holder has ended without handing it
-        back, it has crashed once more. With *again* neither is counted: it was only the store that was away. Raises
+        If the turn was taken before under the same *lease*, that counts as a failure; if its last holder ended without
+        handing it back, as a crash. With *again* neither is counted: only the store was away. Raises
         `connectors.message.Superseded`.
         """
         taken: Any = await self._take(
@@ -258,7 +264,7 @@ class Mailbox:
         return _batch(lease, taken) if taken else None
 
     async def extend(self, batch: Batch) -> Batch:
-        """*batch* with what came since it was taken and belongs to it. Raises `connectors.message.Superseded`."""
+        """Return *batch* with the messages that came since and belong to it. Raises `connectors.message.Superseded`."""
         texts: Any = await self._extend(
             keys=[batch.fence.name, self._key(batch.key, "inbox")], args=[batch.turn_id, MAX_BATCH, batch.fence.token]
         )
@@ -267,7 +273,7 @@ class Mailbox:
         return replace(batch, envelopes=envelopes) if envelopes else batch
 
     async def done(self, batch: Batch) -> bool:
-        """Let go of the messages of *batch*: its turn is over. False if it was before.
+        """Delete the messages of *batch*: its turn is over. Return False if it was over before.
 
         Raises `connectors.message.Superseded`.
         """
@@ -279,8 +285,8 @@ class Mailbox:
         return bool(ended)
 
     async def next(self, lease: Lease, over: Batch) -> Batch | None:
-        """`done` with the batch that is *over*, and `take` the next one; if there is none, the conversation is let
-        go. One step. Raises `connectors.message.Superseded`.
+        """Do `done` with the batch that is *over* and `take` the next one, in one step. If there is none, end the lease
+        and return None. Raises `connectors.message.Superseded`.
         """
         seen = [self._seen(over.key, envelope.message.message_id) for envelope in over.envelopes]
         taken: Any = await self._next(
@@ -294,16 +300,16 @@ class Mailbox:
         return _batch(lease, taken) if taken else None
 
     async def current_turn(self, key: ConversationKey) -> str:
-        """The turn that is being answered in *key*; empty if none is."""
+        """Return the turn that is being answered in *key*; "" if none is."""
         turn_id: Any = await self._redis.hget(self._key(key, "current"), "turn")
         return str(turn_id or "")
 
     async def ready(self) -> list[ConversationKey]:
-        """The conversations that have something waiting, or being answered."""
-        return [_offer(given).key for given in await self._streams.all(self._all_work)]
+        """Return the conversations in which messages wait or are being answered."""
+        return [_offer(entry).key for entry in await self._streams.all(self._all_work)]
 
     async def is_stopped(self, batch: Batch) -> tuple[bool, bool]:
-        """Whether the turn of *batch* is to end where it is, and whether the message that it answers is gone."""
+        """Return whether the turn of *batch* must stop, and whether the message that it answers was deleted."""
         stopped, dropped = await self._redis.hmget(batch.fence.name, ["stop", "dropped"])
         return stopped == batch.turn_id, dropped == batch.turn_id
 
@@ -313,7 +319,7 @@ class Mailbox:
 
     @property
     def _most(self) -> int:
-        """Messages that are answered together; every command by itself."""
+        """The most messages that one turn answers: each command has its own turn."""
         return 1 if self._lane is Lane.COMMANDS else MAX_BATCH
 
     def _seen(self, key: ConversationKey, message_id: str) -> str:
@@ -334,8 +340,8 @@ def _check(answer: object) -> None:
         raise Superseded("another worker holds the conversation now")
 
 
-def _offer(given: StreamEntry) -> WorkItem:
-    return WorkItem(ConversationKey.decode(given.fields["key"]), given.id)
+def _offer(entry: StreamEntry) -> WorkItem:
+    return WorkItem(ConversationKey.decode(entry.fields["key"]), entry.id)
 
 
 def _batch(lease: Lease, taken: Any) -> Batch:

@@ -1,8 +1,8 @@
-"""Which tools the model is offered in a turn, and what comes of its calls.
+"""Offers tools to the model, and runs its calls.
 
-A call is refused if its tool was not offered, whatever the model was told; what a tool answers is data for the
-model, cut to what there is room for. Each result is journaled by turn, round and place: a turn that is taken up again
-runs no call whose result is there, and begins none again that is not `Tool.repeatable`.
+A call of a tool that was not offered is refused. A tool's answer is data for the model, cut to the room that is left.
+Each result is stored under its turn, round and place (the call's position in its round, from 0). So a resumed turn runs
+no call whose result is stored, and starts no call again that is not `Tool.repeatable`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from runtime.turns.rounds import Result, Round
 from runtime.turns.turn_state import Question
 
 MAX_CALLS = 8
-"""Calls that are run of one round; the model is told of those beyond."""
+"""The calls of one round that are run; those beyond fail, and the model is told so."""
 WINDOW_SHARE = 8
-"""Tools whose descriptions take more than this part of the model's window are not offered, those that are spare first:
-they would leave too little for the prompt."""
+"""The descriptions of all tools take at most this part (an eighth) of the model's window, else the prompt would have
+too little room. Tools with a higher `Tool.spare` are left out first."""
 MAX_ERROR_CHARACTERS = 1000
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
-    """The tools of one turn, by name in their order; ``tokens`` is what their descriptions take."""
+    """The tools of one turn, by name in their order; ``tokens`` is the size of their descriptions."""
 
     tools: Mapping[str, Tool[Any]]
     schemas: tuple[Mapping[str, Any], ...] = ()
@@ -60,7 +60,7 @@ NO_TOOLS = OfferedTools({})
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Whose turn it is, what it was given, and the rounds *before* the one whose calls are to be made."""
+    """The turn whose tools are called, its input, and the rounds *before* the one whose calls are run."""
 
     batch: Batch
     question: Question
@@ -69,11 +69,11 @@ class ToolContext:
 
     @property
     def number(self) -> int:
-        """Of the round, from 0."""
+        """The number of the round, from 0."""
         return len(self.before)
 
     def call(self, place: int, *, has_read_untrusted: bool) -> Call:
-        """The *place*-th call of the round."""
+        """Return the call at *place* of the round as tools get it."""
         batch, question = self.batch, self.question
         return Call(
             key=question.key,
@@ -90,7 +90,7 @@ class ToolContext:
 
 
 class Tooling:
-    """Offers tools and runs calls, as the sigil of who asks allows."""
+    """Offers tools and runs calls, if the sigil of the people who ask allows it."""
 
     def __init__(
         self,
@@ -113,35 +113,37 @@ class Tooling:
     async def offer(
         self, question: Question, *, window_tokens: int, first: str | None, with_material: bool = False
     ) -> OfferedTools:
-        """What the model that is asked first is offered for *question*, which is no small talk; *with_material* also
-        what searches material. The first time it may wait for LiteLLM."""
+        """Return the tools that the model asked *first* is offered for *question*, which is not small talk.
+
+        *with_material* also offers the search of codex material. The first call may wait for LiteLLM's import.
+        """
         if not self._max_rounds or not self._toolbox or not await self._model.calls_tools(first):
             return NO_TOOLS
-        for most in sorted({tool.spare for tool in self._toolbox.values()}, reverse=True):
-            names = (name for name, tool in self._toolbox.items() if tool.spare <= most)
+        for spare in sorted({tool.spare for tool in self._toolbox.values()}, reverse=True):
+            names = (name for name, tool in self._toolbox.items() if tool.spare <= spare)
             offer = self.offered([name for name in names if with_material or name != SEARCH_CODEX], question)
             if offer.tokens * WINDOW_SHARE <= window_tokens:
                 return offer
         return NO_TOOLS
 
     def sigil(self, question: Question) -> Sigil:
-        """What may be done for whoever asks *question*."""
+        """Return the sigil of the authors of *question*: what may be done for them."""
         holders = (Holder(author.user, Role(author.role)) for author in question.authors)
         return self._sigils.held_by(holders, question.key.context_id, vouched=question.vouched)
 
     def unneeded(self) -> Mapping[str, tuple[str, ...]]:
-        """By the names of sigils, those of their scopes that allow nothing that there is in this process."""
+        """Return, by the names of sigils, those of their scopes that nothing in this process asks for."""
         return self._sigils.unneeded({MARKS, *(scope for tool in self._toolbox.values() for scope in tool.scopes)})
 
     def offered(self, names: Sequence[str], question: Question) -> OfferedTools:
-        """Those of *names* that there are and that may be used for *question*."""
+        """Return the tools among *names* that exist and that may be used for *question*."""
         sigil = self.sigil(question)
         allowed = tuple(name for name in names if name in self._toolbox and self._is_permitted(name, sigil))
         if allowed not in self._offers:
             tools = {name: self._toolbox[name] for name in allowed}
             schemas = tuple(tool.schema for tool in tools.values())
             self._offers[allowed] = OfferedTools(
-                tools, schemas, sum(self._tokens.count(schema_text(one)) for one in schemas)
+                tools, schemas, sum(self._tokens.count(schema_text(schema)) for schema in schemas)
             )
         return self._offers[allowed]
 
@@ -153,32 +155,34 @@ class Tooling:
         room: int,
         known: Mapping[int, Result | None],
     ) -> tuple[Result, ...]:
-        """The results of *calls* in their order, in at most *room* tokens together. Those of *known*, by their place,
-        were run before; None there was begun by a process that ended. Raises nothing that a tool raises, only
-        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
+        """Return the results of *calls* in their order, in at most *room* tokens together.
+
+        *known* has the results of calls that were run before, by their place; None means that a process ended while it
+        ran the call. Raises nothing that a tool raises, only `connectors.message.Superseded` and
+        `connectors.message.StoreUnavailable`.
         """
-        most = min(self._max_tokens, room // max(len(calls), 1))
+        limit = min(self._max_tokens, room // max(len(calls), 1))
         results: dict[int, Result] = {place: result for place, result in known.items() if result is not None}
 
-        async def one(place: int) -> None:
-            results[place] = await self._run(turn, offer, place, calls[place], most, begun=place in known)
+        async def run_call(place: int) -> None:
+            results[place] = await self._run(turn, offer, place, calls[place], limit, begun=place in known)
 
         for places in self._groups(offer, calls, results):
-            await _beside_each_other([one(place) for place in places])
+            await _run_together([run_call(place) for place in places])
         return tuple(results[place] for place in range(len(calls)))
 
     def refuse(self, question: Question, calls: Sequence[ToolCall]) -> None:
-        """Tell of *calls* that are not run at all."""
+        """Log *calls* that came in a round without tools, and are not run."""
         for call in calls:
-            self._refused(NO_TOOLS, call.name, question)
+            self._refuse_call(NO_TOOLS, call.name, question)
 
     def has_read_untrusted(self, rounds: Sequence[Round]) -> bool:
-        """Whether in *rounds* the model was told what may be anybody's words."""
-        told = {result.tool for one in rounds for result in one.results if result.ok}
-        return any(self._toolbox[name].untrusted for name in told if name in self._toolbox)
+        """Whether a tool of *rounds* returned text that anybody may have written."""
+        names = {result.tool for past in rounds for result in past.results if result.ok}
+        return any(self._toolbox[name].untrusted for name in names if name in self._toolbox)
 
     def _groups(self, offer: OfferedTools, calls: Sequence[ToolCall], known: Mapping[int, Result]) -> list[list[int]]:
-        """The places of *calls* that are still to be run, in order; those of one group run at the same time."""
+        """Return the places of the calls that are still to run, in order. Those of one group run at the same time."""
         groups: list[list[int]] = []
         joins = False
         for place, call in enumerate(calls):
@@ -194,95 +198,95 @@ class Tooling:
         return groups
 
     async def _run(
-        self, turn: ToolContext, offer: OfferedTools, place: int, call: ToolCall, most: int, *, begun: bool
+        self, turn: ToolContext, offer: OfferedTools, place: int, call: ToolCall, limit: int, *, begun: bool
     ) -> Result:
         tool = offer.tools.get(call.name)
         if place >= MAX_CALLS:
-            result = self._wrong("", "too_many", f"only {MAX_CALLS} calls at a time are made. Call it again", most)
+            result = self._error("", "too_many", f"only {MAX_CALLS} calls at a time are made. Call it again", limit)
         elif tool is None or not self._is_permitted(tool.name, self.sigil(turn.question)):
-            known = call.name if call.name in self._toolbox else ""
-            result = self._wrong(known, "refused", self._refused(offer, call.name, turn.question), most)
+            name = call.name if call.name in self._toolbox else ""
+            result = self._error(name, "refused", self._refuse_call(offer, call.name, turn.question), limit)
         else:
-            result = await self._permitted(turn, tool, place, call, most, begun=begun)
+            result = await self._run_permitted(turn, tool, place, call, limit, begun=begun)
             _log.info("tool.called", tool=tool.name, round=turn.number, duration_ms=result.duration_ms, ok=result.ok)
         await retry_until_stored(lambda: self._checkpoints.save_tool_result(turn.batch, turn.number, place, result))
         return result
 
-    async def _permitted(
-        self, turn: ToolContext, tool: Tool[Any], place: int, call: ToolCall, most: int, *, begun: bool
+    async def _run_permitted(
+        self, turn: ToolContext, tool: Tool[Any], place: int, call: ToolCall, limit: int, *, begun: bool
     ) -> Result:
         censors = of_call(turn.context.censors, call)
-        blocking = next((one for one in censors if one.severity == "block"), None)
+        blocking = next((censor for censor in censors if censor.severity == "block"), None)
         if blocking is not None:
-            said = f"it was stopped, and nothing was done: {because(blocking)}. Do not try another way round this rule"
-            return self._wrong(tool.name, CENSORED, said, most)
+            text = f"it was stopped, and nothing was done: {because(blocking)}. Do not try another way round this rule"
+            return self._error(tool.name, CENSORED, text, limit)
         try:
             arguments = tool.read(call.arguments)
         except ToolRefused as error:
-            return self._wrong(tool.name, "arguments", str(error), most)
+            return self._error(tool.name, "arguments", str(error), limit)
         if not tool.repeatable and (begun or not await self._checkpoints.begin_tool(turn.batch, turn.number, place)):
-            said = "it was interrupted, and nobody knows whether it was done. Do not claim that it was"
-            return self._wrong(tool.name, "interrupted", said, most)
-        made = turn.call(place, has_read_untrusted=self.has_read_untrusted(turn.before))
-        result = await self._called(tool, made, arguments, most)
-        return self._warned(result, censors, most) if censors else result
+            text = "it was interrupted, and nobody knows whether it was done. Do not claim that it was"
+            return self._error(tool.name, "interrupted", text, limit)
+        context = turn.call(place, has_read_untrusted=self.has_read_untrusted(turn.before))
+        result = await self._call_tool(tool, context, arguments, limit)
+        return self._add_warnings(result, censors, limit) if censors else result
 
-    def _warned(self, result: Result, censors: Sequence[Censor], most: int) -> Result:
-        """*result* behind what the call set off, for the model to heed in its next word."""
-        warning = "\n".join(f"Warning: {because(one)}." for one in censors)
-        text = clip(f"{warning}\n{result.text}", self._tokens, most) or NO_ROOM
+    def _add_warnings(self, result: Result, censors: Sequence[Censor], limit: int) -> Result:
+        """Put the warnings of *censors* before the text of *result*."""
+        warnings = "\n".join(f"Warning: {because(censor)}." for censor in censors)
+        text = clip(f"{warnings}\n{result.text}", self._tokens, limit) or NO_ROOM
         return replace(result, text=text, tokens=self._tokens.count(text))
 
-    async def _called(self, tool: Tool[Any], call: Call, arguments: Arguments, most: int) -> Result:
-        """What *tool* says, or how it failed."""
+    async def _call_tool(self, tool: Tool[Any], call: Call, arguments: Arguments, limit: int) -> Result:
+        """Run *tool* and return its answer, or its error as text for the model."""
         started = time.perf_counter()
-        evidence, failed, said = Evidence(""), "", ""
+        evidence, failure, text = Evidence(""), "", ""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 answer = await tool.run(call, arguments)
             evidence = answer if isinstance(answer, Evidence) else Evidence(answer)
         except ToolRefused as error:
-            failed, said = "refused_by_tool", str(error)
+            failure, text = "refused_by_tool", str(error)
         except TimeoutError:
-            failed, said = "timeout", f"it took longer than {self._timeout_seconds:g} s. Answer without it, and say so"
+            failure, text = "timeout", f"it took longer than {self._timeout_seconds:g} s. Answer without it, and say so"
         except AgentRuntimeError as error:
-            failed = why(error)
-            said = f"it failed ({failed.replace('_', ' ')}). Answer without it, and say so"
+            failure = why(error)
+            text = f"it failed ({failure.replace('_', ' ')}). Answer without it, and say so"
         except Exception as error:  # noqa: BLE001 - a broken tool costs its result, not the turn; it is logged whole
             _log.exception("tool.failed", tool=tool.name)
-            failed, said = why(error), "it broke. Answer without it, and say so"
+            failure, text = why(error), "it broke. Answer without it, and say so"
         elapsed_ms = round((time.perf_counter() - started) * 1000)
-        if failed:
-            return self._wrong(tool.name, failed, said, most, elapsed_ms)
-        shown = await self._shown(evidence.text, most)
-        passages = tuple(one for one in evidence.passages if label(one.source, one.heading) in shown)
-        return Result(tool.name, shown, True, "", self._tokens.count(shown), elapsed_ms, passages)
+        if failure:
+            return self._error(tool.name, failure, text, limit, elapsed_ms)
+        text = await self._render(evidence.text, limit)
+        passages = tuple(passage for passage in evidence.passages if label(passage.source, passage.heading) in text)
+        return Result(tool.name, text, True, "", self._tokens.count(text), elapsed_ms, passages)
 
-    def _wrong(self, tool: str, failed: str, said: str, most: int, elapsed_ms: int = 0) -> Result:
-        text = clip(as_data(f"Error: {said[:MAX_ERROR_CHARACTERS]}."), self._tokens, most) or NO_ROOM
-        return Result(tool, text, False, failed, self._tokens.count(text), elapsed_ms)
+    def _error(self, tool: str, failure: str, text: str, limit: int, elapsed_ms: int = 0) -> Result:
+        text = clip(as_data(f"Error: {text[:MAX_ERROR_CHARACTERS]}."), self._tokens, limit) or NO_ROOM
+        return Result(tool, text, False, failure, self._tokens.count(text), elapsed_ms)
 
-    async def _shown(self, text: str, most: int) -> str:
-        if len(text) > most * USUAL_TOKEN_CHARACTERS:  # it is to be cut
-            return await asyncio.to_thread(tool_results_rendered, text, self._tokens, most)
-        return tool_results_rendered(text, self._tokens, most)
+    async def _render(self, text: str, limit: int) -> str:
+        if len(text) > limit * USUAL_TOKEN_CHARACTERS:  # it must be cut, which takes long
+            return await asyncio.to_thread(tool_results_rendered, text, self._tokens, limit)
+        return tool_results_rendered(text, self._tokens, limit)
 
     def _is_permitted(self, name: str, sigil: Sigil) -> bool:
         return all(sigil.allows(scope) for scope in self._toolbox[name].scopes)
 
-    def _refused(self, offer: OfferedTools, name: str, question: Question) -> str:
-        """Tell of a call of a tool that is not offered; what the model is told. Names that the model made up are in no
-        event."""
+    def _refuse_call(self, offer: OfferedTools, name: str, question: Question) -> str:
+        """Log the call of a tool that is not offered, and return the text for the model. The event never has a name
+        that the model invented."""
         exists = name in self._toolbox
         permitted = exists and self._is_permitted(name, self.sigil(question))
         reason = "unknown" if not exists else "not_offered" if permitted else "scope"
         _log.warning("tool.refused", tool=name if exists else "unknown", why=reason)
-        there = f"You may call: {', '.join(offer.names)}" if offer.tools else "No tool can be called here"
-        return f"this tool is not yours to call. {there}"
+        tools = f"You may call: {', '.join(offer.names)}" if offer.tools else "No tool can be called here"
+        return f"this tool is not yours to call. {tools}"
 
 
-async def _beside_each_other(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Await all of *calls*. The first that fails ends the others, and its error is raised."""
+async def _run_together(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all of *calls* at the same time. The first that fails cancels the others, and its error is raised."""
     if len(calls) == 1:
         await calls[0]
         return

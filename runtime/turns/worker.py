@@ -1,4 +1,4 @@
-"""Answers many conversations at a time, each conversation's messages in order, beside any number of other workers."""
+"""Answers many conversations at a time, each conversation's messages in order. Any number of workers may run."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from runtime.turns.mailbox import Mailbox
 from runtime.turns.replies import superseded
 
 SWEEP_SECONDS = 2.0
-"""How often waiting conversations are looked for that nobody announced: after an outage or a restart."""
+"""How often the worker looks for conversations whose announcement was lost, for example by an outage or a restart."""
 MAX_CONCURRENT_TURNS = 64
-"""For each connector."""
+"""The turns of each connector that run at the same time."""
 MAX_HELD = 128
-"""Conversations of one connector that a worker holds at a time, twice those that it answers at a time: the others wait
-for whichever worker has room."""
+"""The conversations of one connector that a worker holds at a time: twice those that it answers at a time. The others
+wait for a worker with room."""
 _EACH = 16
-"""Conversations that are asked for at a time, of every partition."""
-_RECLAIMED_AT_ONCE = 256
+"""The conversations of one partition that are taken by one command."""
+_RECLAIM_BATCH = 256
 COLLECT_SECONDS = 1.5
-"""How long the rest of a message that looks unfinished is waited for, if TURN_COLLECT_MILLISECONDS says nothing."""
+"""How long to wait for the rest of a message that looks unfinished, if TURN_COLLECT_MILLISECONDS is 0."""
 _RETRY_SECONDS = (0.5, 5.0)
 PAUSE_AFTER_CRASHES = 3
-"""From so many on, a turn is tried again only after a pause."""
+"""After this many crashes, a turn is tried again only after a pause."""
 WORK = "work"
-"""The hub's topic for conversations that have something waiting."""
+"""The hub's topic for news of waiting messages."""
 _log = structlog.get_logger()
 
 
 class Answers(Protocol):
-    """What a worker has batches answered by. Both methods raise `connectors.message.StoreUnavailable` and
-    `connectors.message.Superseded` knowingly, and nothing else; `answer` also `runtime.turns.batch.BatchGrown`."""
+    """Answers batches for a worker. Both methods raise `connectors.message.StoreUnavailable` and
+    `connectors.message.Superseded`, and `answer` also `runtime.turns.batch.BatchGrown`; anything else is a bug."""
 
     async def answer(self, batch: Batch) -> None: ...
 
@@ -52,21 +52,21 @@ class Answers(Protocol):
 
 
 class GivesUp(Protocol):
-    """What keeps turns that failed for good."""
+    """Stores turns that failed for good."""
 
     async def add(self, batch: Batch, why: str) -> None: ...
 
 
 async def notify_worker(hub: Hub, lane: Lane, key: ConversationKey) -> None:
-    """Say that *key* has something waiting in *lane*. Cheap, and harmless when it has not."""
+    """Announce that messages of *key* wait in *lane*. Cheap, and harmless if none do."""
     await hub.tell(WORK, {"lane": lane.value, "partition": key.partition})
 
 
 class Worker:
     """Takes turns from the mailbox and has them answered, one at a time per conversation.
 
-    *alone* says that no other process uses the store, so that whatever is held now is held by nobody.
-    *crash_pause_seconds* are the first and the longest pause before a turn that many processes crashed over.
+    *alone* says that no other process uses the store: then every lease at the start is abandoned.
+    *crash_pause_seconds* are the first and the longest pause before a turn that has crashed many processes.
     """
 
     def __init__(
@@ -97,15 +97,15 @@ class Worker:
         self._silent_seconds = 0.0 if alone else self._lease_seconds
         self._prepared = False
         self._reclaims = True
-        """Whether to look for abandoned conversations, before any new one is held: they have waited for longer."""
+        """Whether to look for abandoned conversations. They come before new ones: they have waited for longer."""
         self._rung: set[int] = set()
         self._bell = asyncio.Event()
         self._held = TaskLimiter(self._bell.set)
         self._serving: dict[asyncio.Task[None], WorkItem] = {}
         self._queued: set[asyncio.Task[None]] = set()
-        """Of them, those that have no slot yet."""
+        """Those of the serving tasks that wait for a slot."""
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_CONCURRENT_TURNS))
-        """By connector: a flood on one platform must not hold up the others."""
+        """The turns that may run, by connector: many messages on one platform must not delay the others."""
         self._stopping = False
         hub.hear(WORK, self._hear)
 
@@ -115,11 +115,11 @@ class Worker:
             self._bell.set()
 
     def stops_soon(self) -> None:
-        """Say that the process is stopping: the grace period begins now, though answers go on for the while."""
+        """Begin the grace period: the process is stopping. Answers go on until `run` is cancelled."""
         self._stop_by = asyncio.get_running_loop().time() + self._grace_seconds
 
     async def run(self) -> None:
-        """Answer until cancelled; turns that run are then given (the rest of) the grace period to end."""
+        """Answer until cancelled. Then wait for running turns, at most until the grace period ends."""
         async with asyncio.TaskGroup() as group:
             sweeper = group.create_task(self._sweep())
             try:
@@ -128,7 +128,7 @@ class Worker:
                     self._bell.clear()
                     await self._take_work()
             finally:
-                # Shielded and bounded: a turn in hand ends well, or is handed back for another worker.
+                # Shielded and bounded: a running turn ends, or is handed back for another worker.
                 sweeper.cancel()
                 self._stopping = True
                 for task in self._queued:
@@ -136,7 +136,7 @@ class Worker:
                 await asyncio.shield(_finish(self._held.tasks, self._rest_of_grace()))
 
     def _hold(self, offer: WorkItem) -> None:
-        # Not in the group: the end of `run` gives them time; a group would cancel them.
+        # Not in the group: that would cancel the task when `run` ends, and give it no time.
         task = asyncio.create_task(self._serve(offer), name=f"turns: {offer.key.context_id}")
         self._serving[task] = offer
         task.add_done_callback(self._serving.__delitem__)
@@ -147,7 +147,7 @@ class Worker:
         return self._grace_seconds if left is None else max(0.0, left)
 
     async def _take_work(self) -> None:
-        """Hold what was abandoned and what waits in the partitions that were rung for, as far as there is room."""
+        """Take abandoned conversations, then waiting ones of announced partitions, as many as there is room for."""
         try:
             while True:
                 if self._reclaims:
@@ -160,39 +160,39 @@ class Worker:
                     return
         except StoreUnavailable as error:
             self._prepared = False  # another server may have come up in its place
-            _log.warning("store.degraded", store="redis", why=str(error))  # the sweep rings for all of them
+            _log.warning("store.degraded", store="redis", why=str(error))  # the sweep will announce all partitions
 
     async def _reclaim(self) -> None:
         if not self._prepared:
             await self._mailbox.prepare()
-        offers = await self._mailbox.abandoned(self._silent_seconds, _RECLAIMED_AT_ONCE, spares=not self._alone)
-        self._prepared, self._silent_seconds = True, self._lease_seconds  # from now on what is held may be its own
-        served = set(self._serving.values())  # after an outage they seem abandoned: this worker renews them
-        for offer in (abandoned := [one for one in offers if one not in served]):
+        offers = await self._mailbox.abandoned(self._silent_seconds, _RECLAIM_BATCH, spares=not self._alone)
+        self._prepared, self._silent_seconds = True, self._lease_seconds  # from now on leases may be this worker's own
+        served = set(self._serving.values())  # after an outage they seem abandoned, but this worker will renew them
+        for offer in (abandoned := [offer for offer in offers if offer not in served]):
             _log.info("turn.reclaimed", workspace_id=offer.key.workspace_id, context_id=offer.key.context_id)
         await self._hold_all(abandoned)
-        self._reclaims = len(offers) >= _RECLAIMED_AT_ONCE  # there may be more
+        self._reclaims = len(offers) >= _RECLAIM_BATCH  # there may be more
 
     async def _take_rung(self) -> None:
         partitions, self._rung = self._rung, set()
         offers = await self._mailbox.offers(partitions, _EACH)
         passed_on = await self._hold_all(offers)
-        given = Counter(offer.key.partition for offer in offers)
-        # There may be more; but if some were passed on, they would only come around again.
-        self._rung |= {one for one, count in given.items() if count >= _EACH} - passed_on
+        counts = Counter(offer.key.partition for offer in offers)
+        # A full partition may have more. But if some of it was passed on, the same conversations would come again.
+        self._rung |= {partition for partition, count in counts.items() if count >= _EACH} - passed_on
 
     async def _take_more(self, connector: str) -> None:
-        """Look where more of *connector* waits, no further than there is room: passing on is work for nothing."""
+        """Take more conversations of *connector*, only as many as there is room for: passing on is wasted work."""
         partitions = self._held.take_partitions(connector)
         each = max(1, self._held.room(connector) // len(partitions))
         offers = await self._mailbox.offers(partitions, each)
-        given = Counter(offer.key.partition for offer in offers)
-        self._held.note_more(connector, (one for one in partitions if given[one] >= each))
+        counts = Counter(offer.key.partition for offer in offers)
+        self._held.note_more(connector, (partition for partition in partitions if counts[partition] >= each))
         await self._hold_all(offers)
 
     async def _hold_all(self, offers: Sequence[WorkItem]) -> set[int]:
-        """Hold those of *offers* that there is room for, of each connector those that wait for longest; the partitions
-        of the others, which are passed on."""
+        """Hold the *offers* that there is room for, first those that have waited longest, and pass the others on.
+        Return the partitions of those that were passed on."""
         beyond: list[WorkItem] = []
         for offer in sorted(offers, key=lambda offer: offer.rank):
             if self._held.room(offer.key.connector):
@@ -224,9 +224,9 @@ class Worker:
             except Superseded:
                 _log.warning("turn.superseded")
             except StoreUnavailable as error:
-                # What waits is safe in the mailbox; if it is this worker's now, it is reclaimed when the lease is over.
+                # The messages are safe in the mailbox. If this worker has claimed them, they are reclaimed later.
                 _log.warning("store.degraded", store="redis", why=str(error))
-            except Exception:  # noqa: BLE001 - what waits there cannot be read now; the other conversations can
+            except Exception:  # noqa: BLE001 - this mailbox cannot be read now; the other conversations go on
                 _log.exception("turn.failed", why="unreadable")
 
     async def _serve_now(self, offer: WorkItem, slot: asyncio.Semaphore) -> None:
@@ -238,8 +238,8 @@ class Worker:
                     await self._answer_all(lease, batch)
 
     async def _serve_later(self, offer: WorkItem, slot: asyncio.Semaphore) -> None:
-        """Hold the conversation, but take no turn yet: what comes while it waits is answered together, and an end of
-        this process is no attempt of a turn that was not begun."""
+        """Claim the conversation, but take no turn until there is a slot. So one turn answers all messages that come
+        meanwhile, and if this process ends, no turn counts an attempt that did not begin."""
         lease = await self._mailbox.claim(offer)
         if lease is None:
             return
@@ -261,14 +261,14 @@ class Worker:
             self._queued.discard(queueing)
 
     async def _answer_all(self, lease: Lease, batch: Batch | None) -> None:
-        """Answer *batch*, if it was taken already, and whatever else waits in the mailbox; then let go of it."""
+        """Answer *batch*, if it was taken already, and everything else in the mailbox; then end the lease."""
         again = False
         wait, longest = _RETRY_SECONDS
         while not self._stopping:
             try:
                 batch = batch or await self._mailbox.take(lease, again=again)
                 if batch is None:
-                    if await self._mailbox.release(lease):  # something came just now: it is offered anew
+                    if await self._mailbox.release(lease):  # a message came just now: the conversation is offered again
                         self._rung.add(lease.key.partition)
                         self._bell.set()
                     return
@@ -289,12 +289,12 @@ class Worker:
         await hand_back_lease(self._mailbox, lease)
 
     async def _answer_batch(self, batch: Batch) -> Batch | None:
-        """*batch* as it was in the end, when it is over; None if its turn broke and is to be tried again."""
+        """Answer *batch* and return it with all messages that were answered; None if its turn must be tried again."""
         if batch.envelopes[-1].message.looks_unfinished and not batch.resumed:
             batch = await self._collect(batch)
         with about(turn_id=batch.turn_id):
             if batch.crashes >= self._max_crashes:
-                # The message may be what ends its processes. It was tried as often.
+                # The message itself may crash the processes.
                 await self._give_up(replace(batch, attempt=batch.crashes), "interrupted")
                 return batch
             if batch.crashes >= PAUSE_AFTER_CRASHES:
@@ -302,28 +302,28 @@ class Worker:
             return await self._answer(batch)
 
     async def _pause_after_crashes(self, batch: Batch) -> None:
-        """Let other turns come to their end before one is begun that may end the process again. Not all for equally
-        long: else those that were only interrupted would begin together with the one that ends it."""
+        """Wait, so that other turns end before one begins that may crash the process again. The pause is random, else
+        turns that were only interrupted would begin together with the one that crashes."""
         shortest, longest = self._crash_pause_seconds
         seconds = min(shortest * 2 ** (batch.crashes - PAUSE_AFTER_CRASHES), longest)
         _log.warning("turn.paused", why="crashes", crashes=batch.crashes, seconds=seconds)
         await asyncio.sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311
 
     async def _answer(self, batch: Batch) -> Batch | None:
-        """Answer *batch*, or what it grows into while it is answered; that. None if the turn broke and has its next
-        attempt; after the last one it is given up."""
+        """Answer *batch*, with the messages that join it meanwhile, and return it. Return None if the turn failed and
+        has another attempt; after the last one it is given up."""
         try:
             while True:
                 await tell_none_comes(self._hub, batch.key, superseded(batch))
                 try:
                     await self._answers.answer(batch)
                     break
-                except BatchGrown as merged:
-                    batch = merged.batch
+                except BatchGrown as growth:
+                    batch = growth.batch
                     _log.info("turn.interrupted", merged=len(batch.envelopes))
         except (StoreUnavailable, Superseded):
             raise
-        except Exception as error:  # noqa: BLE001 - one broken turn must not stop the conversation; it is logged whole
+        except Exception as error:  # noqa: BLE001 - one broken turn must not stop the conversation; it is logged with its traceback
             _log.exception("turn.failed", why="internal", attempts=batch.attempt)
             if batch.attempt < self._max_attempts:
                 await asyncio.sleep(_RETRY_SECONDS[0] * 2 ** (batch.attempt - 1))
@@ -355,27 +355,24 @@ async def _finish(tasks: set[asyncio.Task[None]], grace_seconds: float) -> None:
 
 
 class TaskLimiter:
-    """Limits the tasks of each connector. *on_room* is called when a connector of which more waits has much room."""
+    """Limits the tasks of each connector. *on_room* is called when a connector with more waiting work has much room."""
 
     def __init__(self, on_room: Callable[[], None]) -> None:
         self._on_room = on_room
         self._held: dict[str, set[asyncio.Task[None]]] = {}
         self._more: dict[str, dict[int, None]] = {}
-        """By connector: partitions in which more of it waits; those that were looked at longest ago are first."""
-
-    def __len__(self) -> int:
-        return sum(map(len, self._held.values()))
+        """By connector: partitions in which more of it may wait, the least recently read first."""
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
         return {task for held in self._held.values() for task in held}
 
     def room(self, connector: str) -> int:
-        """How many more conversations of *connector* may be held."""
+        """Return how many more conversations of *connector* may be held."""
         return max(0, MAX_HELD - len(self._held.get(connector, ())))
 
     def add(self, connector: str, task: asyncio.Task[None]) -> None:
-        """Have *task* in hand until it ends."""
+        """Count *task* until it ends."""
         self._held.setdefault(connector, set()).add(task)
 
         def remove(ended: asyncio.Task[None]) -> None:
@@ -389,17 +386,17 @@ class TaskLimiter:
         task.add_done_callback(remove)
 
     def note_more(self, connector: str, partitions: Iterable[int]) -> None:
-        """Say that more of *connector* may wait in *partitions*."""
-        found = dict.fromkeys(partitions)
-        if found:
-            self._more.setdefault(connector, {}).update(found)
+        """Note that more of *connector* may wait in *partitions*."""
+        more = dict.fromkeys(partitions)
+        if more:
+            self._more.setdefault(connector, {}).update(more)
 
     def connector_with_room(self) -> str | None:
-        """A connector for many of whose conversations there is room, and of which more may wait."""
+        """Return a connector that has much room and of which more may wait; None if there is none."""
         return next((connector for connector in self._more if self._has_room(connector)), None)
 
     def take_partitions(self, connector: str) -> list[int]:
-        """The partitions in which to look for more of *connector*: as many as there is room for conversations."""
+        """Return the partitions to read for more of *connector*: at most as many as it has room for conversations."""
         more = list(self._more.pop(connector, ()))
         room = self.room(connector)
         self.note_more(connector, more[room:])
