@@ -142,7 +142,7 @@ class RememberedRecords:
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
         record = await self.get(scope, record_id)
         if record.type is Type.DECISION:
-            raise NeverDeleted("decisions are kept for good")
+            raise NeverDeleted
         del self._kept[scope.workspace_id, record.audience][record_id]
 
     async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:

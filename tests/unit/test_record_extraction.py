@@ -11,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.memory.records import Candidate, NewRecord, Provenance, Record, State, Type, Window
-from grounding.memory.records.extraction import MOST_RULES_BYTES, Rejected, accept, found_in, plan, same_as
-from grounding.memory.records.model import looks_secret
+from grounding.memory.records.extraction import (
+    MOST_RULES_BYTES,
+    Rejected,
+    accept,
+    found_in,
+    looks_secret,
+    plan,
+    same_as,
+)
 from tests.unit.test_context_extraction import talk
 
 LENA = "http:u1"

@@ -1,4 +1,7 @@
-"""Typed records: decisions, facts, procedures, episodes, censors and items of a workspace or a person."""
+"""Typed records: decisions, facts, procedures, episodes, censors and items of a workspace or a person.
+
+`Records` adds, changes, finds and forgets them; `extraction` finds new ones in a conversation.
+"""
 
 from grounding.memory.records.dates import days_meant
 from grounding.memory.records.extraction import Candidate, Window, is_heard_preference

@@ -1,7 +1,7 @@
-"""Ask a model for records worth keeping, and check its answer. Pure.
+"""Extract records from the messages of a conversation: by patterns, or with a model, whose answer is checked. Pure.
 
-People's messages are evidence; the assistant's are context. A record is accepted only if the messages that it names
-contain most of its content words and all its numbers.
+People's messages are evidence; the assistant's are context. A record of a model is accepted only if the messages that
+it names contain most of its content words and all its numbers. Nothing that looks like a secret becomes a record.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, product
+from itertools import accumulate, pairwise, product
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from connectors.message import person_in
 from grounding.memory.context_document import BYTES_PER_TOKEN, Facts, corrects, is_question, sentences, short_line
-from grounding.memory.records.model import NewRecord, Origin, Provenance, Record, State, Type, looks_secret
+from grounding.memory.records.model import NewRecord, Origin, Provenance, Record, State, Type
 from grounding.prompt_input import ChatMessage, as_data, one_line, speaker, utf8_length
 from grounding.retrieval import terms
 from grounding.transcript import Entry, EntryRole
 
-# The messages of a few turns of one conversation, and the rules for records that are extracted from them
+# The messages of a few turns, and the rules for records that are extracted from them
 
 MAX_PER_TURN = 3
 """Most records of one turn; a person who states more has pasted something."""
@@ -196,7 +196,7 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).strip(" .!")
 
 
-# Find facts and decisions that people state explicitly, by patterns instead of a model
+# By patterns: facts and decisions that people state explicitly
 #
 # Precision matters more than recall, because prompts show a record for months. A fact is accepted only if its value is
 # a name, a number or, in a direct message, something personal. A decision is accepted only if the sentence calls it
@@ -490,7 +490,7 @@ def _clause(text: str) -> str:
     return clause
 
 
-# Extraction by a model
+# With a model
 
 MAX_ENTRY_CHARACTERS = 600
 MAX_KNOWN = 20
@@ -661,3 +661,47 @@ def _transcript(window: Window) -> str:
         else:
             lines.append(f"{'assistant' if entry.role is EntryRole.OUTBOUND else '(forwarded)'}: {folded}")
     return "\n".join(lines)
+
+
+# Secrets, which the memory must not store
+
+_NAMED = re.compile(
+    r"\b(?:pass\s?(?:word|code|phrase|wd)|pwd|passwort|kennwort|contraseña|clave|mot de passe|api[\s_-]?key|"
+    r"(?:access|secret|private|bearer|auth|session|refresh)[\s_-]?(?:key|token|code)|secret|token|credentials?|"
+    r"pin|cvv|cvc|tan|iban|ssn|social security|one[\s-]time code|otp|2fa|recovery (?:code|phrase)|seed phrase)\b",
+    re.IGNORECASE,
+)
+_SHAPED = re.compile(
+    r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{8,}|\bgh[opsur]_\w{8,}|\bgithub_pat_\w+|\bglpat-[\w-]{8,}|\bxox[abposr]-[\w-]{8,}|"
+    r"\bxapp-[\w-]{8,}|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{20,}|\beyJ[\w-]{10,}\.[\w-]+|-----BEGIN|"
+    r"\b[a-z][a-z0-9+.-]*://[^\s/@:]+:[^\s/@]+@|\b[A-Z]{2}\d{2}(?:\s?[A-Z0-9]{4}){3,7}\s?[A-Z0-9]{0,4}\b",
+)
+_RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
+_DIGITS = re.compile(r"(?:\d[ -]?){13,19}(?!\d)")
+
+
+def looks_secret(text: str) -> bool:
+    """Say whether *text* names or contains a secret: passwords, keys, tokens, account and card numbers.
+
+    In doubt the answer is yes: a lost fact costs less than a stored secret.
+    """
+    if _NAMED.search(text) or _SHAPED.search(text):
+        return True
+    if any(_is_random(run) for run in _RUN.findall(text)):
+        return True
+    return any(_is_card(re.sub(r"\D", "", run)) for run in _DIGITS.findall(text))
+
+
+def _is_random(run: str) -> bool:
+    """Say whether letters and digits alternate as they do in no word, path or date."""
+    kinds = ["d" if one.isdigit() else "u" if one.isupper() else "l" for one in run if one.isalnum()]
+    turns = sum(1 for one, other in pairwise(kinds) if one != other)
+    return "d" in kinds and len(set(kinds)) > 1 and turns >= 6
+
+
+def _is_card(digits: str) -> bool:
+    """Apply Luhn's check (ISO/IEC 7812-1, annex B)."""
+    if not 13 <= len(digits) <= 19:
+        return False
+    doubled = [int(one) * (2 if place % 2 else 1) for place, one in enumerate(reversed(digits))]
+    return sum(one - 9 if one > 9 else one for one in doubled) % 10 == 0

@@ -190,7 +190,7 @@ def retire(record: Record, at: str) -> Record:
     if record.is_hidden:
         return record
     if record.type is Type.DECISION:
-        raise NeverDeleted("decisions are kept for good: log what came of it instead, or record another decision")
+        raise NeverDeleted
     hidden = State.RETIRED if record.type in (Type.PROCEDURE, Type.CENSOR) else State.INACTIVE
     return _changed(record, at, state=hidden)
 

@@ -1,13 +1,11 @@
-"""The data types of the typed records. Pure: no store, no clock."""
+"""The data types of the typed records, the protocols of their store, and their short forms for prompts. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -100,8 +98,7 @@ class Record(_Strict):
 
     ``audience`` says who may see it, as in `connectors.message.Scope`; empty means the workspace. Format 1 called the
     field ``user`` and knew no places (see `runtime.ingress.upgrade`). ``text`` is the full text; ``micro`` (about 20
-    tokens)
-    and ``summary`` (50 to 100) are computed when the record is written. ``confidence`` is between 0 and 1.
+    tokens) and ``summary`` (50 to 100) are computed when the record is written. ``confidence`` is between 0 and 1.
     """
 
     v: Literal[1, 2] = 2
@@ -177,8 +174,11 @@ class RecordBusy(RecordRefused):
 class NeverDeleted(RecordRefused):
     """Decisions cannot be deleted."""
 
+    def __init__(self) -> None:
+        super().__init__("decisions are kept for good: log what came of it instead, or record another decision")
 
-# Protocols of the record store, as the parts of the memory use it
+
+# The record store, as the parts of the memory use it
 
 AddOutcome = Literal["new", "confirmed", "superseded", "unchanged"]
 """What adding did: it made a record, confirmed an equal one, or made one that supersedes another.
@@ -327,7 +327,7 @@ class KeepsRecords(ReadsRecords, WritesRecords, ForgetsRecords, Protocol):
     """All that the memory needs of the record store."""
 
 
-# Short forms of a record for prompts, computed when it is written
+# The short forms, computed when a record is written
 #
 # ``micro`` is one line of at most `MICRO_TOKENS`, ``summary`` has at most `SUMMARY_TOKENS`. Both are the first
 # sentences of the text, cut at natural boundaries, with the record's status in brackets: "Chose Postgres [success, 0.85
@@ -383,7 +383,7 @@ def _micro(record: Record, said: list[str], tokens: Tokens) -> str:
     bracket = _bracket(record, short=True)
     room = MICRO_TOKENS - tokens.count(head) - (tokens.count(bracket) + 1 if bracket else 0)
     line = _fitting(said, tokens, room)
-    while tokens.count(made := _joined(head + line, bracket)) > MICRO_TOKENS and room > 1:
+    while tokens.count(made := f"{head}{line} {bracket}".strip()) > MICRO_TOKENS and room > 1:
         room -= 1  # joined parts may count one token more
         line = _fitting(said, tokens, room)
     return made
@@ -448,53 +448,5 @@ def _fitting(said: list[str], tokens: Tokens, room: int) -> str:
     return line
 
 
-def _joined(line: str, bracket: str) -> str:
-    return f"{line} {bracket}".strip() if bracket else line
-
-
 def _number(share: float) -> str:
     return f"{share:.2f}"
-
-
-# Detect secrets in text, so that the memory does not store them
-
-_NAMED = re.compile(
-    r"\b(?:pass\s?(?:word|code|phrase|wd)|pwd|passwort|kennwort|contraseña|clave|mot de passe|api[\s_-]?key|"
-    r"(?:access|secret|private|bearer|auth|session|refresh)[\s_-]?(?:key|token|code)|secret|token|credentials?|"
-    r"pin|cvv|cvc|tan|iban|ssn|social security|one[\s-]time code|otp|2fa|recovery (?:code|phrase)|seed phrase)\b",
-    re.IGNORECASE,
-)
-_SHAPED = re.compile(
-    r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{8,}|\bgh[opsur]_\w{8,}|\bgithub_pat_\w+|\bglpat-[\w-]{8,}|\bxox[abposr]-[\w-]{8,}|"
-    r"\bxapp-[\w-]{8,}|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{20,}|\beyJ[\w-]{10,}\.[\w-]+|-----BEGIN|"
-    r"\b[a-z][a-z0-9+.-]*://[^\s/@:]+:[^\s/@]+@|\b[A-Z]{2}\d{2}(?:\s?[A-Z0-9]{4}){3,7}\s?[A-Z0-9]{0,4}\b",
-)
-_RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
-_DIGITS = re.compile(r"(?:\d[ -]?){13,19}(?!\d)")
-
-
-def looks_secret(text: str) -> bool:
-    """Say whether *text* names or contains a secret: passwords, keys, tokens, account and card numbers.
-
-    In doubt the answer is yes: a lost fact costs less than a stored secret.
-    """
-    if _NAMED.search(text) or _SHAPED.search(text):
-        return True
-    if any(_is_random(run) for run in _RUN.findall(text)):
-        return True
-    return any(_is_card(re.sub(r"\D", "", run)) for run in _DIGITS.findall(text))
-
-
-def _is_random(run: str) -> bool:
-    """Say whether letters and digits alternate as they do in no word, path or date."""
-    kinds = ["d" if one.isdigit() else "u" if one.isupper() else "l" for one in run if one.isalnum()]
-    turns = sum(1 for one, other in pairwise(kinds) if one != other)
-    return "d" in kinds and len(set(kinds)) > 1 and turns >= 6
-
-
-def _is_card(digits: str) -> bool:
-    """Apply Luhn's check (ISO/IEC 7812-1, annex B)."""
-    if not 13 <= len(digits) <= 19:
-        return False
-    doubled = [int(one) * (2 if place % 2 else 1) for place, one in enumerate(reversed(digits))]
-    return sum(one - 9 if one > 9 else one for one in doubled) % 10 == 0

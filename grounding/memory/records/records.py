@@ -1,4 +1,7 @@
-"""The typed records of all workspaces: add, change, find, and forget them."""
+"""The typed records of all workspaces: add, change, find, and forget them.
+
+`Records` does that on a store and an index; the pure functions below it build new and changed records.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,19 @@ from grounding.memory.records.model import (
     indexed_text,
     with_short_forms,
 )
-from grounding.memory.records.store import AddLookup, Change, RecordStore, RecordWrite, now
+from grounding.memory.records.store import AddLookup, Change, RecordStore, RecordWrite
 from grounding.prompt_input import Tokens
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 
-# Build records from requests to add, and changed records from requests to change
-
+_ATTEMPTS = 16
+"""Attempts to write a record that others write at the same time."""
+_PAUSE_SECONDS = (0.001, 0.1)
+"""Upper bounds of the first and of the longest random pause between two attempts."""
+_PAGE = 200
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_ID_CHARACTERS = 10
+"""50 bits: among a million records of a workspace two ids collide with a chance of 1 in 2,000. Then the later record is
+refused."""
 TEXT_MAX_CHARACTERS = 20_000
 SHORT_MAX_CHARACTERS = 2_000
 """Applies to a censor's trigger and reason."""
@@ -53,6 +63,399 @@ MODELS = frozenset({"tool", "extraction"})
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _NOT_WORDS = re.compile(r"(?:(?!(?<!\w)[-−]\d)[^\w%$€£+#<>=≠≤≥])+")
 """Everything but letters, digits and the signs that can reverse a text's meaning (signs of numbers, comparisons)."""
+_log = structlog.get_logger()
+
+
+class FollowsRecords(Protocol):
+    """The index of the records. Raises `IndexUnavailable` and `EmbedderUnavailable`."""
+
+    async def find(
+        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
+    ) -> Sequence[tuple[str, str, float, float]]:
+        """Return owner (empty: the workspace), id, cosine and BM25 score of the records relevant to *query*."""
+
+    async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
+        """Update the index for these records of the scope's owner."""
+
+
+class Records:
+    """Implements `ReadsRecords`, `WritesRecords` and `ForgetsRecords` on a store and an index. A write that the index
+    cannot follow now is indexed later."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        tokens: Tokens,
+        index: FollowsRecords,
+        rules: Rules | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._tokens = tokens
+        self._index = index
+        self._rules = rules or Rules()
+        self._clock = clock
+
+    async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
+        """See `WritesRecords.add`. Raises `NoSuchRecord` if *new* supersedes a record of another owner."""
+        async for _ in _attempts():
+            at = stamp(self._clock())
+            record = self._detailed(build_record(new, new_id(), scope.audience or "", by, at))
+            seen = await self._store.look(scope, key, digest(record), new.supersedes)
+            if seen.was_done and seen.done is None:
+                raise RecordRefused("what this call kept has been erased since")
+            if seen.done is not None:
+                return Added(seen.done, "unchanged")
+            if new.supersedes and seen.other is None:
+                raise NoSuchRecord(f"there is no record {new.supersedes!r} to be superseded")
+            same = seen.same
+            puts = self._confirming(seen, new, by, at) or self._adding(seen, record, by, at)
+            if by.context_id and puts[0].after.provenance is by:
+                # Noted before the write: if the write fails, readers skip the id.
+                await self._store.note_came(scope, by.context_id, puts[0].after.id)
+            wrote = await self._store.write(scope, puts, key=key, turn_id=by.turn_id, known=same.id if same else "")
+            if wrote == "said" and same is not None:
+                return Added(same, "unchanged")
+            if wrote == "ok":
+                await self._after_write(scope, puts)
+                return Added(puts[0].after, outcome_of_add(puts[0].before, puts[0].after))
+        raise RecordBusy
+
+    def _confirming(self, seen: AddLookup, new: NewRecord, by: Provenance, at: str) -> list[RecordWrite]:
+        """Return the writes that confirm the stored record with the same text; empty if there is none."""
+        same = seen.same
+        if same is None or not lifecycle.confirms_on_repeat(same) or same.id == new.supersedes:
+            return []
+        again = self._detailed(confirm_record(same, new, by, self._rules, at))
+        return [
+            self._put(same, again, by, "confirmed", said_in=by.turn_id),
+            *self._superseding(seen.other, again, by, at),
+        ]
+
+    def _adding(self, seen: AddLookup, record: Record, by: Provenance, at: str) -> list[RecordWrite]:
+        due = lifecycle.next_due(record, self._rules)
+        change = _change(None, record, by, "added")
+        puts = [RecordWrite(record, None, change, digest(record), same_id=seen.same_id, said_in=by.turn_id, due=due)]
+        return puts + self._superseding(seen.other, record, by, at)
+
+    def _superseding(self, other: Record | None, record: Record, by: Provenance, at: str) -> list[RecordWrite]:
+        if other is None or other.superseded_by == record.id:
+            return []
+        old = self._detailed(lifecycle.supersede(other, record.id, at))
+        return [] if old == other else [self._put(other, old, by, "superseded")]
+
+    async def change(
+        self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
+    ) -> Record:
+        """See `WritesRecords.change`."""
+        trusted = by.origin in TRUSTED
+
+        def step(record: Record, at: str) -> Record:
+            after = apply_changes(record, fields, self._rules, at, is_trusted=trusted)
+            return with_new_provenance(record, after, by)
+
+        return await self._apply(scope, record_id, step, by, _why(fields), key)
+
+    async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
+        """See `WritesRecords.share`."""
+        async for _ in _attempts():
+            before = await self.get(scope, record_id)
+            if not before.audience:
+                return before
+            if before.superseded_by:
+                raise RecordRefused(f"{record_id} was superseded by {before.superseded_by}: share that one")
+            # The record that it superseded stays private, and its id too.
+            fields = {"v": 2, "audience": "", "shared_by": by.author, "supersedes": "", "version": before.version + 1}
+            after = before.model_copy(update={**fields, "changed_at": stamp(self._clock())})
+            if await self.move(scope, before, after, _change(before, after, by, "shared")):
+                _log.info("record.shared", workspace_id=scope.workspace_id, record_id=record_id, by=by.author)
+                return after
+        raise RecordBusy
+
+    async def move(self, scope: Scope, before: Record, after: Record, change: Change) -> bool:
+        """Move *before* to another audience, as *after*, and log *change*. Returns False if it changed meanwhile."""
+        if not await self._store.move(scope, before, after, digest(after), change):
+            return False
+        for record in (before, after):
+            await self.follow(_owner(scope, record), [record.id])
+        return True
+
+    async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
+        """See `WritesRecords.count_use`. Ids that no longer exist are skipped."""
+
+        def step(record: Record, at: str) -> Record:
+            return lifecycle.use(record, self._rules, at)
+
+        async def one(record_id: str) -> None:
+            with suppress(NoSuchRecord):
+                await self._apply(scope, record_id, step, Provenance(), "used")
+
+        await asyncio.gather(*map(one, dict.fromkeys(ids)))
+
+    async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
+        """See `WritesRecords.erase`."""
+        async for _ in _attempts():
+            record = await self.get(scope, record_id)
+            if record.type is Type.DECISION:
+                raise NeverDeleted
+            if await self._erase_unchanged(scope, record, "erased"):
+                return
+        raise RecordBusy
+
+    async def forget(self, scope: Scope) -> int:
+        """See `WritesRecords.forget`."""
+        if scope.audience is None:
+            raise ValueError("one audience's records are forgotten: name it in the scope")
+        count, contexts, is_indexed = 0, {""}, True
+        while some := await self._store.some(scope):
+            for record in some:
+                if await self._store.erase(scope, record, digest(record)):
+                    _log_change(scope, record, record.state, "", "forgotten")
+                    contexts.add(record.provenance.context_id)
+                    count += 1
+            is_indexed = await self.follow(scope, [record.id for record in some]) and is_indexed
+        await self._store.forget_owner(scope, contexts, is_indexed=is_indexed)
+        return count
+
+    async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
+        """See `ForgetsRecords.forget_said`."""
+        count, ids = 0, await self._store.came_of(scope)
+        for start in range(0, len(ids), _PAGE):
+            page = ids[start : start + _PAGE]
+            for record in await self._store.read(scope, page, own=True):
+                of = record.provenance
+                if of.context_id == scope.context_id and (turn_ids is None or of.turn_id in turn_ids):
+                    count += await self._erase_any(scope, record)
+            if turn_ids is None:
+                await self._store.forget_came(scope, page)
+        return count
+
+    async def _erase_any(self, scope: Scope, record: Record) -> bool:
+        async for _ in _attempts():
+            if await self._erase_unchanged(scope, record, "forgotten"):
+                return True
+            found = await self._store.read(scope, [record.id], own=True)
+            if not found:
+                return False
+            record = found[0]
+        raise RecordBusy
+
+    async def _erase_unchanged(self, scope: Scope, record: Record, why: str) -> bool:
+        """Delete *record*, also from the index. Returns False if it changed meanwhile."""
+        if not await self._store.erase(scope, record, digest(record)):
+            return False
+        _log_change(scope, record, record.state, "", why)
+        await self.follow(_owner(scope, record), [record.id])
+        return True
+
+    async def read(self, scope: Scope, ids: Collection[str]) -> list[Record]:
+        """See `ReadsRecords.read`."""
+        return [one for one in await self._store.read(scope, list(ids)) if not one.is_hidden]
+
+    async def count(self, scope: Scope) -> int:
+        """See `ReadsRecords.count`. Hidden records count too."""
+        return await self._store.count(scope)
+
+    async def get(self, scope: Scope, record_id: str) -> Record:
+        """See `ReadsRecords.get`."""
+        found = await self._store.read(scope, [record_id])
+        if not found:
+            raise NoSuchRecord(f"there is no record {record_id!r} here")
+        return found[0]
+
+    async def list(
+        self,
+        scope: Scope,
+        types: Collection[Type] = (),
+        states: Collection[State] = (),
+        limit: int = 100,
+        before: str = "",
+        *,
+        own: bool = False,
+    ) -> list[Record]:
+        """See `ReadsRecords.list`. *before* is the `grounding.memory.records.store.place` of the previous page's last
+        record."""
+        return await self._store.page(scope, types, states, limit, before, own=own)
+
+    async def standing(self, scope: Scope) -> Sequence[Record]:
+        """See `ReadsRecords.standing`. The oldest come first."""
+        return await self._store.standing(scope)
+
+    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
+        """See `ReadsRecords.search`."""
+        if not query.strip() or top_k < 1:
+            return []
+        hits = await self._hits(scope, query, top_k, types)
+        records = {one.id: one for one in await self._store.read(scope, [record_id for _, record_id, _, _ in hits])}
+        found: list[FoundRecord] = []
+        for owner, record_id, similarity, matched in hits:
+            record = records.get(record_id)  # the index may be behind the store
+            if record is not None and record.audience == owner and not record.is_hidden:
+                found.append(FoundRecord(record, similarity, matched))
+        return found
+
+    async def _hits(
+        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
+    ) -> Sequence[tuple[str, str, float, float]]:
+        if scope.audience != EVERYONE:
+            return await self._index.find(scope, query, top_k, types)
+        found: dict[str, tuple[str, str, float, float]] = {}
+        for owner in await self._store.owners(scope):
+            found |= {hit[1]: hit for hit in await self._index.find(owner, query, top_k, types)}
+        return sorted(found.values(), key=lambda hit: hit[2], reverse=True)[:top_k]
+
+    async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
+        """Return the newest changes of a record, the newest first. Raises `NoSuchRecord`."""
+        return await self._store.history(scope, await self.get(scope, record_id))
+
+    async def counts(self, scope: Scope) -> Mapping[tuple[Type, State], int]:
+        """Count the scope's own records by type and state, hidden ones too."""
+        return await self._store.counts(scope)
+
+    async def sweep(self, scope: Scope) -> int:
+        """Apply age to all records of the workspace that are due, a page at a time; return their number."""
+        count = 0
+        while due := await self._store.due(scope, self._clock()):
+            for record in due:
+                await self._sweep_one(scope, record)
+            count += len(due)
+        return count
+
+    async def catch_up(self, scope: Scope) -> bool:
+        """Update the index for all pending records of the workspace. Returns False if the index is not available."""
+        while waiting := await self._store.unindexed(scope):
+            for owner in dict.fromkeys(owner for owner, _, _ in waiting):
+                if not await self.follow(owner, [record_id for one, record_id, _ in waiting if one == owner]):
+                    return False
+        return True
+
+    async def _sweep_one(self, scope: Scope, record: Record) -> None:
+        after = lifecycle.sweep(record, self._rules, stamp(self._clock()))
+        if after != record:
+            put = self._put(record, self._detailed(after), Provenance(), "aged")
+            if await self._store.write(scope, [put]) == "ok":
+                await self._after_write(scope, [put])
+            return  # if another write was quicker, the record is still due
+        await self._store.put_off(scope, record, lifecycle.next_due(record, self._rules))
+
+    async def follow(self, scope: Scope, ids: Sequence[str]) -> bool:
+        """Update the index for these records of the scope's owner. Returns False if it has to be done later."""
+        try:
+            await self._index.follow(scope, ids)
+        except (IndexUnavailable, EmbedderUnavailable, TimeoutError) as error:
+            why = str(error) or "timeout"
+            _log.warning("index.failed", workspace_id=scope.workspace_id, why=why)
+            await self._store.is_behind(scope)
+            return False
+        return True
+
+    async def _apply(
+        self,
+        scope: Scope,
+        record_id: str,
+        step: Callable[[Record, str], Record],
+        by: Provenance,
+        why: str,
+        key: str = "",
+    ) -> Record:
+        async for _ in _attempts():
+            before = await self.get(scope, record_id)
+            if key and await self._store.was_done(scope, key):
+                return before
+            after = step(before, stamp(self._clock()))
+            if after == before:
+                return before
+            after = self._detailed(after.model_copy(update={"version": before.version + 1}))
+            put = self._put(before, after, by, why)
+            if after.provenance != before.provenance:
+                await self._store.note_came(_owner(scope, after), after.provenance.context_id, after.id)
+            if await self._store.write(scope, [put], key=key) == "ok":
+                await self._after_write(scope, [put])
+                return after
+        raise RecordBusy
+
+    def _detailed(self, record: Record) -> Record:
+        return with_short_forms(record, self._tokens)
+
+    def _put(self, before: Record, after: Record, by: Provenance, why: str, said_in: str = "") -> RecordWrite:
+        restated = any(getattr(before, name) != getattr(after, name) for name in ("trigger", "kind", "due"))
+        restated = restated or (before.text != after.text and after.state is not State.ARCHIVED)
+        return RecordWrite(
+            after,
+            before,
+            _change(before, after, by, why),
+            digest=digest(after) if restated else "",
+            digest_before=digest(before) if restated else "",
+            said_in=said_in,
+            due=lifecycle.next_due(after, self._rules),
+            indexed=indexed_text(before) != indexed_text(after) or before.is_hidden is not after.is_hidden,
+        )
+
+    async def _after_write(self, scope: Scope, puts: Sequence[RecordWrite]) -> None:
+        for put in puts:
+            if put.before is None or put.before.state is not put.after.state:
+                from_state = put.before.state if put.before else ""
+                _log_change(scope, put.after, from_state, put.after.state, put.change.why)
+            former = put.before.provenance.context_id if put.before else ""
+            if former not in ("", put.after.provenance.context_id):
+                await self._store.forget_came(replace(_owner(scope, put.after), context_id=former), [put.after.id])
+        if any(put.due is not None and put.due <= self._clock() for put in puts):
+            await self._store.is_behind(scope)
+        wanted = [put.after for put in puts if put.indexed]
+        if wanted:
+            await self.follow(_owner(scope, wanted[0]), [record.id for record in wanted])
+
+
+def new_id() -> str:
+    """Return a random id."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(_ID_CHARACTERS))
+
+
+def _owner(scope: Scope, record: Record) -> Scope:
+    return Scope(scope.workspace_id, None, record.audience or None)
+
+
+def _change(before: Record | None, after: Record, by: Provenance, why: str) -> Change:
+    return Change(after.changed_at, by.author, by.turn_id, before.state if before else "", after.state, why)
+
+
+def _why(fields: Mapping[str, Any]) -> str:
+    """Return the word for the history that describes a change of *fields*."""
+    words = {
+        "confirm": "confirmed",
+        "outcome": "outcome",
+        "false_positive": "false positive",
+        "take_back": "taken back",
+        "state": "by hand",
+        "status": "by hand",
+        "verbatim": "verbatim",
+    }
+    return next((word for name, word in words.items() if name in fields), "changed")
+
+
+def _log_change(scope: Scope, record: Record, from_state: str, to_state: str, why: str) -> None:
+    _log.info(
+        "record.changed",
+        workspace_id=scope.workspace_id,
+        record_id=record.id,
+        type=record.type.value,
+        from_state=str(from_state),
+        to_state=str(to_state),
+        why=why,
+    )
+
+
+async def _attempts() -> AsyncIterator[int]:
+    """Yield attempt numbers, and pause for a growing random time before each but the first."""
+    pause, longest = _PAUSE_SECONDS
+    for number in range(_ATTEMPTS):
+        if number:
+            await asyncio.sleep(random.uniform(0, pause))  # noqa: S311 - jitter, no secret
+            pause = min(pause * 2, longest)
+        yield number
+
+
+# New and changed records
 
 
 def build_record(new: NewRecord, record_id: str, audience: str, by: Provenance, at: str) -> Record:
@@ -262,408 +665,3 @@ def _require(holds: bool, otherwise: str) -> None:
 def _validation_message(error: ValidationError) -> str:
     first = error.errors()[0]
     return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-
-
-# The records of all workspaces
-
-_ATTEMPTS = 16
-"""Attempts to write a record that others write at the same time."""
-_PAUSE_SECONDS = (0.001, 0.1)
-"""Upper bounds of the first and of the longest random pause between two attempts."""
-_PAGE = 200
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_ID_CHARACTERS = 10
-"""50 bits: among a million records of a workspace two ids collide with a chance of 1 in 2,000. Then the later record is
-refused."""
-_log = structlog.get_logger()
-
-
-class FollowsRecords(Protocol):
-    """The index of the records. Raises `IndexUnavailable` and `EmbedderUnavailable`."""
-
-    async def find(
-        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
-    ) -> Sequence[tuple[str, str, float, float]]:
-        """Return owner (empty: the workspace), id, cosine and BM25 score of the records relevant to *query*."""
-
-    async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
-        """Update the index for these records of the scope's owner."""
-
-
-class Records:
-    """Implements `ReadsRecords`, `WritesRecords` and `ForgetsRecords` on a store and an index. A write that the index
-    cannot follow now is indexed later."""
-
-    def __init__(
-        self,
-        store: RecordStore,
-        tokens: Tokens,
-        index: FollowsRecords,
-        rules: Rules | None = None,
-        clock: Callable[[], datetime] = now,
-    ) -> None:
-        self._store = store
-        self._tokens = tokens
-        self._index = index
-        self._rules = rules or Rules()
-        self._clock = clock
-
-    async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
-        """See `WritesRecords.add`. Raises `NoSuchRecord` if *new* supersedes a record of another owner."""
-        async for _ in _attempts():
-            at = stamp(self._clock())
-            record = with_short_forms(build_record(new, new_id(), scope.audience or "", by, at), self._tokens)
-            seen = await self._store.look(scope, key, digest(record), new.supersedes)
-            if seen.was_done:
-                return _repeated(seen)
-            if new.supersedes and seen.other is None:
-                raise NoSuchRecord(f"there is no record {new.supersedes!r} to be superseded")
-            same = seen.same
-            puts = self._confirming(seen, new, by, at) or self._adding(seen, record, by, at)
-            if by.context_id and puts[0].after.provenance is by:
-                # Noted before the write: if the write fails, readers skip the id.
-                await self._store.note_came(scope, by.context_id, puts[0].after.id)
-            wrote = await self._store.write(scope, puts, key=key, turn_id=by.turn_id, known=same.id if same else "")
-            if wrote == "said" and same is not None:
-                return Added(same, "unchanged")
-            if wrote == "ok":
-                await self._after_write(scope, puts)
-                return Added(puts[0].after, outcome_of_add(puts[0].before, puts[0].after))
-        raise RecordBusy
-
-    def _confirming(self, seen: AddLookup, new: NewRecord, by: Provenance, at: str) -> list[RecordWrite]:
-        """Return the writes that confirm the stored record with the same text; empty if there is none."""
-        same = seen.same
-        if same is None or not lifecycle.confirms_on_repeat(same) or same.id == new.supersedes:
-            return []
-        again = self._detailed(confirm_record(same, new, by, self._rules, at))
-        return [
-            self._put(same, again, by, "confirmed", said_in=by.turn_id),
-            *self._superseding(seen.other, again, by, at),
-        ]
-
-    def _adding(self, seen: AddLookup, record: Record, by: Provenance, at: str) -> list[RecordWrite]:
-        due = lifecycle.next_due(record, self._rules)
-        change = _change(None, record, by, "added")
-        puts = [RecordWrite(record, None, change, digest(record), same_id=seen.same_id, said_in=by.turn_id, due=due)]
-        return puts + self._superseding(seen.other, record, by, at)
-
-    def _superseding(self, other: Record | None, record: Record, by: Provenance, at: str) -> list[RecordWrite]:
-        if other is None or other.superseded_by == record.id:
-            return []
-        old = self._detailed(lifecycle.supersede(other, record.id, at))
-        return [] if old == other else [self._put(other, old, by, "superseded")]
-
-    async def change(
-        self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
-    ) -> Record:
-        """See `WritesRecords.change`."""
-        trusted = by.origin in TRUSTED
-
-        def step(record: Record, at: str) -> Record:
-            after = apply_changes(record, fields, self._rules, at, is_trusted=trusted)
-            return with_new_provenance(record, after, by)
-
-        return await self._apply(scope, record_id, step, by, _why(fields), key)
-
-    async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
-        """See `WritesRecords.share`."""
-        async for _ in _attempts():
-            before = await self.get(scope, record_id)
-            if not before.audience:
-                return before
-            if before.superseded_by:
-                raise RecordRefused(f"{record_id} was superseded by {before.superseded_by}: share that one")
-            # The record that it superseded stays private, and its id too.
-            fields = {"v": 2, "audience": "", "shared_by": by.author, "supersedes": "", "version": before.version + 1}
-            after = before.model_copy(update={**fields, "changed_at": stamp(self._clock())})
-            if await self.move(scope, before, after, _change(before, after, by, "shared")):
-                _log.info("record.shared", workspace_id=scope.workspace_id, record_id=record_id, by=by.author)
-                return after
-        raise RecordBusy
-
-    async def move(self, scope: Scope, before: Record, after: Record, change: Change) -> bool:
-        """Move *before* to another audience, as *after*, and log *change*. Returns False if it changed meanwhile."""
-        if not await self._store.move(scope, before, after, digest(after), change):
-            return False
-        for record in (before, after):
-            await self.follow(_owner(scope, record), [record.id])
-        return True
-
-    async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
-        """See `WritesRecords.count_use`. Ids that no longer exist are skipped."""
-
-        def step(record: Record, at: str) -> Record:
-            return lifecycle.use(record, self._rules, at)
-
-        async def one(record_id: str) -> None:
-            with suppress(NoSuchRecord):
-                await self._apply(scope, record_id, step, Provenance(), "used")
-
-        await asyncio.gather(*map(one, dict.fromkeys(ids)))
-
-    async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
-        """See `WritesRecords.erase`."""
-        async for _ in _attempts():
-            record = await self.get(scope, record_id)
-            if record.type is Type.DECISION:
-                raise NeverDeleted(
-                    "decisions are kept for good: log what came of it instead, or record another decision"
-                )
-            if await self._store.erase(scope, record, digest(record)):
-                _log_change(scope, record, record.state, "", "erased")
-                await self.follow(_owner(scope, record), [record.id])
-                return
-        raise RecordBusy
-
-    async def forget(self, scope: Scope) -> int:
-        """See `WritesRecords.forget`."""
-        if scope.audience is None:
-            raise ValueError("one audience's records are forgotten: name it in the scope")
-        count, contexts, is_indexed = 0, {""}, True
-        while some := await self._store.some(scope):
-            for record in some:
-                if await self._store.erase(scope, record, digest(record)):
-                    _log_change(scope, record, record.state, "", "forgotten")
-                    contexts.add(record.provenance.context_id)
-                    count += 1
-            is_indexed = await self.follow(scope, [record.id for record in some]) and is_indexed
-        await self._store.forget_owner(scope, contexts, is_indexed=is_indexed)
-        return count
-
-    async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
-        """See `ForgetsRecords.forget_said`."""
-        count, ids = 0, await self._store.came_of(scope)
-        for start in range(0, len(ids), _PAGE):
-            page = ids[start : start + _PAGE]
-            for record in await self._store.read(scope, page, own=True):
-                of = record.provenance
-                if of.context_id == scope.context_id and (turn_ids is None or of.turn_id in turn_ids):
-                    count += await self._erase_any(scope, record)
-            if turn_ids is None:
-                await self._store.forget_came(scope, page)
-        return count
-
-    async def _erase_any(self, scope: Scope, record: Record) -> bool:
-        async for _ in _attempts():
-            if await self._store.erase(scope, record, digest(record)):
-                _log_change(scope, record, record.state, "", "forgotten")
-                await self.follow(_owner(scope, record), [record.id])
-                return True
-            found = await self._store.read(scope, [record.id], own=True)
-            if not found:
-                return False
-            record = found[0]
-        raise RecordBusy
-
-    async def read(self, scope: Scope, ids: Collection[str]) -> list[Record]:
-        """See `ReadsRecords.read`."""
-        return [one for one in await self._store.read(scope, list(ids)) if not one.is_hidden]
-
-    async def count(self, scope: Scope) -> int:
-        """See `ReadsRecords.count`. Hidden records count too."""
-        return await self._store.count(scope)
-
-    async def get(self, scope: Scope, record_id: str) -> Record:
-        """See `ReadsRecords.get`."""
-        found = await self._store.read(scope, [record_id])
-        if not found:
-            raise NoSuchRecord(f"there is no record {record_id!r} here")
-        return found[0]
-
-    async def list(
-        self,
-        scope: Scope,
-        types: Collection[Type] = (),
-        states: Collection[State] = (),
-        limit: int = 100,
-        before: str = "",
-        *,
-        own: bool = False,
-    ) -> list[Record]:
-        """See `ReadsRecords.list`. *before* is the `grounding.memory.records.store.place` of the previous page's last
-        record."""
-        return await self._store.page(scope, types, states, limit, before, own=own)
-
-    async def standing(self, scope: Scope) -> Sequence[Record]:
-        """See `ReadsRecords.standing`. The oldest come first."""
-        return await self._store.standing(scope)
-
-    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
-        """See `ReadsRecords.search`."""
-        if not query.strip() or top_k < 1:
-            return []
-        hits = await self._hits(scope, query, top_k, types)
-        records = {one.id: one for one in await self._store.read(scope, [record_id for _, record_id, _, _ in hits])}
-        found: list[FoundRecord] = []
-        for owner, record_id, similarity, matched in hits:
-            record = records.get(record_id)  # the index may be behind the store
-            if record is not None and record.audience == owner and not record.is_hidden:
-                found.append(FoundRecord(record, similarity, matched))
-        return found
-
-    async def _hits(
-        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
-    ) -> Sequence[tuple[str, str, float, float]]:
-        if scope.audience != EVERYONE:
-            return await self._index.find(scope, query, top_k, types)
-        found: dict[str, tuple[str, str, float, float]] = {}
-        for owner in await self._store.owners(scope):
-            found |= {hit[1]: hit for hit in await self._index.find(owner, query, top_k, types)}
-        return sorted(found.values(), key=lambda hit: hit[2], reverse=True)[:top_k]
-
-    async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
-        """Return the newest changes of a record, the newest first. Raises `NoSuchRecord`."""
-        return await self._store.history(scope, await self.get(scope, record_id))
-
-    async def counts(self, scope: Scope) -> Mapping[tuple[Type, State], int]:
-        """Count the scope's own records by type and state, hidden ones too."""
-        return await self._store.counts(scope)
-
-    async def sweep(self, scope: Scope) -> int:
-        """Apply age to all records of the workspace that are due, a page at a time; return their number."""
-        count = 0
-        while due := await self._store.due(scope, self._clock()):
-            for record in due:
-                await self._sweep_one(scope, record)
-            count += len(due)
-        return count
-
-    async def catch_up(self, scope: Scope) -> bool:
-        """Update the index for all pending records of the workspace. Returns False if the index is not available."""
-        while waiting := await self._store.unindexed(scope):
-            for owner in dict.fromkeys(owner for owner, _, _ in waiting):
-                if not await self.follow(owner, [record_id for one, record_id, _ in waiting if one == owner]):
-                    return False
-        return True
-
-    async def _sweep_one(self, scope: Scope, record: Record) -> None:
-        after = lifecycle.sweep(record, self._rules, stamp(self._clock()))
-        if after != record:
-            put = self._put(record, self._detailed(after), Provenance(), "aged")
-            if await self._store.write(scope, [put]) == "ok":
-                await self._after_write(scope, [put])
-            return  # if another write was quicker, the record is still due
-        await self._store.put_off(scope, record, lifecycle.next_due(record, self._rules))
-
-    async def follow(self, scope: Scope, ids: Sequence[str]) -> bool:
-        """Update the index for these records of the scope's owner. Returns False if it has to be done later."""
-        try:
-            await self._index.follow(scope, ids)
-        except (IndexUnavailable, EmbedderUnavailable, TimeoutError) as error:
-            why = str(error) or "timeout"
-            _log.warning("index.failed", workspace_id=scope.workspace_id, why=why)
-            await self._store.is_behind(scope)
-            return False
-        return True
-
-    async def _apply(
-        self,
-        scope: Scope,
-        record_id: str,
-        step: Callable[[Record, str], Record],
-        by: Provenance,
-        why: str,
-        key: str = "",
-    ) -> Record:
-        async for _ in _attempts():
-            before = await self.get(scope, record_id)
-            if key and await self._store.was_done(scope, key):
-                return before
-            after = step(before, stamp(self._clock()))
-            if after == before:
-                return before
-            after = self._detailed(after.model_copy(update={"version": before.version + 1}))
-            put = self._put(before, after, by, why)
-            if after.provenance != before.provenance:
-                await self._store.note_came(_owner(scope, after), after.provenance.context_id, after.id)
-            if await self._store.write(scope, [put], key=key) == "ok":
-                await self._after_write(scope, [put])
-                return after
-        raise RecordBusy
-
-    def _detailed(self, record: Record) -> Record:
-        return with_short_forms(record, self._tokens)
-
-    def _put(self, before: Record, after: Record, by: Provenance, why: str, said_in: str = "") -> RecordWrite:
-        restated = any(getattr(before, name) != getattr(after, name) for name in ("trigger", "kind", "due"))
-        restated = restated or (before.text != after.text and after.state is not State.ARCHIVED)
-        return RecordWrite(
-            after,
-            before,
-            _change(before, after, by, why),
-            digest=digest(after) if restated else "",
-            digest_before=digest(before) if restated else "",
-            said_in=said_in,
-            due=lifecycle.next_due(after, self._rules),
-            indexed=indexed_text(before) != indexed_text(after) or before.is_hidden is not after.is_hidden,
-        )
-
-    async def _after_write(self, scope: Scope, puts: Sequence[RecordWrite]) -> None:
-        for put in puts:
-            if put.before is None or put.before.state is not put.after.state:
-                from_state = put.before.state if put.before else ""
-                _log_change(scope, put.after, from_state, put.after.state, put.change.why)
-            former = put.before.provenance.context_id if put.before else ""
-            if former not in ("", put.after.provenance.context_id):
-                await self._store.forget_came(replace(_owner(scope, put.after), context_id=former), [put.after.id])
-        if any(put.due is not None and put.due <= self._clock() for put in puts):
-            await self._store.is_behind(scope)
-        wanted = [put.after for put in puts if put.indexed]
-        if wanted:
-            await self.follow(_owner(scope, wanted[0]), [record.id for record in wanted])
-
-
-def new_id() -> str:
-    """Return a random id."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(_ID_CHARACTERS))
-
-
-def _owner(scope: Scope, record: Record) -> Scope:
-    return Scope(scope.workspace_id, None, record.audience or None)
-
-
-def _change(before: Record | None, after: Record, by: Provenance, why: str) -> Change:
-    return Change(after.changed_at, by.author, by.turn_id, before.state if before else "", after.state, why)
-
-
-def _why(fields: Mapping[str, Any]) -> str:
-    """Return the word for the history that describes a change of *fields*."""
-    words = {
-        "confirm": "confirmed",
-        "outcome": "outcome",
-        "false_positive": "false positive",
-        "take_back": "taken back",
-        "state": "by hand",
-        "status": "by hand",
-        "verbatim": "verbatim",
-    }
-    return next((word for name, word in words.items() if name in fields), "changed")
-
-
-def _repeated(seen: AddLookup) -> Added:
-    if seen.done is None:
-        raise RecordRefused("what this call kept has been erased since")
-    return Added(seen.done, "unchanged")
-
-
-def _log_change(scope: Scope, record: Record, from_state: str, to_state: str, why: str) -> None:
-    _log.info(
-        "record.changed",
-        workspace_id=scope.workspace_id,
-        record_id=record.id,
-        type=record.type.value,
-        from_state=str(from_state),
-        to_state=str(to_state),
-        why=why,
-    )
-
-
-async def _attempts() -> AsyncIterator[int]:
-    """Yield attempt numbers, and pause for a growing random time before each but the first."""
-    pause, longest = _PAUSE_SECONDS
-    for number in range(_ATTEMPTS):
-        if number:
-            await asyncio.sleep(random.uniform(0, pause))  # noqa: S311 - jitter, no secret
-            pause = min(pause * 2, longest)
-        yield number

@@ -26,7 +26,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 
-# The Lua scripts of `grounding.memory.records.store`. Each is one atomic step on the keys of one workspace
+# The Lua scripts. Each is one atomic step on the keys of one workspace.
 
 LOOK = """
 -- KEYS: done, texts, kept. ARGV: digest, id of a further record to read, or ''
@@ -211,9 +211,6 @@ end
 return again
 """
 """Marks records as indexed; those that changed since stay marked as not indexed."""
-
-
-# The store
 
 _OWNER = "records"
 _DONE_SECONDS = 7 * 24 * 3600
@@ -397,7 +394,8 @@ class RecordStore:
         """Return the newest changes of *record*, the newest first."""
         name = _key(scope, "history", encode_id(record.audience), record.id)
         found: Any = await self._redis.xrevrange(name, count=limit)
-        return [Change(**_fields(one["change"], "a change of a record")) for _, one in found]
+        changes = [json.loads(_checked(one["change"], "a change of a record")) for _, one in found]
+        return [Change(**{name: one[name] for name in Change.__slots__}) for one in changes]
 
     async def erase(self, scope: Scope, record: Record, digest: str) -> bool:
         """Delete *record* with its history. Returns False if it changed meanwhile."""
@@ -624,12 +622,6 @@ def _record(packed: str) -> Record | None:
     return Record.model_validate_json(_checked(packed, "a record")) if packed else None
 
 
-def _fields(packed: str, what: str) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(_checked(packed, what))
-    del fields["v"]
-    return fields
-
-
 def _checked(packed: str, what: str) -> str:
     if not packed.startswith(('{"v":1,', '{"v":2,')):
         raise UnknownFormat(f"{what} was kept in a format that this runtime does not read: upgrade it")
@@ -641,8 +633,3 @@ def _values(packed: Any) -> Sequence[str]:
     if packed and isinstance(packed[0], list | tuple):
         return [one[1] for one in packed]
     return list(packed[1::2]) if packed else []
-
-
-def now() -> datetime:
-    """Return the present time in UTC."""
-    return datetime.now(UTC)

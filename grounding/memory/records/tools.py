@@ -13,6 +13,8 @@ from grounding.memory.global_context import foreign_in
 from grounding.memory.records.dates import MAX_CHARACTERS as MAX_DUE_CHARACTERS
 from grounding.memory.records.dates import NoSuchDay, due
 from grounding.memory.records.model import (
+    ItemKind,
+    ItemStatus,
     KeepsRecords,
     NewRecord,
     NoSuchRecord,
@@ -30,7 +32,6 @@ from grounding.retrieval import EmbedderUnavailable, IndexUnavailable, terms
 from grounding.tools import Arguments, Call, Tool, ToolRefused
 
 T = TypeVar("T")
-Status = Literal["open", "done", "cancelled"]
 MAX_ITEM_CHARACTERS = 2000
 MAX_QUERY_CHARACTERS = 400
 MAX_FOUND = 50
@@ -48,7 +49,7 @@ _DUE = (
 
 
 class CreateItem(Arguments):
-    kind: Literal["task", "event", "note"] = Field(description="A task has to be done, an event happens.")
+    kind: ItemKind = Field(description="A task has to be done, an event happens.")
     text: str = Field(min_length=1, max_length=MAX_ITEM_CHARACTERS, description="What it is, without its date.")
     due: str = Field(default="", max_length=MAX_DUE_CHARACTERS, description=_DUE)
 
@@ -56,7 +57,7 @@ class CreateItem(Arguments):
 class UpdateItem(Arguments):
     id: str = _ID
     text: str | None = Field(default=None, min_length=1, max_length=MAX_ITEM_CHARACTERS, description="What it is now.")
-    status: Status | None = Field(default=None, description="What became of it.")
+    status: ItemStatus | None = Field(default=None, description="What became of it.")
     due: str | None = Field(default=None, max_length=MAX_DUE_CHARACTERS, description=f"{_DUE} Empty: no day any more.")
 
 
@@ -66,8 +67,8 @@ class DeleteItem(Arguments):
 
 class QueryItems(Arguments):
     text: str = Field(default="", max_length=MAX_QUERY_CHARACTERS, description="What they are about; empty: all.")
-    status: Status | Literal["any"] = Field(default="open", description="Which of them.")
-    kind: Literal["task", "event", "note"] | None = Field(default=None, description="Which of them.")
+    status: ItemStatus | Literal["any"] = Field(default="open", description="Which of them.")
+    kind: ItemKind | None = Field(default=None, description="Which of them.")
     due_before: str = Field(default="", max_length=MAX_DUE_CHARACTERS, description="Due on that day or earlier.")
     due_after: str = Field(default="", max_length=MAX_DUE_CHARACTERS, description="Due on that day or later.")
 
