@@ -25,8 +25,6 @@ _PARTITIONS_AT_ONCE = 16
 SETTLE_SECONDS = 0.25
 """How long an appended entry waits for more, so that a burst of turns is copied in one step and delays none of them."""
 _SWEEP_SECONDS = 5.0
-_REMEMBERED = 10_000
-"""How many files have a known size. The end of other files is read."""
 _HEAD = b"\n#"
 _log = structlog.get_logger()
 
@@ -42,9 +40,6 @@ class MarkdownCopy:
         self._transcript = transcript
         self._data_dir = data_dir
         self._alone = alone
-        self._whole: dict[Path, int] = {}
-        """The sizes of files that end with the last complete write of this process. A file with another size was
-        changed by somebody else."""
         self._waiting: set[int] = set(range(PARTITIONS))
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -117,38 +112,26 @@ class MarkdownCopy:
             by_key.setdefault(one.key, []).append(one)
         if not by_key:
             return {}
-        paths = {key: self._data_dir / markdown.path(key) for key in by_key}
-        # If the copy is interrupted, the file's size is unknown.
-        whole = {path: self._whole.pop(path) for path in paths.values() if path in self._whole}
-        failed = await asyncio.to_thread(self._write_files, by_key, paths, whole)
+        failed = await asyncio.to_thread(self._write_files, by_key)
         copied: dict[int, list[str]] = {}
         for key, ordered in by_key.items():
             if key not in failed:
                 copied.setdefault(key.partition, []).extend(one.export_id for one in ordered)
         await self._transcript.copied(copied)
-        self._whole |= whole
-        while len(self._whole) > _REMEMBERED:
-            del self._whole[next(iter(self._whole))]
         return {key.partition: error for key, error in failed.items()}
 
-    def _write_files(
-        self,
-        by_key: Mapping[ConversationKey, Sequence[ToCopy]],
-        paths: Mapping[ConversationKey, Path],
-        whole: dict[Path, int],
-    ) -> dict[ConversationKey, OSError]:
-        """Copy all conversations, update *whole*, and return the errors by conversation."""
+    def _write_files(self, by_key: Mapping[ConversationKey, Sequence[ToCopy]]) -> dict[ConversationKey, OSError]:
+        """Copy all conversations and return the errors by conversation."""
         failed: dict[ConversationKey, OSError] = {}
         with self._writing:  # a thread continues after its task was cancelled
             for key, ordered in by_key.items():
-                path = paths[key]
+                path = self._data_dir / markdown.path(key)
                 try:
                     for what in _steps(ordered):
-                        bytes_then = whole.pop(path, None)
                         if isinstance(what, Forget):
                             _forget(path, what)
                         else:
-                            whole[path] = _append(path, key, what, bytes_then)
+                            _append(path, key, what)
                 except OSError as error:
                     failed[key] = error
         return failed
@@ -170,19 +153,12 @@ def _forget(path: Path, what: Forget) -> None:
         _replace(path, after)
 
 
-def _append(path: Path, key: ConversationKey, entries: Iterable[Entry], whole_bytes: int | None) -> int:
-    """Append *entries* to the file and return its new size.
-
-    If the file's size is not *whole_bytes*, its end is read, and entries that are already there are not written again.
-    """
+def _append(path: Path, key: ConversationKey, entries: Iterable[Entry]) -> None:
+    """Append *entries* to the file. Those that its end already holds are not written again."""
     # Message texts are not normalised: they may hold any line end and lone surrogates.
     text = "".join(map(markdown.render, entries)).encode("utf-8", "surrogatepass")
     with open(path, "ab+", opener=_open_in_place) as file:
-        size = file.seek(0, os.SEEK_END)
-        if size != whole_bytes or size == 0:
-            text = _unwritten(file, size, markdown.title(key).encode(), text)
-        file.write(text)
-    return size + len(text)
+        file.write(_unwritten(file, file.seek(0, os.SEEK_END), markdown.title(key).encode(), text))
 
 
 def _steps(ordered: Iterable[ToCopy]) -> Iterator[list[Entry] | Forget]:
