@@ -16,14 +16,14 @@ _VERSION = 1
 
 
 class Lane(StrEnum):
-    """What is worked through in order by itself: a command is not held up by an answer that is being written."""
+    """A queue with an order of its own: a command does not wait for an answer that is being written."""
 
     TURNS = ""
     COMMANDS = "commands-"
 
 
 class AmendResult(StrEnum):
-    """If a message was when it was changed: waiting still, in an answer's making, answered, or never seen."""
+    """The state of a message when it was changed: it still waited, was being answered, was answered, or is unknown."""
 
     AMENDED = "amended"
     ANSWERING = "answering"
@@ -32,9 +32,9 @@ class AmendResult(StrEnum):
 
 
 class MailboxFull(AgentRuntimeError):
-    """So many messages wait in a conversation that no more is taken; nothing was stored.
+    """The mailbox of the conversation is full; the message was not stored.
 
-    ``first`` says that it is the first one since a turn was over there: people are told once, not with every message.
+    ``first`` says that it is the first rejected message since a turn ended there: people are told once.
     """
 
     retryable = True
@@ -47,11 +47,10 @@ class MailboxFull(AgentRuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A stored inbound message: what was authorised, as what, and when (seconds since the epoch).
+    """A stored inbound message, the role of its author, and when it was accepted (seconds since the epoch).
 
-    ``origin`` is the process that accepted it (`runtime.coordination.hub.Hub.name`) and ``address`` where its answer
-    goes
-    (`runtime.delivery.outbox`); ``watched`` says whether somebody there sees the answer grow.
+    ``origin`` is the process that accepted it (`runtime.coordination.hub.Hub.name`), ``address`` the destination of its
+    answer (`runtime.delivery.outbox`); ``watched`` says whether somebody there sees the answer grow.
     """
 
     message: InboundMessage
@@ -61,25 +60,25 @@ class Envelope:
     address: str = ""
     watched: Watched = Watched.NOT
     queue: QueueMode = "collect"
-    """What holds where it was said, for messages that arrive while another is answered."""
+    """The place's mode for messages that arrive while another is answered."""
     model: str | None = None
-    """The model that is asked first where it was said; empty if the settings decide, None if it is to be looked
-    up when the turn begins: in the meantime an operator may have chosen another."""
+    """The model that is asked first in the place; empty if the settings decide, None if it is looked up when the turn
+    begins: in the meantime an operator may have chosen another."""
     shows_sources: bool = True
-    """Whether replies end with their sources where it was said."""
+    """Whether replies in the place end with their sources."""
     v: int = _VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """A conversation that has something waiting, given to this worker; ``entry`` is its place in the stream."""
+    """A conversation with waiting messages, assigned to this worker; ``entry`` is its id in the stream."""
 
     key: ConversationKey
     entry: str
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Sorts offers by how long they wait."""
+        """The sort key by waiting time, the longest first."""
         milliseconds, _, number = self.entry.partition("-")
         return int(milliseconds), int(number)
 
@@ -95,9 +94,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The messages that one turn answers, oldest first. ``attempt`` counts from 1, one more for each failure while its
-    process lived; ``crashes`` counts the processes that ended over it. ``resumed`` says that it may have come some way
-    already."""
+    """The messages that one turn answers, oldest first.
+
+    ``attempt`` counts from 1; each failure while its process lived adds 1. ``crashes`` counts the processes that ended
+    while they answered it. ``resumed`` says that an earlier attempt may have left a checkpoint.
+    """
 
     key: ConversationKey
     turn_id: str
@@ -109,16 +110,19 @@ class Batch:
 
     @property
     def user(self) -> str:
-        """Whose budget the turn is paid from: whoever wrote the last message."""
+        """The person whose budget pays for the turn: the author of the last message."""
         message = self.envelopes[-1].message
         return message.author.user(message.connector)
 
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """Whether a message was new; ``turn_id`` is the turn that answered it before, if one did; ``current_turn`` the turn
-    of earlier messages that is being answered, if one is; ``held`` says that a worker has the conversation and looks
-    for more before it lets go: no worker need be told."""
+    """The result of storing a message: whether it was new.
+
+    ``turn_id`` is the turn that answered it before, if one did; ``current_turn`` the turn of earlier messages that is
+    being answered, if one is. ``held`` says that a worker has the conversation and will see the message: none needs to
+    be notified.
+    """
 
     new: bool
     turn_id: str = ""
@@ -127,7 +131,7 @@ class PutResult:
 
 
 class BatchGrown(Exception):
-    """A turn's question has grown while it was answered: *batch* is to be answered in its place, as the same turn."""
+    """The question of a turn has grown while it was answered: the same turn must answer *batch* instead."""
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(f"{len(batch.envelopes)} messages")
@@ -138,12 +142,12 @@ _ENVELOPE = TypeAdapter(Envelope)
 
 
 def pack_envelope(envelope: Envelope) -> bytes:
-    """*envelope* as it is stored."""
+    """Return *envelope* as it is stored."""
     return _ENVELOPE.dump_json(envelope)
 
 
 def unpack_envelope(text: str) -> Envelope:
-    """The inverse of `pack_envelope`. Raises `runtime.stores.NewerFormat`."""
+    """Return a stored envelope. Raises `runtime.stores.NewerFormat`."""
     envelope = _ENVELOPE.validate_json(text)
     if envelope.v > _VERSION:
         raise NewerFormat(f"a waiting message has version {envelope.v}; this runtime reads {_VERSION}: upgrade it")

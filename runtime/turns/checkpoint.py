@@ -1,15 +1,16 @@
-"""What a turn has paid for already, so that it is not paid for again when another worker goes on with it.
+"""Checkpoints: what a turn has paid for already, so that another worker can resume it without paying again.
 
-A turn goes accepted → grounded → (model round → tools)* → completed → stored for delivery → recorded. What it was
-accepted with is in the mailbox, what it was grounded on in its manifest, its reply in the outbox; here stands what lies
-between.
+A turn goes accepted → grounded → (model round → tools)* → completed → stored for delivery → recorded. Its messages are
+in the mailbox, its prompt in the manifest, its reply in the outbox. The checkpoint has the results in between.
 
-Keys (owner ``journal``, in the conversation's partition): ``turn`` one hash per turn: ``words:<n>`` of its n-th message
-if voice was written down, ``round:<n>`` the answer of its n-th model call and how many messages that answers: a
-question that has grown since is another one, and its answer has to be asked for; ``tool:<messages>:<round>:<place>``
-what came of one tool call of such an answer, or by whom it was begun.
+Keys (owner ``journal``, in the conversation's partition): ``turn``, one hash per turn with the fields
 
-Each write may be done again, and changes nothing then.
+- ``words:<n>``: the transcribed text of its n-th message, if that was a voice message.
+- ``round:<n>``: the answer of its n-th model call, and how many messages that answers. If the question has grown since,
+  the answer is not used.
+- ``tool:<messages>:<round>:<place>``: the result of one tool call of such an answer, or which process began it.
+
+A repeated write changes nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class TurnCheckpoint:
-    """How far a turn has come: the words of its messages by their place, the answers it has from the model, and what
-    their tool calls brought by round and place; None for one that was begun and of which nobody knows the end."""
+    """The progress of a turn: the transcribed words of its messages by their place, the model's answers, and the
+    results of tool calls by round and place. A result is None if the call was begun and its end is not known."""
 
     words: Mapping[int, str] = field(default_factory=dict)
     completions: tuple[Completion, ...] = ()
@@ -63,13 +64,13 @@ class TurnCheckpoint:
 
     @property
     def last(self) -> Completion | None:
-        """The answer that ended the rounds, if it is there."""
+        """The answer that ended the rounds; None if there is none yet."""
         last = self.completions[-1] if self.completions else None
         return last if last is not None and not (last.tool_calls or last.warned) else None
 
     @property
     def rounds(self) -> list[Round]:
-        """The answers that wanted tools, each with the results that are known of its first calls."""
+        """The answers with tool calls, each with its results if all are known, and the drafts that got a warning."""
         return [
             Round(completion, self._results_of(number, len(completion.tool_calls)))
             for number, completion in enumerate(self.completions)
@@ -77,12 +78,9 @@ class TurnCheckpoint:
         ]
 
     def _results_of(self, number: int, calls: int) -> tuple[Result, ...]:
-        found: list[Result] = []
-        for place in range(calls):
-            if (result := self.results.get((number, place))) is None:
-                break
-            found.append(result)
-        return tuple(found) if len(found) == calls else ()
+        results = [self.results.get((number, place)) for place in range(calls)]
+        known = tuple(result for result in results if result is not None)
+        return known if len(known) == calls else ()
 
 
 class Checkpoints:
@@ -94,7 +92,7 @@ class Checkpoints:
         self._begin = redis.register_script(_BEGIN)
 
     async def load(self, batch: Batch) -> TurnCheckpoint:
-        """Load how far the turn of *batch* has come. Raises `runtime.stores.NewerFormat`."""
+        """Return the checkpoint of *batch*. Raises `runtime.stores.NewerFormat`."""
         stored: Any = await self._redis.hgetall(_key(batch))
         words: dict[int, str] = {}
         completions: list[Completion] = []
@@ -102,8 +100,8 @@ class Checkpoints:
         tools = f"tool:{len(batch.envelopes)}:"
         for step in sorted(stored):
             if step.startswith("words"):
-                said = unpack(stored[step], _VERSION, "a turn's checkpoint")["words"]
-                words |= {int(place): text for place, text in said.items()}
+                by_place = unpack(stored[step], _VERSION, "a turn's checkpoint")["words"]
+                words |= {int(place): text for place, text in by_place.items()}
             elif step.startswith(tools):
                 number, place = map(int, step.removeprefix(tools).split(":"))
                 result = unpack(stored[step], _VERSION, "a turn's checkpoint")["result"]
@@ -116,9 +114,9 @@ class Checkpoints:
         return TurnCheckpoint(words, tuple(completions), results)
 
     async def save_words(self, batch: Batch, words: Mapping[int, str]) -> None:
-        """Save what the messages of *batch* say, by their place. Raises `connectors.message.Superseded`."""
-        step = f"words:{min(words)}"  # those before stand there already
-        await self._save(batch, step, pack(_VERSION, words={str(place): said for place, said in words.items()}))
+        """Save the transcribed words of messages, by their place. Raises `connectors.message.Superseded`."""
+        step = f"words:{min(words)}"  # those of earlier places are stored already
+        await self._save(batch, step, pack(_VERSION, words={str(place): text for place, text in words.items()}))
 
     async def save_answer(self, batch: Batch, number: int, completion: Completion) -> None:
         """Save the answer of the model's call *number* (from 0). Raises `connectors.message.Superseded`."""
@@ -126,8 +124,8 @@ class Checkpoints:
         await self._save(batch, f"round:{number}", pack(_VERSION, completion=answer, messages=len(batch.envelopes)))
 
     async def begin_tool(self, batch: Batch, number: int, place: int) -> bool:
-        """Say that a tool is called for the *place*-th call of round *number*; False if another said so. Repeats until
-        the store has it. Raises `connectors.message.Superseded`."""
+        """Note that the call at *place* of round *number* begins. Return False if another process noted that before.
+        Repeats until it is stored. Raises `connectors.message.Superseded`."""
         mine = pack(_VERSION, result=None, by=uuid.uuid4().hex)
         args: list[str | int] = [batch.fence.token, _tool(batch, number, place), mine, _KEPT_SECONDS]
         begun = await retry_until_stored(lambda: self._begin(keys=[_key(batch), batch.fence.name], args=args))
@@ -136,7 +134,7 @@ class Checkpoints:
         return bool(begun)
 
     async def save_tool_result(self, batch: Batch, number: int, place: int, result: Result) -> None:
-        """Save what came of that call. Raises `connectors.message.Superseded`."""
+        """Save the result of that call. Raises `connectors.message.Superseded`."""
         dumped = _RESULT.dump_python(result, mode="json")
         await self._save(batch, _tool(batch, number, place), pack(_VERSION, result=dumped))
 

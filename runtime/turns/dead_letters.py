@@ -1,7 +1,10 @@
-"""Turns that failed for good, kept until a person has looked at them.
+"""Dead letters: turns that failed for good, kept until a person tries them again or drops them.
 
-Keys (owner ``dead``, under the workspace's tag): ``letters`` one hash of turn to what it was to answer and why it was
-given up. The newest `KEPT` of a workspace are kept.
+A turn becomes a dead letter when the worker gives it up: after ``TURN_MAX_ATTEMPTS`` unexpected errors or
+``TURN_MAX_CRASHES`` crashes. If only the model failed, the turn is answered by an apology, and is no dead letter.
+
+Keys (owner ``dead``, under the workspace's tag): ``letters``, a hash of turns to their messages and why they were given
+up. The newest `KEPT` of a workspace are kept.
 """
 
 from __future__ import annotations
@@ -28,20 +31,20 @@ _OWNER = "dead"
 _VERSION = 1
 KEPT = 1000
 _PAGE = 1000
-"""Workspaces whose letters are counted in one step."""
+"""The workspaces whose letters are counted by one command."""
 _ENVELOPES = TypeAdapter(tuple[Envelope, ...])
 _log = structlog.get_logger()
 
 
 class UnknownLetter(AgentRuntimeError):
-    """No turn of that id was given up in that workspace, or a person has dealt with it already."""
+    """The workspace has no dead letter of that turn, or a person has dealt with it already."""
 
     user_text = "No turn with this turn id has failed for good."
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A turn that was given up: what it was to answer, why, after how many attempts, and when (epoch seconds)."""
+    """A turn that was given up: its messages, why, after how many attempts, and when (epoch seconds)."""
 
     turn_id: str
     key: ConversationKey
@@ -55,7 +58,7 @@ class Letter:
 class DeadLetters:
     """The letters of all workspaces. Raises `connectors.message.StoreUnavailable` throughout.
 
-    *mailboxes* are where messages go that are tried again, *hub* tells the workers.
+    *mailboxes* get the messages that are tried again; *hub* announces them to the workers.
     """
 
     def __init__(self, redis: Redis, mailboxes: Mapping[Lane, Mailbox], hub: Hub) -> None:
@@ -64,11 +67,11 @@ class DeadLetters:
         self._hub = hub
 
     def of(self, lane: Lane) -> LaneLetters:
-        """If the worker of *lane* puts what it gives up."""
+        """Return the store for the turns that the worker of *lane* gives up."""
         return LaneLetters(self, lane)
 
     async def add(self, batch: Batch, why: str, lane: Lane = Lane.TURNS) -> None:
-        """Keep what *batch* was to answer. Again does no harm."""
+        """Store *batch* as a dead letter. Calling it again does no harm."""
         packed = pack(
             _VERSION,
             key=batch.key.encoded,
@@ -86,22 +89,22 @@ class DeadLetters:
                 _log.warning("letter.dropped", workspace_id=batch.key.workspace_id, turn_id=oldest, why="too_many")
 
     async def all(self, scope: Scope) -> list[Letter]:
-        """Those of a workspace, the oldest first. Raises `runtime.stores.NewerFormat`."""
+        """Return the letters of a workspace, the oldest first. Raises `runtime.stores.NewerFormat`."""
         stored: Any = await self._redis.hgetall(_key(scope))
         return [_letter(turn_id, stored[turn_id]) for turn_id in sorted(stored)]
 
     async def get(self, scope: Scope, turn_id: str) -> Letter:
-        """One of them. Raises `UnknownLetter` and `runtime.stores.NewerFormat`."""
+        """Return one letter. Raises `UnknownLetter` and `runtime.stores.NewerFormat`."""
         stored: Any = await self._redis.hget(_key(scope), turn_id)
         if stored is None:
             raise _unknown(scope, turn_id)
         return _letter(turn_id, stored)
 
     async def retry(self, scope: Scope, turn_id: str) -> Letter:
-        """Have the messages of one answered after all, by a new turn, and let go of it.
+        """Put the messages of a letter back into their mailbox, so that a new turn answers them, and delete the letter.
 
-        The new turn has an id of its own, so that the apology, which is stored under the old one, is not taken for
-        its reply. Interrupted and asked for again, or asked for twice, it answers once. Raises `UnknownLetter`,
+        The new turn has an id of its own, so that the apology, which is stored under the old id, is not taken for its
+        reply. A retry that is interrupted and repeated, or made twice, is answered once. Raises `UnknownLetter`,
         `runtime.turns.batch.MailboxFull` (the letter stays) and `runtime.stores.NewerFormat`.
         """
         letter = await self.get(scope, turn_id)
@@ -112,44 +115,44 @@ class DeadLetters:
         return letter
 
     async def drop(self, scope: Scope, turn_id: str) -> None:
-        """Forget one. Raises `UnknownLetter`."""
+        """Delete a letter. Raises `UnknownLetter`."""
         if not await self._redis.hdel(_key(scope), turn_id):
             raise _unknown(scope, turn_id)
         _log.info("letter.dropped", workspace_id=scope.workspace_id, turn_id=turn_id, why="asked")
 
     async def forget(self, key: ConversationKey, turn_id: str = "") -> None:
-        """Drop what is kept of a turn of *key*, or, without one, of all of them: people want it forgotten."""
+        """Delete the letter of a turn of *key*, or without a turn id all letters of *key*: people want it forgotten."""
         if turn_id:
             await self._redis.hdel(_key(key.scope), turn_id)
             return
-        # Those of the whole workspace, of which there are `KEPT` at most.
+        # It reads all letters of the workspace, at most `KEPT`.
         stored: Any = await self._redis.hgetall(_key(key.scope))
-        own = [one for one, text in stored.items() if key.encoded in text and _letter(one, text).key == key]
+        own = [turn for turn, text in stored.items() if key.encoded in text and _letter(turn, text).key == key]
         if own:
             await self._redis.hdel(_key(key.scope), *own)
 
     async def counts(self, workspace_ids: Iterable[str]) -> dict[str, int]:
-        """How many there are, of the workspaces that have any."""
+        """Return how many letters each workspace has, without workspaces that have none."""
         names = list(workspace_ids)
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for start in range(0, len(names), _PAGE):
             page = names[start : start + _PAGE]
             async with self._redis.pipeline(transaction=False) as pipe:
                 for name in page:
                     pipe.hlen(_key(Scope(name)))
-                found |= dict(zip(page, await pipe.execute(), strict=True))
-        return {name: number for name, number in found.items() if number}
+                counts |= dict(zip(page, await pipe.execute(), strict=True))
+        return {name: number for name, number in counts.items() if number}
 
 
 class LaneLetters:
-    """What the worker of one lane gives up."""
+    """Stores the turns that the worker of one lane gives up."""
 
     def __init__(self, letters: DeadLetters, lane: Lane) -> None:
         self._letters = letters
         self._lane = lane
 
     async def add(self, batch: Batch, why: str) -> None:
-        """Keep what *batch* was to answer. Again does no harm. Raises `connectors.message.StoreUnavailable`."""
+        """Do `DeadLetters.add` for the lane."""
         await self._letters.add(batch, why, self._lane)
 
 

@@ -1,11 +1,17 @@
-"""What went into each turn, kept so that it can be explained, and its prompt rebuilt byte for byte.
+"""Stores the input of each turn, so that people can explain the turn and rebuild its prompt byte for byte.
 
-Keys (owner ``manifests``, under the workspace's tag): ``turn`` one string per turn, ``outcome`` another with what
-came of it, ``records`` a third with what it made of records, ``index`` a sorted set of turn ids, ``material`` by its
-SHA-256 the material that turns were given whole, once for all of them. ``showing`` is for each record the turns whose
-manifests have it, ``since`` the first turn of which that is known, ``standing`` the censors that any has, ``gone`` what
-was cut lately; see `runtime.turns.manifest`. Kept are the newest `KEPT_TURNS` of a workspace, for `KEPT_SECONDS`, and
-material as long as the last turn that was given it.
+Keys (owner ``manifests``, under the workspace's tag):
+
+- ``turn``: one string per turn, its manifest; ``outcome``: another with its outcome; ``records``: a third with the
+  records that it used.
+- ``index``: a sorted set of turn ids.
+- ``material``: by its SHA-256, codex material that prompts have whole; once for all turns.
+- ``showing``: for each record, the turns whose manifests have it; ``since``: the first turn for which that is known;
+  ``standing``: the censors that any manifest has.
+- ``gone``: the records that were cut out of manifests lately.
+
+The newest `KEPT_TURNS` turns of a workspace are kept, for `KEPT_SECONDS`. Material is kept as long as the last turn
+that has it.
 """
 
 from __future__ import annotations
@@ -38,20 +44,19 @@ if TYPE_CHECKING:
 
 VERSION = 1
 GONE_SECONDS = 3600.0
-"""So long it is known what was cut: longer than any turn takes from reading records to keeping what it read."""
+"""How long a cut record is remembered: longer than any turn takes from reading records to storing its manifest."""
 OF_RECORDS = ("records", "censors")
-"""What of a context names records. Censors stand in every prompt: of them it is only known that they were shown."""
+"""The fields of a context that have records. Censors are in every prompt, so for them no list of turns is kept."""
 _ID = re.compile(r'"id":"([^"]+)"')
-"""In what `pack` made; quotation marks of texts are escaped there."""
+"""An id in a packed manifest. Quotation marks in texts are escaped there."""
 
 _BASE64 = "64:"
-"""Stands before what is compressed and then in base 64; without it, as it was once, it is in base 85, which has no
-colon and is slow to write in Python."""
+"""The prefix of compressed text in base 64. Text without it is in base 85, as earlier releases wrote it."""
 
-# Keys: the turn, the turns of the workspace, what was cut, the first turn whose records are known, censors that were
-# shown, its material if ARGV[5] is 1, and the turns of each record that it shows (ARGV[6] names them). Turn ids sort
-# by time, so that equal scores list them in order. Gives back what was cut meanwhile, and then keeps nothing; which
-# turns are not among the newest any more; and whether its material was there.
+# Keys: the turn, the turns of the workspace, the cut records, the first turn whose records are known, the censors of
+# all manifests, the turn's material if ARGV[5] is 1, and the turns of each of its records (ARGV[6] names them). Turn
+# ids sort by time, so that equal scores list them in order. Returns the records that were cut meanwhile (then it stores
+# nothing), the turns that are no longer among the newest, and whether the material exists.
 KEEP = """
 local shown, censors, gone = cjson.decode(ARGV[6]), cjson.decode(ARGV[7]), {}
 if redis.call('EXISTS', KEYS[3]) == 1 then
@@ -79,7 +84,7 @@ if #censors > 0 then
 end
 return {{}, dropped, ARGV[5] == '1' and redis.call('EXPIRE', KEYS[6], ARGV[2]) or 1}
 """
-# A manifest as it was read gives way to a shorter one; 0 if another took its place meanwhile.
+# Replaces a manifest by a shorter one; 0 if it changed since it was read.
 REPLACE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
@@ -88,34 +93,34 @@ return 1
 
 
 def ids_of(context: Mapping[str, Any], names: Sequence[str] = OF_RECORDS) -> frozenset[str]:
-    """The ids of the records that a context, as it is stored, names."""
-    return frozenset(one["id"] for name in names for one in context.get(name) or ())
+    """Return the ids of the records in a stored context."""
+    return frozenset(record["id"] for name in names for record in context.get(name) or ())
 
 
 def spared(context: RunContext, gone: Collection[str]) -> tuple[RunContext, int]:
-    """*context* without the records *gone*, and how many those were."""
-    records = tuple(one for one in context.records if one.id not in gone)
-    censors = tuple(one for one in context.censors if one.id not in gone)
+    """Return *context* without the records *gone*, and how many those were."""
+    records = tuple(record for record in context.records if record.id not in gone)
+    censors = tuple(censor for censor in context.censors if censor.id not in gone)
     cut = len(context.records) + len(context.censors) - len(records) - len(censors)
     return context.model_copy(update={"records": records, "censors": censors}), cut
 
 
 def each_without(stored: Sequence[str | None], gone: frozenset[str]) -> list[str | None]:
-    """Manifests as they are stored without the records *gone*; None for those that have none of them."""
-    return [_without(one, gone) for one in stored]
+    """Return stored manifests without the records *gone*; None for those that have none of them."""
+    return [_without(text, gone) for text in stored]
 
 
 def _without(stored: str | None, gone: frozenset[str]) -> str | None:
-    """Of many records each is not looked for by itself: of 2,000 that took 30 ms for every manifest."""
+    # All ids are found by one search: looking for each of 2,000 records took 30 ms for every manifest.
     text = decompressed(stored) if stored else ""
     if gone.isdisjoint(_ID.findall(text)):
         return None
     fields = unpack(text, VERSION, "a turn's manifest")
     context, cut = fields["context"], int(fields.pop("cut", 0))
     for name in OF_RECORDS:
-        left = [one for one in context.get(name) or () if one["id"] not in gone]
-        cut += len(context.get(name) or ()) - len(left)
-        context[name] = left
+        records = context.get(name) or ()
+        context[name] = [record for record in records if record["id"] not in gone]
+        cut += len(records) - len(context[name])
     return compressed(pack(VERSION, **fields, cut=cut))
 
 
@@ -124,8 +129,8 @@ def compressed(text: str) -> str:
 
 
 def decompressed(stored: str) -> str:
-    former = not stored.startswith(_BASE64)
-    packed = base64.b85decode(stored) if former else base64.b64decode(stored.removeprefix(_BASE64))
+    is_base64 = stored.startswith(_BASE64)
+    packed = base64.b64decode(stored.removeprefix(_BASE64)) if is_base64 else base64.b85decode(stored)
     return zlib.decompress(packed).decode()
 
 
@@ -133,30 +138,32 @@ V = TypeVar("V")
 _OWNER = "manifests"
 KEPT_TURNS = 10_000
 _PAGE = 500
-_CUT_TOGETHER = 50
-_READ_TOGETHER = 8
+_CUT_PAGE = 50
+_READ_PAGE = 8
 _PARTS = ("turn", "outcome", "records")
 _OF_ALL = ("index", "gone", "since", "standing")
 KEPT_SECONDS = 30 * 24 * 3600
 
-_REMEMBERED = 16
-"""Material whose digest, or whose text, is not worked out again for every turn that was given it."""
+_CACHED = 16
+"""The number of materials whose digests, and whose texts, are cached."""
 _Files = tuple[CodexFile, ...]
 _FILES = TypeAdapter(_Files)
 
 
 class UnknownTurn(AgentRuntimeError):
-    """There is no manifest of that turn in that workspace (any more)."""
+    """The workspace has no manifest of that turn, or no longer has it."""
 
     user_text = "I do not know this turn. The turn id is wrong, or the turn is too old."
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A turn's record. ``prompt_sha256`` is the digest of the messages as they were sent; ``blocks``
-    what `grounding.prompt_input.blocks.Block` knows of each, without its text; ``outcome`` what came of the turn;
-    ``prefix`` what of
-    the prompt stood in the conversation's one before."""
+    """The record of a turn.
+
+    ``prompt_sha256`` is the digest of the messages as they were sent. ``blocks`` has the fields of each
+    `grounding.prompt_input.blocks.Block` but its text. ``prefix`` is the part of the prompt that the conversation's
+    last prompt had, too.
+    """
 
     turn_id: str
     at: str
@@ -168,7 +175,7 @@ class Manifest:
     outcome: dict[str, Any]
     prefix: Prefix = UNKNOWN
     cut: int = 0
-    """How many of the records that it was shown were forgotten since, and taken out of ``context``."""
+    """How many records were forgotten since, and taken out of ``context``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +187,7 @@ class RecordsOfTurn:
 
 
 def block_rows(prompt: Prompt) -> list[dict[str, Any]]:
-    """The blocks of *prompt* as the HTTP interface shows them."""
+    """Return the blocks of *prompt* as the HTTP interface shows them."""
     return [
         {
             "name": block.name,
@@ -195,7 +202,7 @@ def block_rows(prompt: Prompt) -> list[dict[str, Any]]:
 
 
 def prefix_row(prefix: Prefix) -> dict[str, Any]:
-    """*prefix* as the HTTP interface shows it."""
+    """Return *prefix* as the HTTP interface shows it."""
     return {"broken_by": prefix.broken_by, "tokens_kept": prefix.tokens_kept}
 
 
@@ -206,8 +213,8 @@ class Manifests:
         self._redis = redis
         self._keep = redis.register_script(KEEP)
         self._replace = redis.register_script(REPLACE)
-        self._read: dict[str, _Files] = {}
-        self._kept: dict[str, None] = {}
+        self._material_cache: dict[str, _Files] = {}
+        self._stored_material: dict[str, None] = {}
 
     async def keep(
         self,
@@ -218,12 +225,12 @@ class Manifests:
         *,
         prefix: Prefix = UNKNOWN,
     ) -> None:
-        """Store what went into a turn; the oldest beyond the limit are dropped. `finish` says what came of it."""
+        """Store the input of a turn, and drop the oldest turns beyond the limit. `finish` stores its outcome."""
         scope = Scope(context.workspace_id)
         files = context.codex.files if context.codex is not None else ()
         material = _digest(files) if files else ""
-        if material and material not in self._kept:
-            await self._keep_material(scope, material, files)
+        if material and material not in self._stored_material:
+            await self._store_material(scope, material, files)
         shown, cut = context, 0
         while True:
             packed = pack(
@@ -239,35 +246,35 @@ class Manifests:
                 **({"cut": cut} if cut else {}),
             )
             packed = f'{packed[:-1]},"context":{_dumped(shown, without_files=bool(material))}}}'
-            gone, dropped, is_there = await self._kept_with(scope, shown, packed, material)
+            gone, dropped, has_material = await self._store_manifest(scope, shown, packed, material)
             if not gone:
                 break
             shown, more = spared(shown, gone)
             cut += more
-        if dropped:  # no cut would find what they say any more
+        if dropped:  # they are in no index any more, so that no later cut would find them
             await self.forget(scope, sorted(dropped))
-        if material and not is_there:  # the store was emptied, or another workspace was given the same
-            await self._keep_material(scope, material, files)
+        if material and not has_material:  # the store was emptied, or only another workspace has the same material
+            await self._store_material(scope, material, files)
 
-    async def _kept_with(
+    async def _store_manifest(
         self, scope: Scope, context: RunContext, packed: str, material: str
     ) -> tuple[set[str], set[str], bool]:
-        """What the step says that keeps *packed*: the records of *context* that were cut meanwhile, and then it
-        kept nothing; the turns that are too old now; and whether *material* was there."""
-        records = sorted({one.id for one in context.records})
-        censors = sorted({one.id for one in context.censors})
+        """Store *packed* unless records of *context* were cut meanwhile. Return those records, the turns that are too
+        old now, and whether *material* exists."""
+        records = sorted({record.id for record in context.records})
+        censors = sorted({censor.id for censor in context.censors})
         keys = [self._key(scope, "turn", context.turn_id), *(self._key(scope, name) for name in _OF_ALL)]
         keys += [self._key(scope, "material", material)] if material else []
-        keys += [self._key(scope, "showing", one) for one in records]
-        listed: list[str | int] = [int(bool(material)), json.dumps(records), json.dumps(censors)]
+        keys += [self._key(scope, "showing", record_id) for record_id in records]
         args: list[str | int] = [compressed(packed), KEPT_SECONDS, context.turn_id, -KEPT_TURNS - 1]
-        told: Any = await self._keep(keys=keys, args=[*args, *listed])
-        gone, dropped = ({one.decode() if isinstance(one, bytes) else one for one in part} for part in told[:2])
-        return gone, dropped - {context.turn_id}, bool(told[2])
+        args += [int(bool(material)), json.dumps(records), json.dumps(censors)]
+        answer: Any = await self._keep(keys=keys, args=args)
+        gone, dropped = ({name.decode() if isinstance(name, bytes) else name for name in names} for names in answer[:2])
+        return gone, dropped - {context.turn_id}, bool(answer[2])
 
     async def keep_anew(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix) -> None:
-        """`keep` for a turn that was kept before: if it was forgotten meanwhile it stays so, and records that were
-        cut out of it do not come back."""
+        """Store the input of a turn again. If the turn was forgotten meanwhile, store nothing; records that were cut
+        out of it do not come back."""
         scope = Scope(context.workspace_id)
         stored: Any = await self._redis.get(self._key(scope, "turn", context.turn_id))
         if stored is None:
@@ -277,24 +284,23 @@ class Manifests:
         await self.keep(context, prompt, at, prefix=prefix)
         await self._cut(scope, [context.turn_id], shown - ids_of(fields["context"]))
 
-    async def _keep_material(self, scope: Scope, digest: str, files: _Files) -> None:
-        """Before the first turn that needs it."""
+    async def _store_material(self, scope: Scope, digest: str, files: _Files) -> None:
         packed = await asyncio.to_thread(lambda: compressed(_FILES.dump_json(files).decode()))
         await self._redis.set(self._key(scope, "material", digest), packed, ex=KEPT_SECONDS)
-        _newest(self._kept, digest, None)
+        _add_to_cache(self._stored_material, digest, None)
 
     async def finish(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> None:
-        """Store what came of a turn."""
+        """Store the outcome of a turn."""
         key = self._key(scope, "outcome", turn_id)
         await self._redis.set(key, pack(VERSION, outcome=outcome), ex=KEPT_SECONDS)
 
     async def note_records(self, scope: Scope, turn_id: str, records: RecordsOfTurn) -> None:
-        """Store what a turn made of records."""
+        """Store which records a turn used."""
         packed = pack(VERSION, used=list(records.used), acted=list(records.acted))
         await self._redis.set(self._key(scope, "records", turn_id), packed, ex=KEPT_SECONDS)
 
     async def records_of(self, scope: Scope, turn_id: str) -> RecordsOfTurn:
-        """What a turn made of records; nothing if it is not known (any more)."""
+        """Return the records that a turn used; none if that is not known, or no longer known."""
         stored: Any = await self._redis.get(self._key(scope, "records", turn_id))
         if stored is None:
             return RecordsOfTurn()
@@ -302,16 +308,16 @@ class Manifests:
         return RecordsOfTurn(tuple(fields["used"]), tuple(fields["acted"]))
 
     async def get(self, scope: Scope, turn_id: str) -> Manifest:
-        """The manifest of a turn. Raises `UnknownTurn` and `runtime.stores.NewerFormat`."""
+        """Return the manifest of a turn. Raises `UnknownTurn` and `runtime.stores.NewerFormat`."""
         return await self._get(scope, turn_id, with_material=True)
 
     async def _get(self, scope: Scope, turn_id: str, *, with_material: bool) -> Manifest:
         found: Any = await self._redis.mget(self._key(scope, "turn", turn_id), self._key(scope, "outcome", turn_id))
-        stored, ended = found
+        stored, outcome = found
         if stored is None:
             raise UnknownTurn(f"no turn {turn_id!r} is known in workspace {scope.workspace_id!r}")
         fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
-        context = await self._whole(scope, turn_id, fields) if with_material else _context(fields)
+        context = await self._with_material(scope, turn_id, fields) if with_material else _context(fields)
         return Manifest(
             turn_id=turn_id,
             at=fields["at"],
@@ -321,12 +327,12 @@ class Manifests:
             prefix=Prefix(**fields.get("prefix", {})),
             tokens_total=fields["tokens_total"],
             blocks=tuple(fields["blocks"]),
-            outcome=unpack(ended, VERSION, "a turn's outcome")["outcome"] if ended else fields["outcome"],
+            outcome=unpack(outcome, VERSION, "a turn's outcome")["outcome"] if outcome else fields["outcome"],
             cut=fields.get("cut", 0),
         )
 
-    async def _whole(self, scope: Scope, turn_id: str, fields: dict[str, Any]) -> RunContext:
-        """The context with its material. Raises `UnknownTurn` if that is not kept any more."""
+    async def _with_material(self, scope: Scope, turn_id: str, fields: dict[str, Any]) -> RunContext:
+        """Return the context with its material. Raises `UnknownTurn` if that is no longer stored."""
         context = _context(fields)
         if context.codex is None or not (digest := fields.get("material")):
             return context
@@ -334,33 +340,33 @@ class Manifests:
         return context.model_copy(update={"codex": codex})
 
     async def _material(self, scope: Scope, turn_id: str, digest: str) -> _Files:
-        if digest in self._read:
-            return self._read[digest]
+        if digest in self._material_cache:
+            return self._material_cache[digest]
         stored: Any = await self._redis.get(self._key(scope, "material", digest))
         if stored is None:
             raise UnknownTurn(f"the material that turn {turn_id!r} was given is not kept any more")
         files: _Files = await asyncio.to_thread(lambda: _FILES.validate_json(decompressed(stored)))
-        _newest(self._read, digest, files)
+        _add_to_cache(self._material_cache, digest, files)
         return files
 
     async def contexts(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, RunContext]:
-        """What went into those of *turn_ids* that are known. Each takes a moment to read: others have their turn in
-        between. Raises `runtime.stores.NewerFormat`."""
+        """Return the contexts of those *turn_ids* that are known. Other tasks may run between two of them, because each
+        takes a moment to unpack. Raises `runtime.stores.NewerFormat`."""
         contexts: dict[str, RunContext] = {}
-        for start in range(0, len(turn_ids), _READ_TOGETHER):
-            page = turn_ids[start : start + _READ_TOGETHER]
+        for start in range(0, len(turn_ids), _READ_PAGE):
+            page = turn_ids[start : start + _READ_PAGE]
             found: Any = await self._redis.mget([self._key(scope, "turn", turn_id) for turn_id in page])
             for turn_id, stored in zip(page, found, strict=True):
                 if stored is not None:
                     await asyncio.sleep(0)
                     fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
                     with suppress(UnknownTurn):
-                        contexts[turn_id] = await self._whole(scope, turn_id, fields)
+                        contexts[turn_id] = await self._with_material(scope, turn_id, fields)
         return contexts
 
     async def newest(self, scope: Scope, limit: int, before: str = "") -> list[Manifest]:
-        """At most *limit* manifests, the newest first, of turns before *before* if that is given; without the
-        material that they were given."""
+        """Return at most *limit* manifests without their material, the newest first; if *before* is a turn id, those
+        of earlier turns."""
         end = f"({before}" if before else "+"
         ids: Any = await self._redis.zrange(
             self._key(scope, "index"),
@@ -371,16 +377,14 @@ class Manifests:
             offset=0,
             num=limit,
         )
-        found = []
+        manifests = []
         for turn_id in ids:
-            try:
-                found.append(await self._get(scope, turn_id, with_material=False))
-            except UnknownTurn:  # outlived its time; the index is trimmed by count
-                continue
-        return found
+            with suppress(UnknownTurn):  # it expired; the index is trimmed by count only
+                manifests.append(await self._get(scope, turn_id, with_material=False))
+        return manifests
 
     async def forget(self, scope: Scope, turn_ids: Sequence[str]) -> None:
-        """Drop the manifests of *turn_ids*, with all that was said in them; they cannot be explained any more."""
+        """Delete the manifests of *turn_ids* with their texts. These turns cannot be explained any more."""
         for start in range(0, len(turn_ids), _PAGE):
             page = turn_ids[start : start + _PAGE]
             async with self._redis.pipeline(transaction=True) as pipe:
@@ -389,8 +393,8 @@ class Manifests:
                 await pipe.execute()
 
     async def cut_records(self, scope: Scope, ids: Collection[str]) -> None:
-        """Take the records *ids* out of all manifests of the workspace, and out of those that are kept from now on of
-        turns that read them before: what they say is to be kept nowhere."""
+        """Take the records *ids* out of all manifests of the workspace, and keep them out of manifests that are stored
+        from now on by turns that read the records before: their texts must remain nowhere."""
         gone = frozenset(ids)
         if not gone:
             return
@@ -403,16 +407,16 @@ class Manifests:
         await self._cut(scope, await self._showing(scope, sorted(gone)), gone)
 
     async def _showing(self, scope: Scope, ids: Sequence[str]) -> list[str]:
-        """The turns whose manifests may have one of the records *ids*: all, if one is a censor; and those that were
-        kept before it was known."""
+        """Return the turns whose manifests may have one of the records *ids*: all turns if one is a censor. Turns from
+        before ``since`` are always among them."""
         index = self._key(scope, "index")
         since: Any = await self._redis.get(self._key(scope, "since"))
         found: set[str] = set()
         for start in range(0, len(ids), _PAGE):
             async with self._redis.pipeline(transaction=False) as pipe:
-                for one in ids[start : start + _PAGE]:
-                    pipe.sismember(self._key(scope, "standing"), one)
-                    pipe.zrange(self._key(scope, "showing", one), 0, -1)
+                for record_id in ids[start : start + _PAGE]:
+                    pipe.sismember(self._key(scope, "standing"), record_id)
+                    pipe.zrange(self._key(scope, "showing", record_id), 0, -1)
                 answers = await pipe.execute()
             if since is None or any(answers[::2]):
                 everything: Any = await self._redis.zrange(index, 0, -1)
@@ -422,13 +426,13 @@ class Manifests:
         return sorted(found.union(former))
 
     async def _cut(self, scope: Scope, turn_ids: Sequence[str], gone: frozenset[str]) -> None:
-        for start in range(0, len(turn_ids), _CUT_TOGETHER):
-            keys = [self._key(scope, "turn", turn_id) for turn_id in turn_ids[start : start + _CUT_TOGETHER]]
+        for start in range(0, len(turn_ids), _CUT_PAGE):
+            keys = [self._key(scope, "turn", turn_id) for turn_id in turn_ids[start : start + _CUT_PAGE]]
             while keys:
-                keys = await self._cut_together(keys, gone)
+                keys = await self._cut_page(keys, gone)
 
-    async def _cut_together(self, keys: Sequence[str], gone: frozenset[str]) -> list[str]:
-        """Those of *keys* that were written while they were read: they are to be read again."""
+    async def _cut_page(self, keys: Sequence[str], gone: frozenset[str]) -> list[str]:
+        """Cut the manifests at *keys*. Return the keys that changed meanwhile and must be read again."""
         found: Any = await self._redis.mget(keys)
         shorter = await asyncio.to_thread(each_without, found, gone)
         changes = [(key, old, new) for key, old, new in zip(keys, found, shorter, strict=True) if new is not None]
@@ -440,36 +444,34 @@ class Manifests:
         return redis_key(_OWNER, scope.tag, *parts)
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED)
 def _digest(files: _Files) -> str:
-    """Of material: the same objects come with every turn as long as nothing changes: they are compared, not read."""
+    """Return the SHA-256 of material. Every turn has the same objects as long as nothing changes, so the cache finds
+    them by identity."""
     return hashlib.sha256(_FILES.dump_json(files)).hexdigest()
 
 
-def _newest(known: dict[str, V], name: str, value: V) -> None:
-    known[name] = value
-    if len(known) > _REMEMBERED:
-        del known[next(iter(known))]
+def _add_to_cache(cache: dict[str, V], name: str, value: V) -> None:
+    cache[name] = value
+    if len(cache) > _CACHED:
+        del cache[next(iter(cache))]
 
 
 def _dumped(context: RunContext, *, without_files: bool) -> str:
-    """*context* as JSON of the form that `pack` makes, in a quarter of its time."""
-    left_out: Any = {"codex": {"files"}} if without_files else None
+    """Return *context* as JSON in the form of `pack`, in a quarter of its time."""
+    exclude: Any = {"codex": {"files"}} if without_files else None
     try:
-        return context.model_dump_json(exclude=left_out)
+        return context.model_dump_json(exclude=exclude)
     except PydanticSerializationError:  # half a surrogate pair is no UTF-8
-        return json.dumps(context.model_dump(mode="json", exclude=left_out), separators=(",", ":"))
+        return json.dumps(context.model_dump(mode="json", exclude=exclude), separators=(",", ":"))
 
 
 def _context(fields: dict[str, Any]) -> RunContext:
-    """Lists stand for tuples, as they do in JSON only; for the rest it is as strict."""
+    # By way of JSON: only there the strict model takes lists for tuples.
     return RunContext.model_validate_json(json.dumps(fields["context"]))
 
 
-# ---- explaining ----
-#
-# Explains turns from their manifests: what strategy and reason mean, and how two turns differ. Pure.
-
+# How people read a manifest: what its strategy and reason mean, and how two turns differ. Pure.
 
 STRATEGIES = {
     "none": "no retrieval",
@@ -483,20 +485,20 @@ REASONS = {
     "workspace_retrieval_cue": "the message asks for the workspace's documents",
     "implicit_workspace_question": "a question that the workspace's documents may answer",
     "workspace_match": "the workspace's documents have passages that are relevant to the message",
-    "workspace_vocabulary": "the message uses words of the workspace's documents",  # of turns before
+    "workspace_vocabulary": "the message uses words of the workspace's documents",  # only earlier releases
     "no_retrieval_cue": "nothing in the message asks for documents or earlier turns",
     "skip_grounding": "grounding was switched off for this message",
 }
-"""What the reasons mean."""
+"""The meanings of the reasons."""
 
-ExplainingManifest = Mapping[str, Any]
-"""A turn as ``GET …/turns/{id}?prompt=true`` tells it."""
+TurnRow = Mapping[str, Any]
+"""A turn as ``GET …/turns/{id}?prompt=true`` returns it."""
 
 SAME, CHANGED, ADDED, REMOVED = "same", "changed", "added", "removed"
 
 
-def compare(a: ExplainingManifest, b: ExplainingManifest) -> dict[str, Any]:
-    """How turn *b* differs from turn *a*.
+def compare(a: TurnRow, b: TurnRow) -> dict[str, Any]:
+    """Return how turn *b* differs from turn *a*.
 
     ``{"a", "b", "identical", "changed": {FIELD: [in a, in b]}, "blocks": [{"name", "change", "tokens": [in a, in b],
     "sha256": [in a, in b]}], "degraded": [of a, of b], "diff"}``. ``identical`` is about the bytes of the prompts;
@@ -514,7 +516,7 @@ def compare(a: ExplainingManifest, b: ExplainingManifest) -> dict[str, Any]:
     }
 
 
-def _facts(turn: ExplainingManifest) -> dict[str, Any]:
+def _facts(turn: TurnRow) -> dict[str, Any]:
     context: Mapping[str, Any] = turn.get("context") or {}
     outcome: Mapping[str, Any] = turn.get("outcome") or {}
     return {
@@ -553,7 +555,7 @@ def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -
     return SAME if before["sha256"] == after["sha256"] else CHANGED
 
 
-def _diff(a: ExplainingManifest, b: ExplainingManifest) -> str:
+def _diff(a: TurnRow, b: TurnRow) -> str:
     parts: list[str] = []
     for before, after in zip(a["messages"], b["messages"], strict=False):
         role = before["role"]
