@@ -35,8 +35,6 @@ EMBEDDED_CHARACTERS = 8000
 _ATTEMPTS = 5
 """How often a record may change while it is being indexed. After that it is indexed later."""
 _BATCH = 64
-_SHORT_CHARACTERS = 1000
-"""A text without blanks of this length takes 5 ms to encode; one of 20,000 characters takes 90."""
 
 
 class RecordIndex:
@@ -146,10 +144,8 @@ class RecordIndex:
                     for record, vector, text in zip(shown, vectors, texts, strict=True)
                 ]
 
-            # Encoding one short record takes less time than switching to a thread and back.
-            is_quick = len(texts) == 1 and len(texts[0]) <= _SHORT_CHARACTERS
-            made = entries() if is_quick else await asyncio.to_thread(entries)
-            await self._index.upsert(scope, made)
+            # A text of 20,000 characters without blanks takes 90 ms to encode.
+            await self._index.upsert(scope, await asyncio.to_thread(entries))
         if self._is_former:
             return []
         versions = dict.fromkeys(ids, 0) | {record.id: record.version for record in records}

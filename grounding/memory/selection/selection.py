@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from connectors.message import ConversationKey, Scope, redis_key
 from grounding.memory.frames import LOADED, Chosen, Frame, scale
-from grounding.memory.global_context import Foreign
 from grounding.memory.records import FoundRecord, ReadsRecords, Record, State, Type, days_meant, is_heard_preference
 from grounding.memory.selection.censors import in_force
 from grounding.prompt_input import Calibration, Censor, SelectedRecord, Selection, SelectionReason
@@ -36,8 +35,6 @@ FEW_TERMS = 1
 """A message of at most this many terms ("and why?", "pgvector?") is searched together with the question before."""
 LONGEST_QUERY_CHARACTERS = 2000
 """The part of a message that is searched. A person who pastes a log asks about its beginning, or in the first lines."""
-LONG_TEXT_CHARACTERS = 4000
-"""Longer texts are processed in a thread: texts seen for the first time take long."""
 CALIBRATION_SECONDS = 5.0
 """How long the calibration of reviewed decisions is cached."""
 _KNOWN_AT_MOST = 1000
@@ -86,12 +83,6 @@ class RecordLookup:
     calibration: Calibration | None = None
     minimum: float = 0.0
     """The relevance below which a record found is not shown."""
-
-    @property
-    def characters(self) -> int:
-        """The characters of all records in it."""
-        found = (one.record for one, _ in self.found)
-        return sum(len(one.text) for one in (*found, *self.read, *self.pinned, *self.due))
 
     def similarity(self, record_id: str, otherwise: float) -> float:
         """Return the similarity of that record and the message; *otherwise* if the search did not find it."""
@@ -186,10 +177,7 @@ class RecordSelector:
         )
         floor = fitting(self._floor(scope), found)
         asked = {query, text} if own else {query}  # a short message may ask about only one part of the message before
-        if sum(len(one.record.text) for one in found) > LONG_TEXT_CHARACTERS:
-            relevant = await asyncio.to_thread(_with_relevance, floor, asked, found, count)
-        else:
-            relevant = _with_relevance(floor, asked, found, count)
+        relevant = await asyncio.to_thread(_with_relevance, floor, asked, found, count)
         return RecordLookup(
             relevant,
             kept,
@@ -202,13 +190,10 @@ class RecordSelector:
         )
 
     async def selected(self, looked: RecordLookup, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
-        """Run `select`, in a thread if there is much text to process."""
-        if looked.characters + sum(map(len, shown)) > LONG_TEXT_CHARACTERS:
-            return await asyncio.to_thread(self.select, looked, text, chosen, shown)
-        return self.select(looked, text, chosen, shown)
-
-    def select(self, looked: RecordLookup, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
         """Select the records for *text* from *looked*; *shown* is the rest of the prompt. Pure except for the date."""
+        return await asyncio.to_thread(self._select, looked, text, chosen, shown)
+
+    def _select(self, looked: RecordLookup, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
         if looked.is_empty:
             return Selected((), Selection(why="nothing_kept", found=0, budget=0))
         # Midnight, so that scores do not change within a day.
@@ -244,10 +229,7 @@ class RecordSelector:
         kept = LastSelection(
             frame=chosen.frame.name, records=tuple(map(_kept, filled)), pinned=tuple(sorted(held)), budget=whole
         )
-        records = tuple(
-            _selected(one.scored.record, one.level, one.scored.score, one.scored.similarity, one.tokens)
-            for one in (*stands, *filled)
-        )
+        records = tuple(map(_selected, (*stands, *filled)))
         return Selected(records, Selection(why=why, found=len(above), budget=whole), kept)
 
     async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
@@ -294,10 +276,7 @@ class RecordSelector:
             for one in kept.records
             if one.id not in held
         ]
-        records = tuple(
-            _selected(one.scored.record, one.level, one.scored.score, one.scored.similarity, one.tokens)
-            for one in (*self._standing_texts(looked, shown), *before)
-        )
+        records = tuple(map(_selected, (*self._standing_texts(looked, shown), *before)))
         return Selected(records, Selection(why=why, found=found, budget=kept.budget))
 
     async def _due(self, scope: Scope, text: str) -> Sequence[Record]:
@@ -373,37 +352,28 @@ def _kept(filled: Filled) -> KeptRecord:
     )
 
 
-def _selected(record: Record, level: Level, score: float, similarity: float, tokens: int) -> SelectedRecord:
+def _selected(filled: Filled) -> SelectedRecord:
+    record, origin = filled.scored.record, filled.scored.record.provenance.origin
+    short = record.micro if filled.level == "micro" else record.summary
     return SelectedRecord(
         id=record.id,
         type=record.type.value,
-        level=level,
-        text=_text(record, level),
+        level=filled.level,
+        text=record.text if record.verbatim else short,
         state=record.state.value,
         made_on=record.created_at[:10],
         due=record.due,
-        score=round(score, 6),
-        similarity=round(similarity, 6),
-        origin=_foreign(record),
+        score=round(filled.scored.score, 6),
+        similarity=round(filled.scored.similarity, 6),
+        origin=origin if origin in ("retrieved", "others") else "",
         verbatim=record.verbatim,
-        tokens=tokens,
+        tokens=filled.tokens,
     )
-
-
-def _text(record: Record, level: Level) -> str:
-    if record.verbatim:
-        return record.text
-    return record.micro if level == "micro" else record.summary
-
-
-def _foreign(record: Record) -> Foreign:
-    origin = record.provenance.origin
-    return origin if origin in ("retrieved", "others") else ""
 
 
 def as_shown(record: Record, level: Level) -> SelectedRecord:
     """Return *record* as a prompt would show it, to measure its size."""
-    return _selected(record, level, 0.0, 0.0, 0)
+    return _selected(Filled(Scored(record, 0.0, 0.0, 0.0), level, 0))
 
 
 # Relevance: how likely a record answers a message, on a scale that allows a fixed threshold
