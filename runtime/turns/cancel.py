@@ -1,4 +1,4 @@
-"""Stops answers that are being written, in whichever process, or begins them anew because people said more."""
+"""Stops running answers, in any process, or restarts them because people said more."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ _POLL_SECONDS = 0.05
 
 @dataclass(slots=True)
 class TurnSignals:
-    """What people want of an answer that is being written; ``changed`` is set with each of them."""
+    """The wishes of people about a running answer. ``changed`` is set with each of them."""
 
     stop: bool = False
     more: bool = False
-    """Something was said that is to be part of the question."""
+    """A message came that may join the question."""
     dropped: bool = False
-    """The question was deleted: nobody misses an answer of which nothing was shown yet."""
+    """The question was deleted: if nothing of the answer was shown, none is wanted."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def notify_interrupted(hub: Hub, turn_id: str) -> None:
-    """Say that something waits that is to be made part of the question of a turn. If that is lost, the next turn
-    answers it."""
+    """Announce a waiting message that may join the question of a turn. If the news is lost, the next turn answers
+    it."""
     await hub.tell(MORE, {"turn": turn_id})
 
 
 async def notify_deleted(hub: Hub, turn_id: str) -> None:
-    """Say that the message was deleted that a turn answers. If that is lost, it is seen a little later."""
+    """Announce that the message of a turn was deleted. If the news is lost, the turn sees it a little later."""
     await hub.tell(DROP, {"turn": turn_id})
 
 
 class Cancellations:
-    """The answers that are being written in this process, by turn; *mailbox* knows of all others.
+    """The signals of the turns that run in this process; *mailbox* stores those of all turns.
 
-    What is told of a turn before this process has begun with it is remembered.
+    Signals that arrive before their turn begins here are kept for it.
     """
 
     def __init__(self, hub: Hub, mailbox: Mailbox) -> None:
@@ -62,8 +62,8 @@ class Cancellations:
         hub.hear(DROP, self._receive_drop)
 
     async def stop(self, key: ConversationKey, *, all_else: bool = False) -> bool:
-        """Have the answer in *key* end where it is; False if none is being written. With *all_else* what was said
-        since is not answered, and whoever waits for that hears so.
+        """Stop the running answer in *key*; return False if there is none. With *all_else* the waiting messages are
+        dropped, too, and those who wait for their answers are told.
 
         Raises `connectors.message.StoreUnavailable`.
         """
@@ -74,9 +74,9 @@ class Cancellations:
         return bool(turn_id)
 
     async def end_turn(self, key: ConversationKey, *, all_else: bool = False) -> None:
-        """`stop`, and wait until the turn is recorded: what is deleted earlier would be recorded all the same.
+        """Stop the answer in *key* and wait until its turn is recorded: else it would be recorded after a deletion.
 
-        Bounded, because a platform that takes no replies now holds its turns up.
+        Waits at most `_END_SECONDS`, because a turn waits for a platform that takes no replies now.
         """
         turn_id = await self._mailbox.current_turn(key)
         await self.stop(key, all_else=all_else)
@@ -87,7 +87,7 @@ class Cancellations:
 
     @contextmanager
     def listen(self, turn_id: str) -> Iterator[TurnSignals]:
-        """Receive what people want of the turn while inside: it is being answered."""
+        """Receive the signals of the turn while inside."""
         signals = self._writing[turn_id] = self._early.pop(turn_id, TurnSignals())
         try:
             yield signals
@@ -96,20 +96,20 @@ class Cancellations:
                 del self._writing[turn_id]
 
     async def refresh(self, batch: Batch, signals: TurnSignals) -> None:
-        """See whether the turn is to stop: the news of it may be lost. While the store is away nobody knows."""
+        """Read the stored signals of the turn, because news of them may be lost. Do nothing while the store is away."""
         with suppress(StoreUnavailable):
             await self.read(batch, signals)
 
     async def read(self, batch: Batch, signals: TurnSignals) -> None:
-        """See whether the turn is to stop. Raises `connectors.message.StoreUnavailable`."""
+        """Read the stored signals of the turn. Raises `connectors.message.StoreUnavailable`."""
         stopped, dropped = await self._mailbox.is_stopped(batch)
         signals.stop, signals.dropped = signals.stop or stopped, signals.dropped or dropped
 
     async def grow_batch(self, batch: Batch, signals: TurnSignals) -> None:
-        """Make what was said meanwhile part of the question. Nothing happens if that is none, or no more fits.
+        """Add the messages that came meanwhile to the question. Do nothing if there are none, or no more fit.
 
-        Raises `runtime.turns.batch.BatchGrown` with the grown question (from then on it is the turn's, whoever answers
-        it), `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
+        Raises `runtime.turns.batch.BatchGrown` with the larger question, which is stored as the turn's, and
+        `connectors.message.Superseded` and `connectors.message.StoreUnavailable`.
         """
         signals.more = False
         grown = await self._mailbox.extend(batch)

@@ -1,8 +1,8 @@
-"""What a turn makes of its records: which the prompt showed, which the reply used, and which censors act.
+"""Finds the censors that act on a turn, and the records that its prompt showed and its reply used.
 
-A censor that blocks stops the reply or the tool call with its reason; one that warns is put to the model. Which ones a
-turn has set off follows from its prompt and what was said, so that a turn that is taken up again finds the same. They
-are counted where they act, never where they are read.
+A censor that blocks stops the reply or the tool call, and its reason is shown; one that warns is put to the model. The
+censors that a turn sets off depend only on its prompt and its texts, so a resumed turn finds the same. A censor is
+counted when it acts, not when it is read.
 
 Whether a reply used a record is judged by words: of the terms that the record has and the question has not, at least
 `USED_SHARE`, and no fewer than `USED_TERMS` if there are as many, stand in the reply; or its id does. Terms are stemmed
@@ -33,57 +33,58 @@ from runtime.turns.rounds import Round, as_one
 from runtime.turns.turn_state import BuiltPrompt
 
 CENSORED = "censored"
-"""Why a reply or a tool call was stopped."""
+"""The error code of a reply or a tool call that a censor stopped."""
 OBJECTION = "Nobody has seen your answer yet. It may go against a rule that holds here:"
 AGAIN = (
     "Write the whole answer again so that it does not, and say nothing of this note; if it does not apply, repeat it."
 )
 NOT_MADE = frozenset({"refused", "too_many", "arguments", "interrupted"})
-"""Why a call came to nothing if no censor had a part in it: none acted then. See `runtime.turns.tools`."""
+"""The errors of tool calls that failed before censors were checked, or after they allowed the call but before it ran:
+then no censor counts. See `runtime.turns.tools`."""
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Acted:
-    """A censor that a turn set off, and where."""
+    """A censor that acted, on a reply or on a tool call."""
 
     censor: Censor
     where: Literal["reply", "tool"]
 
 
 def holds_back(context: RunContext) -> bool:
-    """Whether nothing of a reply may be seen before it is checked: a censor is in force."""
+    """Whether the whole reply must be checked before any of it is shown: a censor is in force."""
     return bool(context.censors)
 
 
 def stopping(censors: Sequence[Censor], text: str) -> Censor | None:
-    """The first of *censors* that stops *text*."""
-    return next((one for one in triggered_censors(censors, text) if one.severity == "block"), None)
+    """Return the first of *censors* that stops *text*; None if none does."""
+    return next((censor for censor in triggered_censors(censors, text) if censor.severity == "block"), None)
 
 
 def objection(censors: Sequence[Censor], text: str) -> str:
-    """What is said to the model of *text*, its answer, before anybody sees it: the warnings that it sets off. Empty
-    if there are none, and if a censor stops it anyway."""
-    found = triggered_censors(censors, text)
-    if not found or any(one.severity == "block" for one in found):
+    """Return the note to the model with the warnings that its answer *text* sets off. It is empty if there are none, or
+    if a censor stops the answer anyway."""
+    triggered = triggered_censors(censors, text)
+    if not triggered or any(censor.severity == "block" for censor in triggered):
         return ""
-    rules = "\n".join(f"- {because(one)}" for one in found)
+    rules = "\n".join(f"- {because(censor)}" for censor in triggered)
     return f"{OBJECTION}\n{rules}\n{AGAIN}"
 
 
 def of_call(censors: Sequence[Censor], call: ToolCall) -> tuple[Censor, ...]:
-    """Those of *censors* that a tool call sets off: by the tool's name, or what it is given."""
+    """Return the *censors* that a tool call sets off, by the tool's name or its arguments."""
     return triggered_censors(censors, f"{call.name} {_readable(call.arguments)}") if censors else ()
 
 
 def because(censor: Censor) -> str:
-    """The rule and its reason, in one line."""
+    """Return the rule and its reason, in one line."""
     rule, reason = one_line(censor.text).rstrip("."), one_line(censor.reason).rstrip(".")
     return f"{rule} ({reason})" if reason else rule
 
 
 def acted(built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> tuple[Acted, ...]:
-    """All that a turn set off, each once per place; the tools' first."""
+    """Return the censors that acted in a turn: first on tool calls, then on replies, each once for either."""
     censors = built.context.censors
     if not censors:
         return ()
@@ -94,7 +95,7 @@ def acted(built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> tupl
         if result.why not in NOT_MADE
         for censor in of_call(censors, call)
     ]
-    # A draft is put back with what was said beside the tool calls before it: that is written anew, too.
+    # A draft includes the texts beside the tool calls before it: the model writes them again, too.
     drafts = [as_one(rounds[:at], one.completion).text for at, one in enumerate(rounds) if one.completion.warned]
     texts = (*drafts, as_one(rounds, last).text)
     by_reply = [Acted(censor, "reply") for text in texts for censor in triggered_censors(censors, text)]
@@ -102,35 +103,34 @@ def acted(built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> tupl
 
 
 class RecordAccounting:
-    """Notes what a turn made of its records, and counts censors that acted and procedures that were followed."""
+    """Stores which records a turn used, and counts the censors that acted and the procedures that were followed."""
 
     def __init__(self, records: WritesRecords, manifests: Manifests) -> None:
         self._records = records
         self._manifests = manifests
 
     async def account(self, batch: Batch, built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> None:
-        """Tell and count. If the store is away that is lost, and told; never raises."""
-        set_off_here = acted(built, rounds, last)
-        for one in set_off_here:
-            _log.info("censor.acted", record_id=one.censor.id, severity=one.censor.severity, where=one.where)
-        told = used_records(built, as_one(rounds, last).text)
-        censored = {one.censor.id for one in set_off_here}
-        counted = sorted(censored | {one.id for one in told if one.type == Type.PROCEDURE.value})
-        if not told and not censored:
+        """Log, store and count. Never raises: if the store is away, the counts are lost, and that is logged."""
+        actions = acted(built, rounds, last)
+        for action in actions:
+            _log.info("censor.acted", record_id=action.censor.id, severity=action.censor.severity, where=action.where)
+        used = used_records(built, as_one(rounds, last).text)
+        censors = {action.censor.id for action in actions}
+        if not used and not censors:
             return
-        context = built.context
-        scope = seen_in(batch.key, audience_of(context))
-        # Whoever says later what they think of the reply says it of these.
-        noted = RecordsOfTurn(tuple(sorted({one.id for one in told})), tuple(sorted(censored)))
+        counted = sorted(censors | {record.id for record in used if record.type == Type.PROCEDURE.value})
+        scope = seen_in(batch.key, audience_of(built.context))
+        # Later marks of the reply count for these records.
+        records = RecordsOfTurn(tuple(sorted({record.id for record in used})), tuple(sorted(censors)))
         try:
-            await self._manifests.note_records(batch.key.scope, batch.turn_id, noted)
+            await self._manifests.note_records(batch.key.scope, batch.turn_id, records)
             await self._records.count_use(scope, counted)
         except (AgentRuntimeError, TimeoutError) as error:
             _log.warning("records.uncounted", why=str(error) or "timeout", records=len(counted))
 
 
 def _readable(arguments: str) -> str:
-    """All that stands in arguments, a line each: JSON's escapes (``\\n``, ``\\u0062``) would hide where words begin."""
+    """Return all values in JSON arguments, a line each: its escapes (``\\n``, ``\\u0062``) would hide words."""
     try:
         left = [json.loads(arguments)]
     except (ValueError, RecursionError):
@@ -152,7 +152,7 @@ USED_TERMS = 2
 
 
 def shown_records(built: BuiltPrompt) -> tuple[SelectedRecord, ...]:
-    """The records that stand in the prompt: those that were chosen but for what had to yield."""
+    """Return the records that the prompt shows: the selected ones, without those that had no room."""
     block = built.prompt.block("records")
     if block is None or not block.text:
         return ()
@@ -162,12 +162,12 @@ def shown_records(built: BuiltPrompt) -> tuple[SelectedRecord, ...]:
 
 
 def shown_record_rows(built: BuiltPrompt) -> list[Mapping[str, Any]]:
-    """The same as the HTTP interface tells of them."""
+    """Return `shown_records` as the HTTP interface shows them."""
     return [{"id": one.id, "type": one.type, "level": one.level, "tokens": one.tokens} for one in shown_records(built)]
 
 
 def used_records(built: BuiltPrompt, reply: str) -> tuple[SelectedRecord, ...]:
-    """Those of `shown_records` that *reply* used."""
+    """Return those of `shown_records` that *reply* used."""
     records = shown_records(built)
     if not records:
         return ()

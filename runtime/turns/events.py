@@ -1,4 +1,4 @@
-"""What is told of a turn: two events, and the outcome in its manifest. No text of any message."""
+"""The two events of a turn, and the outcome in its manifest. None has a text of a message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = structlog.get_logger()
 def outcome(
     reply: OutboundMessage, last: Completion | None, built: BuiltPrompt, rounds: Sequence[Round] = ()
 ) -> dict[str, Any]:
-    """What came of a turn, for its manifest: *last* ended its *rounds*."""
+    """Return the outcome of a turn for its manifest. *last* is the answer that ended its *rounds*."""
     usage = reply.usage
     given = replies.given_passages(built, rounds)
     completion = as_one(rounds, last) if last else None
@@ -48,16 +48,16 @@ def outcome(
 
 
 def _citations(completion: Completion, built: BuiltPrompt, rounds: Sequence[Round]) -> dict[str, int]:
-    """How many of the passages given were cited, and how many labels named nothing that was given."""
+    """Count the passages that were cited, and the labels that name no passage which the model was given."""
     checked = replies.checked_answer(completion, built, rounds)
     return {"cited": len(checked.cited), "invented": checked.invented}
 
 
 def log_grounding(built: BuiltPrompt) -> None:
-    """``grounding.assembled``: one a turn."""
+    """Log ``grounding.assembled``, once a turn."""
     context, prompt = built.context, built.prompt
     tokens = {block.name: block.tokens for block in prompt.blocks}
-    used_records = {block.name: block.used for block in prompt.blocks}
+    used = {block.name: block.used for block in prompt.blocks}
     documents = len(context.passages) - (context.codex.retrieved if context.codex else 0)
     further = {
         f"tokens_{name}": count
@@ -68,9 +68,9 @@ def log_grounding(built: BuiltPrompt) -> None:
         "grounding.assembled",
         strategy=context.strategy,
         reason=context.reason,
-        used_summary=used_records.get("summary", False),
-        used_tail=used_records.get("tail", False),
-        used_qmd=documents > 0 and used_records.get("retrieved", False),
+        used_summary=used.get("summary", False),
+        used_tail=used.get("tail", False),
+        used_qmd=documents > 0 and used.get("retrieved", False),
         qmd_results=documents,
         summary_turns=context.summary.turns if context.summary else 0,
         tokens_user=tokens.get("query", 0),
@@ -95,13 +95,13 @@ def log_grounding(built: BuiltPrompt) -> None:
 
 
 def _selection(built: BuiltPrompt) -> dict[str, Any]:
-    """How the records were come by, if any were looked for: why, how many stand in the prompt, what they could have
-    taken and take, their mean similarity, and whether the conversation had none before."""
+    """Return the fields about records, if any were searched: why, how many were found and shown, their budget and its
+    use, and their mean similarity."""
     chosen = built.context.selection
     if chosen is None or chosen.why == "nothing_kept":
         return {}
     records = shown_records(built)
-    similar = [one.similarity for one in records if one.similarity]  # of what stands there unsearched none is known
+    similar = [one.similarity for one in records if one.similarity]  # 0 if it was not searched for
     return {
         "records_why": chosen.why,
         "records_found": chosen.found,
@@ -113,8 +113,7 @@ def _selection(built: BuiltPrompt) -> dict[str, Any]:
 
 
 def _material(context: RunContext) -> dict[str, Any]:
-    """How the material was given, if there is any: whole or searched, why, and what all of it takes of which
-    limit."""
+    """Return the fields about codex material, if there is any: whole or searched, why, its size and the limit."""
     material = context.codex
     if material is None:
         return {}
@@ -129,7 +128,7 @@ def _material(context: RunContext) -> dict[str, Any]:
 
 
 def _use(built: BuiltPrompt, text: str) -> dict[str, int]:
-    """How many of the records that the prompt showed the reply used, by our judgement; nothing if none was shown."""
+    """Count the records that the prompt showed and the reply used; no fields if none was shown."""
     records = shown_records(built)
     return {"records_shown": len(records), "records_used": len(used_records(built, text))} if records else {}
 
@@ -140,7 +139,7 @@ def log_answer(
     elapsed_ms: float,
     rounds: Sequence[Round] = (),
 ) -> None:
-    """``turn.answered``: what it cost. ``overhead_ms`` is everything but the model and its tools."""
+    """Log ``turn.answered``. ``overhead_ms`` is the turn's time without the model and its tools."""
     completion = as_one(rounds, last)
     cites = _citations(completion, built, rounds)
     _log.info(

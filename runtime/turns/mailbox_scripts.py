@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 REST_SECONDS = 5
-"""After an unfinished message: what comes later is no rest of it."""
+"""A message that comes later than this after an unfinished one is not its rest."""
 
 PUT_BACK = """
 if redis.call('EXISTS', KEYS[4]) == 1 then return 0 end
@@ -14,14 +14,14 @@ if redis.call('HSETNX', KEYS[3], 'queued', '1') == 1 then redis.call('XADD', KEY
 return 1
 """
 
-# What a worker does with the conversation that it holds, as functions: one script does several of them in one step.
+# The steps of a worker in a conversation that it holds, as functions: one script does several of them atomically.
 # ``current`` is the conversation's hash, ``work`` its partition's stream, ``inbox`` its waiting messages.
 #
-# Who takes a turn leaves its token in ``by``. Who takes it again has failed at it: one more of ``attempts``. If it
-# finds another's there, which nobody took away, that one's process has ended: one more of ``crashes``.
+# `take`: the worker that takes a turn leaves its token in ``by``. If the same token takes the turn again, it has failed:
+# ``attempts`` grows by 1. If another token is there, its process has ended without handing back: ``crashes`` grows by 1.
 #
-# How many of the first messages are one turn's. A message of its own (``followup``) has only its rest with it: what its
-# author says next, if it looks unfinished.
+# `together`: how many of the first messages one turn answers. A ``followup`` message is answered by itself, or if it
+# looks unfinished together with its rest: the next messages of its author.
 _STEPS = """
 local function together(texts)
   if #texts < 2 then return #texts end
@@ -102,7 +102,7 @@ def _script(body: str) -> str:
     return _STEPS % REST_SECONDS + body
 
 
-# If a worker holds the conversation already, what is stored comes next there.
+# If a worker holds the conversation already, the last number is 1: it will answer the message next.
 STORE = """
 local waiting = redis.call('LLEN', KEYS[2])
 local seen = redis.call('GET', KEYS[1])
@@ -166,7 +166,7 @@ release(KEYS[1], KEYS[2], KEYS[3], ARGV[5], ARGV[6], ARGV[7])
 return 0
 """)
 
-# Kept with the turn, so that it holds if the news of it is lost, and for whoever goes on with the turn.
+# The signal is stored with the turn, so that it is found if the news is lost, or if another worker resumes the turn.
 STOP = """
 local turn = redis.call('HGET', KEYS[1], 'turn')
 if turn then redis.call('HSET', KEYS[1], 'stop', turn) end
@@ -177,7 +177,7 @@ if count > 0 then redis.call('LTRIM', KEYS[2], 0, count - 1) else redis.call('DE
 return {turn or '', dropped}
 """
 
-# Only if that message alone is answered: an answer to others with it is still wanted.
+# Only if the turn answers that message alone: otherwise the answer is still wanted.
 DROP = """
 local turn = redis.call('HGET', KEYS[1], 'turn')
 if not turn or redis.call('HGET', KEYS[1], 'count') ~= '1' then return '' end

@@ -259,18 +259,18 @@ class MaterialFollowing:
         collection = await self._knowledge.ready()
         for workspace_id in sorted({*await self._store.waiting(), *self._pending}):
             self._pending.add(workspace_id)
-            await self._store.wait_no_more(workspace_id)
+            await self._store.unmark_changed(workspace_id)
             try:
                 files = await collection.material.sync(Scope(workspace_id))
             except (EmbedderUnavailable, CodexTooNew) as error:  # other workspaces may succeed
-                await self._store.wait_again(workspace_id)
+                await self._store.mark_changed(workspace_id)
                 _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
                 continue
             except (IndexUnavailable, StoreUnavailable):
-                await self._store.wait_again(workspace_id)
+                await self._store.mark_changed(workspace_id)
                 raise
             except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-                await self._store.wait_again(workspace_id)
+                await self._store.mark_changed(workspace_id)
                 tell_index_failed(error, workspace_id=workspace_id)
                 continue
             self._pending.discard(workspace_id)

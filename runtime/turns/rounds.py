@@ -1,7 +1,7 @@
-"""The rounds of one answer: what the model said and wanted called, and what the tools told it. Pure.
+"""The rounds of one answer: the model's texts and tool calls, and the tools' results. Pure.
 
-Messages of rounds follow the prompt's one system and one user message in OpenAI's form. Models that can call no tools
-get the same as text (`runtime.llm.multimodal.without_tools`).
+The messages of rounds follow the prompt's one system and one user message in OpenAI's form. Models without tools get
+the same as text (`runtime.llm.multimodal.without_tools`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from grounding.prompt_input import SEPARATOR, Passage, Tokens
 from runtime.llm import Completion, Message, ToolCall
 
 CALL_TOKENS = 12
-"""What a provider adds for one call and its result: ids, roles, ends. More than OpenAI and Anthropic count."""
+"""The tokens that a provider adds for a call and its result: ids, roles, ends. OpenAI and Anthropic count fewer."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one tool call. ``text`` is what the model is given. ``tool`` is empty if there is none of that
-    name; ``why`` says in a word why it is not ``ok``."""
+    """The result of one tool call. ``text`` is for the model. ``tool`` is empty if no tool has the called name; ``why``
+    is one word for the reason if the call is not ``ok``."""
 
     tool: str
     text: str
@@ -34,13 +34,13 @@ class Result:
     tokens: int = 0
     duration_ms: int = 0
     passages: tuple[Passage, ...] = ()
-    """What of the documents stands in it, to be cited."""
+    """The document passages in ``text``, which a reply may cite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One call of the model that wanted tools, and their results in the order of its calls; fewer while they run. Or a
-    draft of the answer, and what the model was told of it (`Completion.warned`)."""
+    """An answer of the model with tool calls, and their results in the order of the calls; fewer while they run. Or a
+    draft of the answer with its warning (`Completion.warned`)."""
 
     completion: Completion
     results: tuple[Result, ...] = ()
@@ -52,8 +52,8 @@ class Round:
         return len(self.results) == len(self.completion.tool_calls)
 
     def messages(self, number: int, taken: set[str] | None = None) -> list[Message]:
-        """What is said to the model of this round, which is the *number*-th (from 0). Its calls have other ids than
-        those *taken*, to which they are added."""
+        """Return the messages of this round, which has *number* (from 0), for the next call of the model. Its calls get
+        ids that are not in *taken*, and are added there."""
         if self.completion.warned:
             return [
                 {"role": "assistant", "content": self.completion.text},
@@ -71,7 +71,7 @@ class Round:
         ]
 
     def count(self, tokens: Tokens) -> int:
-        """Our estimate of what the round takes of a window."""
+        """Estimate the tokens of the round in a window."""
         calls = self.completion.tool_calls
         texts = [self.completion.text, self.completion.warned, *(call.name + call.arguments for call in calls)]
         texts += [result.text for result in self.results]
@@ -79,18 +79,18 @@ class Round:
 
 
 def asked(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:
-    """*prompt* and all that was said since."""
+    """Return the messages of *prompt* and of the *rounds* after it."""
     taken: set[str] = set()
     return [*prompt, *(message for number, one in enumerate(rounds) for message in one.messages(number, taken))]
 
 
 def said(rounds: Sequence[Round]) -> str:
-    """What the model said beside its calls: people have seen it, and it is part of the reply."""
+    """Return the model's texts beside its tool calls: people have seen them, and they are part of the reply."""
     return SEPARATOR.join(one.text for one in _standing(rounds) if one.text.strip())
 
 
 def as_one(rounds: Sequence[Round], last: Completion) -> Completion:
-    """All calls of an answer as one: their texts, sums of their tokens and times, and how *last* ended."""
+    """Return all model calls of an answer as one: their texts, the sums of tokens and times, the end of *last*."""
     if not rounds:
         return last
     completions = [*(one.completion for one in rounds), last]
@@ -111,15 +111,15 @@ def as_one(rounds: Sequence[Round], last: Completion) -> Completion:
 
 
 def _standing(rounds: Sequence[Round]) -> list[Completion]:
-    """What of *rounds* is part of the answer: nothing up to a draft that is written anew."""
-    found: list[Completion] = []
-    for one in rounds:
-        found = [] if one.completion.warned else [*found, one.completion]
-    return found
+    """Return the completions whose texts are part of the answer: those after the last draft with a warning."""
+    standing: list[Completion] = []
+    for past in rounds:
+        standing = [] if past.completion.warned else [*standing, past.completion]
+    return standing
 
 
 def total(usages: Iterable[Usage]) -> Usage:
-    """The sum of some `Usage`."""
+    """Return the sum of *usages*."""
     prompt, cached, completion, cost, estimated = 0, 0, 0, 0.0, False
     for one in usages:
         prompt, cached, completion = prompt + one.prompt, cached + one.cached, completion + one.completion
@@ -128,7 +128,7 @@ def total(usages: Iterable[Usage]) -> Usage:
 
 
 def rows(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """The rounds as manifests keep them: no argument and no result, only their sizes and the arguments' digests."""
+    """Return the rounds for a manifest: no argument and no result, only their sizes and the arguments' digests."""
     return [
         {
             "round": number,
@@ -156,8 +156,8 @@ def _row(call: ToolCall, result: Result) -> dict[str, Any]:
 
 
 def _id(call: ToolCall, number: int, place: int, taken: set[str]) -> str:
-    """The provider's own if it gave one: some put into it what they want back. Some number the calls of each answer
-    anew, or give all of them one id; others then refuse the whole request."""
+    """Return the provider's own id if it is not *taken*: some providers need it back. Some give the same ids in each
+    answer, or one id to all calls; other providers would refuse a request with such ids."""
     made = f"call_{number}_{place}"
     found = next(
         one for one in (call.id, made, *(f"{made}_{more}" for more in range(len(taken)))) if one not in ("", *taken)
@@ -167,8 +167,8 @@ def _id(call: ToolCall, number: int, place: int, taken: set[str]) -> str:
 
 
 def _function(call: ToolCall) -> dict[str, str]:
-    """The call as it is said again. A name that none can have, or arguments that are no JSON, would have the provider
-    refuse the next request."""
+    """Return the call for the next request. The provider would refuse it if the name were not valid or the arguments
+    were not a JSON object."""
     try:
         good = isinstance(json.loads(call.arguments, parse_constant=_no_constant), dict)
     except (ValueError, RecursionError):  # a model that repeats one bracket nests deeper than anything reads
@@ -178,5 +178,5 @@ def _function(call: ToolCall) -> dict[str, str]:
 
 
 def _no_constant(name: str) -> object:
-    """NaN and Infinity are Python's, and no JSON. Raises ValueError."""
+    """Reject NaN and Infinity, which Python reads but JSON lacks. Raises ValueError."""
     raise ValueError(f"{name} is no JSON")

@@ -1,7 +1,8 @@
 """Answers one turn: from the messages of a batch to a reply that is stored for delivery. Read it top to bottom.
 
-Each step leaves something behind from which another worker goes on if this one dies (`runtime.turns.checkpoint`).
-People may change their mind at any moment of it: then what is being done is broken off at once.
+Each step leaves a checkpoint, from which another worker resumes the turn if this one dies
+(`runtime.turns.checkpoint`). People may stop the turn or change its question at any moment: then it is interrupted at
+once.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ EXTRACT_RECORDS = "records.extract"
 AFTER_TURN = ("summary.refresh", EXTRACT_RECORDS, *REMEMBER)
 """The jobs that follow a turn."""
 FRESH_SECONDS = 1.0
-"""A message that was accepted at most so long ago is answered by the model that was chosen then."""
+"""For a message that was accepted at most so long ago, the chosen model is not looked up again."""
 SIGNAL_SECONDS = 2.0
-"""How often the store is asked whether an answer is to stop: the news of it may be lost."""
+"""How often the turn reads its stored signals: news of them may be lost."""
 Step = Callable[[], Awaitable[object]]
 _log = structlog.get_logger()
 
@@ -102,20 +103,20 @@ class Turns:
         self._embedder = WordLlamaEmbedder()  # it is loaded when it is first used
 
     async def answer(self, batch: Batch) -> None:
-        """Answer *batch*, whatever fails on the way: then the reply says so.
+        """Answer *batch*. If the model, a budget or a layer fails, the reply says so.
 
-        Raises only `connectors.message.StoreUnavailable` and `connectors.message.Superseded`: nothing is lost then,
-        and the batch is to be answered again under the same turn id; and `runtime.turns.batch.BatchGrown`: then a
-        larger one is.
+        Raises `connectors.message.StoreUnavailable` and `connectors.message.Superseded`: then nothing is lost, and the
+        batch must be answered again under the same turn id. Raises `runtime.turns.batch.BatchGrown` if the same turn
+        must answer a larger batch.
         """
         started = time.perf_counter()
-        # Only a turn that was interrupted can have come anywhere.
+        # Only an interrupted turn has a checkpoint.
         checkpoint = await self._checkpoints.load(batch) if batch.resumed else TurnCheckpoint()
         state = TurnState.of(batch, checkpoint, replies.draft(batch))
         last = batch.envelopes[-1]
         async with telling(self._hub, last.origin, state.reply, last.watched) as progress:
             reply = await self._outbox.load(batch.key, batch.turn_id) if batch.resumed else None
-            if reply is None or checkpoint.last:  # what an interrupted turn has not settled is in its checkpoint
+            if reply is None or checkpoint.last:  # the checkpoint has what is still to be settled
                 await self._reply(state, progress, is_stored=reply is not None)
             else:
                 state.reply = reply
@@ -126,11 +127,11 @@ class Turns:
             log_answer(state.completion, state.built, (time.perf_counter() - started) * 1000, state.rounds)
 
     async def apologise(self, batch: Batch) -> None:
-        """Answer *batch*, which broke in a way that nobody foresaw, with an apology, and record it.
+        """Answer *batch*, which failed by an unexpected error, with an apology, and record it.
 
         Raises only `connectors.message.StoreUnavailable` and `connectors.message.Superseded`.
         """
-        # A reply that was stored before it broke is the better answer, and may have been shown.
+        # A reply that was stored before the error is better, and may have been shown.
         reply = await self._outbox.load(batch.key, batch.turn_id) or replies.broken(batch)
         await self._send(reply, batch)
         await self._record(batch, reply)
@@ -138,19 +139,19 @@ class Turns:
     # The reply
 
     async def _reply(self, state: TurnState, progress: Telling, *, is_stored: bool) -> None:
-        """Make the reply: the model's, as much of it as was written when people wished it to stop, or why there is
-        none. If one *is_stored* already, what else people said is left to the next turn. Raises as `answer`.
+        """Make the reply: the model's answer, the part that was written before people stopped it, or an apology. If a
+        reply *is_stored* already, messages that come meanwhile are left to the next turn. Raises as `answer`.
         """
         batch = state.batch
         with self._cancellations.listen(batch.turn_id) as signals:
             writing = asyncio.create_task(self._write(state, progress))
             try:
-                if batch.resumed and state.completion is None:  # it may have been stopped before it was taken up
+                if batch.resumed and state.completion is None:  # it may have been stopped before it was resumed
                     await self._cancellations.refresh(batch, signals)
                 if not await self._wait(writing, batch, signals, progress, is_stored=is_stored):
                     await _cancel(writing)
                     self._cut_short(state, progress)
-                    if not signals.stop:  # what it answers was deleted: of neither is anything kept
+                    if not signals.stop:  # the question was deleted, so the answer is, too
                         state.reply = replace(state.reply, text="", silent=True)
                     return
                 writing.result()
@@ -169,7 +170,7 @@ class Turns:
                 await self._settle_heard(state)
 
     async def _write(self, state: TurnState, progress: Telling) -> None:
-        """Read, ground, ask: the reply of the model."""
+        """Read the attachments, build the prompt, ask the model, and make its answer the reply."""
         batch = state.batch
         state.first = await self._first_model(batch)
         rebuilt = await self._rebuild(batch)
@@ -198,11 +199,11 @@ class Turns:
         state.reply = replies.answer(batch, answered, state.completion, state.rounds)
 
     async def _first_model(self, batch: Batch) -> str | None:
-        """Find the model that was chosen for the place; without the store the settings decide."""
+        """Return the model that was chosen for the place; None if the settings decide, or if the store is away."""
         newest = batch.envelopes[-1]
         chosen = newest.model
         has_waited = abs(datetime.now(UTC).timestamp() - newest.accepted_at) > FRESH_SECONDS
-        if chosen is None or batch.resumed or has_waited:  # another may have been chosen since: that one was too slow
+        if chosen is None or batch.resumed or has_waited:  # people may have chosen another
             try:
                 async with asyncio.timeout(self._redis_timeout_seconds):
                     chosen = (await self._places.of_message(batch.key, newest.message)).model
@@ -212,7 +213,7 @@ class Turns:
         return chosen if chosen in self._model.names else None  # the settings may have changed since
 
     async def _rebuild(self, batch: Batch) -> BuiltPrompt | None:
-        """Rebuild the prompt that an interrupted attempt has saved."""
+        """Rebuild the prompt that an interrupted attempt has saved; None if there is none."""
         if not batch.resumed:
             return None
         try:
@@ -222,27 +223,29 @@ class Turns:
         return await self._prompts.rebuild(manifest.context)
 
     async def _read(self, state: TurnState) -> Contents:
-        """Read what came with the messages. Speech is transcribed once, however often the turn is taken up again.
-        Raises `BudgetExceeded` if there is speech, and nothing left to have it transcribed with."""
+        """Read the attachments of the messages. Speech is transcribed once, however often the turn is resumed. Raises
+        `BudgetExceeded` if there is speech and the budget leaves nothing for a transcription."""
         batch = state.batch
         before = [envelope.message for envelope in batch.envelopes]
-        if any(one.kind == "voice" for message in before for one in message.attachments):
+        if any(attachment.kind == "voice" for message in before for attachment in message.attachments):
             await self._spending.check(state.payer, TRANSCRIPTION)
 
-        async def heard(one: Transcription) -> None:
-            state.heard.append(one)
+        async def settle(transcription: Transcription) -> None:
+            state.heard.append(transcription)
             await self._settle_heard(state)
 
-        read, contents = await self._reading.read(before, state.first, heard)
-        words = {place: read[place].text for place in range(len(read)) if read[place] != before[place]}
-        if words:  # settled before: who finds the words here pays no more for them
+        after, contents = await self._reading.read(before, state.first, settle)
+        words = {place: after[place].text for place in range(len(after)) if after[place] != before[place]}
+        if words:  # they are paid for by now: an attempt that finds them does not pay again
             await retry_until_stored(lambda: self._checkpoints.save_words(batch, words))
-        envelopes = [replace(one, message=message) for one, message in zip(batch.envelopes, read, strict=True)]
+        envelopes = [
+            replace(envelope, message=message) for envelope, message in zip(batch.envelopes, after, strict=True)
+        ]
         state.batch = replace(batch, envelopes=tuple(envelopes))
         return contents
 
     async def _save_prompt(self, batch: Batch, built: BuiltPrompt) -> None:
-        """Save the prompt, so that whoever goes on with this turn asks the same, and what the next one builds on."""
+        """Save the prompt, so that a resumed turn asks the same, and the session that the next prompt builds on."""
         log_grounding(built)
         await asyncio.gather(
             self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix),
@@ -258,16 +261,16 @@ class Turns:
         quoted = await quotation(state.built.prompt.messages, self._embedder)
         return replies.apology(state.batch, state.built, error, quoted, state.rounds)
 
-    # What people wish meanwhile
+    # Signals of people
 
     async def _wait(
         self, writing: asyncio.Task[None], batch: Batch, signals: TurnSignals, progress: Telling, *, is_stored: bool
     ) -> bool:
-        """Wait until *writing* has ended; False if people wish it to stop, or have deleted what it answers and have
-        seen nothing of it. Raises `runtime.turns.batch.BatchGrown`."""
+        """Wait until *writing* has ended. Return False if people stopped it, or deleted the question before they saw
+        any of the answer. Raises `runtime.turns.batch.BatchGrown`."""
         writing.add_done_callback(lambda _: signals.changed.set())
         while not (signals.stop or await self._is_dropped(batch, signals, progress)):
-            if signals.more and not is_stored:  # the reply that is there would count as the answer to that, too
+            if signals.more and not is_stored:  # a stored reply would count as the answer to it
                 await retry_until_stored(lambda: self._cancellations.grow_batch(batch, signals))
             if writing.done():
                 return True
@@ -280,9 +283,9 @@ class Turns:
         return writing.done()
 
     async def _is_dropped(self, batch: Batch, signals: TurnSignals, progress: Telling) -> bool:
-        """Whether what is answered was deleted before people could see anything of the answer. While the store is away
-        nobody knows what an interrupted attempt has shown."""
-        # If its rest came after it was deleted, it is not all that is asked any more.
+        """Whether the question was deleted before people could see any of the answer. False if that is not known: while
+        the store is away, for a resumed turn."""
+        # If further messages joined the question, they still want an answer.
         if not signals.dropped or progress.text or len(batch.envelopes) > 1:
             return False
         try:
@@ -291,7 +294,7 @@ class Turns:
             return False
 
     async def _respect_earlier_stop(self, state: TurnState, signals: TurnSignals) -> None:
-        """Show no more of an answer that an interrupted attempt was told to stop than it would have shown. Raises
+        """If an interrupted attempt was stopped, make the reply the one that it would have had. Raises
         `connectors.message.StoreUnavailable`."""
         if state.completion is not None and state.completion.finish_reason == replies.STOPPED:
             await retry_until_stored(lambda: self._cancellations.read(state.batch, signals))
@@ -299,7 +302,7 @@ class Turns:
             state.reply = replace(state.reply, text="", silent=True) if dropped else replies.stopped(state.reply)
 
     def _cut_short(self, state: TurnState, progress: Telling) -> None:
-        """Make the reply of what was written so far. The call that was being made costs what was reserved for it."""
+        """Make the reply from the text so far. The interrupted model call costs what was reserved for it."""
         pending, state.pending = state.pending, None
         text, model = state.written(progress.text), state.first or self._model.name
         completion = replies.cut_short(text, model, asked=pending is not None)
@@ -311,35 +314,35 @@ class Turns:
         else:
             state.reply = replies.stopped(replace(state.reply, text=completion.text))
 
-    # What it costs
+    # Costs
 
     async def _settle_heard(self, state: TurnState) -> None:
-        """Settle the recordings that were transcribed so far; again does no harm. While the store is away nothing is
-        settled, and the turn cannot go on either."""
+        """Settle the transcriptions so far; doing it twice does no harm. While the store is away nothing is settled,
+        and the turn cannot go on either."""
         with suppress(StoreUnavailable):
-            await asyncio.gather(*(self._spending.settle_heard(state.payer, one) for one in state.heard))
+            await asyncio.gather(*(self._spending.settle_heard(state.payer, heard) for heard in state.heard))
 
     async def _settle_rounds(self, state: TurnState) -> None:
-        """Settle the calls that wanted tools. All but the last were settled before; again does no harm."""
-        for one in state.rounds:
-            await self._spending.settle_answer(state.payer, one.completion)
+        """Settle the calls with tool calls. All but the last were settled before; doing it twice does no harm."""
+        for past in state.rounds:
+            await self._spending.settle_answer(state.payer, past.completion)
 
     async def _settle_broken_off(self, state: TurnState) -> None:
-        """Settle the calls of a turn whose answer nobody will see."""
-        with suppress(StoreUnavailable):  # then a reservation stands in the budget, and is missing in the usage
+        """Settle the calls of an interrupted turn whose answer nobody will see."""
+        with suppress(StoreUnavailable):  # then the reservation stays in the budget, and the usage lacks the call
             await self._settle_rounds(state)
             if state.completion is not None:
                 await self._spending.settle_answer(state.payer, state.completion)
             elif state.pending is not None:
                 await self._spending.settle_unknown(state.payer, state.pending)
 
-    # What is kept of it
+    # Storing
 
     async def _store(self, state: TurnState, checkpoint: TurnCheckpoint) -> None:
-        """Store the reply for delivery, in the conversation, and what it cost; *checkpoint* was there before.
+        """Store the reply for delivery and in the conversation, with its costs. *checkpoint* is the turn's stored one.
 
-        Each of them once, however often this is asked. Repeated while the store is away: the answer is here, and would
-        be paid for again.
+        Each step takes effect once, however often it is repeated. While the store is away all are repeated: otherwise
+        the answer would be paid for again.
         """
         batch, reply = state.batch, state.reply
         steps: list[Step] = [
@@ -348,8 +351,8 @@ class Turns:
             lambda: self._settle_rounds(state),
         ]
         if state.built is not None:
-            ended = outcome(reply, state.completion, state.built, state.rounds)
-            steps.append(lambda: self._manifests.finish(reply.key.scope, reply.turn_id, ended))
+            result = outcome(reply, state.completion, state.built, state.rounds)
+            steps.append(lambda: self._manifests.finish(reply.key.scope, reply.turn_id, result))
         if (answer := state.completion) is not None:
             steps.append(lambda: self._spending.settle_answer(state.payer, answer, is_reply=True))
             if checkpoint.last is None:
@@ -359,7 +362,7 @@ class Turns:
     async def _finish(self, state: TurnState) -> None:
         """Enqueue the jobs that follow the turn, and delete its checkpoint."""
         batch = state.batch
-        # Whose budget is used up shall not spend the workspace's on summaries of being told so.
+        # If a budget is used up, the notice of it must not cost more by summaries.
         kinds = REMEMBER if state.reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
         jobs = [Job(kind, batch.key, batch.turn_id) for kind in kinds]
         steps: list[Step] = [lambda: self._jobs.enqueue(*jobs)]
@@ -371,8 +374,8 @@ class Turns:
         await self._outbox.put(reply, (envelope.address for envelope in batch.envelopes), batch.fence)
 
     def _foreign(self, state: TurnState) -> str:
-        """What the reply was made of that nobody who asks has written. If that is not known any more it is taken for
-        the worst."""
+        """Return the kind of text in the prompt that none of the authors wrote. If that is not known, assume the
+        least trusted kind."""
         if state.built is None:
             return "retrieved" if state.batch.resumed else ""
         return "retrieved" if self._tooling.has_read_untrusted(state.rounds) else shown_in(state.built.context)
@@ -398,17 +401,17 @@ class Turns:
 
 
 def now() -> str:
-    """Give the time as `rfc3339`."""
+    """Return the present time as `rfc3339`."""
     return rfc3339(datetime.now(UTC).timestamp())
 
 
 def rfc3339(seconds: float) -> str:
-    """Write epoch *seconds* as people and programs read them, to the millisecond."""
+    """Return epoch *seconds* as an RFC 3339 time in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def _cancel(writing: asyncio.Task[None]) -> None:
-    """Have *writing* end, if it has not; what it raises then is nobody's concern."""
+    """Cancel *writing* if it has not ended, and ignore what it raises then."""
     if not writing.done():
         writing.cancel()
         await asyncio.wait({writing})

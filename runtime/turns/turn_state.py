@@ -1,4 +1,4 @@
-"""What a turn is asked, the prompt that was built to answer it, and how far its reply has come."""
+"""The values of one turn: its question, the prompt for it, and the state of its reply."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runtime.turns.rounds import Result, Round, said
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be answered: the batch's messages as one, and who wrote them."""
+    """The messages of a batch as one question, with their authors."""
 
     key: ConversationKey
     text: str
@@ -36,12 +36,13 @@ class Question:
 
     @property
     def characters(self) -> int:
-        """How much there is to be put together."""
+        """The length of the question with the texts of its files."""
         return len(self.query.text) + sum(len(file.text) for file in self.query.files)
 
     @classmethod
     def of(cls, batch: Batch, contents: Contents = NOTHING) -> Question:
-        """The question in *batch*, with what came with it; in a group of several authors each part is named."""
+        """Return the question of *batch* with its attachments' *contents*. If there are several authors, each part
+        begins with its author's name."""
         messages = [envelope.message for envelope in batch.envelopes]
         authors = _authors(batch)
         named = len(authors) > 1
@@ -76,23 +77,23 @@ class Question:
         )
 
     def is_asked_by(self, context: RunContext) -> bool:
-        """Whether *context* was made of this question, and not of what it was before something was added to it."""
-        asked, kept = self.query, context.query
+        """Whether *context* was made of this question as it is now, and not before messages were added to it."""
+        query, stored = self.query, context.query
         return (
-            asked.text.startswith(kept.text)  # of a very long one only the beginning was kept
-            and (len(kept.text) == len(asked.text) or len(kept.text) == _limit(context))
-            and kept.quotes == asked.quotes
-            and kept.attachments == asked.attachments
+            query.text.startswith(stored.text)  # of a very long text only the beginning is stored
+            and (len(stored.text) == len(query.text) or len(stored.text) == _limit(context))
+            and stored.quotes == query.quotes
+            and stored.attachments == query.attachments
             and context.authors == self.authors
         )
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltPrompt:
-    """A prompt and all that it was built from. ``grounding_ms`` is how long that took.
+    """A prompt with its input, and how long building it took.
 
-    ``prefix`` is what of it stood in the conversation's prompt before, ``shown`` what the next one is to know of it,
-    ``renewed`` whether its summary is of a newer context document than that one's.
+    ``prefix`` is the part that the conversation's last prompt had, too. ``shown`` is stored for the next prompt.
+    ``renewed`` says whether its summary is newer than the last prompt's.
     """
 
     context: RunContext
@@ -104,29 +105,33 @@ class BuiltPrompt:
 
 
 def _audience(batch: Batch) -> str | None:
-    """That of all messages. If they differ, because a channel was opened or closed in between, the place."""
-    found = {envelope.message.audience for envelope in batch.envelopes}
-    places = [one for one in found if one is not None and one.startswith(PLACE_PREFIX)]
-    if len(found) == 1:
-        return found.pop()
+    """Return the audience of all messages. If they differ, because a channel was opened or closed in between, return
+    the place."""
+    audiences = {envelope.message.audience for envelope in batch.envelopes}
+    places = [audience for audience in audiences if audience is not None and audience.startswith(PLACE_PREFIX)]
+    if len(audiences) == 1:
+        return audiences.pop()
     return places[0] if len(places) == 1 else place_audience(batch.key.context_id)
 
 
 def _begins(texts: Sequence[str]) -> tuple[int, ...]:
-    """If each of *texts* but the first begins, with a blank line between any two."""
+    """Return the offsets at which the second text and all later ones begin, with a blank line between any two."""
     return tuple(accumulate(len(text) + len("\n\n") for text in texts[:-1]))
 
 
 def _authors(batch: Batch) -> dict[str, Participant]:
-    """The authors of *batch* by ``connector:user_id``, each with the least role that one of their messages came with:
-    callers of different rights may speak for one person."""
+    """Return the authors of *batch* by ``connector:user_id``, each with the lowest role of their messages: callers with
+    different rights may speak for one person."""
     roles: dict[str, list[Role]] = {}
     names: dict[str, str] = {}
     for envelope in batch.envelopes:
         user = envelope.message.author.user(envelope.message.connector)
         roles.setdefault(user, []).append(envelope.role)
         names[user] = envelope.message.author.name
-    return {user: Participant(user=user, name=names[user], role=_lowest(held).value) for user, held in roles.items()}
+    return {
+        user: Participant(user=user, name=names[user], role=_lowest(all_roles).value)
+        for user, all_roles in roles.items()
+    }
 
 
 def _lowest(roles: Iterable[Role]) -> Role:
@@ -134,33 +139,33 @@ def _lowest(roles: Iterable[Role]) -> Role:
 
 
 def _limit(context: RunContext) -> int:
-    """How many characters of a question are kept with it."""
+    """Return how many characters of a question are stored with a context."""
     return context.budgets.query_tokens * LONGEST_TOKEN_CHARACTERS
 
 
 @dataclass(slots=True)
 class TurnState:
-    """How far a turn has come: its reply, and what that is made of. ``batch`` has the words of its voice messages."""
+    """The state of a turn: its reply, and the parts of it. ``batch`` has the words of its voice messages."""
 
     batch: Batch
     reply: OutboundMessage
     built: BuiltPrompt | None = None
     rounds: list[Round] = field(default_factory=list)
-    """The model's calls that wanted tools."""
+    """The model's answers with tool calls, and their results."""
     completion: Completion | None = None
-    """The call that ended them."""
+    """The answer that ended the rounds."""
     heard: list[Transcription] = field(default_factory=list)
-    """The recordings that were transcribed for it, as soon as they are."""
+    """The transcriptions of its recordings so far."""
     first: str | None = None
     """The model that is asked first, if not the one of the settings."""
     pending: Reservation | None = None
-    """What was reserved for the call that is being made."""
+    """The reservation of the model call that runs now."""
     known: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
-    """What an interrupted attempt left of tool calls, by round and place: see `TurnCheckpoint.results`."""
+    """The results of tool calls of an interrupted attempt, by round and place: see `TurnCheckpoint.results`."""
 
     @classmethod
     def of(cls, batch: Batch, checkpoint: TurnCheckpoint, draft: OutboundMessage) -> TurnState:
-        """Take up the turn of *batch* where *checkpoint* left it. *draft* is the reply without its text."""
+        """Return the state of *batch* as *checkpoint* left it. *draft* is the reply without its text."""
         return cls(
             _with_words(batch, checkpoint),
             draft,
@@ -171,21 +176,21 @@ class TurnState:
 
     @property
     def payer(self) -> Payer:
-        """Who pays for the calls of the turn."""
+        """The payer of the turn's calls."""
         return Payer(self.batch.key.scope, self.batch.user)
 
     def written(self, text: str) -> str:
-        """What the call that is being made has written, out of *text*, which all calls have written."""
+        """Return the part of *text*, the text of all rounds, that the present model call has written."""
         return text.removeprefix(said(self.rounds)).lstrip("\n") if self.rounds else text
 
 
 def _with_words(batch: Batch, checkpoint: TurnCheckpoint) -> Batch:
-    """*batch* with what its voice messages were found to say; they need not be listened to again."""
+    """Return *batch* with the stored transcriptions in place of its voice messages."""
     if not checkpoint.words:
         return batch
     envelopes = list(batch.envelopes)
     for place, words in checkpoint.words.items():
         message = envelopes[place].message
-        silent = tuple(one for one in message.attachments if one.kind != "voice")
-        envelopes[place] = replace(envelopes[place], message=replace(message, text=words, attachments=silent))
+        others = tuple(attachment for attachment in message.attachments if attachment.kind != "voice")
+        envelopes[place] = replace(envelopes[place], message=replace(message, text=words, attachments=others))
     return replace(batch, envelopes=tuple(envelopes))
