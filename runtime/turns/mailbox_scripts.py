@@ -17,8 +17,9 @@ return 1
 # The steps of a worker in a conversation that it holds, as functions: one script does several of them atomically.
 # ``current`` is the conversation's hash, ``work`` its partition's stream, ``inbox`` its waiting messages.
 #
-# `take`: the worker that takes a turn leaves its token in ``by``. If the same token takes the turn again, it has failed:
-# ``attempts`` grows by 1. If another token is there, its process has ended without handing back: ``crashes`` grows by 1.
+# `take`: the worker that takes a turn leaves its token in ``by``. If the same token takes the turn again, it has
+# failed: ``attempts`` grows by 1. If another token is there, its process has ended without handing the turn back:
+# ``crashes`` grows by 1.
 #
 # `together`: how many of the first messages one turn answers. A ``followup`` message is answered by itself, or if it
 # looks unfinished together with its rest: the next messages of its author.

@@ -89,7 +89,7 @@ async def tried_at_each_wait(bot: Bot, paper: Paper, halt: Halt) -> int:
 async def nothing_is_held(bot: Bot, number: int) -> None:
     """Wait until the turn's tasks have ended; then no store holds anything for it."""
     async with asyncio.timeout(10):
-        while bot.runtime.worker._held:
+        while bot.runtime.worker._held.tasks:
             await asyncio.sleep(0.001)
     client = bot.runtime.store.client
     left = [key async for key in client.scan_iter("ar:journal:*")]

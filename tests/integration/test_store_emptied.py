@@ -46,7 +46,7 @@ async def test_turns_in_hand_end_and_the_next_message_is_answered(
         await say(bot, written("new"))
         while not paper.texts("new"):
             await asyncio.sleep(0.01)
-        while bot.runtime.worker._held:  # the lease is lost, which ends them
+        while bot.runtime.worker._held.tasks:  # the lease is lost, which ends them
             await asyncio.sleep(0.01)
         for place in PLACES:
             await say(bot, written(place))  # the platform, or the person, brings it again
