@@ -22,8 +22,8 @@ from grounding.memory.frames import SHIPPED, Chosen, Frames
 from grounding.memory.frames import choose as choose_frame
 from grounding.memory.global_context import UNTRUSTED, GlobalContexts, model_in
 from grounding.memory.karma import NOTHING as NO_MARKS
+from grounding.memory.karma import Examples as Marks
 from grounding.memory.karma import Karma, preferred
-from grounding.memory.karma import Looked as Marks
 from grounding.memory.selection import RecordLookup, RecordSelector, Standing
 from grounding.prompt import (
     Continuing,
@@ -490,7 +490,7 @@ class _Layers:
         if (selector := self.sources.selector) is None:
             return RecordsLayer()
         scope, continues = self._records_scope, self.history is None
-        state = await self._read("records", lambda: selector.there(scope, self.key, continues=continues))
+        state = await self._read("records", lambda: selector.read_state(scope, self.key, continues=continues))
         before = await earlier
         chosen = choose_frame(self.text, self.frames, before, self.cues)
         frame = _frame_input(chosen)
@@ -572,7 +572,7 @@ class _Layers:
         """Return the censors in force; if the store is down, those that were last read, or None if none ever were."""
         if (selector := self.sources.selector) is None:
             return ()
-        return selector.last_standing(self._records_scope) if standing is None else standing.censors
+        return selector.last_censors(self._records_scope) if standing is None else standing.censors
 
     async def _read(
         self, block: str, read: Callable[[], Awaitable[T]], degraded: list[DegradedBlock] | None = None

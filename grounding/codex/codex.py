@@ -85,7 +85,7 @@ class CodexEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Totals:
     """The total of the material of one owner, a workspace or a context. ``revision`` differs after each change."""
 
     revision: str = ""
@@ -94,7 +94,7 @@ class Held:
     size: Size = Size()
 
     @classmethod
-    def from_json(cls, text: str | None) -> Held:
+    def from_json(cls, text: str | None) -> Totals:
         """Return what `grounding.codex.store` wrote, or an empty total. Raises `CodexTooNew`."""
         if not text:
             return cls()

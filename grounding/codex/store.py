@@ -28,9 +28,9 @@ from grounding.codex.codex import (
     VERSION,
     CodexEntry,
     CodexFull,
-    Held,
     Mode,
     Size,
+    Totals,
     check_path,
     owner_of,
     sha256_of,
@@ -97,8 +97,8 @@ _MODE = "mode "
 class Holding:
     """The totals of a workspace and of one context. ``before`` is how such a model last got the material."""
 
-    every: Held
-    own: Held
+    every: Totals
+    own: Totals
     before: Mode | None = None
 
     @property
@@ -125,13 +125,13 @@ class CodexStore:
         found: Any = await self._redis.hmget(_key(scope, "held"), owners)
         every, own, mode = found
         before: Mode | None = mode if mode in ("whole", "search") else None
-        return Holding(Held.from_json(every), Held.from_json(own if scope.context_id else None), before)
+        return Holding(Totals.from_json(every), Totals.from_json(own if scope.context_id else None), before)
 
-    async def all_held(self, scope: Scope) -> dict[Scope, Held]:
+    async def all_totals(self, scope: Scope) -> dict[Scope, Totals]:
         """Return the totals of all owners in the workspace."""
         found: Any = await self._redis.hgetall(_key(scope, "held"))
         return {
-            Scope(scope.workspace_id, None if owner == "*" else str(owner)): Held.from_json(text)
+            Scope(scope.workspace_id, None if owner == "*" else str(owner)): Totals.from_json(text)
             for owner, text in found.items()
             if not owner.startswith(_MODE)
         }
@@ -198,7 +198,7 @@ class CodexStore:
         )
         if done == "version":
             stored: Any = await self._redis.hget(_key(scope, "held"), owner)
-            Held.from_json(stored)  # raises `CodexTooNew`
+            Totals.from_json(stored)  # raises `CodexTooNew`
         return str(done)
 
     async def keep_mode(self, scope: Scope, window: int, mode: Mode) -> None:
@@ -215,11 +215,11 @@ class CodexStore:
         """Return the workspaces whose material changed since they were taken from this list."""
         return sorted(str(one) for one in await self._redis.smembers(_WAITING))
 
-    async def wait_no_more(self, workspace_id: str) -> None:
+    async def unmark_changed(self, workspace_id: str) -> None:
         """Take a workspace from `waiting`, before its material is read, so that later changes add it again."""
         await self._redis.srem(_WAITING, workspace_id)
 
-    async def wait_again(self, workspace_id: str) -> None:
+    async def mark_changed(self, workspace_id: str) -> None:
         """Put a workspace back into `waiting`, because its material could not be indexed."""
         await self._redis.sadd(_WAITING, workspace_id)
 
@@ -243,7 +243,7 @@ class CodexStore:
             if entry is not None and CodexEntry.from_json(entry).sha256 == sha256
         }
 
-    async def has_indexed(self, scope: Scope, collection: str, new: Mapping[str, str], gone: Sequence[str]) -> None:
+    async def note_indexed(self, scope: Scope, collection: str, new: Mapping[str, str], gone: Sequence[str]) -> None:
         """Store that a collection now holds *new* and no longer holds *gone*."""
         key = _key(scope, "indexed", collection, encode_id(owner_of(scope)))
         async with self._redis.pipeline(transaction=True) as pipe:
@@ -258,7 +258,7 @@ class CodexStore:
         found: Any = await self._redis.hgetall(_key(scope, "synced", collection))
         return {str(owner): str(revision) for owner, revision in found.items()}
 
-    async def has_synced(self, scope: Scope, collection: str, revision: str) -> None:
+    async def note_synced(self, scope: Scope, collection: str, revision: str) -> None:
         """Store that a collection holds all of *revision*; an empty revision means that there is no material."""
         key = _key(scope, "synced", collection)
         if revision:
@@ -307,7 +307,7 @@ class CodexIndex:
 
     async def sync(self, scope: Scope) -> int:
         """Index all changed material of the scope's workspace and return the number of changed files."""
-        held = await self._store.all_held(scope)
+        held = await self._store.all_totals(scope)
         synced = await self._store.synced(scope, self._collection)
         gone = [Scope(scope.workspace_id, None if owner == "*" else owner) for owner in synced]
         changed = 0
@@ -318,19 +318,19 @@ class CodexIndex:
             if synced.get(owner_of(owner)) == revision and not is_lost:
                 continue
             # Without this mark an interruption would leave deleted files in the index.
-            await self._store.has_synced(owner, self._collection, _BEGUN)
+            await self._store.note_synced(owner, self._collection, _BEGUN)
             changed += await self._sync_owner(owner)
-            await self._store.has_synced(owner, self._collection, revision)
+            await self._store.note_synced(owner, self._collection, revision)
         return changed
 
     async def rebuild(self, scope: Scope) -> int:
         """Cut and embed all material of the scope's workspace anew; return the number of files. It stays searchable
         meanwhile."""
-        for owner in await self._store.all_held(scope):
+        for owner in await self._store.all_totals(scope):
             # The paths are kept, so that files removed meanwhile are still deleted.
             noted = await self._store.indexed(owner, self._collection)
-            await self._store.has_indexed(owner, self._collection, dict.fromkeys(noted, ""), ())
-            await self._store.has_synced(owner, self._collection, _BEGUN)
+            await self._store.note_indexed(owner, self._collection, dict.fromkeys(noted, ""), ())
+            await self._store.note_synced(owner, self._collection, _BEGUN)
         return await self.sync(scope)
 
     async def is_behind(self, scope: Scope, revisions: Mapping[Scope, str]) -> bool:
@@ -356,7 +356,7 @@ class CodexIndex:
         if await self._index.estimate(owner, Kind.CODEX):
             return False
         noted = await self._store.indexed(owner, self._collection)
-        await self._store.has_indexed(owner, self._collection, {}, list(noted))
+        await self._store.note_indexed(owner, self._collection, {}, list(noted))
         return bool(noted)
 
     async def _sync_owner(self, owner: Scope) -> int:
@@ -365,7 +365,7 @@ class CodexIndex:
         gone = sorted(noted.keys() - entries.keys())
         if gone:
             await self._index.replace([_source(owner, path, ()) for path in gone])
-            await self._store.has_indexed(owner, self._collection, {}, gone)
+            await self._store.note_indexed(owner, self._collection, {}, gone)
         new = [path for path, entry in entries.items() if noted.get(path) != entry.sha256]
         for start in range(0, len(new), _BATCH):
             texts = await self._store.texts(owner, new[start : start + _BATCH])
@@ -389,7 +389,7 @@ class CodexIndex:
 
         await self._index.replace(await asyncio.to_thread(sources))
         digests = {path: sha256_of(text) for path, text in texts.items()}
-        await self._store.has_indexed(owner, self._collection, digests, ())
+        await self._store.note_indexed(owner, self._collection, digests, ())
 
 
 def cut(path: str, text: str, count: CountTokens) -> list[Chunk]:

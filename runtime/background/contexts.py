@@ -105,7 +105,7 @@ async def index_latest(contexts: ContextDocuments, index: ContextIndex, key: Con
                 return
             continue
         await index.put(key, document.text, document.at)
-        if await contexts.was_indexed(key, document):
+        if await contexts.note_indexed(key, document):
             return
 
 

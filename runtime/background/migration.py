@@ -127,7 +127,7 @@ class Changeover:
 
     async def _has_material(self, scope: Scope) -> bool:
         """Return the same for material; `runtime.turns.material.MaterialFollowing` fills in what is missing."""
-        held = await self._knowledge.material.all_held(scope)
+        held = await self._knowledge.material.all_totals(scope)
         material = (await self._knowledge.ready()).material
         return not await material.is_behind(scope, {owner: one.revision for owner, one in held.items()})
 

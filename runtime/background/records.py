@@ -58,7 +58,7 @@ class RecordSweep:
     async def behind(self) -> None:
         """Do the same for the workspaces whose index is behind. Raises `StoreUnavailable`."""
         for workspace_id in await self._store.behind():
-            await self._store.is_in_step(
+            await self._store.unmark_behind(
                 workspace_id
             )  # before the work, so that records that fall behind meanwhile are noted again
             if await self._workspaces.exists(workspace_id):
@@ -106,7 +106,7 @@ class RecordsAndManifests(Records):
 
     async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
         """See `ForgetsRecords.forget_said`."""
-        ids = await self._store.came_of(scope)
+        ids = await self._store.ids_from_context(scope)
         count = await super().forget_said(scope, turn_ids)
         left = {record.id for record in await self._store.read(scope, ids, own=True)}
         await self._manifests.cut_records(scope, [record_id for record_id in ids if record_id not in left])

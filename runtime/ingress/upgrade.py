@@ -61,7 +61,7 @@ class Audiences:
                 await self._records.settle(scope, after)
                 settled += 1
         if settled:
-            await self._records.is_behind(scope)  # has the index updated
+            await self._records.mark_behind(scope)  # has the index updated
         return settled
 
     async def _settle_lines(self, scope: Scope) -> int:

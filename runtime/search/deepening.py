@@ -106,7 +106,7 @@ class Deepening:
         owners: list[Owner] = []
         for scope in map(Scope, workspace_ids):
             if await self._workspaces.exists(scope.workspace_id):
-                held = await self._material.all_held(scope)
+                held = await self._material.all_totals(scope)
                 owners += [(scope, Kind.DOCUMENT), *((owner, Kind.CODEX) for owner in held)]
         return owners
 

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Role, Scope
-from grounding.memory.karma import Karma, Looked, MarkStore
+from grounding.memory.karma import Examples, Karma, MarkStore
 from grounding.memory.karma import store as karma_store
 from grounding.memory.karma.examples import LOOK_SECONDS
 from grounding.memory.records import NewRecord, Provenance, State, Type
@@ -95,7 +95,7 @@ class House:
         audience: str | None = None,
         stood: Sequence[str] | None = None,
         karma: Karma | None = None,
-    ) -> Looked:
+    ) -> Examples:
         """What a turn is shown in whose session *stood* stands; None: it is the first."""
 
         async def in_session() -> Sequence[str] | None:

@@ -100,7 +100,7 @@ async def test_what_many_put_at_once_adds_up_and_never_beyond_the_limit(
     assert held.every.size.characters == sum(one.size.characters for one in entries.values())
     for path in entries:
         await materials.delete(ACME, path)
-    assert await store.all_held(ACME) == {}
+    assert await store.all_totals(ACME) == {}
 
 
 class Changing(Reads):
@@ -219,7 +219,7 @@ async def test_what_of_one_workspace_cannot_be_indexed_keeps_no_others_waiting(
 class Forgetful(CodexStore):
     """Cannot be told that a workspace is still to be looked at."""
 
-    async def wait_again(self, workspace_id: str) -> None:
+    async def mark_changed(self, workspace_id: str) -> None:
         raise StoreUnavailable("away")
 
 

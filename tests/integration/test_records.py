@@ -236,7 +236,7 @@ async def test_a_duty_looks_at_all_workspaces_at_first_and_then_at_those_that_fe
     world.away.is_away = True
     for scope in (ACME, OTHER):
         await world.add(scope, "tea is free")
-    await world.store.is_in_step("other")
+    await world.store.unmark_behind("other")
     await world.redis.hset("ar:records:{w.acme}:kept:", mapping={"bad": "{}"})
     await world.redis.zadd("ar:records:{w.acme}:due", {"/bad": 1})
     rounds: list[set[str]] = []

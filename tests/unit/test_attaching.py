@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
 from grounding.codex import Holding, Room, Size, choose, size_of
-from grounding.codex.codex import Held
+from grounding.codex.codex import Totals
 from grounding.prompt import build_prompt, layers
 from grounding.prompt_input import (
     WINDOW_SAFETY,
@@ -110,7 +110,7 @@ async def test_material_is_in_no_prompt_for_whom_the_sigil_does_not_allow_to_rea
         key, "What does it say?", Query(text="What does it say?"), (author,), Role.MEMBER, False, None, ""
     )
     size = size_of("the harbour plan", TOKENS)
-    holding = Holding(Held("r1", 1, 16, size), Held())
+    holding = Holding(Totals("r1", 1, 16, size), Totals())
     attaching = MaterialChooser(Settings(), cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))
     turn = MaterialRequest(question, None, BUDGETS, "Be kind.", 3, NO_TOOLS, (), small_talk=False, keep=True)
 

@@ -307,9 +307,9 @@ def test_which_censors_hold_is_remembered_and_not_known_of_whom_nobody_looked_at
     selecting = Conversation(*CENSORS).selecting
     asyncio.run(selecting.standing(ACME))
 
-    assert {one.id for one in selecting.last_standing(ACME) or ()} == {"b", "w", "e"}
-    assert selecting.last_standing(Scope("acme", audience="http:u1")) is None
-    assert selecting.last_standing(Scope("other")) is None
+    assert {one.id for one in selecting.last_censors(ACME) or ()} == {"b", "w", "e"}
+    assert selecting.last_censors(Scope("acme", audience="http:u1")) is None
+    assert selecting.last_censors(Scope("other")) is None
 
 
 def test_an_escalated_censor_blocks_and_foreign_words_bind_nobody() -> None:
@@ -398,7 +398,7 @@ class Conversation:
         async def asked() -> Selected:
             chosen = choose(text, earlier=self.before)
             standing = await self.selecting.standing(ACME)
-            there = await self.selecting.there(ACME, KEY, continues=True)
+            there = await self.selecting.read_state(ACME, KEY, continues=True)
             looked = await self.selecting.look(ACME, text, chosen, self.before, there, standing.pinned)
             selected = await self.selecting.selected(looked, text, chosen, shown)
             if selected.keep is not None:

@@ -312,7 +312,7 @@ class ContextDocuments:
         found: Any = await self._redis.xrange(self._key(key, "history"), version_id, version_id)
         return from_fields(found[0][1], found[0][0]) if found else None
 
-    async def was_indexed(self, key: ConversationKey, document: ContextDocument) -> bool:
+    async def note_indexed(self, key: ConversationKey, document: ContextDocument) -> bool:
         """Note that the search index holds *document*. Returns False if it is no longer the latest."""
         return bool(await self._indexed(keys=self._keys(key), args=[document.id]))
 

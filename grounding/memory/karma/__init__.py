@@ -3,7 +3,7 @@
 `MarkStore` holds the marks, `Karma` chooses the examples of a prompt.
 """
 
-from grounding.memory.karma.examples import NOTHING, Karma, Likeness, Looked, preferred
+from grounding.memory.karma.examples import NOTHING, Examples, Karma, Likeness, preferred
 from grounding.memory.karma.marks import (
     SCOPE,
     Exchange,
@@ -21,10 +21,10 @@ from grounding.memory.karma.store import MarkBusy, MarkStore
 __all__ = [
     "NOTHING",
     "SCOPE",
+    "Examples",
     "Exchange",
     "Karma",
     "Likeness",
-    "Looked",
     "MarkBusy",
     "MarkStore",
     "Marked",

@@ -56,7 +56,7 @@ FEW_TERMS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Examples:
     """The good exchanges for a message. ``floor`` are those that stay for the session; ``likeness`` is by turn."""
 
     floor: tuple[Trace, ...] = ()
@@ -75,7 +75,7 @@ class Looked:
         return bearing(self.good, self.likeness, self.minimum, shown)
 
 
-NOTHING = Looked()
+NOTHING = Examples()
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class Karma:
         earlier: Sequence[str] = (),
         *,
         stood: Callable[[], Awaitable[Sequence[str] | None]],
-    ) -> Looked:
+    ) -> Examples:
         """Return the good exchanges for *query*, said after *earlier*. An empty *query* gets only the standing ones.
 
         *audience* reads the answer. *stood* returns the standing turns of the session, None if it has just begun.
@@ -121,7 +121,7 @@ class Karma:
         by_turn = {one.turn_id: one for one in good if may_stand(one)}
         floor = tuple(trace for name in names if name in by_turn and (trace := trace_of(by_turn[name])))
         likeness, minimum = await self._likeness.of(query, good, earlier) if query.strip() and good else ({}, 0.0)
-        return Looked(floor, tuple(good), likeness, minimum)
+        return Examples(floor, tuple(good), likeness, minimum)
 
     def changed(self, scope: Scope) -> None:
         """Drop the cache of a workspace in which this process changed a mark."""

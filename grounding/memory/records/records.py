@@ -112,7 +112,7 @@ class Records:
             puts = self._confirming(seen, new, by, at) or self._adding(seen, record, by, at)
             if by.context_id and puts[0].after.provenance is by:
                 # Noted before the write: if the write fails, readers skip the id.
-                await self._store.note_came(scope, by.context_id, puts[0].after.id)
+                await self._store.note_source(scope, by.context_id, puts[0].after.id)
             wrote = await self._store.write(scope, puts, key=key, turn_id=by.turn_id, known=same.id if same else "")
             if wrote == "said" and same is not None:
                 return Added(same, "unchanged")
@@ -207,7 +207,7 @@ class Records:
         if scope.audience is None:
             raise ValueError("one audience's records are forgotten: name it in the scope")
         count, contexts, is_indexed = 0, {""}, True
-        while some := await self._store.some(scope):
+        while some := await self._store.sample(scope):
             for record in some:
                 if await self._store.erase(scope, record, digest(record)):
                     _log_change(scope, record, record.state, "", "forgotten")
@@ -219,7 +219,7 @@ class Records:
 
     async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
         """See `ForgetsRecords.forget_said`."""
-        count, ids = 0, await self._store.came_of(scope)
+        count, ids = 0, await self._store.ids_from_context(scope)
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
             for record in await self._store.read(scope, page, own=True):
@@ -227,7 +227,7 @@ class Records:
                 if of.context_id == scope.context_id and (turn_ids is None or of.turn_id in turn_ids):
                     count += await self._erase_any(scope, record)
             if turn_ids is None:
-                await self._store.forget_came(scope, page)
+                await self._store.forget_source(scope, page)
         return count
 
     async def _erase_any(self, scope: Scope, record: Record) -> bool:
@@ -336,7 +336,7 @@ class Records:
             if await self._store.write(scope, [put]) == "ok":
                 await self._after_write(scope, [put])
             return  # if another write was quicker, the record is still due
-        await self._store.put_off(scope, record, lifecycle.next_due(record, self._rules))
+        await self._store.set_due(scope, record, lifecycle.next_due(record, self._rules))
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> bool:
         """Update the index for these records of the scope's owner. Returns False if it has to be done later."""
@@ -345,7 +345,7 @@ class Records:
         except (IndexUnavailable, EmbedderUnavailable, TimeoutError) as error:
             why = str(error) or "timeout"
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=why)
-            await self._store.is_behind(scope)
+            await self._store.mark_behind(scope)
             return False
         return True
 
@@ -368,7 +368,7 @@ class Records:
             after = self._detailed(after.model_copy(update={"version": before.version + 1}))
             put = self._put(before, after, by, why)
             if after.provenance != before.provenance:
-                await self._store.note_came(_owner(scope, after), after.provenance.context_id, after.id)
+                await self._store.note_source(_owner(scope, after), after.provenance.context_id, after.id)
             if await self._store.write(scope, [put], key=key) == "ok":
                 await self._after_write(scope, [put])
                 return after
@@ -398,9 +398,9 @@ class Records:
                 _log_change(scope, put.after, from_state, put.after.state, put.change.why)
             former = put.before.provenance.context_id if put.before else ""
             if former not in ("", put.after.provenance.context_id):
-                await self._store.forget_came(replace(_owner(scope, put.after), context_id=former), [put.after.id])
+                await self._store.forget_source(replace(_owner(scope, put.after), context_id=former), [put.after.id])
         if any(put.due is not None and put.due <= self._clock() for put in puts):
-            await self._store.is_behind(scope)
+            await self._store.mark_behind(scope)
         wanted = [put.after for put in puts if put.indexed]
         if wanted:
             await self.follow(_owner(scope, wanted[0]), [record.id for record in wanted])

@@ -444,20 +444,20 @@ class RecordStore:
         found: Any = await self._redis.smembers(_key(scope, "settled"))
         return sorted(found)
 
-    async def note_came(self, scope: Scope, context_id: str, record_id: str) -> None:
+    async def note_source(self, scope: Scope, context_id: str, record_id: str) -> None:
         """Note that the scope's own record, which is about to be written, came from that conversation."""
         await self._redis.sadd(_key(scope, "came", _of(scope), encode_id(context_id)), record_id)
 
-    async def came_of(self, scope: Scope) -> list[str]:
+    async def ids_from_context(self, scope: Scope) -> list[str]:
         """Return the ids of the scope's own records that came from its context. Some may never have been written."""
         found: Any = await self._redis.smembers(_key(scope, "came", _of(scope), encode_id(scope.context_id or "")))
         return sorted(found)
 
-    async def forget_came(self, scope: Scope, record_ids: Sequence[str]) -> None:
-        """Delete the notes of `note_came` for these ids."""
+    async def forget_source(self, scope: Scope, record_ids: Sequence[str]) -> None:
+        """Delete the notes of `note_source` for these ids."""
         await self._redis.srem(_key(scope, "came", _of(scope), encode_id(scope.context_id or "")), *record_ids)
 
-    async def some(self, scope: Scope, count: int = _PAGE) -> list[Record]:
+    async def sample(self, scope: Scope, count: int = _PAGE) -> list[Record]:
         """Return some of the scope's own records; empty only if there are none."""
         packed: Any = await self._redis.hrandfield(_key(scope, "kept", _of(scope)), count, withvalues=True)
         return [record for record in map(_record, _values(packed)) if record is not None]
@@ -491,7 +491,7 @@ class RecordStore:
             await self._redis.zrem(_key(scope, "due"), *lost)
         return [record for _, _, record in found if record is not None]
 
-    async def put_off(self, scope: Scope, record: Record, due: datetime | None) -> None:
+    async def set_due(self, scope: Scope, record: Record, due: datetime | None) -> None:
         """Let the sweep look at *record* at *due*, or never."""
         name = f"{encode_id(record.audience)}/{record.id}"
         if due is None:
@@ -514,17 +514,17 @@ class RecordStore:
         answer: Any = await self._indexed(keys=keys, args=[of, *(one for pair in versions.items() for one in pair)])
         return [one for one in ids if one in set(answer)]
 
-    async def is_behind(self, scope: Scope) -> None:
+    async def mark_behind(self, scope: Scope) -> None:
         """Mark the workspace as needing attention soon: the index could not follow, or a record is due."""
         await self._redis.sadd(_BEHIND, scope.workspace_id)
 
     async def behind(self) -> list[str]:
-        """Return the workspaces that `is_behind` marked."""
+        """Return the workspaces that `mark_behind` marked."""
         found: Any = await self._redis.smembers(_BEHIND)
         return sorted(found)
 
-    async def is_in_step(self, workspace_id: str) -> None:
-        """Remove the mark of `is_behind`."""
+    async def unmark_behind(self, workspace_id: str) -> None:
+        """Remove the mark of `mark_behind`."""
         await self._redis.srem(_BEHIND, workspace_id)
 
     async def _visible_owners(self, scope: Scope, *, own: bool = False) -> list[str]:

@@ -128,7 +128,7 @@ class RecordSelector:
 
     async def standing(self, scope: Scope) -> Standing:
         """Read the records that hold without a search. Raises `connectors.message.StoreUnavailable`; see
-        `last_standing`."""
+        `last_censors`."""
         records = await self._records.standing(scope)
         censors = in_force(records)
         if len(self._standing) >= _KNOWN_AT_MOST:
@@ -136,14 +136,14 @@ class RecordSelector:
         self._standing[scope] = censors
         return Standing(censors, tuple(one for one in records if one.type in LOADED))
 
-    def last_standing(self, scope: Scope) -> tuple[Censor, ...] | None:
+    def last_censors(self, scope: Scope) -> tuple[Censor, ...] | None:
         """Return the censors that were in force when this process last read them, for use while the store is down.
 
         None means that it never read them, not that there are none.
         """
         return self._standing.get(scope)
 
-    async def there(self, scope: Scope, key: ConversationKey, *, continues: bool) -> ScopeState:
+    async def read_state(self, scope: Scope, key: ConversationKey, *, continues: bool) -> ScopeState:
         """Read what does not depend on the question. *continues*: the stored conversation goes on."""
         if not continues:
             return ScopeState(await self._records.count(scope), None)
@@ -190,10 +190,11 @@ class RecordSelector:
         )
 
     async def selected(self, looked: RecordLookup, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
-        """Select the records for *text* from *looked*; *shown* is the rest of the prompt. Pure except for the date."""
-        return await asyncio.to_thread(self._select, looked, text, chosen, shown)
+        """Run `select` in a thread: texts seen for the first time take long."""
+        return await asyncio.to_thread(self.select, looked, text, chosen, shown)
 
-    def _select(self, looked: RecordLookup, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
+    def select(self, looked: RecordLookup, text: str, chosen: Chosen, shown: Sequence[str]) -> Selected:
+        """Select the records for *text* from *looked*; *shown* is the rest of the prompt. Pure except for the date."""
         if looked.is_empty:
             return Selected((), Selection(why="nothing_kept", found=0, budget=0))
         # Midnight, so that scores do not change within a day.
