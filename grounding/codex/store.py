@@ -307,12 +307,12 @@ class CodexIndex:
 
     async def sync(self, scope: Scope) -> int:
         """Index all changed material of the scope's workspace and return the number of changed files."""
-        held = await self._store.all_totals(scope)
+        totals = await self._store.all_totals(scope)
         synced = await self._store.synced(scope, self._collection)
         gone = [Scope(scope.workspace_id, None if owner == "*" else owner) for owner in synced]
         changed = 0
-        for owner in sorted({*held, *gone}, key=owner_of):
-            revision = held[owner].revision if owner in held else ""
+        for owner in sorted({*totals, *gone}, key=owner_of):
+            revision = totals[owner].revision if owner in totals else ""
             # Checked first, because the stored progress is wrong if the index was lost.
             is_lost = await self._is_lost(owner)
             if synced.get(owner_of(owner)) == revision and not is_lost:

@@ -114,7 +114,7 @@ def with_kept(text: str, kept: Iterable[Line]) -> str:
     """
     kept = tuple(kept)
     sections = {title: _with_original_lines(body, kept) for title, body in bodies(text).items()}
-    there = {_folded(line) for body in sections.values() for line in body.splitlines()}
+    present = {_folded(line) for body in sections.values() for line in body.splitlines()}
     own = {_folded(line.text) for line in kept}
     said = {
         title: {_subject(line) for line in body.splitlines() if _folded(line) not in own} - {""}
@@ -123,7 +123,7 @@ def with_kept(text: str, kept: Iterable[Line]) -> str:
     for line in kept:
         corrections = () if line.section == "Timeline" else (line.section or "Description", "Facts")
         is_corrected = any(_subject(line.text) in said.get(title, ()) for title in corrections)
-        if _folded(line.text) in there or is_corrected:
+        if _folded(line.text) in present or is_corrected:
             continue
         title = line.section or "Description"
         body = sections.get(title, "")
@@ -142,8 +142,8 @@ def _with_original_lines(body: str, kept: Iterable[Line]) -> str:
 
 def surviving(text: str, kept: Iterable[Line]) -> tuple[Line, ...]:
     """Return the lines of *kept* that *text* still holds, each with its present section."""
-    there = {_folded(line.text): line for line in lines(text)}
-    return tuple(there[folded] for line in kept if (folded := _folded(line.text)) in there)
+    present = {_folded(line.text): line for line in lines(text)}
+    return tuple(present[folded] for line in kept if (folded := _folded(line.text)) in present)
 
 
 def same(text: str, other: str) -> bool:

@@ -124,8 +124,8 @@ def accept(answer: str, previous: str, max_bytes: int, kept: Sequence[Line] = ()
     if len(headings) < len(SECTIONS) // 2 or not new:
         return Rejected("not the required shape")
     document = with_kept(render(new), kept)
-    there = {*bodies(document), *given_up, *PASSING}
-    lost = [title for title, body in bodies(previous).items() if title not in there and not says_nothing(body)]
+    filled = {*bodies(document), *given_up, *PASSING}
+    lost = [title for title, body in bodies(previous).items() if title not in filled and not says_nothing(body)]
     if lost:
         return Rejected(f"lost {', '.join(lost)}")
     if len(document.encode("utf-8", "surrogatepass")) > max_bytes:
@@ -528,8 +528,8 @@ class Facts:
         plain = _NEWNESS.sub("", subject)
         written = {other.casefold(): other for other in self.known}  # people vary the case of subjects
         for other in (subject, plain, f"{plain} name"):
-            if (there := written.get(other.casefold())) is not None:
-                subject = there
+            if (known_name := written.get(other.casefold())) is not None:
+                subject = known_name
                 break
         self.known.pop(subject, None)  # the corrected fact becomes the newest
         self.known[subject] = value

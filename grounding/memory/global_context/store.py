@@ -585,8 +585,8 @@ def _raise_for(answer: Any, max_tokens: int) -> None:
         )
     if word == "range":
         count = int(more[0])
-        there = f"the lines are 0 to {count - 1}" if count else "there are no lines"
-        raise NoSuchLine(f"there is no line of that number: {there}")
+        numbers = f"the lines are 0 to {count - 1}" if count else "there are no lines"
+        raise NoSuchLine(f"there is no line of that number: {numbers}")
     if word == "gone":
         raise NoSuchLine("that line was deleted; to have it back, append it")
     if word == "changed":

@@ -70,8 +70,10 @@ def replace_context(lines: GlobalContexts, approval: Approval) -> Tool[ReplaceCo
         editor = _editor(call)
         seen = {line.number: line.owner for line in await lines.open(editor, store=False)}
         if editor.scope.audience is not None and seen.get(arguments.line) == "workspace":
-            told = f"everybody in the workspace sees line {arguments.line}, and this conversation is private"
-            raise ToolRefused(f"{told}: append a line instead")
+            raise ToolRefused(
+                f"everybody in the workspace sees line {arguments.line}, and this conversation is private: "
+                "append a line instead"
+            )
         by, waits = _by(call, approval, arguments.content)
         editing = lines.replace(editor, arguments.line, arguments.content, by, waits=waits)
         return await _message_about(editing, "line {} is replaced")

@@ -120,8 +120,8 @@ def meaning(text: str) -> tuple[str, ...]:
 def same_as(new: NewRecord, known: Iterable[Record]) -> Record | None:
     """Return the record of *known* that is still in force and says the same as *new*."""
     wanted = meaning(new.text)
-    held = (one for one in known if one.type is new.type and one.state not in GONE)
-    return next((one for one in held if meaning(one.text) == wanted), None)
+    in_force = (one for one in known if one.type is new.type and one.state not in GONE)
+    return next((one for one in in_force if meaning(one.text) == wanted), None)
 
 
 def confirms(new: NewRecord, old: Record) -> bool:
@@ -174,10 +174,10 @@ def mark_verbatim_if_room(
     *so_far* are the verbatim texts of the same window, including *new*. A record that *new* supersedes does not count.
     """
     left = (one for one in known if one.verbatim and one.state not in GONE and one.id != new.supersedes)
-    held = {*so_far, *(one.text for one in left)}
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in held)
+    texts = {*so_far, *(one.text for one in left)}
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     most = (MOST_RULES, MOST_RULES_BYTES) if of == "rule" else (MOST_PREFERENCES, MOST_PREFERENCES_BYTES)
-    return replace(new, verbatim=True) if len(held) <= most[0] and size <= most[1] else new
+    return replace(new, verbatim=True) if len(texts) <= most[0] and size <= most[1] else new
 
 
 def owned(known: Iterable[Record], owner: str) -> list[Record]:
@@ -640,11 +640,11 @@ def _standing_kind(text: str, evidence: Sequence[Entry]) -> StandingRuleKind | N
 
 
 def _is_supported(text: str, evidence: Sequence[Entry]) -> bool:
-    said = " ".join(f"{one.author} {one.text}" for one in evidence)
-    if not numbers(text) <= numbers(said):
+    evidence_text = " ".join(f"{one.author} {one.text}" for one in evidence)
+    if not numbers(text) <= numbers(evidence_text):
         return False
-    wanted, there = set(terms(text)), set(terms(said))
-    return bool(wanted) and len(wanted & there) >= BORNE_BY_EVIDENCE * len(wanted)
+    wanted, present = set(terms(text)), set(terms(evidence_text))
+    return bool(wanted) and len(wanted & present) >= BORNE_BY_EVIDENCE * len(wanted)
 
 
 def _transcript(window: Window) -> str:

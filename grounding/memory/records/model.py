@@ -383,10 +383,10 @@ def _micro(record: Record, said: list[str], tokens: Tokens) -> str:
     bracket = _bracket(record, short=True)
     room = MICRO_TOKENS - tokens.count(head) - (tokens.count(bracket) + 1 if bracket else 0)
     line = _fitting(said, tokens, room)
-    while tokens.count(made := f"{head}{line} {bracket}".strip()) > MICRO_TOKENS and room > 1:
+    while tokens.count(micro := f"{head}{line} {bracket}".strip()) > MICRO_TOKENS and room > 1:
         room -= 1  # joined parts may count one token more
         line = _fitting(said, tokens, room)
-    return made
+    return micro
 
 
 def _summary(record: Record, said: list[str], tokens: Tokens) -> str:
@@ -395,10 +395,10 @@ def _summary(record: Record, said: list[str], tokens: Tokens) -> str:
     tail = _tail(record, tokens)
     room = SUMMARY_TOKENS - tokens.count(head) - (tokens.count(tail) + 1 if tail else 0)
     text = _fitting(said, tokens, room)
-    while tokens.count(made := head + text + tail) > SUMMARY_TOKENS and room > 1:
+    while tokens.count(summary := head + text + tail) > SUMMARY_TOKENS and room > 1:
         room -= 1
         text = _fitting(said, tokens, room)
-    return made
+    return summary
 
 
 def _tail(record: Record, tokens: Tokens) -> str:

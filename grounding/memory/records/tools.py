@@ -102,8 +102,8 @@ def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
     """Return the tool that changes an item's text, due date or status."""
 
     async def run(call: Call, arguments: UpdateItem) -> str:
-        said = {"text": arguments.text, "status": arguments.status}
-        fields: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+        values = {"text": arguments.text, "status": arguments.status}
+        fields: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         if arguments.due is not None:
             fields["due"] = _due(arguments.due, call)
         if not fields:
@@ -189,7 +189,7 @@ def expand(records: KeepsRecords) -> Tool[Expand]:
     async def run(call: Call, arguments: Expand) -> str:
         record = await _await_or_refuse(records.get(_scope(call), arguments.record))
         of = record.provenance
-        told = [
+        lines = [
             f"{record.type} {record.id}, {record.state}, of {record.created_at[:10]}",
             f"outcome: {record.outcome}" if record.outcome else "",
             f"due: {in_words(record.due)}" if record.due else "",
@@ -200,7 +200,7 @@ def expand(records: KeepsRecords) -> Tool[Expand]:
             f"superseded by {record.superseded_by}" if record.superseded_by else "",
             f"in place of {record.supersedes}" if record.supersedes else "",
         ]
-        return "\n".join(line for line in told if line) + f"\n\n{record.text}"
+        return "\n".join(line for line in lines if line) + f"\n\n{record.text}"
 
     return Tool(
         "expand",
