@@ -27,8 +27,8 @@ from grounding.evaluation import Conversation
 from grounding.evaluation.datasets import load_conversations
 from grounding.evaluation.memory import ADVERSARIAL
 from grounding.evaluation.metrics import ndcg_at, recall_at
-from grounding.prompt_input import speaker, spoken
-from grounding.retrieval import Embedder, Hit, Memory, Passage, Turns
+from grounding.prompt_input import speaker, speaker_text
+from grounding.retrieval import Embedder, Hit, Passage, TurnIndex, TurnText
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.recall import POOL
 from grounding.retrieval.turn_ranking import ASSISTANT, WEIGHTS, Features, turn_features
@@ -72,11 +72,11 @@ async def rows_of(conversation: Conversation, embedder: Embedder, folder: Path) 
     """What may be told for each question of *conversation*."""
     index = Listening(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
     await index.ensure()
-    turns, scope, before = Turns(index, embedder), Scope("fit", "conversation"), ""
-    memories: list[Memory] = []
+    turns, scope, before = TurnIndex(index, embedder), Scope("fit", "conversation"), ""
+    memories: list[TurnText] = []
     for said in conversation.said:
         by = ASSISTANT if said.speaker == ASSISTANT else speaker(said.speaker)
-        memories.append(Memory(scope, said.id, spoken(by, said.text), said.at, before))
+        memories.append(TurnText(scope, said.id, speaker_text(by, said.text), said.at, before))
         before = said.id
     for start in range(0, len(memories), 64):
         await turns.remember(memories[start : start + 64])

@@ -26,9 +26,9 @@ from bench.overhead import MESSAGES, Scene
 from bench.provider import provider
 from connectors.message import PARTITIONS, ConversationKey
 from grounding.retrieval import TURN_AVERAGE_TERMS, Kind, Passage, WordLlamaEmbedder, encode_document
-from grounding.retrieval import Entry as Indexed
+from grounding.retrieval import IndexEntry as Indexed
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.transcript import Entry, EntryRole, Transcript
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime import stores
 from tests.emulators.own_redis import OwnRedis
 
@@ -51,7 +51,7 @@ def key_of(place: str) -> ConversationKey:
     return ConversationKey("sample", "http", place)
 
 
-def turn(number: int) -> tuple[str, list[Entry]]:
+def turn(number: int) -> tuple[str, list[TranscriptEntry]]:
     """The id and the entries of the n-th turn of a history; no two say the same."""
     turn_id = f"t-history-{number:08}"
     subject, other = _SUBJECTS[number % 10], _SUBJECTS[number // 10 % 10]
@@ -59,8 +59,8 @@ def turn(number: int) -> tuple[str, list[Entry]]:
     asked = f"What about the {subject} and the {other}, case {number}?"
     told = f"Case {number}: the {subject} waits for the {other}, which comes in week {number % 52}."
     return turn_id, [
-        Entry(EntryRole.INBOUND, asked, turn_id, at, "Ann", "http:ann", f"m-{number}"),
-        Entry(EntryRole.OUTBOUND, told, turn_id, at, "agent-runtime"),
+        TranscriptEntry(EntryRole.INBOUND, asked, turn_id, at, "Ann", "http:ann", f"m-{number}"),
+        TranscriptEntry(EntryRole.OUTBOUND, told, turn_id, at, "agent-runtime"),
     ]
 
 

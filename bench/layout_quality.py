@@ -17,7 +17,17 @@ from bench.engine import Engine
 from bench.figures import title
 from config import load
 from grounding.prompt import build_prompt
-from grounding.prompt_input import Budgets, Layout, Passage, Prompt, Query, RunContext, SummaryInput, TailEntry, Tokens
+from grounding.prompt_input import (
+    Layout,
+    Passage,
+    Prompt,
+    PromptLimits,
+    Query,
+    RunContext,
+    SummaryInput,
+    TailEntry,
+    Tokens,
+)
 
 QUESTIONS = 48
 BESIDE = 3
@@ -90,7 +100,7 @@ def prompt(one: Asked, layout: Layout, tokens: Tokens) -> Prompt:
         "wants_history": False,
         "summary": SummaryInput(text="## Description\n\nAbout a harbour.\n", turns=1, version=1),
         "layout": layout,
-        "budgets": Budgets.from_settings(load({}).settings, window_tokens=8192),
+        "budgets": PromptLimits.from_settings(load({}).settings, window_tokens=8192),
     }
     return build_prompt(RunContext(**fields, **one.context), tokens)
 

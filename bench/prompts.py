@@ -19,7 +19,7 @@ from config import load
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.memory.context_document import SECTIONS
-from grounding.memory.global_context import By, Editor
+from grounding.memory.global_context import Editor, EditOrigin
 from grounding.prompt_input import ChatMessage, Layout, load_tokens
 from tests.emulators import openai
 from tests.emulators.bot import Bot, running_bot
@@ -131,7 +131,7 @@ async def _furnish(bot: Bot) -> None:
     await bot.runtime.publisher.import_workspace(scope)
     for number in range(KNOWN_LINES):
         line = f"The pilot of watch {number} is called on channel {number + 3} and answers until {number + 8} o'clock."
-        await bot.runtime.global_contexts.append(Editor(scope, "api"), line, By("bench"))
+        await bot.runtime.global_contexts.append(Editor(scope, "api"), line, EditOrigin("bench"))
     await bot.settle()
 
 

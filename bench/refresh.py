@@ -20,7 +20,7 @@ from typing import Any
 from bench.rules import ASSISTANT
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
-from grounding.evaluation import Conversation, Said
+from grounding.evaluation import Conversation, ConversationMessage
 from grounding.evaluation.datasets import load_conversations
 from grounding.memory.records import NewRecord, Provenance, Type
 from grounding.memory.selection import RecordLookup, RecordSelector, Selected
@@ -64,13 +64,13 @@ class Watch:
             self.sums["best shown"] += max(bears, key=lambda name: bears[name]) in shown
 
 
-def of_one(conversation: Conversation) -> list[Said]:
+def of_one(conversation: Conversation) -> list[ConversationMessage]:
     """What the person says who begins, but for the assistant."""
     who = next(one.speaker for one in conversation.said if one.speaker != ASSISTANT)
     return [one for one in conversation.said if one.speaker == who][:MESSAGES]
 
 
-async def talk(runtime: Runtime, workspace: str, said: list[Said]) -> None:
+async def talk(runtime: Runtime, workspace: str, said: list[ConversationMessage]) -> None:
     """Say all of *said* in one conversation of *workspace*."""
     await runtime.workspaces.create(workspace)
     key = ConversationKey(workspace, "http", "default")

@@ -40,7 +40,7 @@ from grounding.evaluation.metrics import percentile
 from grounding.prompt_input import DegradedBlock, LineByLine, load_tokens
 from grounding.retrieval import (
     Embedder,
-    Entry,
+    IndexEntry,
     Kind,
     Passage,
     PassageIndex,
@@ -54,7 +54,7 @@ from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from runtime.cli.main import SWITCH_SECONDS
 from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, index_process
 from runtime.llm import open_embedder
-from runtime.search import deepening, why_not
+from runtime.search import deepening, deepening_unavailable_reason
 from runtime.search.deepening import NONE
 
 QUERIES = 400
@@ -84,7 +84,7 @@ def encoded(texts: list[str]) -> list[SparseVector]:
 
 def entries_of(
     texts: list[str], vectors: list[Vector], sparse: list[SparseVector], first: int, workspaces: int
-) -> list[Entry]:
+) -> list[IndexEntry]:
     """*texts*, numbered from *first*, as they are stored: `PARTS` of each workspace are one document."""
     found = []
     for number, (text, vector, words) in enumerate(zip(texts, vectors, sparse, strict=True), start=first):
@@ -93,7 +93,7 @@ def entries_of(
             str(number), Kind.DOCUMENT, f"{document}.md", text, ordinal=part, start=part * 10_000,
             end=part * 10_000 + len(text),
         )  # fmt: skip
-        found.append(Entry(place, vector, words))
+        found.append(IndexEntry(place, vector, words))
     return found
 
 
@@ -239,7 +239,7 @@ async def measure(
 
 async def main(counts: list[int], workspaces: int, settings: Settings, *, in_process: bool) -> None:
     """Print the table."""
-    why = why_not(settings)
+    why = deepening_unavailable_reason(settings)
     print(f"second look: {why or settings.deep_embedding_model}")
     print(
         " chunks | workspaces | chunks/s | reopen ms | search   |      p95 | prompt   |      p95 | without | hold ms  "

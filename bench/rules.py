@@ -22,13 +22,13 @@ from pathlib import Path
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
-from grounding.evaluation import Asked, Conversation, Said
+from grounding.evaluation import Conversation, ConversationMessage, ConversationQuestion
 from grounding.evaluation.datasets import load_conversations
 from grounding.evaluation.memory import stands_in
 from grounding.memory.records import Candidate, Record, Type, Window, extraction
 from grounding.memory.records import extraction as records_extraction
 from grounding.retrieval import term_set
-from grounding.transcript import Entry, EntryRole
+from grounding.transcript import EntryRole, TranscriptEntry
 from runtime.observability import EventStream, Redaction, events
 from runtime.process import Runtime, open_runtime
 from runtime.turns import Batch, Envelope, Question
@@ -56,15 +56,15 @@ def user_of(conversation: Conversation) -> str:
     return f"console:{conversation.name}"
 
 
-def entry(said: Said, user: str) -> Entry:
+def entry(said: ConversationMessage, user: str) -> TranscriptEntry:
     if said.speaker == ASSISTANT:
-        return Entry(EntryRole.OUTBOUND, said.text, said.id, said.at.isoformat(), author=ASSISTANT)
-    return Entry(EntryRole.INBOUND, said.text, said.id, said.at.isoformat(), author=PERSON, user=user)
+        return TranscriptEntry(EntryRole.OUTBOUND, said.text, said.id, said.at.isoformat(), author=ASSISTANT)
+    return TranscriptEntry(EntryRole.INBOUND, said.text, said.id, said.at.isoformat(), author=PERSON, user=user)
 
 
 def windows(conversation: Conversation, turns: int) -> Iterator[Window]:
     """*conversation* in pieces of *turns* messages of the person, with what was answered."""
-    piece: list[Said] = []
+    piece: list[ConversationMessage] = []
     for said in conversation.said:
         if said.speaker != ASSISTANT and sum(one.speaker != ASSISTANT for one in piece) == turns:
             yield window(conversation, piece)
@@ -74,7 +74,7 @@ def windows(conversation: Conversation, turns: int) -> Iterator[Window]:
         yield window(conversation, piece)
 
 
-def window(conversation: Conversation, piece: Sequence[Said]) -> Window:
+def window(conversation: Conversation, piece: Sequence[ConversationMessage]) -> Window:
     user = user_of(conversation)
     entries = tuple(entry(said, user) for said in piece)
     return Window(key_of(conversation).context_id, entries, user, {})
@@ -138,7 +138,7 @@ class Living:
         self.counts["answers accepted"] += 1
         return accepted
 
-    async def ask(self, conversation: Conversation, asked: Asked, number: int) -> tuple[bool, bool]:
+    async def ask(self, conversation: Conversation, asked: ConversationQuestion, number: int) -> tuple[bool, bool]:
         """Whether a record of the rule stands in the prompt, and whether the rule's words do."""
         key = key_of(conversation)
         author = Author(conversation.name, PERSON)

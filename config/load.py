@@ -64,7 +64,7 @@ class LoadedSettings:
 
     settings: Settings
     file: Path | None
-    fallen_back: tuple[DefaultedNumber, ...]
+    defaulted_numbers: tuple[DefaultedNumber, ...]
 
 
 def load(environment: Mapping[str, str], file: Path | None = None) -> LoadedSettings:
@@ -89,12 +89,12 @@ def load(environment: Mapping[str, str], file: Path | None = None) -> LoadedSett
         raise ConfigurationError([*problems, *error.problems]) from None
     if problems:
         raise ConfigurationError(problems)
-    fallen_back = (
+    defaulted_numbers = (
         DefaultedNumber(_variable(name), str(values[name]), Settings.model_fields[name].default)
         for name in GROUNDING_NUMBERS
         if _falls_back(name, values)
     )
-    return LoadedSettings(settings, path, tuple(fallen_back))
+    return LoadedSettings(settings, path, tuple(defaulted_numbers))
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -46,7 +46,7 @@ Accept = Callable[[InboundMessage], Awaitable[Accepted]]
 """Hands a message to the gateway. Raises `connectors.message.StoreUnavailable` if nothing was stored."""
 
 
-class State(StrEnum):
+class ConnectionState(StrEnum):
     """The state of a connector or store, as ``/readyz`` and the event ``connector.state`` show it."""
 
     CONNECTED = "connected"
@@ -60,7 +60,7 @@ class State(StrEnum):
 class Health:
     """A state and, unless all is well, the reason and what to do about it."""
 
-    state: State
+    state: ConnectionState
     why: str = ""
 
 
@@ -81,9 +81,9 @@ class Capabilities:
     """Rate of all calls together."""
     edits_per_second_overall: float = 0.0
     """Rate of all edits together."""
-    openings_per_second_overall: float = 0.0
+    stream_starts_per_second_overall: float = 0.0
     """Rate of all calls of `AppendsText.begin`."""
-    additions_per_second_overall: float = 0.0
+    stream_appends_per_second_overall: float = 0.0
     """Rate of all calls of `AppendsText.append`."""
     local: bool = False
     """True if people are connected to one process, which alone can answer them."""
@@ -229,7 +229,7 @@ class StreamsText(Protocol):
 
 
 @runtime_checkable
-class LetsGo(Protocol):
+class ReleasesWaiters(Protocol):
     """Somebody waits for the answer to each message, and must learn at once if there will be none."""
 
     def let_go(self, key: ConversationKey, messages: tuple[str, ...], *, gone: bool) -> None:
@@ -258,7 +258,7 @@ class Reacts(Protocol):
 
 
 @runtime_checkable
-class SharesPace(Protocol):
+class SharesRateLimit(Protocol):
     """Several conversations share the platform's rate limit: the threads of a channel, the topics of a group."""
 
     def paced_as(self, key: ConversationKey) -> str:
@@ -266,13 +266,13 @@ class SharesPace(Protocol):
 
 
 @runtime_checkable
-class CountsByMinute(Protocol):
+class LimitsPerMinute(Protocol):
     """The platform limits how many messages some places take in a minute, in addition to any rate per second."""
 
-    def most_in_a_minute(self, place: str) -> int:
+    def max_per_minute(self, place: str) -> int:
         """Return how many messages and edits *place* takes in any minute; 0 for no such limit. Pure.
 
-        *place* is a result of `SharesPace.paced_as`, or the conversation's ``external_id`` without that ability.
+        *place* is a result of `SharesRateLimit.paced_as`, or the conversation's ``external_id`` without that ability.
         """
 
 
@@ -289,7 +289,7 @@ class ShowsButtons(Protocol):
 
 
 @runtime_checkable
-class ReadsBack(Protocol):
+class FindsSentParts(Protocol):
     """The platform can be asked for the outcome of an ambiguous send."""
 
     async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
@@ -297,7 +297,7 @@ class ReadsBack(Protocol):
 
 
 @runtime_checkable
-class FetchesMissed(Protocol):
+class BackfillsMessages(Protocol):
     """Messages that were written while no process listened can be read afterwards."""
 
     def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
@@ -332,7 +332,7 @@ class MountsRoutes(Protocol):
 # Each platform's package has a function ``examine`` that asks over plain HTTP, without the platform's SDK.
 
 
-class CannotAsk(Exception):
+class NoAnswer(Exception):
     """The platform gave no readable answer. The text says so in a line, without secrets."""
 
 
@@ -345,7 +345,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class Examination:
     """The bot's name, e.g. ``@helper in Acme`` (empty if unknown), and its problems.
 
     ``invitation`` is a link that adds the bot to a place, on platforms that have one.
@@ -357,7 +357,7 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PlatformAnswer:
     """A platform's answer: HTTP status, JSON object, and headers by their lower-case names."""
 
     status: int
@@ -365,12 +365,12 @@ class Answer:
     headers: Mapping[str, str]
 
 
-async def ask(
+async def ask_platform(
     url: str, *, shown_as: str, seconds: float, method: str = "GET", headers: Mapping[str, str] | None = None
-) -> Answer:
+) -> PlatformAnswer:
     """Return the answer of *url* within *seconds*.
 
-    Raises `CannotAsk`, which names *shown_as* and not the URL, since that may contain a secret.
+    Raises `NoAnswer`, which names *shown_as* and not the URL, since that may contain a secret.
     """
     # In a thread, because it loads the machine's certificates from disk.
     http = await asyncio.to_thread(httpx.AsyncClient, timeout=seconds)
@@ -380,13 +380,13 @@ async def ask(
             body = response.json()
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:
         # "from None", because the error shows the URL.
-        raise CannotAsk(f"{shown_as} cannot be reached ({type(error).__name__})") from None
+        raise NoAnswer(f"{shown_as} cannot be reached ({type(error).__name__})") from None
     if not isinstance(body, dict):
-        raise CannotAsk(f"{shown_as} does not answer like the platform")
-    return Answer(response.status_code, body, {name.lower(): value for name, value in response.headers.items()})
+        raise NoAnswer(f"{shown_as} does not answer like the platform")
+    return PlatformAnswer(response.status_code, body, {name.lower(): value for name, value in response.headers.items()})
 
 
-def unreachable(error: CannotAsk, variable: str) -> Examined:
+def unreachable_platform(error: NoAnswer, variable: str) -> Examination:
     """Return the examination of a platform that does not answer at the address that *variable* sets."""
     advice = f"check that this machine can reach it, and that {variable} is right"
-    return Examined(problems=(Problem(str(error), advice),))
+    return Examination(problems=(Problem(str(error), advice),))

@@ -9,32 +9,32 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 
 _Item = TypeVar("_Item")
 
 
-class Vitals:
+class ConnectionHealth:
     """Derives a connector's `health`: whether it has connected yet, and the troubles that are not over."""
 
     def __init__(self) -> None:
-        self._state = State.CONNECTING
+        self._state = ConnectionState.CONNECTING
         self._why = ""
         self._connected = False
         self._troubles: dict[str, str] = {}
 
     @property
     def health(self) -> Health:
-        if self._state in {State.STOPPED, State.FAILED}:
+        if self._state in {ConnectionState.STOPPED, ConnectionState.FAILED}:
             return Health(self._state, self._why)
         why = next(iter(self._troubles.values()), "")
         if not self._connected:
-            return Health(State.CONNECTING, why)
-        return Health(State.DEGRADED if why else State.CONNECTED, why)
+            return Health(ConnectionState.CONNECTING, why)
+        return Health(ConnectionState.DEGRADED if why else ConnectionState.CONNECTED, why)
 
     def start(self) -> None:
         """Begin a run of the connector, without troubles."""
-        self._state, self._why = State.CONNECTING, ""
+        self._state, self._why = ConnectionState.CONNECTING, ""
         self._connected = False
         self._troubles.clear()
 
@@ -49,12 +49,12 @@ class Vitals:
         self._troubles.pop(what, None)
 
     def failed(self, why: str) -> None:
-        self._state, self._why = State.FAILED, why
+        self._state, self._why = ConnectionState.FAILED, why
 
     def stopped(self) -> None:
         """Note the end of a run. A failure stays a failure."""
-        if self._state is not State.FAILED:
-            self._state, self._why = State.STOPPED, ""
+        if self._state is not ConnectionState.FAILED:
+            self._state, self._why = ConnectionState.STOPPED, ""
 
 
 class Backoff:

@@ -31,7 +31,7 @@ PLACE_PREFIX = "place:"
 EVERYONE = "*"
 """The audience of a scope that reads all audiences, for the runtime's administrators. Nothing is written with it."""
 
-GIVEN_UP = "internal"
+INTERNAL_ERROR = "internal"
 """The error code of a reply to a turn that failed for a reason that has nothing to do with the question."""
 
 BUTTON_MAX_BYTES = 64
@@ -91,7 +91,7 @@ def place_audience(context_id: str) -> str:
     return PLACE_PREFIX + context_id
 
 
-def person_in(audience: str | None) -> str | None:
+def person_of_audience(audience: str | None) -> str | None:
     """Return the person whose direct messages are *audience*; None if it is the workspace or a place."""
     return audience if audience and not audience.startswith(PLACE_PREFIX) else None
 

@@ -1,8 +1,8 @@
 """Gather the layers of one turn: everything that its prompt may show.
 
-`Deciding` chooses the strategy: by the message's cues and, if these leave it open, by the workspace's documents.
+`StrategyChooser` chooses the strategy: by the message's cues and, if these leave it open, by the workspace's documents.
 `Pipeline.ground` then reads the layers side by side, each once and each within its time limit. The methods of `_Layers`
-are those layers, in the order in which they start. A layer that fails is named in ``Grounds.degraded`` and left out;
+are those layers, in the order in which they start. A layer that fails is named in ``TurnLayers.degraded`` and left out;
 the turn goes on without it.
 """
 
@@ -26,9 +26,9 @@ from grounding.memory.karma import Examples as Marks
 from grounding.memory.karma import Karma, preferred
 from grounding.memory.selection import RecordLookup, RecordSelector, Standing
 from grounding.prompt import (
-    Continuing,
     Documents,
-    Going,
+    SessionContinuity,
+    SessionState,
     Shown,
     TailLimits,
     last_turns,
@@ -38,13 +38,13 @@ from grounding.prompt import (
     tail_section,
 )
 from grounding.prompt_input import (
-    Budgets,
     Calibration,
     Censor,
     ContextLine,
     DegradedBlock,
     FrameInput,
     Passage,
+    PromptLimits,
     RecalledTurn,
     SelectedRecord,
     Selection,
@@ -60,14 +60,14 @@ from grounding.strategy import (
     Choice,
     Cues,
     addresses_assistant,
-    asked_before,
     choose,
-    considered,
+    choose_by_relevance,
+    earlier_questions,
     is_follow_up,
     search_text,
     without_courtesy,
 )
-from grounding.transcript import Entry, Transcript
+from grounding.transcript import Transcript, TranscriptEntry
 
 LATEST_ENTRIES = 6
 """Entries of the transcript among which a person's last message is looked for."""
@@ -138,7 +138,7 @@ class RecallsTurns(Protocol):
         """
 
 
-class SpeaksOf(Protocol):
+class MatchesDocuments(Protocol):
     """Knows the subjects of the workspace's documents."""
 
     async def awake(self, scope: Scope) -> None:
@@ -151,21 +151,23 @@ class SpeaksOf(Protocol):
 class ReadsTail(Protocol):
     """Reads the last messages; see `grounding.transcript.log.Transcript.tail`."""
 
-    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> Sequence[Entry]: ...
+    async def tail(
+        self, key: ConversationKey, max_entries: int, except_turn: str = ""
+    ) -> Sequence[TranscriptEntry]: ...
 
 
 # The strategy of a turn
 
 
 @dataclass(frozen=True, slots=True)
-class Deciding:
+class StrategyChooser:
     """Chooses the strategy of a turn.
 
     *timeout_seconds* bounds the look into the documents; without *vocabulary* the cues alone decide.
     """
 
     transcript: ReadsTail
-    documents: SpeaksOf
+    documents: MatchesDocuments
     timeout_seconds: float
     vocabulary: bool = True
 
@@ -189,11 +191,11 @@ class Deciding:
             entries = await self.transcript.tail(key, LATEST_ENTRIES, except_turn=turn_id)
             return [tail_entry(entry) for entry in entries]
 
-        first = self.by_cues(text, cues)
+        first = self.choose_by_cues(text, cues)
         await self.awake(first, key)
         return await self.decide(first, key, text, cues, last_messages)
 
-    def by_cues(self, text: str, cues: Cues) -> Choice:
+    def choose_by_cues(self, text: str, cues: Cues) -> Choice:
         """Return the cues' choice; ``open`` if the documents decide, too."""
         choice = choose(text, cues)
         return choice if self.vocabulary else replace(choice, open=False)
@@ -226,7 +228,7 @@ class Deciding:
             return first
         follows_up = is_follow_up(text, cues)
         decide = partial(
-            considered,
+            choose_by_relevance,
             first,
             alone.relevance,
             passages=alone.passages,
@@ -260,7 +262,7 @@ class RecordsLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Grounds:
+class TurnLayers:
     """The layers of one turn, and its strategy. ``degraded`` names the blocks that failed."""
 
     summary: SummaryInput | None = None
@@ -275,7 +277,7 @@ class Grounds:
     karma_floor: tuple[Trace, ...] = ()
     karma: tuple[Trace, ...] = ()
     deltas: tuple[str, ...] = ()
-    going: Going | None = None
+    going: SessionState | None = None
     """The state of the session."""
     choice: Choice | None = None
 
@@ -293,7 +295,7 @@ class Pipeline:
     """
 
     transcript: Transcript
-    continuing: Continuing
+    continuing: SessionContinuity
     global_contexts: GlobalContexts
     documents: FindsPassages
     turns: RecallsTurns
@@ -306,7 +308,7 @@ class Pipeline:
         key: ConversationKey,
         text: str,
         choice: Choice,
-        budgets: Budgets,
+        budgets: PromptLimits,
         turn_id: str = "",
         history: Sequence[TailEntry] | None = None,
         audience: str | None = None,
@@ -315,7 +317,7 @@ class Pipeline:
         today: str = "",
         *,
         deciding: Decides | None = None,
-    ) -> Grounds:
+    ) -> TurnLayers:
         """Return the layers for *text*.
 
         *choice* is the strategy by *cues*; *deciding* may change it, but never to small talk. A *history* replaces the
@@ -326,7 +328,7 @@ class Pipeline:
         try:
             return await (turn.gather_small_talk() if choice.small_talk else turn.gather())
         except BaseExceptionGroup as errors:
-            raise true_error(errors) from errors
+            raise first_error(errors) from errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +339,7 @@ class _Layers:
     key: ConversationKey
     text: str
     first: Choice
-    budgets: Budgets
+    budgets: PromptLimits
     turn_id: str
     history: Sequence[TailEntry] | None
     audience: str | None
@@ -347,7 +349,7 @@ class _Layers:
     deciding: Decides | None
     degraded: list[DegradedBlock] = field(default_factory=list)
 
-    async def gather(self) -> Grounds:
+    async def gather(self) -> TurnLayers:
         async with asyncio.TaskGroup() as group:
             start = group.create_task
             # These wait for no other layer, so that their reads go out together.
@@ -368,7 +370,7 @@ class _Layers:
         settled = going.result().settled
         turns = tuple(_within(preferred(recalled.result(), marks.result().turns), self.budgets.records_tokens))
         visible_turns = {entry.turn_id for entry in settled.tail} | {turn.turn_id for turn in turns}
-        return Grounds(
+        return TurnLayers(
             settled.summary,
             settled.tail,
             turns,
@@ -384,7 +386,7 @@ class _Layers:
             choice=choice.result(),
         )
 
-    async def gather_small_talk(self) -> Grounds:
+    async def gather_small_talk(self) -> TurnLayers:
         """Return the layers that small talk needs, too: global context, censors, and the standing good answers."""
         async with asyncio.TaskGroup() as group:
             start = group.create_task
@@ -394,7 +396,7 @@ class _Layers:
             marks = start(self.marks(session, None))
         continuing = self.sources.continuing
         going = continuing.small_talk(session.result(), global_context.result(), self.audience)
-        return Grounds(
+        return TurnLayers(
             global_context=going.settled.global_context,
             degraded=self._degraded_by_block(),
             censors=self._censors(standing.result()),
@@ -453,7 +455,7 @@ class _Layers:
 
     async def earlier_messages(self, tail: Task[tuple[TailEntry, ...] | None]) -> tuple[str, ...]:
         """Return people's messages just before, as searches use them; none if the tail could not be read."""
-        return asked_before(await tail or (), self.cues)
+        return earlier_questions(await tail or (), self.cues)
 
     async def marks(self, session: Task[Shown | None], earlier: Task[tuple[str, ...]] | None) -> Marks:
         """Read the answers that people marked as good: those that stand for the session and, after *earlier* messages,
@@ -475,7 +477,7 @@ class _Layers:
         global_context: Task[tuple[ContextLine, ...] | None],
         documents: Task[Documents | None],
         tail: Task[tuple[TailEntry, ...] | None],
-    ) -> Going:
+    ) -> SessionState:
         """Decide which messages, summary and lines are shown, and which stay as in the last prompt."""
         continuing, budgets = self.sources.continuing, self.budgets
         if self.history is not None:
@@ -484,7 +486,7 @@ class _Layers:
         return continuing.go_on(*read, self.audience, budgets, self.today)
 
     async def records(
-        self, standing: Task[Standing | None], earlier: Task[tuple[str, ...]], going: Task[Going]
+        self, standing: Task[Standing | None], earlier: Task[tuple[str, ...]], going: Task[SessionState]
     ) -> RecordsLayer:
         """Choose the frame, search the records, and select those that the rest of the prompt does not show already."""
         if (selector := self.sources.selector) is None:
@@ -532,7 +534,7 @@ class _Layers:
         return tuple(found or ())
 
     async def recalled(
-        self, choice: Task[Choice], going: Task[Going], earlier: Task[tuple[str, ...]], turn_count: Task[int]
+        self, choice: Task[Choice], going: Task[SessionState], earlier: Task[tuple[str, ...]], turn_count: Task[int]
     ) -> Sequence[RecalledTurn]:
         """Find earlier turns that the tail does not show whole: if the message asks about the conversation, or, if its
         cues left its needs open ("what is my sister's name?"), those that are surely relevant.
@@ -566,7 +568,7 @@ class _Layers:
 
     @property
     def _records_scope(self) -> Scope:
-        return seen_in(self.key, self.audience)
+        return records_scope(self.key, self.audience)
 
     def _censors(self, standing: Standing | None) -> tuple[Censor, ...] | None:
         """Return the censors in force; if the store is down, those that were last read, or None if none ever were."""
@@ -586,10 +588,10 @@ class _Layers:
         except TimeoutError:
             degraded.append(DegradedBlock(block=block, why="timeout"))
         except AgentRuntimeError as error:
-            degraded.append(DegradedBlock(block=block, why=why(error)))
+            degraded.append(DegradedBlock(block=block, why=error_word(error)))
         except Exception as error:  # noqa: BLE001 - a lost layer degrades the turn, whatever broke it
             _log.exception("layer.failed", block=block)
-            degraded.append(DegradedBlock(block=block, why=why(error)))
+            degraded.append(DegradedBlock(block=block, why=error_word(error)))
         return None
 
     def _degraded_by_block(self) -> tuple[DegradedBlock, ...]:
@@ -607,7 +609,7 @@ def _frame_input(chosen: Chosen) -> FrameInput:
     )
 
 
-def _shown_texts(tail: Sequence[TailEntry], summary: SummaryInput | None, budgets: Budgets) -> list[str]:
+def _shown_texts(tail: Sequence[TailEntry], summary: SummaryInput | None, budgets: PromptLimits) -> list[str]:
     """Return the lines of *tail* and the sections of *summary* that the prompt is sure to show.
 
     This is a lower bound, used to predict the prompt; `grounding.prompt.assemble` cuts the prompt itself.
@@ -638,12 +640,12 @@ def _within(turns: Sequence[RecalledTurn], tokens: int) -> Iterator[RecalledTurn
 # Helpers that others use, too
 
 
-def seen_in(key: ConversationKey, audience: str | None) -> Scope:
+def records_scope(key: ConversationKey, audience: str | None) -> Scope:
     """Return the scope of the records that a conversation's *audience* may read: the workspace's, and its own."""
     return Scope(key.workspace_id, audience=audience)
 
 
-def true_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the first error that ended a group of tasks; callers handle errors by their class."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
@@ -651,7 +653,7 @@ def true_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-def why(error: BaseException) -> str:
+def error_word(error: BaseException) -> str:
     """Return an error's class as a word of metrics: ``IndexUnavailable`` is ``index_unavailable``."""
     name = type(error).__name__
     return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")

@@ -89,7 +89,7 @@ class Sigils:
         """Return the sigil of one person in contexts without their own sigil."""
         return self._sigil_of_holder(Holder(user, role), "", vouched=True)
 
-    def unneeded(self, needed: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    def unused_scopes(self, needed: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return the scopes that cover none of *needed*, by sigil: most likely they are misspelt.
 
         Leaves out unchanged shipped sigils.

@@ -21,7 +21,7 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
-from grounding.pipeline import why
+from grounding.pipeline import error_word
 from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, problem_of, template_inputs
 from grounding.prompt_input import PLACES, DegradedBlock, Injected, RunContext, Tokens, Volatility
 
@@ -70,7 +70,7 @@ class FormattedTexts:
 NOTHING = FormattedTexts()
 
 
-def installed(settings: Settings) -> tuple[Installed, ...]:
+def load_formatters(settings: Settings) -> tuple[Installed, ...]:
     """Load all formatters, sorted by name. Imports other people's code. Raises `FormattersRefused`."""
     found: list[Installed] = []
     problems: list[str] = []
@@ -141,7 +141,7 @@ class Formatters:
         chosen = [pair for pair in self._injectors if pair[0].volatility is not Volatility.SESSION]
         return await self._inject(chosen, request, "", ()) if chosen else NOTHING
 
-    async def of_session(self, request: Request, session: str, before: Sequence[Injected] = ()) -> FormattedTexts:
+    async def session_texts(self, request: Request, session: str, before: Sequence[Injected] = ()) -> FormattedTexts:
         """Return the texts that stay the same in the session with the id *session*; if empty, nothing is cached.
 
         *before* are the texts of the session's last turn, whichever process made them.
@@ -240,11 +240,11 @@ class Formatters:
             try:
                 async with asyncio.timeout(self._timeout):
                     text, failed = await self._in_thread(name, make, late)
-                reason = why(failed) if failed else ""
+                reason = error_word(failed) if failed else ""
             except TimeoutError:
                 reason, self._resting_until[name] = "timeout", self._clock() + REST_SECONDS
             except RuntimeError as error:  # no thread could be started
-                reason = why(error)
+                reason = error_word(error)
         if isinstance(text, str):
             return _sendable(text)
         reason = reason or "no_text"

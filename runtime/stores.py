@@ -35,7 +35,7 @@ from redis.backoff import NoBackoff
 
 from config.load import MASK, ConfigurationError
 from config.settings import Settings
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from connectors.message import AgentRuntimeError, StoreUnavailable
 from runtime.embedded import EmbeddedRedis, embedded_redis, socket_path
 from runtime.redis_errors import answer_within
@@ -157,8 +157,8 @@ class RedisStore:
             why = str(error)
             if self.embedded is not None and self.embedded.health.why:
                 why = f"{why}; {self.embedded.health.why}"
-            return Health(State.DEGRADED, why)
-        return Health(State.CONNECTED)
+            return Health(ConnectionState.DEGRADED, why)
+        return Health(ConnectionState.CONNECTED)
 
 
 @contextlib.asynccontextmanager

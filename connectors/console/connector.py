@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from connectors.connector import Accept, Capabilities, Health, SendFailed, State
+from connectors.connector import Accept, Capabilities, ConnectionState, Health, SendFailed
 from connectors.console import convert
 from connectors.console.convert import split_finished
 from connectors.console.terminal import PROMPT, Interrupted, Style, Terminal, Unreadable
@@ -103,7 +103,7 @@ class ConsoleConnector:
         """The time limit for the answer to the current question."""
         self._hidden_ids: set[str] = set()
         """Ids of messages whose answers are not shown: stopped questions and stop messages."""
-        self._health = Health(State.CONNECTING, "the chat has not begun")
+        self._health = Health(ConnectionState.CONNECTING, "the chat has not begun")
         self.exit_code = 0
 
     @property
@@ -112,7 +112,7 @@ class ConsoleConnector:
 
     async def run(self, accept: Accept) -> None:
         """Run the chat until the person leaves. Unlike other connectors, this one ends by itself."""
-        self._health = Health(State.CONNECTED)
+        self._health = Health(ConnectionState.CONNECTED)
         try:
             if self._one_shot is not None:
                 await self._ask(accept, self._one_shot)
@@ -121,7 +121,7 @@ class ConsoleConnector:
         except OSError:
             self.exit_code = 1  # the output is closed, so nobody reads the answers
         finally:
-            self._health = Health(State.STOPPED, "the chat has ended")
+            self._health = Health(ConnectionState.STOPPED, "the chat has ended")
 
     async def _converse(self, accept: Accept) -> None:
         if self._banner:
@@ -229,7 +229,7 @@ class ConsoleConnector:
     async def _handle_timeout(self, accept: Accept, message: InboundMessage, question: _Question) -> None:
         await self._terminal.show_growing("")
         if not question.stored:
-            self._health = Health(State.CONNECTED)
+            self._health = Health(ConnectionState.CONNECTED)
             await self._fail("The message could not be stored and is not answered: the store cannot be reached.")
         elif question.stopped:
             if rest := question.received.removeprefix(question.shown).strip("\n"):
@@ -263,15 +263,15 @@ class ConsoleConnector:
             try:
                 accepted = await accept(message)
             except StoreUnavailable as error:
-                if self._health.state is State.CONNECTED:
-                    self._health = Health(State.DEGRADED, str(error) or error.user_text)
+                if self._health.state is ConnectionState.CONNECTED:
+                    self._health = Health(ConnectionState.DEGRADED, str(error) or error.user_text)
                     await self._terminal.complain(
                         "Your message cannot be stored yet: the store cannot be reached. Trying again …"
                     )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_RETRY_SECONDS)
             else:
-                self._health = Health(State.CONNECTED)
+                self._health = Health(ConnectionState.CONNECTED)
                 return accepted
 
     async def _fail(self, why: str) -> None:
@@ -349,7 +349,7 @@ class ConsoleConnector:
                 await self._terminal.show_growing("…")
 
     async def close(self) -> None:
-        self._health = Health(State.STOPPED, "the chat has ended")
+        self._health = Health(ConnectionState.STOPPED, "the chat has ended")
 
 
 def _refusal(accepted: Accepted) -> str:

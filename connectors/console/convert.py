@@ -14,7 +14,7 @@ from rich.markdown import Markdown
 from rich.theme import Theme
 
 from connectors.message import CALLER_PREFIX, Author, InboundMessage, OutboundMessage, Role
-from connectors.text import sources_line, tokens
+from connectors.text import markdown_tokens, sources_line
 
 NAME = "console"
 DEFAULT_CONTEXT = "default"
@@ -141,7 +141,7 @@ def render(text: str, width: int, *, colours: bool) -> str:
         legacy_windows=False,
     )
     shown = Markdown("", code_theme="ansi_dark", hyperlinks=False)
-    shown.parsed = list(_with_line_breaks(tokens(text)))
+    shown.parsed = list(_with_line_breaks(markdown_tokens(text)))
     console.print(shown)
     return "\n".join(line.rstrip() for line in output.getvalue().split("\n")).strip("\n")
 
@@ -149,7 +149,9 @@ def render(text: str, width: int, *, colours: bool) -> str:
 def split_finished(text: str) -> tuple[str, str]:
     """Split *text* into its finished blocks (paragraphs, lists, tables, …), which cannot grow further, and the rest."""
     whole_lines = text[: text.rfind("\n") + 1]
-    starts = [token.map[0] for token in tokens(whole_lines) if token.level == 0 and token.map and token.nesting >= 0]
+    starts = [
+        token.map[0] for token in markdown_tokens(whole_lines) if token.level == 0 and token.map and token.nesting >= 0
+    ]
     if len(starts) < 2:
         return "", text
     end = sum(len(line) for line in text.split("\n")[: starts[-1]]) + starts[-1]

@@ -6,7 +6,7 @@ import re
 
 from pydantic import SecretStr
 
-from connectors.connector import Answer, CannotAsk, Examined, Problem, ask, unreachable
+from connectors.connector import Examination, NoAnswer, PlatformAnswer, Problem, ask_platform, unreachable_platform
 
 BASE_VARIABLE = "AGENT_RUNTIME_DISCORD_API_BASE"
 TOKEN_VARIABLE = "AGENT_RUNTIME_DISCORD_BOT_TOKEN"  # noqa: S105 - the variable's name
@@ -26,18 +26,18 @@ _PERMISSIONS = {
 """Reference, "Bitwise Permission Flags"."""
 
 
-async def examine(token: SecretStr, api_base: str, seconds: float) -> Examined:
+async def examine(token: SecretStr, api_base: str, seconds: float) -> Examination:
     """Ask by ``/users/@me`` and ``/applications/@me``, each within *seconds*."""
     try:
         me = await _call("/users/@me", token, api_base, seconds)
         if problem := _refusal(me):
-            return Examined(problems=(problem,))
+            return Examination(problems=(problem,))
         application = await _call("/applications/@me", token, api_base, seconds)
-    except CannotAsk as error:
-        return unreachable(error, BASE_VARIABLE)
+    except NoAnswer as error:
+        return unreachable_platform(error, BASE_VARIABLE)
     name = f"@{me.body.get('username') or me.body.get('id')}"
     if problem := _refusal(application):
-        return Examined(name, (problem,))
+        return Examination(name, (problem,))
     flags = application.body.get("flags")
     problems: tuple[Problem, ...] = ()
     if not isinstance(flags, int) or not flags & (_MESSAGE_CONTENT | _MESSAGE_CONTENT_LIMITED):
@@ -47,7 +47,7 @@ async def examine(token: SecretStr, api_base: str, seconds: float) -> Examined:
                 "at discord.com/developers/applications, under Bot, switch the Message Content Intent on",
             ),
         )
-    return Examined(name, problems, invitation(str(application.body.get("id") or "")))
+    return Examination(name, problems, invitation(str(application.body.get("id") or "")))
 
 
 def invitation(application_id: str) -> str:
@@ -60,13 +60,13 @@ def invitation(application_id: str) -> str:
     )
 
 
-async def _call(path: str, token: SecretStr, api_base: str, seconds: float) -> Answer:
+async def _call(path: str, token: SecretStr, api_base: str, seconds: float) -> PlatformAnswer:
     # Reference, "User Agent": without one of this form requests may be blocked.
     headers = {"Authorization": f"Bot {token.get_secret_value()}", "User-Agent": "DiscordBot (agent-runtime, 1)"}
-    return await ask(f"{api_base.rstrip('/')}{path}", shown_as=api_base, seconds=seconds, headers=headers)
+    return await ask_platform(f"{api_base.rstrip('/')}{path}", shown_as=api_base, seconds=seconds, headers=headers)
 
 
-def _refusal(answer: Answer) -> Problem | None:
+def _refusal(answer: PlatformAnswer) -> Problem | None:
     if answer.status == 401:
         return Problem(
             "Discord does not accept the bot token",

@@ -21,10 +21,10 @@ from connectors.connector import (
     AttachmentUnavailable,
     Capabilities,
     CommandHint,
+    ConnectionState,
     Health,
     Location,
     SendFailed,
-    State,
 )
 from connectors.discord import events
 from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
@@ -47,7 +47,8 @@ _DIRECT = 1
 
 
 class DiscordConnector:
-    """A bot on Discord: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`, `FetchesMissed`,
+    """A bot on Discord: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`,
+    `BackfillsMessages`,
     `LocatesAttachments`, `RegistersCommands`, `ShowsButtons`.
 
     ``timeout_seconds`` limits one request; a call may also wait ``rate_limit_seconds`` for rate limits. ``patience``
@@ -108,8 +109,8 @@ class DiscordConnector:
     @property
     def health(self) -> Health:
         health = self._session.health
-        troubled = health.state is State.CONNECTED and self._intake.trouble
-        return Health(State.DEGRADED, self._intake.trouble) if troubled else health
+        troubled = health.state is ConnectionState.CONNECTED and self._intake.trouble
+        return Health(ConnectionState.DEGRADED, self._intake.trouble) if troubled else health
 
     async def run(self, accept: Accept) -> None:
         """Receive until cancelled. Raises `ConnectorFailed` if only a person can help."""

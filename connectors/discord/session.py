@@ -17,7 +17,7 @@ from typing import Any
 import discord
 import structlog
 
-from connectors.connector import ConnectorFailed, Health, State
+from connectors.connector import ConnectionState, ConnectorFailed, Health
 from connectors.discord.errors import DISCORD_ERRORS, Deaf, meaning, retry_after_seconds
 from connectors.discord.events import CONNECTOR
 from connectors.discord.login import GatewayClient, Login
@@ -75,26 +75,26 @@ class Session:
         self._newest = NewestMessages()
         self._deadline: asyncio.Timeout | None = None
         self._end_reason: Exception | None = None
-        self._link = Health(State.CONNECTING)
+        self._link = Health(ConnectionState.CONNECTING)
         login.on_event = self._take
 
     @property
     def health(self) -> Health:
         client = self._login.client
-        if self._link.state is not State.CONNECTED or client is None:
+        if self._link.state is not ConnectionState.CONNECTED or client is None:
             return self._link
         timeout = self._patience.heartbeat_timeout_seconds
         if time.monotonic() - client.heard_at > timeout:
-            return Health(State.DEGRADED, f"nothing was heard from Discord for more than {timeout:.0f} s")
+            return Health(ConnectionState.DEGRADED, f"nothing was heard from Discord for more than {timeout:.0f} s")
         if time.monotonic() - client.answered_at > _HEARTBEATS_MISSED * client.heartbeat_seconds:
-            return Health(State.DEGRADED, "Discord has not answered the last two heartbeats")
+            return Health(ConnectionState.DEGRADED, "Discord has not answered the last two heartbeats")
         if _SLOW_SECONDS < client.latency < float("inf"):
-            return Health(State.DEGRADED, f"Discord answers heartbeats only after {client.latency:.0f} s")
+            return Health(ConnectionState.DEGRADED, f"Discord answers heartbeats only after {client.latency:.0f} s")
         return self._link
 
     async def receive(self) -> ConnectorFailed:
         """Keep a session open. Return, with the reason, if only a person can help."""
-        self._link = Health(State.CONNECTING)
+        self._link = Health(ConnectionState.CONNECTING)
         backoff = self._backoff.fresh()
         while True:
             try:
@@ -103,7 +103,7 @@ class Session:
                 why = self._login.describe(error)
                 needs_person = meaning(error).needs_person
                 if needs_person:
-                    self._link = Health(State.FAILED, f"{needs_person} ({why})")
+                    self._link = Health(ConnectionState.FAILED, f"{needs_person} ({why})")
                     return ConnectorFailed(self._link.why)
                 asked_seconds = retry_after_seconds(error)
             except Exception as error:  # noqa: BLE001 - discord.py cannot read a frame, and ended the session for it
@@ -113,7 +113,7 @@ class Session:
                     self._on_event(client, "unreadable", (client.last_message,))
                 why = "Discord sent something that cannot be read"
                 asked_seconds = None
-            if self._link.state is State.CONNECTED:
+            if self._link.state is ConnectionState.CONNECTED:
                 backoff.failures = 0
             self._note_lost(why)
             await asyncio.sleep(backoff.next_seconds(asked_seconds))
@@ -123,7 +123,7 @@ class Session:
         while True:
             await self._wait_for_doubt()
             client = self._login.client
-            if client is None or self._link.state is not State.CONNECTED:
+            if client is None or self._link.state is not ConnectionState.CONNECTED:
                 self._silence.note_check(time.monotonic())
                 continue
             try:
@@ -140,8 +140,8 @@ class Session:
 
     def stopped(self) -> None:
         """Report that receiving has ended. A failure stays a failure."""
-        if self._link.state is not State.FAILED:
-            self._link = Health(State.STOPPED)
+        if self._link.state is not ConnectionState.FAILED:
+            self._link = Health(ConnectionState.STOPPED)
 
     async def _connect(self, client: GatewayClient) -> None:
         """Let discord.py connect and resume, until it gives up or has had no session for too long.
@@ -187,13 +187,13 @@ class Session:
         self._on_event(client, event, args)
 
     def _note_connected(self) -> None:
-        self._link = Health(State.CONNECTED)
+        self._link = Health(ConnectionState.CONNECTED)
         if self._deadline is not None:
             self._deadline.reschedule(None)
 
     def _note_lost(self, why: str) -> None:
-        never_connected = self._link.state is State.CONNECTING
-        self._link = Health(State.CONNECTING if never_connected else State.DEGRADED, why)
+        never_connected = self._link.state is ConnectionState.CONNECTING
+        self._link = Health(ConnectionState.CONNECTING if never_connected else ConnectionState.DEGRADED, why)
         if self._deadline is not None and self._deadline.when() is None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._patience.session_seconds)
 

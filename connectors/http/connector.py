@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from config.settings import Settings
-from connectors.connector import Accept, Capabilities, Health, State
+from connectors.connector import Accept, Capabilities, ConnectionState, Health
 from connectors.http import convert
 from connectors.http.convert import OPENAPI, RequestError
 from connectors.message import (
@@ -207,7 +207,7 @@ class HttpConnector:
         self._wait_seconds = wait_seconds
         self._accept: Accept | None = None
         self._waiting = Waiters()
-        self._state = State.CONNECTING
+        self._state = ConnectionState.CONNECTING
 
     @classmethod
     def of(cls, settings: Settings, authenticate: Authenticate) -> HttpConnector:
@@ -216,16 +216,18 @@ class HttpConnector:
 
     @property
     def health(self) -> Health:
-        return Health(self._state, "" if self._state is State.CONNECTED else f"the HTTP interface is {self._state}")
+        return Health(
+            self._state, "" if self._state is ConnectionState.CONNECTED else f"the HTTP interface is {self._state}"
+        )
 
     async def run(self, accept: Accept) -> None:
         self._accept = accept
-        self._state = State.CONNECTED
+        self._state = ConnectionState.CONNECTED
         try:
             await asyncio.Event().wait()
         finally:
             self._accept = None
-            self._state = State.STOPPED
+            self._state = ConnectionState.STOPPED
 
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
         if not message.text:
@@ -260,7 +262,7 @@ class HttpConnector:
         self._waiting.close()
 
     async def close(self) -> None:
-        self._state = State.STOPPED
+        self._state = ConnectionState.STOPPED
         self.release()
 
     def routes(self) -> Sequence[BaseRoute]:

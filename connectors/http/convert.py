@@ -10,7 +10,7 @@ from typing import Any
 
 from connectors.message import (
     CALLER_PREFIX,
-    GIVEN_UP,
+    INTERNAL_ERROR,
     Accepted,
     AgentRuntimeError,
     Author,
@@ -39,7 +39,7 @@ REFUSALS = {
     "context_too_large": (422, "The fixed part of the prompt is larger than the model's window."),
     "too_large": (413, "The message is too large."),
     "empty": (400, "The message is empty."),
-    GIVEN_UP: (500, "Something went wrong here."),
+    INTERNAL_ERROR: (500, "Something went wrong here."),
 }
 """HTTP status and text by the reason why a message gets no answer. Any other reason gives 403."""
 

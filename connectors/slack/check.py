@@ -6,7 +6,7 @@ import re
 
 from pydantic import SecretStr
 
-from connectors.connector import Answer, CannotAsk, Examined, Problem, ask, unreachable
+from connectors.connector import Examination, NoAnswer, PlatformAnswer, Problem, ask_platform, unreachable_platform
 
 SCOPES = frozenset(
     {
@@ -36,7 +36,7 @@ _PASSING_ERRORS = frozenset({"ratelimited", "rate_limited", "service_unavailable
 
 async def examine(
     token: SecretStr, app_token: SecretStr | None, signing_secret: SecretStr | None, api_base: str, seconds: float
-) -> Examined:
+) -> Examination:
     """Examine the bot by at most two calls of *seconds* each: ``auth.test``, and ``apps.connections.open`` in Socket
     Mode."""
     try:
@@ -51,30 +51,30 @@ async def examine(
                     f"set {_APP_TOKEN} (Socket Mode), or {_SECRET} (events over HTTP, posted to /slack/events)",
                 )
             )
-    except CannotAsk as error:
-        return unreachable(error, _BASE)
-    return Examined(_who(answer), tuple(problems))
+    except NoAnswer as error:
+        return unreachable_platform(error, _BASE)
+    return Examination(_who(answer), tuple(problems))
 
 
-async def _call(method: str, token: SecretStr, api_base: str, seconds: float) -> Answer:
+async def _call(method: str, token: SecretStr, api_base: str, seconds: float) -> PlatformAnswer:
     headers = {"Authorization": f"Bearer {token.get_secret_value()}"}
     url = f"{api_base.rstrip('/')}/{method}"
-    return await ask(url, shown_as=api_base, seconds=seconds, method="POST", headers=headers)
+    return await ask_platform(url, shown_as=api_base, seconds=seconds, method="POST", headers=headers)
 
 
-def _who(answer: Answer) -> str:
+def _who(answer: PlatformAnswer) -> str:
     body = answer.body
     if not body.get("ok"):
         return ""
     return f"@{body.get('user') or body.get('user_id')} in {body.get('team') or body.get('team_id')}"
 
 
-def _word(answer: Answer) -> str:
+def _word(answer: PlatformAnswer) -> str:
     """Return Slack's word for why it refused; empty if it did not."""
     return "" if answer.body.get("ok") else str(answer.body.get("error") or f"HTTP {answer.status}")
 
 
-def _token_problems(answer: Answer) -> list[Problem]:
+def _token_problems(answer: PlatformAnswer) -> list[Problem]:
     word = _word(answer)
     if not word:
         return []
@@ -89,7 +89,7 @@ def _token_problems(answer: Answer) -> list[Problem]:
     ]
 
 
-def _scope_problems(answer: Answer) -> list[Problem]:
+def _scope_problems(answer: PlatformAnswer) -> list[Problem]:
     granted = answer.headers.get("x-oauth-scopes")
     if granted is None or not answer.body.get("ok"):
         return []
@@ -105,7 +105,7 @@ def _scope_problems(answer: Answer) -> list[Problem]:
     ]
 
 
-def _socket_problems(answer: Answer) -> list[Problem]:
+def _socket_problems(answer: PlatformAnswer) -> list[Problem]:
     word = _word(answer)
     if not word:
         return []

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, Location, SendFailed
-from connectors.health import Backoff, Vitals
+from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 from connectors.slack import errors, events, payloads
 from connectors.slack.api import Api
@@ -43,7 +43,7 @@ _NO_STATUS_IN_WORKSPACE = frozenset({"missing_scope", "unknown_method", "access_
 
 class SlackConnector:
     """A bot on Slack: `connectors.connector.Connector`, `EditsMessages`, `AppendsText`, `ShowsTyping`, `Reacts`,
-    `ReadsBack`, `FetchesMissed`, `LocatesAttachments`, `ShowsButtons` and `MountsRoutes`.
+    `FindsSentParts`, `BackfillsMessages`, `LocatesAttachments`, `ShowsButtons` and `MountsRoutes`.
 
     With *app_token* events come by Socket Mode (see `SocketMode` for *ping_seconds* and *quiet_seconds*), else with
     *signing_secret* over HTTP. *timeout_seconds* bounds each call. The bot token is tested every *check_seconds*.
@@ -60,8 +60,8 @@ class SlackConnector:
         sends_per_second=1.0,
         edits_per_second=0.8,
         edits_per_second_overall=50 / 60,
-        openings_per_second_overall=15 / 60,
-        additions_per_second_overall=100 / 60,
+        stream_starts_per_second_overall=15 / 60,
+        stream_appends_per_second_overall=100 / 60,
         # The limit for all messages in a workspace, "several hundred per minute", has no figure: a 429 shows it.
         command_mark=events.COMMAND_MARK,
     )
@@ -86,7 +86,7 @@ class SlackConnector:
         self._check_seconds = check_seconds
         self._reply_max_parts = reply_max_parts
         self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
-        self._vitals = Vitals()
+        self._vitals = ConnectionHealth()
         self._me: events.Identity | None = None
         self._has_status = True
         self._api = Api(token, api_base, timeout_seconds, app_token, signing_secret)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from connectors.text import escape, join_around
+from connectors.text import escape_mrkdwn, join_around
 
 Node = Mapping[str, Any]
 
@@ -104,9 +104,9 @@ def _block(block: Node) -> str:
         case "context":
             return " ".join(filter(None, (_text_object(element) for element in _nodes(block, "elements"))))
         case "markdown":
-            return escape(str(block.get("text") or ""))
+            return escape_mrkdwn(str(block.get("text") or ""))
         case "image" | "video":
-            return escape(str(block.get("alt_text") or ""))
+            return escape_mrkdwn(str(block.get("alt_text") or ""))
     return ""
 
 
@@ -115,7 +115,7 @@ def _text_object(node: Any) -> str:
     if not isinstance(node, Mapping) or not isinstance(node.get("text"), str):
         return ""
     text: str = node["text"]
-    return text if node.get("type") == "mrkdwn" else escape(text)
+    return text if node.get("type") == "mrkdwn" else escape_mrkdwn(text)
 
 
 def _rich_text(part: Node) -> str:
@@ -158,11 +158,11 @@ def _styled(element: Node) -> str:
 def _unstyled(element: Node) -> str:
     match element.get("type"):
         case "text":
-            return escape(str(element.get("text") or ""))
+            return escape_mrkdwn(str(element.get("text") or ""))
         case "link":
             label = element.get("text")
-            url = escape(str(element.get("url") or ""))
-            return f"<{url}|{escape(str(label))}>" if label else f"<{url}>"
+            url = escape_mrkdwn(str(element.get("url") or ""))
+            return f"<{url}|{escape_mrkdwn(str(label))}>" if label else f"<{url}>"
         case "user":
             return f"<@{element.get('user_id')}>"
         case "usergroup":
@@ -174,7 +174,7 @@ def _unstyled(element: Node) -> str:
         case "emoji":
             return f":{element.get('name')}:"
         case "date":
-            return escape(str(element.get("fallback") or ""))
+            return escape_mrkdwn(str(element.get("fallback") or ""))
     return ""
 
 
@@ -201,7 +201,7 @@ def _prose_to_markdown(text: str, names: Mapping[str, str], me: str) -> str:
 
 
 def _code_to_markdown(text: str, names: Mapping[str, str]) -> str:
-    return unescape(_TOKEN.sub(lambda match: escape(_token(match[1], names, lambda url, _label: url)), text))
+    return unescape(_TOKEN.sub(lambda match: escape_mrkdwn(_token(match[1], names, lambda url, _label: url)), text))
 
 
 def _token(inside: str, names: Mapping[str, str], link: Callable[[str, str], str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from connectors.connector import Accept, SendFailed
-from connectors.health import Backoff, Vitals
+from connectors.health import Backoff, ConnectionHealth
 from connectors.message import AgentRuntimeError, InboundKind, InboundMessage, StoreUnavailable
 from connectors.slack import events, payloads
 from connectors.slack.api import Api, Recent
@@ -35,7 +35,7 @@ class Intake:
     """Passes on what Slack delivers, each event once, and in the order in which `take` was called."""
 
     def __init__(
-        self, api: Api, vitals: Vitals, streams: Streams, responses: CommandResponses, lookups: Lookups
+        self, api: Api, vitals: ConnectionHealth, streams: Streams, responses: CommandResponses, lookups: Lookups
     ) -> None:
         self._api = api
         self._vitals = vitals

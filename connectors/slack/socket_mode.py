@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from slack_sdk.errors import SlackApiError
 
 from connectors.connector import ConnectorFailed
-from connectors.health import Backoff, Vitals
+from connectors.health import Backoff, ConnectionHealth
 from connectors.slack.api import Api
 from connectors.slack.backfill import Gaps, History, Silence, as_payload
 from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds
@@ -52,7 +52,7 @@ class SocketMode:
         api: Api,
         intake: Intake,
         history: History,
-        vitals: Vitals,
+        vitals: ConnectionHealth,
         app_token: SecretStr,
         *,
         timeout_seconds: float,

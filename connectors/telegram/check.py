@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import SecretStr
 
-from connectors.connector import Answer, CannotAsk, Examined, Problem, ask, unreachable
+from connectors.connector import Examination, NoAnswer, PlatformAnswer, Problem, ask_platform, unreachable_platform
 
 PATH = "/telegram/webhook"
 RECENT_ERROR_SECONDS = 900
@@ -29,7 +29,7 @@ async def examine(
     by_webhook: bool = False,
     public_url: str | None = None,
     hears_all: bool = False,
-) -> Examined:
+) -> Examination:
     """Ask by ``getMe`` and ``getWebhookInfo``, each within *seconds*.
 
     *hears_all*: the bot should answer everything in groups. Telegram shows it everything only without privacy mode.
@@ -37,10 +37,10 @@ async def examine(
     try:
         me = await _call("getMe", token, api_base, seconds)
         if problem := _refusal(me):
-            return Examined(problems=(problem,))
+            return Examination(problems=(problem,))
         webhook = await _call("getWebhookInfo", token, api_base, seconds)
-    except CannotAsk as error:
-        return unreachable(error, BASE_VARIABLE)
+    except NoAnswer as error:
+        return unreachable_platform(error, BASE_VARIABLE)
     bot, info = _result(me), _result(webhook)
     problems = _webhook_problems(info, f"{public_url.rstrip('/')}{PATH}" if public_url else "", time.time(), by_webhook)
     if hears_all and not bot.get("can_read_all_group_messages"):
@@ -50,20 +50,20 @@ async def examine(
                 "turn its privacy mode off (@BotFather, /setprivacy), then add it to its groups again",
             )
         )
-    return Examined(f"@{bot.get('username') or bot.get('id')}", tuple(problems))
+    return Examination(f"@{bot.get('username') or bot.get('id')}", tuple(problems))
 
 
-async def _call(method: str, token: SecretStr, api_base: str, seconds: float) -> Answer:
+async def _call(method: str, token: SecretStr, api_base: str, seconds: float) -> PlatformAnswer:
     url = f"{api_base.rstrip('/')}/bot{quote(token.get_secret_value(), safe=':')}/{method}"
-    return await ask(url, shown_as=api_base, seconds=seconds)
+    return await ask_platform(url, shown_as=api_base, seconds=seconds)
 
 
-def _result(answer: Answer) -> dict[str, Any]:
+def _result(answer: PlatformAnswer) -> dict[str, Any]:
     result = answer.body.get("result")
     return result if isinstance(result, dict) else {}
 
 
-def _refusal(answer: Answer) -> Problem | None:
+def _refusal(answer: PlatformAnswer) -> Problem | None:
     if answer.status in (401, 404):
         return Problem("Telegram does not know this token", f"set {TOKEN_VARIABLE} to the one that @BotFather shows")
     if not answer.body.get("ok"):

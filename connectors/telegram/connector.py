@@ -27,7 +27,7 @@ from connectors.connector import (
     Location,
     SendFailed,
 )
-from connectors.health import Backoff, Vitals
+from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Accepted, Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from connectors.telegram import payloads
 from connectors.telegram.api import OFFICIAL_HOST, Api
@@ -50,7 +50,7 @@ FILE_UNREACHABLE = "I cannot reach the place where the Bot API server keeps this
 
 class TelegramConnector:
     """A bot on Telegram: `connectors.connector.Connector`, `EditsMessages`, `ShowsTyping`, `Reacts`,
-    `SharesPace`, `CountsByMinute`, `ShowsButtons`, `LocatesAttachments`, `RegistersCommands` and `MountsRoutes`.
+    `SharesRateLimit`, `LimitsPerMinute`, `ShowsButtons`, `LocatesAttachments`, `RegistersCommands` and `MountsRoutes`.
 
     Updates come by long polling; Telegram may hold each poll for ``poll_seconds``. With *webhook_secret*, Telegram
     posts them to ``/telegram/webhook`` instead. That address is registered below *public_url*, if there is one, and
@@ -82,14 +82,14 @@ class TelegramConnector:
             max_part_units=payloads.MAX_TEXT_UNITS,
             units="utf16",
             # "avoid sending more than one message per second" in one chat (Bot FAQ, "My bot is hitting limits"). Edits
-            # count like messages. `most_in_a_minute` has the limit of groups.
+            # count like messages. `max_per_minute` has the limit of groups.
             sends_per_second=1.0,
             edits_per_second=0.5,
             sends_per_second_overall=sends_per_second,
         )
         self._reply_max_parts = reply_max_parts
         self._api = Api(token, api_base, timeout_seconds)
-        self._vitals = Vitals()
+        self._vitals = ConnectionHealth()
         self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
         self._places = Places()
         self._intake = Intake(self._vitals, self._places, self._answer_button)
@@ -217,7 +217,7 @@ class TelegramConnector:
     def paced_as(self, key: ConversationKey) -> str:
         return key.external_id.partition("/")[0]
 
-    def most_in_a_minute(self, place: str) -> int:
+    def max_per_minute(self, place: str) -> int:
         """Return the limit of groups if *place* is one. Groups have negative ids.
 
         So have channels; Telegram is said to limit them in the same way.

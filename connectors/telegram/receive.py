@@ -20,7 +20,7 @@ from aiogram.types import CallbackQuery, Update
 from pydantic import ValidationError
 
 from connectors.connector import Accept
-from connectors.health import Backoff, Vitals
+from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Accepted, InboundKind, InboundMessage, StoreUnavailable
 from connectors.telegram import updates
 from connectors.telegram.api import Api
@@ -62,7 +62,7 @@ class Polling:
     """
 
     def __init__(
-        self, api: Api, vitals: Vitals, backoff: Backoff, intake: Intake, recover: Recover, poll_seconds: int
+        self, api: Api, vitals: ConnectionHealth, backoff: Backoff, intake: Intake, recover: Recover, poll_seconds: int
     ) -> None:
         self._api = api
         self._vitals = vitals
@@ -127,7 +127,7 @@ class Polling:
 class Intake:
     """Accepts updates, however they came."""
 
-    def __init__(self, vitals: Vitals, places: Places, answer_button: AnswerButton) -> None:
+    def __init__(self, vitals: ConnectionHealth, places: Places, answer_button: AnswerButton) -> None:
         self._vitals = vitals
         self._places = places
         self._answer_button = answer_button

@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from connectors.connector import ConnectorFailed
-from connectors.health import Backoff, Vitals
+from connectors.health import Backoff, ConnectionHealth
 from connectors.message import StoreUnavailable
 from connectors.telegram.api import Api
 from connectors.telegram.check import PATH, PUBLIC_URL_VARIABLE, RECENT_ERROR_SECONDS, is_same_address
@@ -173,7 +173,7 @@ class Registration:
     def __init__(
         self,
         api: Api,
-        vitals: Vitals,
+        vitals: ConnectionHealth,
         backoff: Backoff,
         intake: Intake,
         recover: Recover,

@@ -4,10 +4,10 @@
 `tree` is the form for the chat page.
 """
 
-from connectors.text.markdown import parse, tokens
+from connectors.text.markdown import markdown_tokens, parse_markdown
 from connectors.text.packing import cut_reply, outbound_parts
-from connectors.text.page_tree import Node, tree, with_links, without_breaks
-from connectors.text.render import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, escape
+from connectors.text.page_tree import Node, link_addresses, remove_breaks, to_page_tree
+from connectors.text.render import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, escape_mrkdwn
 from connectors.text.sources import sources_form, sources_line, without_sources
 from connectors.text.split import cluster_edge, join_around, utf16_units, without_lone_surrogates
 
@@ -19,17 +19,17 @@ __all__ = [
     "Node",
     "cluster_edge",
     "cut_reply",
-    "escape",
+    "escape_mrkdwn",
     "join_around",
+    "link_addresses",
+    "markdown_tokens",
     "outbound_parts",
-    "parse",
+    "parse_markdown",
+    "remove_breaks",
     "sources_form",
     "sources_line",
-    "tokens",
-    "tree",
+    "to_page_tree",
     "utf16_units",
-    "with_links",
-    "without_breaks",
     "without_lone_surrogates",
     "without_sources",
 ]

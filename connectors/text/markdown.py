@@ -150,7 +150,7 @@ class Block:
 ParsedMarkdown = tuple[Block, ...]
 
 
-def parse(text: str) -> ParsedMarkdown:
+def parse_markdown(text: str) -> ParsedMarkdown:
     """Parse *text*. Never fails: an empty or blank text gives an empty form.
 
     Unpaired surrogates and NUL, which no platform carries, become U+FFFD.
@@ -159,11 +159,11 @@ def parse(text: str) -> ParsedMarkdown:
     end = len(clean)
     if end > MAX_CHARACTERS:
         end = clean.rfind("\n", 0, MAX_CHARACTERS) + 1 or MAX_CHARACTERS
-    form = tuple(_BlockReader().walk(tokens(clean[:end])))
+    form = tuple(_BlockReader().walk(markdown_tokens(clean[:end])))
     return (*form, Block(Paragraph((Span(clean[end:]),)))) if clean[end:].strip() else form
 
 
-def tokens(text: str) -> list[Token]:
+def markdown_tokens(text: str) -> list[Token]:
     """Return the block tokens of *text*, with the inline tokens as their children."""
     return _parser.parse(text)
 

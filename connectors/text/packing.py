@@ -24,7 +24,7 @@ from connectors.text.markdown import (
     Span,
     Spans,
     Table,
-    parse,
+    parse_markdown,
 )
 from connectors.text.render import Dialect, to_one_line, with_address
 from connectors.text.split import cluster_edge, natural_edge, without_lone_surrogates
@@ -43,10 +43,10 @@ def cut_reply(markdown: str, dialect: Dialect, limit: int, last_limit: int, max_
     again at *last_limit*. Texts without a visible character are left out, because platforms reject them as empty: there
     may be no text at all.
     """
-    form = parse(markdown)
+    form = parse_markdown(markdown)
 
     def cut(size: int) -> list[str]:
-        return [text for text in parts(form, size, dialect) if can_be_seen(dialect.visible_text(text))]
+        return [text for text in cut_form(form, size, dialect) if can_be_seen(dialect.visible_text(text))]
 
     def chosen() -> int:
         return 0 if len(texts) > max_parts else len(texts) - 1
@@ -86,7 +86,7 @@ def can_be_seen(text: str) -> bool:
     return any(unicodedata.category(character) not in _INVISIBLE for character in text)
 
 
-def parts(form: ParsedMarkdown, limit: int, dialect: Dialect) -> list[str]:
+def cut_form(form: ParsedMarkdown, limit: int, dialect: Dialect) -> list[str]:
     """Render *form* in *dialect* as texts of at most *limit* units each.
 
     A part ends between two blocks if it is then at least half full. Otherwise the next block is cut: a table between

@@ -29,7 +29,7 @@ from connectors.text.markdown import (
     Spans,
     Style,
     Table,
-    parse,
+    parse_markdown,
 )
 from connectors.text.render import has_scheme, with_address
 
@@ -42,20 +42,20 @@ _BRACKETS = {")": "(", "]": "[", "}": "{"}
 _TAGS = {Style.CODE: "code", Style.STRIKE: "s", Style.ITALIC: "em", Style.BOLD: "strong"}
 
 
-def tree(text: str) -> list[Node]:
+def to_page_tree(text: str) -> list[Node]:
     """Return the tree of *text* (Markdown)."""
-    return render(parse(text))
+    return render(parse_markdown(text))
 
 
-def without_breaks(nodes: Sequence[Node]) -> list[Node]:
+def remove_breaks(nodes: Sequence[Node]) -> list[Node]:
     """Replace each line break in *nodes* with a space. Authors wrap the lines of documents for their own editors."""
     return [
-        node if isinstance(node, str) else " " if node[0] == "br" else [node[0], node[1], without_breaks(node[2])]
+        node if isinstance(node, str) else " " if node[0] == "br" else [node[0], node[1], remove_breaks(node[2])]
         for node in nodes
     ]
 
 
-def with_links(text: str) -> list[Node]:
+def link_addresses(text: str) -> list[Node]:
     """Return the nodes of plain *text*, with a link for each bare web address."""
     nodes: list[Node] = []
     end = 0
@@ -170,7 +170,7 @@ def _span(span: Span, *, linked: bool) -> list[Node]:
         if index:
             nodes.append(["br", {}, []])
         if line:
-            nodes += [line] if linked or Style.CODE in span.marks else with_links(line)
+            nodes += [line] if linked or Style.CODE in span.marks else link_addresses(line)
     for style, tag in _TAGS.items():
         if style in span.marks:
             nodes = [[tag, {}, nodes]]

@@ -152,7 +152,7 @@ class TelegramHtml(Dialect):
         return has_scheme(url, self._SCHEMES) and self._DOTTED_HOST.match(url) is not None
 
     def _escape(self, text: str) -> str:
-        return escape(text).replace('"', "&quot;")
+        return escape_mrkdwn(text).replace('"', "&quot;")
 
 
 class SlackMrkdwn(Dialect):
@@ -172,7 +172,7 @@ class SlackMrkdwn(Dialect):
         return "\n".join(map(self._line, by_line(spans)))
 
     def code(self, text: str, language: str) -> RenderedBlock:
-        return RenderedBlock(f"```\n{escape(break_backtick_runs(text))}\n```", verbatim=True)
+        return RenderedBlock(f"```\n{escape_mrkdwn(break_backtick_runs(text))}\n```", verbatim=True)
 
     def quote(self, pieces: Sequence[RenderedBlock], depth: int) -> list[RenderedBlock]:
         # mrkdwn has no code blocks inside quotes.
@@ -196,18 +196,18 @@ class SlackMrkdwn(Dialect):
         url = link_url(span)
         if url is not None and has_scheme(url, self._SCHEMES):
             label = self._literal(span.text).replace("|", "\u2502")
-            return f"<{escape(url.replace('|', '%7C').replace('>', '%3E'))}|{label}>"
+            return f"<{escape_mrkdwn(url.replace('|', '%7C').replace('>', '%3E'))}|{label}>"
         if Style.CODE in span.marks and "`" not in span.text and span.text.strip():
-            return wrap_text("`", escape(span.text), "`")
+            return wrap_text("`", escape_mrkdwn(span.text), "`")
         return self._literal(with_address(span))
 
     def _literal(self, text: str) -> str:
         text = self._BACKTICKS.sub("`" + ZERO_WIDTH_SPACE, text)
         text = self._LITERAL_MARK.sub(r"\1" + ZERO_WIDTH_SPACE, text)
-        return escape(self._MASS_MENTION.sub("@" + ZERO_WIDTH_SPACE, text))
+        return escape_mrkdwn(self._MASS_MENTION.sub("@" + ZERO_WIDTH_SPACE, text))
 
 
-def escape(text: str) -> str:
+def escape_mrkdwn(text: str) -> str:
     """Replace Slack's three control characters in *text* with entities."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 

@@ -15,7 +15,7 @@ Mark = Literal["good", "bad"]
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ListedConversation:
     """A conversation in a person's list. ``at`` (RFC 3339) is the time of its last message."""
 
     id: str
@@ -50,7 +50,7 @@ class PastMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class ChatPerson:
     """The person who acts. ``user`` is ``connector:user_id``."""
 
     user: str
@@ -69,25 +69,25 @@ class Backend(Protocol):
     async def workspaces(self) -> Sequence[str]:
         """Return the ids of all workspaces, sorted."""
 
-    async def conversations(self, workspace_id: str, person: str, words: str = "") -> Sequence[Conversation]:
+    async def conversations(self, workspace_id: str, person: str, words: str = "") -> Sequence[ListedConversation]:
         """Return the conversations of *person*, the last used first. With *words*, only those that contain all of
         them."""
 
-    async def recent(self, key: ConversationKey, person: Person, limit: int) -> Sequence[PastMessage]:
+    async def recent(self, key: ConversationKey, person: ChatPerson, limit: int) -> Sequence[PastMessage]:
         """Return the last *limit* messages, oldest first."""
 
     async def add_message(
         self, key: ConversationKey, message_id: str, text: str, files: Sequence[File]
-    ) -> Conversation:
+    ) -> ListedConversation:
         """Record a person's message with its files. The first message of a conversation gives it its title."""
 
-    async def rename(self, key: ConversationKey, title: str) -> Conversation: ...
+    async def rename(self, key: ConversationKey, title: str) -> ListedConversation: ...
 
-    async def delete(self, key: ConversationKey, person: Person) -> None:
+    async def delete(self, key: ConversationKey, person: ChatPerson) -> None:
         """Delete the conversation and everything derived from it."""
 
     async def replace(
-        self, key: ConversationKey, person: Person, replaced: Sequence[str], message_id: str, files: Sequence[File]
+        self, key: ConversationKey, person: ChatPerson, replaced: Sequence[str], message_id: str, files: Sequence[File]
     ) -> Sequence[str]:
         """Delete the last turn, which answered the messages *replaced*. *message_id* (with *files*) replaces them.
 
@@ -97,7 +97,7 @@ class Backend(Protocol):
     async def stop(self, key: ConversationKey) -> bool:
         """Stop the answer that is being written. Returns False if there is none."""
 
-    async def mark(self, key: ConversationKey, person: Person, turn_id: str, mark: Mark | None) -> None:
+    async def mark(self, key: ConversationKey, person: ChatPerson, turn_id: str, mark: Mark | None) -> None:
         """Set *person*'s mark of an answer. None removes it."""
 
     async def section(self, key: ConversationKey, source: str, heading: str) -> str:

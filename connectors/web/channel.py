@@ -14,7 +14,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from connectors.text import Node, tree
+from connectors.text import Node, to_page_tree
 from connectors.web.convert import sse
 
 EVENTS_KEPT = 300
@@ -30,7 +30,7 @@ Event = tuple[int, str, dict[str, Any]]
 
 async def render(text: str) -> list[Node]:
     """Render *text* (Markdown) as a tree of elements."""
-    return await asyncio.to_thread(tree, text) if len(text) > LONG_TEXT_CHARACTERS else tree(text)
+    return await asyncio.to_thread(to_page_tree, text) if len(text) > LONG_TEXT_CHARACTERS else to_page_tree(text)
 
 
 class Draft:

@@ -17,7 +17,15 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from config.settings import Settings
-from connectors.connector import Accept, AttachmentUnavailable, Capabilities, CommandHint, Health, Location, State
+from connectors.connector import (
+    Accept,
+    AttachmentUnavailable,
+    Capabilities,
+    CommandHint,
+    ConnectionState,
+    Health,
+    Location,
+)
 from connectors.message import (
     CALLER_PREFIX,
     AgentRuntimeError,
@@ -29,7 +37,7 @@ from connectors.message import (
     Receipt,
     StoreUnavailable,
 )
-from connectors.text import outbound_parts, without_breaks
+from connectors.text import outbound_parts, remove_breaks
 from connectors.web import convert
 from connectors.web.backend import COOKIE, SESSION_SECONDS, Authenticate, Backend, CheckPlace, Session, Sessions
 from connectors.web.channel import ITEMS_KEPT, Channel, Channels, OpenPage, render, stream
@@ -139,7 +147,7 @@ class WebConnector:
     def __init__(
         self,
         authenticate: Authenticate,
-        check_place: CheckPlace,
+        check_host: CheckPlace,
         sessions: Sessions,
         *,
         max_body_bytes: int,
@@ -147,7 +155,7 @@ class WebConnector:
         default_workspace: str = DEFAULT_WORKSPACE,
     ) -> None:
         self._authenticate = authenticate
-        self._check_place = check_place
+        self._check_place = check_host
         self._sessions = sessions
         self._max_body_bytes = max_body_bytes
         self._max_file_bytes = max_file_bytes
@@ -155,20 +163,20 @@ class WebConnector:
         self._channels = Channels()
         self._commands: tuple[CommandHint, ...] = ()
         self._accept: Accept | None = None
-        self._state = State.CONNECTING
+        self._state = ConnectionState.CONNECTING
 
     @classmethod
     def of(
         cls,
         settings: Settings,
         authenticate: Authenticate,
-        check_place: CheckPlace,
+        check_host: CheckPlace,
         sessions: Sessions,
     ) -> WebConnector:
         """Create the connector with the limits of *settings*."""
         return cls(
             authenticate,
-            check_place,
+            check_host,
             sessions,
             max_body_bytes=settings.http_max_body_bytes,
             max_file_bytes=settings.attachment_max_bytes,
@@ -177,21 +185,23 @@ class WebConnector:
 
     @property
     def health(self) -> Health:
-        return Health(self._state, "" if self._state is State.CONNECTED else f"the chat page is {self._state}")
+        return Health(
+            self._state, "" if self._state is ConnectionState.CONNECTED else f"the chat page is {self._state}"
+        )
 
     async def run(self, accept: Accept) -> None:
         self._accept = accept
-        self._state = State.CONNECTED
+        self._state = ConnectionState.CONNECTED
         try:
             await asyncio.Event().wait()
         finally:
             self._accept = None
-            self._state = State.STOPPED
+            self._state = ConnectionState.STOPPED
             for channel in self._channels:
                 channel.wake()  # streams of pages that expect no answer end, so that the process can stop
 
     async def close(self) -> None:
-        self._state = State.STOPPED
+        self._state = ConnectionState.STOPPED
         for channel in self._channels:
             channel.close()
 
@@ -437,7 +447,7 @@ class WebConnector:
         await self._require_workspace(session.workspace_id)
         source, heading = query.get("source", ""), query.get("heading", "")
         text = await self.backend.section(key, source, heading)
-        return _json_response({"source": source, "heading": heading, "nodes": without_breaks(await render(text))})
+        return _json_response({"source": source, "heading": heading, "nodes": remove_breaks(await render(text))})
 
     async def _store_file(self, request: Request) -> Response:
         """Store the body as a file of a conversation. A later message names it."""

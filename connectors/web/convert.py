@@ -26,8 +26,8 @@ from connectors.message import (
     OutboundMessage,
     StoreUnavailable,
 )
-from connectors.text import Node, with_links
-from connectors.web.backend import Conversation, File, Mark, PastMessage, Person, Session
+from connectors.text import Node, link_addresses
+from connectors.web.backend import ChatPerson, File, ListedConversation, Mark, PastMessage, Session
 
 NAME = "web"
 MAX_NAME_CHARACTERS = 200
@@ -106,8 +106,8 @@ def author_of(session: Session) -> Author:
     return Author(session.person or session.caller_id, name=session.name)
 
 
-def person_of(session: Session) -> Person:
-    return Person(author_of(session).user(NAME), session.role)
+def person_of(session: Session) -> ChatPerson:
+    return ChatPerson(author_of(session).user(NAME), session.role)
 
 
 def conversation_key(session: Session, conversation: Any) -> ConversationKey:
@@ -248,7 +248,7 @@ def spoken_item(message_id: str, conversation: str, text: str, at: str, files: S
         "conversation": conversation,
         "by": "you",
         "text": text,
-        "nodes": with_links(text),
+        "nodes": link_addresses(text),
         "files": [file_object(file) for file in files],
         "at": at,
     }
@@ -294,7 +294,7 @@ def merge_items(past: Sequence[dict[str, Any]], kept: Sequence[dict[str, Any]], 
     return sorted(items.values(), key=lambda item: str(item["at"]))[-limit:]
 
 
-def conversation_object(conversation: Conversation) -> dict[str, str]:
+def conversation_object(conversation: ListedConversation) -> dict[str, str]:
     return {"conversation": conversation.id, "title": conversation.title, "at": conversation.at}
 
 

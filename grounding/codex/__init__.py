@@ -16,11 +16,11 @@ from grounding.codex.codex import (
     Size,
     check_path,
     choose,
+    prompt_path,
     search_codex,
-    shown_path,
     size_of,
 )
-from grounding.codex.store import CodexIndex, CodexStore, Holding
+from grounding.codex.store import CodexIndex, CodexStore, MaterialTotals
 
 __all__ = [
     "HERE",
@@ -33,12 +33,12 @@ __all__ = [
     "CodexStore",
     "CodexTooNew",
     "FindsMaterial",
-    "Holding",
+    "MaterialTotals",
     "Room",
     "Size",
     "check_path",
     "choose",
+    "prompt_path",
     "search_codex",
-    "shown_path",
     "size_of",
 ]

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 from pydantic import Field
 
 from connectors.message import AgentRuntimeError, Scope
-from grounding.documents import checked
+from grounding.documents import check_relative_path
 from grounding.lookup_tools import MAX_QUERY_CHARACTERS, check_query, found_passages
 from grounding.prompt import passages_room
 from grounding.prompt_input import MATERIAL_SAFETY, WINDOW_SAFETY, Passage, Tokens
@@ -107,7 +107,7 @@ def owner_of(scope: Scope) -> str:
     return scope.context_id or "*"
 
 
-def shown_path(scope: Scope, path: str) -> str:
+def prompt_path(scope: Scope, path: str) -> str:
     """Return the path under which the model sees a file of the scope's own material."""
     return HERE + path if scope.context_id else path
 
@@ -115,7 +115,7 @@ def shown_path(scope: Scope, path: str) -> str:
 def check_path(path: str) -> str:
     """Return *path* if material may have it. Raises `DocumentRefused` (``why`` = ``path``)."""
     rule = f"must not begin with {HERE!r}: what belongs to one conversation is shown so"
-    return checked(path, rule, lambda path: not path.startswith(HERE))
+    return check_relative_path(path, rule, lambda path: not path.startswith(HERE))
 
 
 def sha256_of(text: str) -> str:

@@ -33,8 +33,8 @@ from grounding.codex.codex import (
     Totals,
     check_path,
     owner_of,
+    prompt_path,
     sha256_of,
-    shown_path,
 )
 from grounding.documents import DocumentMissing, decode, passage_of_chunk
 from grounding.retrieval import (
@@ -42,7 +42,7 @@ from grounding.retrieval import (
     Chunk,
     CountTokens,
     Embedder,
-    Entry,
+    IndexEntry,
     Kind,
     PassageIndex,
     Source,
@@ -94,7 +94,7 @@ _MODE = "mode "
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class MaterialTotals:
     """The totals of a workspace and of one context. ``before`` is how such a model last got the material."""
 
     every: Totals
@@ -119,13 +119,13 @@ class CodexStore:
         self._file_max_bytes = file_max_bytes
         self._change = redis.register_script(_CHANGE)
 
-    async def held(self, scope: Scope, window: int = 0) -> Holding:
+    async def held(self, scope: Scope, window: int = 0) -> MaterialTotals:
         """Return the totals for the scope, and how a model with *window* tokens last got the material. One command."""
         owners = ["*", owner_of(scope), _mode_field(scope, window)]
         found: Any = await self._redis.hmget(_key(scope, "held"), owners)
         every, own, mode = found
         before: Mode | None = mode if mode in ("whole", "search") else None
-        return Holding(Totals.from_json(every), Totals.from_json(own if scope.context_id else None), before)
+        return MaterialTotals(Totals.from_json(every), Totals.from_json(own if scope.context_id else None), before)
 
     async def all_totals(self, scope: Scope) -> dict[Scope, Totals]:
         """Return the totals of all owners in the workspace."""
@@ -346,7 +346,7 @@ class CodexIndex:
             own = [one.removeprefix(HERE) for one in sources if one.startswith(HERE)]
             owners[Scope(scope.workspace_id, scope.context_id)] = own
         return {
-            shown_path(owner, path)
+            prompt_path(owner, path)
             for owner, paths in owners.items()
             for path in await self._store.unchanged(owner, self._collection, paths)
         }
@@ -375,14 +375,14 @@ class CodexIndex:
     async def _put(self, owner: Scope, texts: Mapping[str, str]) -> None:
         """Store the passages of *texts*. A file that changes meanwhile gets another digest and is indexed again."""
         chunks = await asyncio.to_thread(
-            lambda: {path: cut(shown_path(owner, path), text, self._count) for path, text in texts.items()}
+            lambda: {path: cut(prompt_path(owner, path), text, self._count) for path, text in texts.items()}
         )
         every = [chunk.indexed_text for some in chunks.values() for chunk in some]
         vectors = iter(await self._embedder.embed_documents(every) if every else [])
 
-        def entry(path: str, chunk: Chunk) -> Entry:
-            passage = passage_of_chunk(chunk, Kind.CODEX, shown_path(owner, path))
-            return Entry(passage, next(vectors), encode_chunk(chunk.indexed_text))
+        def entry(path: str, chunk: Chunk) -> IndexEntry:
+            passage = passage_of_chunk(chunk, Kind.CODEX, prompt_path(owner, path))
+            return IndexEntry(passage, next(vectors), encode_chunk(chunk.indexed_text))
 
         def sources() -> list[Source]:
             return [_source(owner, path, [entry(path, one) for one in some]) for path, some in chunks.items()]
@@ -398,5 +398,5 @@ def cut(path: str, text: str, count: CountTokens) -> list[Chunk]:
     return chunk_document(path if is_markdown else f"{path}.txt", text, count)
 
 
-def _source(owner: Scope, path: str, entries: Sequence[Entry]) -> Source:
-    return Source(owner, Kind.CODEX, shown_path(owner, path), entries)
+def _source(owner: Scope, path: str, entries: Sequence[IndexEntry]) -> Source:
+    return Source(owner, Kind.CODEX, prompt_path(owner, path), entries)

@@ -25,7 +25,7 @@ from grounding.documents.library import (
     Shelf,
     Skipped,
     check_path,
-    checked,
+    check_relative_path,
     decode,
     is_document_path,
 )
@@ -54,7 +54,7 @@ __all__ = [
     "Synced",
     "changed_documents",
     "check_path",
-    "checked",
+    "check_relative_path",
     "decode",
     "in_pieces",
     "indexed_text_of",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectors.message import Scope, redis_key
 from grounding.documents.ledger import OWNER, Ledger
-from grounding.retrieval import FORM, PAYLOAD_VERSION, collection_name
+from grounding.retrieval import PAYLOAD_VERSION, TURN_INDEX_VERSION, collection_name
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -66,7 +66,7 @@ class Catalogue:
             await pipe.execute()
         for name in (await self.known()).keys() - {identity.name}:
             for scope in scopes:
-                await self._redis.delete(_key(scope, "remembered", name, FORM))
+                await self._redis.delete(_key(scope, "remembered", name, TURN_INDEX_VERSION))
 
     async def known(self) -> dict[str, Identity]:
         """Return all collections by name, except those that a newer version registered."""
@@ -123,19 +123,19 @@ class Catalogue:
 
     async def is_complete(self, scope: Scope, name: str) -> bool:
         """Return whether the collection has all turns, context documents and records of the workspace."""
-        return bool(await self._redis.get(_key(scope, "remembered", name, FORM)) == "1")
+        return bool(await self._redis.get(_key(scope, "remembered", name, TURN_INDEX_VERSION)) == "1")
 
     async def is_filling(self, scope: Scope, name: str) -> bool:
         """Return whether the turns, context documents and records of the workspace are being put into it."""
-        return bool(await self._redis.get(_key(scope, "remembered", name, FORM)) == "0")
+        return bool(await self._redis.get(_key(scope, "remembered", name, TURN_INDEX_VERSION)) == "0")
 
     async def mark_filling(self, scope: Scope, name: str) -> None:
         """Record that the collection lacks some of them."""
-        await self._redis.set(_key(scope, "remembered", name, FORM), "0")
+        await self._redis.set(_key(scope, "remembered", name, TURN_INDEX_VERSION), "0")
 
     async def mark_complete(self, scope: Scope, name: str) -> None:
         """Record that the collection has all of them."""
-        await self._redis.set(_key(scope, "remembered", name, FORM), "1")
+        await self._redis.set(_key(scope, "remembered", name, TURN_INDEX_VERSION), "1")
 
     async def documents(self, scope: Scope, name: str) -> int:
         """Return how many documents of the workspace are in the collection."""
@@ -144,7 +144,7 @@ class Catalogue:
     async def forget(self, scope: Scope, name: str) -> None:
         """Record that the collection has nothing of the workspace."""
         await Ledger(self._redis, name).forget(scope)
-        await self._redis.delete(_key(scope, "remembered", name, FORM))
+        await self._redis.delete(_key(scope, "remembered", name, TURN_INDEX_VERSION))
 
     async def lose(self, name: str, scopes: Collection[Scope]) -> None:
         """Record that the collection, which was filled before, is missing: it has to be filled again."""

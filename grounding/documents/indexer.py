@@ -34,7 +34,7 @@ from grounding.retrieval import (
     Chunk,
     CountTokens,
     Embedder,
-    Entry,
+    IndexEntry,
     Kind,
     Passage,
     PassageIndex,
@@ -268,7 +268,7 @@ class Indexer:
 
         def source_of(item: _Cut) -> Source:
             entries = [
-                Entry(passage_of_chunk(chunk), vectors[chunk.id], sparse, deep.get(chunk.id))
+                IndexEntry(passage_of_chunk(chunk), vectors[chunk.id], sparse, deep.get(chunk.id))
                 for chunk, sparse in zip(item.chunks, item.sparse, strict=True)
             ]
             return Source(scope, Kind.DOCUMENT, item.document.path, entries)

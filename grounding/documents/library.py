@@ -94,10 +94,10 @@ def below(path: str, folders: Collection[str]) -> bool:
 def check_path(path: str) -> str:
     """Return *path* if a document may have it. Raises `DocumentRefused` with ``why`` = ``path``."""
     rule = "is no document: use .md or .txt, and no name that begins with a dot"
-    return checked(path, rule, is_document_path)
+    return check_relative_path(path, rule, is_document_path)
 
 
-def checked(path: str, rule: str, keeps: Callable[[str], bool]) -> str:
+def check_relative_path(path: str, rule: str, keeps: Callable[[str], bool]) -> str:
     """Return *path* if a file may have it and it fulfils *keeps*, which *rule* describes.
 
     Raises `DocumentRefused` with ``why`` = ``path``.

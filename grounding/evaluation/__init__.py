@@ -1,29 +1,36 @@
 """Question sets and their scores: ``eval retrieval`` (`evaluate`), ``eval strategy`` (`evaluate_strategy`) and
 ``eval memory`` (`score_memory`), and the comparison of two results (`paired`)."""
 
-from grounding.evaluation.datasets import Asked, Conversation, QuestionSet, Said, load, load_conversations
-from grounding.evaluation.memory import MEMORY_TOKENS, MemoryResult, MemoryScores, Recalled, score_memory
+from grounding.evaluation.datasets import (
+    Conversation,
+    ConversationMessage,
+    ConversationQuestion,
+    QuestionSet,
+    load,
+    load_conversations,
+)
+from grounding.evaluation.memory import MEMORY_TOKENS, MemoryAnswer, MemoryResult, MemoryScores, score_memory
 from grounding.evaluation.metrics import Difference, Figures, Scores, figures, paired, score
-from grounding.evaluation.retrieval import Evaluation, evaluate, fill, load_documents
+from grounding.evaluation.retrieval import Evaluation, evaluate_retrieval, fill, load_documents
 from grounding.evaluation.strategy import Message, Share, StrategyScores, evaluate_strategy, load_messages
 
 __all__ = [
     "MEMORY_TOKENS",
-    "Asked",
     "Conversation",
+    "ConversationMessage",
+    "ConversationQuestion",
     "Difference",
     "Evaluation",
     "Figures",
+    "MemoryAnswer",
     "MemoryResult",
     "MemoryScores",
     "Message",
     "QuestionSet",
-    "Recalled",
-    "Said",
     "Scores",
     "Share",
     "StrategyScores",
-    "evaluate",
+    "evaluate_retrieval",
     "evaluate_strategy",
     "figures",
     "fill",

@@ -298,7 +298,7 @@ _DATES = ("%I:%M %p on %d %B, %Y", "%B-%d-%Y", "%d %B %Y", "%B %d, %Y")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ConversationMessage:
     """One message; ``id`` is the set's."""
 
     id: str
@@ -308,7 +308,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConversationQuestion:
     """A question about a conversation, and the ids of the messages that are evidence for its answer."""
 
     id: str
@@ -322,8 +322,8 @@ class Conversation:
     """Messages in their order, and questions that come after all of them."""
 
     name: str
-    said: tuple[Said, ...]
-    asked: tuple[Asked, ...]
+    said: tuple[ConversationMessage, ...]
+    asked: tuple[ConversationQuestion, ...]
 
 
 def load_conversations(folder: Path) -> list[Conversation]:
@@ -342,10 +342,10 @@ def load_conversations(folder: Path) -> list[Conversation]:
     return [Conversation(name, tuple(said[name]), tuple(asked.get(name, ()))) for name in sorted(said)]
 
 
-def _said(file: Path) -> dict[str, list[Said]]:
+def _said(file: Path) -> dict[str, list[ConversationMessage]]:
     places: dict[str, str] = {}
     clocks: dict[str, _Clock] = {}
-    said: dict[str, list[Said]] = {}
+    said: dict[str, list[ConversationMessage]] = {}
     for place, record in records(file, "_id", "text"):
         name, metadata = id_of(place, record), metadata_of(place, record)
         once(places, name, place)
@@ -354,21 +354,21 @@ def _said(file: Path) -> dict[str, list[Said]]:
         text = string_of(place, record, "text").removeprefix(f"{speaker}: ")
         at = clocks.setdefault(conversation, _Clock()).at(metadata)
         if text.strip():  # the log has no entry for an empty message
-            said.setdefault(conversation, []).append(Said(name, speaker, text, at))
+            said.setdefault(conversation, []).append(ConversationMessage(name, speaker, text, at))
     return said
 
 
-def _asked(folder: Path, known: set[str]) -> dict[str, list[Asked]]:
+def _asked(folder: Path, known: set[str]) -> dict[str, list[ConversationQuestion]]:
     evidence = judgements(qrels_of(folder))
     places: dict[str, str] = {}
-    asked: dict[str, list[Asked]] = {}
+    asked: dict[str, list[ConversationQuestion]] = {}
     for place, record in records(folder / "queries.jsonl", "_id", "text"):
         name, metadata = id_of(place, record), metadata_of(place, record)
         once(places, name, place)
         if not evidence.get(name, set()) & known:
             continue
         text, category = string_of(place, record, "text"), str(metadata.get("category") or "")
-        question = Asked(name, text, category, frozenset(evidence[name]))
+        question = ConversationQuestion(name, text, category, frozenset(evidence[name]))
         asked.setdefault(str(metadata.get("workspace", "")), []).append(question)
     return asked
 

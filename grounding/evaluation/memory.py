@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from grounding.evaluation.datasets import Asked, Conversation
+from grounding.evaluation.datasets import Conversation, ConversationQuestion
 from grounding.evaluation.metrics import ndcg_at, percentile, recall_at
 from grounding.retrieval import term_set
 
@@ -20,7 +20,7 @@ ADVERSARIAL = "adversarial"
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class MemoryAnswer:
     """The answer to one question.
 
     ``ranked`` are the ids of the messages found, best first, however little they bear on it. ``told`` is the prompt's
@@ -28,7 +28,7 @@ class Recalled:
     question put to another conversation, which says nothing about it.
     """
 
-    asked: Asked
+    asked: ConversationQuestion
     ranked: tuple[str, ...]
     told: str
     tokens: int
@@ -73,7 +73,7 @@ def stands_in(text: str, told: frozenset[str]) -> bool:
     return bool(words) and len(words & told) >= STANDS * len(words)
 
 
-def score_memory(conversations: Sequence[Conversation], answers: Sequence[Recalled]) -> MemoryResult:
+def score_memory(conversations: Sequence[Conversation], answers: Sequence[MemoryAnswer]) -> MemoryResult:
     """Return the figures for *answers* to the questions about *conversations*. Raises `ValueError` if there are
     none."""
     if not answers:
@@ -100,7 +100,7 @@ def score_memory(conversations: Sequence[Conversation], answers: Sequence[Recall
     )
 
 
-def _figures(answer: Recalled, texts: Mapping[str, str]) -> tuple[float, ...]:
+def _figures(answer: MemoryAnswer, texts: Mapping[str, str]) -> tuple[float, ...]:
     evidence, told = answer.asked.evidence, term_set(answer.told)
     standing = sum(stands_in(texts.get(name, ""), told) for name in evidence)
     return (

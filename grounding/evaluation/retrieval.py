@@ -27,10 +27,10 @@ from grounding.prompt_input import DegradedBlock
 from grounding.retrieval import (
     Chunk,
     CountTokens,
-    Deeper,
+    DeepEmbedder,
     Embedder,
-    Entry,
     Hit,
+    IndexEntry,
     Kind,
     PassageIndex,
     Reranker,
@@ -40,7 +40,7 @@ from grounding.retrieval import (
     Vector,
     chunk_document,
     encode_chunk,
-    encoded,
+    encode_question,
     shorten,
 )
 
@@ -91,14 +91,14 @@ class Evaluation:
         return list(self.arms)[-1]
 
 
-async def evaluate(
+async def evaluate_retrieval(
     questions: QuestionSet,
     embedder: Embedder,
     count: CountTokens,
     open_index: Callable[[], PassageIndex],
     *,
     reranker: Reranker | None = None,
-    deep: Deeper | None = None,
+    deep: DeepEmbedder | None = None,
     sizes: Sizes | None = None,
     progress: Progress = lambda step, done, total: None,
 ) -> Evaluation:
@@ -146,7 +146,7 @@ class _Run:
         scopes: Mapping[str, Scope],
         embedder: Embedder,
         reranker: Reranker | None,
-        deep: Deeper | None,
+        deep: DeepEmbedder | None,
     ) -> None:
         self._index = index
         self._known = questions.known
@@ -218,7 +218,7 @@ class _Run:
         query = shorten(question.text)
         if not query.strip():
             return []
-        sparse = await encoded(query) if arm == BM25 else None
+        sparse = await encode_question(query) if arm == BM25 else None
         dense = await self._embedder.embed_query(query) if arm == DENSE else None
         return await self._index.search(self._scopes[question.workspace], Kind.DOCUMENT, dense, sparse, top_k)
 
@@ -330,7 +330,7 @@ async def _fill(
     documents: Iterator[Text],
     embedder: Embedder,
     count: CountTokens,
-    deep: Deeper | None,
+    deep: DeepEmbedder | None,
     sizes: Sizes | None,
     progress: Callable[[int], None],
 ) -> int:
@@ -342,9 +342,9 @@ async def _fill(
         deeper: Sequence[Vector | None] = [None] * len(texts)
         if deep is not None:
             deeper = await deep.embed_documents(texts)
-        entries: dict[str, list[Entry]] = {}
+        entries: dict[str, list[IndexEntry]] = {}
         for (workspace, chunk), vector, terms, deep_vector in zip(chunks, dense, sparse, deeper, strict=True):
-            entries.setdefault(workspace, []).append(Entry(passage_of_chunk(chunk), vector, terms, deep_vector))
+            entries.setdefault(workspace, []).append(IndexEntry(passage_of_chunk(chunk), vector, terms, deep_vector))
         for workspace, batch in entries.items():
             await index.upsert(scopes[workspace], batch)
         done, chunk_count = done + len(group), chunk_count + len(chunks)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from connectors.message import AgentRuntimeError, ConversationKey
-from grounding.pipeline import Deciding
+from grounding.pipeline import StrategyChooser
 from grounding.prompt_input import TailEntry
-from grounding.strategy import ASSISTANT, LANGUAGES, Choice, Cues, Reason, Strategy, spoken
+from grounding.strategy import ASSISTANT, LANGUAGES, Choice, Cues, Reason, Strategy, joined_cues
 
 LABELS = ("strategy", "reason", "needs_history", "needs_documents")
 """The labels of a message."""
@@ -140,7 +140,7 @@ def _history(place: str, turns: Any) -> tuple[TailEntry, ...]:
 
 async def evaluate_strategy(
     messages: Sequence[Message],
-    deciding: Deciding,
+    deciding: StrategyChooser,
     cues: Cues,
     key: ConversationKey,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -148,7 +148,7 @@ async def evaluate_strategy(
     """Decide each of *messages* in *key*'s workspace, with *cues* and the message's own languages, and score."""
     decided: list[Choice] = []
     for number, message in enumerate(messages, start=1):
-        spoken_here = cues.joined(spoken(message.languages)) if message.languages else cues
+        spoken_here = cues.joined(joined_cues(message.languages)) if message.languages else cues
         decided.append(await deciding.choose(key, message.text, spoken_here, history=message.history))
         progress(number, len(messages))
     return score_strategy(messages, decided)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grounding.prompt import as_labelled
+from grounding.prompt import escape_label
 
 _CONVERSATION = ("conversation_summary", "earlier_turns", "recent_conversation")
 MOST_UNITS = 4000
@@ -188,7 +188,7 @@ class _Reader:
             self._end()
             self._heading, self._lead = _plain(heading[1]), ""
             if self._label.startswith("["):
-                below = as_labelled(self._heading)
+                below = escape_label(self._heading)
                 is_its_own = self._own_label.endswith(f"› {below}]")
                 self._label = self._own_label if is_its_own else f"[{self._source} › {below}]"
             self._section += 1

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from grounding.retrieval import terms
-from grounding.strategy import ENGLISH, LANGUAGES, is_small_talk, spoken
+from grounding.strategy import ENGLISH, LANGUAGES, is_small_talk, joined_cues
 
 # Replies to small talk and to questions about the bot
 
@@ -93,7 +93,7 @@ def small_talk(text: str, sources: Sequence[tuple[str, str]] = ()) -> str:
 
 # Questions, and the kinds of answers that they want
 
-ALL_CUES = spoken(LANGUAGES)
+ALL_CUES = joined_cues(LANGUAGES)
 NUMBER = re.compile(r"\d")
 CAMEL = re.compile(r"(?<=[a-zà-ÿ])(?=[A-Z][a-z])")
 IDENTIFIER = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d])\w+\b|\b\w+_\w+\b|\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b")

@@ -21,24 +21,24 @@ from grounding.prompt_input import (
     SEPARATOR,
     WINDOW_SAFETY,
     Block,
-    Budgets,
     ContextTooLarge,
     Draft,
     Layout,
     Prompt,
+    PromptLimits,
     Remembered,
     RunContext,
     Section,
     Tokens,
-    Two,
+    TwoSections,
     Volatility,
     front_limits,
     message_reserve,
     neutral,
     require_room,
-    taken,
-    uncounted,
+    unlimited_characters,
     utf8_length,
+    window_load,
     window_room,
 )
 
@@ -72,13 +72,13 @@ def build_prompt(context: RunContext, tokens: Tokens) -> Prompt:
         name: draft.section.fit(tokens, draft.budget, budgets.prompt_bytes if name in bounded else NO_CEILING_BYTES)
         for name, draft in drafts.items()
     }
-    system_tokens = taken(system)
+    system_tokens = window_load(system)
     _reserve_message_room(texts, drafts, order, bounded, tokens, budgets, system_tokens)
 
     room = min(budgets.context_tokens, window_room(budgets) - system_tokens)
     _shrink(texts, drafts, bounded, tokens, _Ceilings(min(room, budgets.prompt_tokens), budgets.prompt_bytes))
     system_text = SEPARATOR.join(block.text for block in system if block.used)
-    characters = budgets.prompt_characters - len(system_text) + uncounted(budgets, system)
+    characters = budgets.prompt_characters - len(system_text) + unlimited_characters(budgets, system)
     user_text = _shrink(texts, drafts, order, tokens, _Ceilings(room, characters=characters))
     blocks = (*system, *(drafts[name].block(name, texts[name], tokens) for name in order))
     return Prompt(blocks, context.layout, system_text, user_text, tokens.count(user_text))
@@ -87,7 +87,7 @@ def build_prompt(context: RunContext, tokens: Tokens) -> Prompt:
 def rounds_room(context: RunContext, prompt: Prompt) -> int:
     """Return the tokens that the window has for the rounds of model and tools after *prompt*, before the reply."""
     system = [block for block in prompt.blocks if block.place.message == "system"]
-    return max(0, window_room(context.budgets) - taken(system) - prompt.tokens_total)
+    return max(0, window_room(context.budgets) - window_load(system) - prompt.tokens_total)
 
 
 # The system message
@@ -107,7 +107,7 @@ def system_blocks(context: RunContext, tokens: Tokens, verbatim_tokens: int = 0)
     reserve = message_reserve(budgets, blocks, verbatim_tokens)
 
     def room() -> int:
-        return max(0, window_room(budgets) - taken(blocks) - reserve)
+        return max(0, window_room(budgets) - window_load(blocks) - reserve)
 
     if global_context := _global_context(context, room(), tokens):
         blocks.insert(1, global_context)
@@ -116,7 +116,7 @@ def system_blocks(context: RunContext, tokens: Tokens, verbatim_tokens: int = 0)
         blocks.append(draft.block(name, text, tokens))
     # Blocks of formatters come last and may fill half of the prompt's characters.
     for name, draft in layers.formatter_drafts(context, "system").items():
-        counted = sum(len(block.text) for block in blocks) - uncounted(budgets, blocks)
+        counted = sum(len(block.text) for block in blocks) - unlimited_characters(budgets, blocks)
         characters = max(0, budgets.prompt_characters // 2 - counted)
         text = draft.section.fit(tokens, min(draft.budget, room()), characters)
         blocks.append(draft.block(name, text, tokens))
@@ -255,7 +255,7 @@ def _records(context: RunContext) -> Draft:
         f"degraded: {failed}" if failed else "",
     ]
     with_ids = layers.EXPAND in context.tools
-    section = Two(
+    section = TwoSections(
         layers.recall_section(recalled),
         layers.records_section(context.records, with_ids=with_ids),
         context.budgets.records_tokens,
@@ -343,7 +343,7 @@ def _reserve_message_room(
     order: Sequence[str],
     bounded: Sequence[str],
     tokens: Tokens,
-    budgets: Budgets,
+    budgets: PromptLimits,
     system_tokens: int,
 ) -> None:
     """Cut the blocks in front of the message in *texts*, so that a full message has room behind them, and the message

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from grounding.prompt.layers import as_labelled
+from grounding.prompt.layers import escape_label
 from grounding.prompt_input import Passage
 
 MARK = " ⚠ unverified"
@@ -73,7 +73,7 @@ class _Candidate:
         inside = {
             _folded(match[1]): _MARKS.sub("", match[1]).strip(" \t#") for match in _HEADING_LINE.finditer(passage.text)
         }
-        return cls(passage, _path(as_labelled(passage.source)), parts, inside)
+        return cls(passage, _path(escape_label(passage.source)), parts, inside)
 
     def is_source(self, path: str) -> bool:
         """Say whether *path* is the source's path or its end, with or without ``docs/`` and the suffix."""

@@ -17,11 +17,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from grounding.memory.context_document import parse
-from grounding.memory.global_context import shown
+from grounding.memory.global_context import prompt_line
 from grounding.prompt_input import (
     PLACES,
     AttachedText,
-    Budgets,
     Calibration,
     Censor,
     CodexFile,
@@ -34,6 +33,7 @@ from grounding.prompt_input import (
     Passage,
     Place,
     Prompt,
+    PromptLimits,
     Query,
     RecalledTurn,
     RunContext,
@@ -71,7 +71,7 @@ def global_context_text(lines: Sequence[ContextLine], tokens: Tokens, max_tokens
 
     The guidance is dropped first, then the blanks of deleted lines, then the last lines. A note says how many.
     """
-    numbered = [(shown(line.number, line.content, is_marked=line.marked), bool(line.content)) for line in lines]
+    numbered = [(prompt_line(line.number, line.content, is_marked=line.marked), bool(line.content)) for line in lines]
     every_line = [line for line, _ in numbered]
     filled = [line for line, has_content in numbered if has_content]
     for guidance, some in (
@@ -274,12 +274,12 @@ class TailLimits(NamedTuple):
     turns: int
 
     @classmethod
-    def of(cls, budgets: Budgets) -> TailLimits:
+    def of(cls, budgets: PromptLimits) -> TailLimits:
         """Return the limits that the settings give."""
         return cls(budgets.tail_tokens, budgets.tail_lines, budgets.tail_bytes, budgets.history_turns)
 
     @classmethod
-    def in_front(cls, budgets: Budgets, system_tokens: int) -> TailLimits:
+    def in_front(cls, budgets: PromptLimits, system_tokens: int) -> TailLimits:
         """Return the limits of a tail in front of the message, which are smaller if the window is small."""
         front = front_limits(budgets, system_tokens)
         return cls(max(1, front.tail_tokens), budgets.tail_lines, max(1, front.tail_bytes), budgets.history_turns)
@@ -455,12 +455,12 @@ def records_section(records: Sequence[SelectedRecord], *, with_ids: bool) -> Sec
     Verbatim records are kept longest, then the others in the given order, the best first over all types.
     """
     order = sorted(range(len(records)), key=lambda at: (_type_rank(records[at]), at))
-    pieces = tuple(line(records[at], with_id=with_ids) for at in order)
+    pieces = tuple(record_line(records[at], with_id=with_ids) for at in order)
     keep = tuple(sorted(range(len(order)), key=lambda place: (not records[order[place]].verbatim, order[place])))
     return Section(RECORDS_HEAD, pieces, RECORDS_FOOT, keep=keep, cut="never")
 
 
-def line(record: SelectedRecord, *, with_id: bool) -> str:
+def record_line(record: SelectedRecord, *, with_id: bool) -> str:
     """Return the record as one line: type, date, status, text. A verbatim record keeps its spaces and line breaks."""
     details = (record.made_on, record.due and f"due {record.due}", record.state if record.state in SHOWN_STATES else "")
     about = ", ".join(detail for detail in details if detail)
@@ -529,7 +529,7 @@ def retrieval_section(
     *is_incomplete* adds the note that changed documents were not searched.
     """
     pieces = tuple(
-        label(passage.source, passage.heading)
+        passage_label(passage.source, passage.heading)
         + "\n"
         + clip(as_excerpt(passage.text).strip(), tokens, max_tokens=excerpt_bytes, max_bytes=excerpt_bytes)
         for passage in passages
@@ -539,12 +539,12 @@ def retrieval_section(
     return Section(head, pieces, RETRIEVAL_FOOT, joint="\n\n", keep=tuple(best_first))
 
 
-def label(source: str, heading: str) -> str:
+def passage_label(source: str, heading: str) -> str:
     """Return the label under which a passage is named and cited: ``[refunds.md › Windows]``."""
-    return "[" + as_labelled(one_line(f"{source} › {heading}" if heading else source)) + "]"
+    return "[" + escape_label(one_line(f"{source} › {heading}" if heading else source)) + "]"
 
 
-def as_labelled(text: str) -> str:
+def escape_label(text: str) -> str:
     """Return *text* as it stands in a label, with round instead of square brackets."""
     return text.replace("[", "(").replace("]", ")")
 
@@ -561,7 +561,7 @@ def now_section(today: str, deltas: Sequence[str]) -> Section:
     return Section(NOW_HEAD, (*day, *(one_line(delta) for delta in deltas)), NOW_FOOT, cut="never")
 
 
-def tells_all(context: RunContext, prompt: Prompt) -> bool:
+def reports_all_changes(context: RunContext, prompt: Prompt) -> bool:
     """Say whether *prompt*, made from *context*, reports all changes."""
     block = prompt.block("now")
     return not context.deltas or (block is not None and block.text == now_section(context.today, context.deltas).whole)
@@ -704,7 +704,7 @@ SHOWN_CHARACTERS = 12
 """How many characters of a text are read per token of room: three times as many as a token of English prose has."""
 
 
-def tool_results_rendered(text: str, tokens: Tokens, max_tokens: int) -> str:
+def render_tool_result(text: str, tokens: Tokens, max_tokens: int) -> str:
     """Return *text* between its delimiters in at most *max_tokens* tokens, cut at a natural boundary if it is longer.
 
     If not even the delimiters and a few words fit, returns `NO_ROOM`, or empty if that does not fit either. Of a very

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from grounding.memory.context_document import bodies
 from grounding.prompt.assemble import build_prompt
 from grounding.prompt.layers import lost_connections
-from grounding.prompt.session_prefix import pairs
+from grounding.prompt.session_prefix import split_turns
 from grounding.prompt_input import (
     CONDENSED,
     PLACES,
@@ -43,7 +43,7 @@ _SENTENCE_END = re.compile(r"[.!?。！？](?=\s)|\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Condensed:
+class CondensedPrompt:
     """A prompt and its input.
 
     ``taken`` names the blocks that were shortened or removed; ``needed_mib`` is the estimated size of the cache before.
@@ -59,7 +59,7 @@ class Condensed:
     is_over: bool = False
 
 
-def condensed(context: RunContext, tokens: Tokens) -> Condensed:
+def condense_to_memory(context: RunContext, tokens: Tokens) -> CondensedPrompt:
     """Return the prompt of *context*, condensed in the order of `_STEPS` until the cache fits.
 
     If it does not fit even then, the model is asked all the same, because the size is an estimate. Never touched are
@@ -85,7 +85,7 @@ def condensed(context: RunContext, tokens: Tokens) -> Condensed:
             }
         )
         prompt = build_prompt(context, tokens)
-    return Condensed(context, prompt, whole, tuple(dict.fromkeys(taken)), needed, not fits(context, prompt))
+    return CondensedPrompt(context, prompt, whole, tuple(dict.fromkeys(taken)), needed, not fits(context, prompt))
 
 
 def fits(context: RunContext, prompt: Prompt) -> bool:
@@ -165,7 +165,7 @@ def _remove_records(context: RunContext) -> RunContext:
 
 
 def _last_pair(context: RunContext) -> tuple[TailEntry, ...]:
-    return pairs(context.tail)[-1] if context.tail else ()
+    return split_turns(context.tail)[-1] if context.tail else ()
 
 
 _STEPS: tuple[tuple[str, Callable[[RunContext], RunContext]], ...] = (
@@ -272,14 +272,16 @@ BACK_ABOVE = 1.25
 """Short memory counts as free again only above this multiple of the buffer, so that the state does not flip."""
 
 
-def frozen(told: EnvironmentInput | None, now: EnvironmentInput | None, buffer_mib: int) -> EnvironmentInput | None:
+def stable_environment(
+    told: EnvironmentInput | None, now: EnvironmentInput | None, buffer_mib: int
+) -> EnvironmentInput | None:
     """Return the environment for the prompt: as *told* before in the session, unless it has changed much by *now*."""
     if told is None or now is None:
         return told or now
-    return now if has_crossed(told, now, buffer_mib) else told
+    return now if environment_changed(told, now, buffer_mib) else told
 
 
-def has_crossed(told: EnvironmentInput, now: EnvironmentInput, buffer_mib: int) -> bool:
+def environment_changed(told: EnvironmentInput, now: EnvironmentInput, buffer_mib: int) -> bool:
     """Say whether a card came, went, slowed down or recovered, its free memory crossed *buffer_mib*, a connection was
     lost or is back, or the power mode changed."""
     before = {device.name: device for device in told.devices}

@@ -5,12 +5,14 @@ Three things decide how much of a prompt an engine or a provider can reuse:
 - the tail (`visible_history`): it keeps its first turn and grows at its end until it exceeds its limits; then it is
   compacted in one step to about a third;
 - the session (`Shown`, stored by `Sessions`): what the last prompt of the conversation showed;
-- what stays (`Freezing`): global context and context document are shown as in the last prompt, and changes are reported
+- what stays (`PrefixPolicy`): global context and context document are shown as in the last prompt, and changes are
+reported
   behind them in the block ``now``, or the block is shown anew, whichever makes the engine read fewer tokens. Every
   change is reported, and deleted text is never shown.
 
-`Continuing` is the entry point for a turn. `compared` measures the shared prefix of two prompts, and `standing_ends`
-gives the positions at which a provider may cache it. All but `Sessions` and `Continuing` is pure.
+`SessionContinuity` is the entry point for a turn. `compared` measures the shared prefix of two prompts, and
+`cache_breakpoints`
+gives the positions at which a provider may cache it. All but `Sessions` and `SessionContinuity` is pure.
 """
 
 from __future__ import annotations
@@ -25,20 +27,20 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import AliasChoices, Field, ValidationError
 
 from connectors.message import ConversationKey, redis_key
-from grounding.memory.context_document import ContextDocument, ContextDocuments, corrected, parse
-from grounding.memory.global_context import shown as shown_line
+from grounding.memory.context_document import ContextDocument, ContextDocuments, corrections, parse
+from grounding.memory.global_context import prompt_line as shown_line
 from grounding.prompt import layers
 from grounding.prompt.layers import TAIL_FOOT, TailLimits, is_shown_whole, shortened
 from grounding.prompt_input import (
     PLACES,
     SEPARATOR,
     Block,
-    Budgets,
     ContextLine,
     EnvironmentInput,
     Injected,
     Layout,
     Prompt,
+    PromptLimits,
     RunContext,
     SessionInput,
     Strict,
@@ -49,7 +51,7 @@ from grounding.prompt_input import (
     speaker,
 )
 from grounding.strategy import ASSISTANT
-from grounding.transcript import Entry, EntryRole
+from grounding.transcript import EntryRole, TranscriptEntry
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -83,14 +85,14 @@ Documents = tuple[ContextDocument | None, ContextDocument | None]
 # Turns of a conversation
 
 
-def tail_entry(entry: Entry) -> TailEntry:
+def tail_entry(entry: TranscriptEntry) -> TailEntry:
     """Return *entry* of the transcript as an entry of a tail."""
     by = ASSISTANT if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
     text = entry.text[:MAX_ENTRY_CHARACTERS]
     return TailEntry(speaker=by, text=text, turn_id=entry.turn_id, user=entry.user, foreign=entry.foreign)
 
 
-def pairs(entries: Sequence[TailEntry]) -> list[Turn]:
+def split_turns(entries: Sequence[TailEntry]) -> list[Turn]:
     """Return *entries*, the oldest first, by turns: the messages of one or several people, and the reply to them.
 
     Messages of one turn have its id. Without ids (a history from a caller) whoever speaks after the assistant begins
@@ -111,7 +113,7 @@ def last_turns(entries: Sequence[TailEntry], most: int) -> Turn:
     A reply whose request is not among *entries* is left out, because nobody could tell what it answers, unless there
     is nothing else.
     """
-    turns = pairs(entries)
+    turns = split_turns(entries)
     if len(turns) > 1 and turns[0][0].speaker == ASSISTANT:
         del turns[0]
     return tuple(entry for turn in turns[-most:] for entry in turn)
@@ -186,7 +188,7 @@ def compact_if_nearly_full(
     For a tail that the engine must read again anyway, because the text before it changed. Otherwise it would have to
     read it once more a turn or two later.
     """
-    if limits.share(NEARLY_FULL).hold(history.entries, len(pairs(history.entries)), tokens):
+    if limits.share(NEARLY_FULL).hold(history.entries, len(split_turns(history.entries)), tokens):
         return history
     return visible_history(entries, "", summarised, limits, tokens)
 
@@ -204,7 +206,7 @@ class _Turns:
     """
 
     def __init__(self, entries: Sequence[TailEntry], whole: TailLimits, tokens: Tokens) -> None:
-        self._turns = pairs(entries)
+        self._turns = split_turns(entries)
         self._order = _turn_order(entries)
         self._first = 1 if len(entries) > whole.lines and len(self._turns) > 1 else 0
         self._short: dict[int, Turn] = {}
@@ -303,19 +305,21 @@ class Prefix:
 UNKNOWN = Prefix()
 
 
-def stood(prompt: Prompt) -> tuple[BlockFingerprint, ...]:
+def block_fingerprints(prompt: Prompt) -> tuple[BlockFingerprint, ...]:
     """Return the fingerprints of the non-empty blocks of *prompt*."""
     return tuple(_fingerprint(block) for block in prompt.blocks if block.used)
 
 
-def compared(
+def shared_prefix(
     before: Sequence[BlockFingerprint], prompt: Prompt, stands: Sequence[BlockFingerprint] | None = None
 ) -> Prefix:
     """Return the prefix that *prompt* shares with the blocks *before*. *stands* are the fingerprints of *prompt*, if
     known."""
     shared = 0
     now = [block for block in prompt.blocks if block.used]
-    for at, (was, block, fingerprint) in enumerate(zip(before, now, stands or stood(prompt), strict=False)):
+    for at, (was, block, fingerprint) in enumerate(
+        zip(before, now, stands or block_fingerprints(prompt), strict=False)
+    ):
         if was == fingerprint:
             shared += was.tokens
             continue
@@ -344,7 +348,7 @@ def tokens_between(blocks: Sequence[BlockFingerprint], first: str, ends: Collect
     return total
 
 
-def standing_ends(prompt: Prompt) -> tuple[int, ...]:
+def cache_breakpoints(prompt: Prompt) -> tuple[int, ...]:
     """Return the positions in the user message, in characters and ascending, up to which the next prompt may be equal.
 
     There is one after each block in front of the volatile boundary and, within the block that grows at its end, one
@@ -430,7 +434,7 @@ class Shown(Strict):
     blocks: tuple[BlockFingerprint, ...] = ()
 
 
-def session(before: Shown | None, turn_id: str, today: str) -> SessionInput | None:
+def session_input(before: Shown | None, turn_id: str, today: str) -> SessionInput | None:
     """Return the session of a turn. *before* is None for its first turn. None if there is neither."""
     if before is None and not turn_id:
         return None
@@ -440,7 +444,7 @@ def session(before: Shown | None, turn_id: str, today: str) -> SessionInput | No
     return SessionInput(id=before.id, began_on=before.began_on, turns=before.turns - (1 if is_repeated else 0))
 
 
-def after(
+def next_session_state(
     context: RunContext,
     prompt: Prompt,
     before: Shown | None,
@@ -455,7 +459,7 @@ def after(
     """
     if context.session is None or not context.turn_id:
         return None
-    blocks = stood(prompt) if stands is None else stands
+    blocks = block_fingerprints(prompt) if stands is None else stands
     whole = whole or context
     begins = whole.tail[0].turn_id if whole.tail else ""
     document = whole.summary.id if whole.summary else ""
@@ -565,7 +569,7 @@ class ShownState:
             id=document.id,
         )
 
-    def afresh(self, now: Now) -> ShownState:
+    def without_deltas(self, now: Now) -> ShownState:
         """Return the same with the present data instead of deltas."""
         return ShownState(now.lines, now.latest, self.tail, partly=self.partly)
 
@@ -579,13 +583,15 @@ class _Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Freezing:
+class PrefixPolicy:
     """Decides what stays the same. With the *layout* ``user_first`` nothing behind the message can be reused."""
 
     tokens: Tokens
     layout: Layout
 
-    def settle(self, before: Shown | None, now: Now, audience: str | None, budgets: Budgets, today: str) -> ShownState:
+    def settle(
+        self, before: Shown | None, now: Now, audience: str | None, budgets: PromptLimits, today: str
+    ) -> ShownState:
         """Return what a turn shows, given the last prompt (*before*, None for the first turn) and the present data
         *now*.
 
@@ -618,7 +624,7 @@ class Freezing:
         unchanged = self._line_deltas(before, now.lines, audience) == ()
         return ShownState(before.global_context if unchanged and before else now.lines)
 
-    def _limits(self, before: Shown | None, budgets: Budgets) -> TailLimits:
+    def _limits(self, before: Shown | None, budgets: PromptLimits) -> TailLimits:
         """Return the limits of the tail. The size of the system message is taken from the turn *before*: a tail cut to
         fit would move with every turn."""
         if before is None or self.layout == "user_first":
@@ -668,7 +674,7 @@ class Freezing:
     def _cost_of(self, deltas: Sequence[str]) -> int:
         return TURNS_TO_COME * sum(self.tokens.count(delta) for delta in deltas)
 
-    def _fits(self, deltas: Sequence[str], budgets: Budgets, today: str) -> bool:
+    def _fits(self, deltas: Sequence[str], budgets: PromptLimits, today: str) -> bool:
         return not deltas or self.tokens.fits(layers.now_section(today, deltas).whole, budgets.now_tokens)
 
 
@@ -690,7 +696,7 @@ def _added(was: str, is_now: str) -> tuple[str, ...] | None:
 
 def _corrected(was: str, is_now: str) -> tuple[str, ...]:
     """Return the facts with a new value. The tail shows their origin, but the old summary contradicts it."""
-    return tuple(f"Corrected in the summary, {line.section}: {line.text}" for line in corrected(is_now, was))
+    return tuple(f"Corrected in the summary, {line.section}: {line.text}" for line in corrections(is_now, was))
 
 
 def _document_lines(text: str) -> list[tuple[str, str]]:
@@ -701,7 +707,7 @@ def _document_lines(text: str) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class SessionState:
     """The state of a conversation: what its last prompt showed, the present data, and what the turn shows of them."""
 
     before: Shown | None
@@ -710,11 +716,11 @@ class Going:
 
 
 @dataclass(frozen=True, slots=True)
-class Continuing:
+class SessionContinuity:
     """Reads and stores sessions, and decides what a turn shows. Without *sessions* every turn begins a session."""
 
     contexts: ContextDocuments
-    freezing: Freezing
+    freezing: PrefixPolicy
     sessions: Sessions | None = None
 
     async def before(self, key: ConversationKey) -> Shown | None:
@@ -744,21 +750,25 @@ class Continuing:
         documents: Documents | None,
         entries: Turn | None,
         audience: str | None,
-        budgets: Budgets,
+        budgets: PromptLimits,
         today: str,
-    ) -> Going:
+    ) -> SessionState:
         """Return what a turn shows that comes after the one *before*."""
         latest, shown = documents or (None, None)
         now = Now(None if lines is None else tuple(lines), latest, shown, entries)
-        return Going(before, now, self.freezing.settle(before, now, audience, budgets, today))
+        return SessionState(before, now, self.freezing.settle(before, now, audience, budgets, today))
 
-    def small_talk(self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None) -> Going:
+    def small_talk(
+        self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None
+    ) -> SessionState:
         """Return what small talk shows."""
         now = Now(None if lines is None else tuple(lines), None, None, None)
-        return Going(before, now, self.freezing.settle_small_talk(before, now, audience))
+        return SessionState(before, now, self.freezing.settle_small_talk(before, now, audience))
 
-    def instead(self, lines: Sequence[ContextLine] | None, history: Sequence[TailEntry], budgets: Budgets) -> Going:
+    def instead(
+        self, lines: Sequence[ContextLine] | None, history: Sequence[TailEntry], budgets: PromptLimits
+    ) -> SessionState:
         """Return what a turn shows if a caller's *history* replaces the conversation."""
         now = Now(None if lines is None else tuple(lines), None, None, tuple(history))
         shown = newest(history, TailLimits.of(budgets), self.freezing.tokens)
-        return Going(None, now, ShownState(now.lines, None, shown))
+        return SessionState(None, now, ShownState(now.lines, None, shown))

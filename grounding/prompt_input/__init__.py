@@ -1,4 +1,5 @@
-"""The input of one prompt: `RunContext`, the named `Block`s of a prompt, their `Budgets`, and counting `Tokens`. Pure.
+"""The input of one prompt: `RunContext`, the named `Block`s of a prompt, their `PromptLimits`, and counting
+`Tokens`. Pure.
 
 `grounding.prompt` builds the prompt from it.
 """
@@ -14,7 +15,7 @@ from grounding.prompt_input.blocks import (
     Layout,
     Place,
     Prompt,
-    Two,
+    TwoSections,
     Volatility,
     may_follow,
 )
@@ -22,14 +23,14 @@ from grounding.prompt_input.budgets import (
     JOINT_TOKENS,
     MATERIAL_SAFETY,
     WINDOW_SAFETY,
-    Budgets,
     ContextTooLarge,
+    PromptLimits,
     Strict,
     front_limits,
     message_reserve,
     require_room,
-    taken,
-    uncounted,
+    unlimited_characters,
+    window_load,
     window_room,
 )
 from grounding.prompt_input.run_context import (
@@ -72,7 +73,7 @@ from grounding.prompt_input.sections import (
     neutral,
     one_line,
     speaker,
-    spoken,
+    speaker_text,
 )
 from grounding.prompt_input.tokens import (
     LineByLine,
@@ -96,7 +97,6 @@ __all__ = [
     "AttachedImage",
     "AttachedText",
     "Block",
-    "Budgets",
     "Calibration",
     "Censor",
     "ChatMessage",
@@ -118,6 +118,7 @@ __all__ = [
     "Passage",
     "Place",
     "Prompt",
+    "PromptLimits",
     "Query",
     "QuotedMessage",
     "RecalledTurn",
@@ -135,7 +136,7 @@ __all__ = [
     "TailEntry",
     "Tokens",
     "Trace",
-    "Two",
+    "TwoSections",
     "Volatility",
     "as_data",
     "as_excerpt",
@@ -150,9 +151,9 @@ __all__ = [
     "one_line",
     "require_room",
     "speaker",
-    "spoken",
-    "taken",
-    "uncounted",
+    "speaker_text",
+    "unlimited_characters",
     "utf8_length",
+    "window_load",
     "window_room",
 ]

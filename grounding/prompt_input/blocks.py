@@ -152,7 +152,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Two:
+class TwoSections:
     """Two sections in one block: the first may have *first_tokens*, the second gets the rest, and yields first.
 
     ``floor`` is the part of the second that yields to nothing: it is shown whole even if it exceeds the limits. The
@@ -203,7 +203,7 @@ class Two:
 class Draft:
     """A block before it is cut. The fields are those of `Block`."""
 
-    section: Section | Two
+    section: Section | TwoSections
     budget: int
     why: str
     placed: Place | None = None
@@ -211,7 +211,7 @@ class Draft:
     @property
     def least(self) -> str:
         """The text that is shown whatever else has to go."""
-        return self.section.least if isinstance(self.section, Two) else ""
+        return self.section.least if isinstance(self.section, TwoSections) else ""
 
     def block(self, name: str, text: str, tokens: Tokens) -> Block:
         """Return the block *name* with *text*, the rest of the draft after cutting."""

@@ -1,6 +1,6 @@
 """What each part of a prompt may take: ceilings in tokens, bytes, characters and lines, never raised silently.
 
-`Budgets` has one field per limit, from the setting of the same name. They are applied in three places:
+`PromptLimits` has one field per limit, from the setting of the same name. They are applied in three places:
 
 - `grounding.prompt.assemble` cuts each block to its own tokens, then blocks in turn until the prompt keeps the common
   ceilings (`prompt_bytes`, `prompt_tokens`, `context_tokens`, `prompt_characters`, and the model's window);
@@ -55,7 +55,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-class Budgets(Strict):
+class PromptLimits(Strict):
     """The limits of one prompt. See the settings of the same names for the defaults."""
 
     top_k: int = Field(gt=0)
@@ -103,7 +103,7 @@ class Budgets(Strict):
     """Tokens of the descriptions of the tools that are offered."""
 
     @classmethod
-    def from_settings(cls, settings: Settings, window_tokens: int, tools_tokens: int = 0) -> Budgets:
+    def from_settings(cls, settings: Settings, window_tokens: int, tools_tokens: int = 0) -> PromptLimits:
         """Return the budgets of *settings* for a model with a window of *window_tokens*."""
         return cls(
             top_k=settings.llm_grounding_top_k,
@@ -135,30 +135,30 @@ class Budgets(Strict):
         )
 
 
-def window_room(budgets: Budgets) -> int:
+def window_room(budgets: PromptLimits) -> int:
     """Return the tokens, as we count them, that the window has for messages."""
     return int((budgets.window_tokens - budgets.output_tokens) / WINDOW_SAFETY) - budgets.tools_tokens
 
 
-def taken(blocks: Iterable[Block]) -> int:
+def window_load(blocks: Iterable[Block]) -> int:
     """Return what *blocks* take of `window_room`."""
     return sum(block.load for block in blocks)
 
 
-def uncounted(budgets: Budgets, blocks: Iterable[Block]) -> int:
+def unlimited_characters(budgets: PromptLimits, blocks: Iterable[Block]) -> int:
     """Return the characters of *blocks* that `prompt_characters` does not limit: those of material, unless somebody has
     set the limit."""
     return 0 if budgets.bounds_material else sum(len(block.text) for block in blocks if block.name == "codex")
 
 
-def message_reserve(budgets: Budgets, fixed: Sequence[Block], verbatim_tokens: int = 0) -> int:
+def message_reserve(budgets: PromptLimits, fixed: Sequence[Block], verbatim_tokens: int = 0) -> int:
     """Return the tokens that the further blocks of the system message must leave free, for verbatim records and for the
     message.
 
     The message gets its whole budget, in a small window half of the room beside the *fixed* blocks. The size does not
     depend on the message, so that the text before it stays the same from turn to turn.
     """
-    left = window_room(budgets) - taken(fixed) - verbatim_tokens
+    left = window_room(budgets) - window_load(fixed) - verbatim_tokens
     return verbatim_tokens + max(MIN_USER_TOKENS, min(budgets.query_tokens, left // 2))
 
 
@@ -171,7 +171,7 @@ class FrontLimits(NamedTuple):
     tail_bytes: int
 
 
-def front_limits(budgets: Budgets, system_tokens: int) -> FrontLimits:
+def front_limits(budgets: PromptLimits, system_tokens: int) -> FrontLimits:
     """Return the limits in front of a message, beside a system message that takes *system_tokens* of the window.
 
     The message gets its whole budget of tokens, but never more than half of the room, and half of the bytes. The tail
@@ -216,13 +216,13 @@ class ContextTooLarge(AgentRuntimeError):
         }.get(block, f"My instructions are too long for the model ({figures}). An admin has to shorten them.")
 
 
-def require_room(budgets: Budgets, system: Sequence[Block], floor: Sequence[Block], floor_tokens: int) -> None:
+def require_room(budgets: PromptLimits, system: Sequence[Block], floor: Sequence[Block], floor_tokens: int) -> None:
     """Raise `ContextTooLarge` if the prompt has no room for what it must show.
 
     That is the *system* message and the *floor* of the user message, which takes *floor_tokens*. The error names the
     largest block of those that yield to nothing.
     """
-    system_tokens = taken(system)
+    system_tokens = window_load(system)
     room = window_room(budgets) - system_tokens
     unyielding = (*(block for block in system if block.name in FIXED), *floor)
     if room < max(MIN_USER_TOKENS, floor_tokens):
@@ -235,7 +235,7 @@ def require_room(budgets: Budgets, system: Sequence[Block], floor: Sequence[Bloc
         most = budgets.context_tokens
         raise ContextTooLarge(largest.name, largest.tokens, budgets.window_tokens, needed=floor_tokens, room=most)
     needed = sum(len(SEPARATOR.join(block.text for block in part if block.used)) for part in (system, floor))
-    needed -= uncounted(budgets, system)
+    needed -= unlimited_characters(budgets, system)
     if needed > budgets.prompt_characters:
         counted = [block for block in unyielding if budgets.bounds_material or block.name != "codex"]
         largest = max(counted, key=lambda block: len(block.text))

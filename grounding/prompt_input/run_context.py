@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from connectors.message import place_audience
 from grounding.prompt_input.blocks import PLACES, Layout, Volatility, may_follow
-from grounding.prompt_input.budgets import Budgets, Strict
+from grounding.prompt_input.budgets import PromptLimits, Strict
 
 SelectionReason = Literal["nothing_kept", "cold", "frame", "topic", "acting", "changed", "reused", "aside"]
 CONDENSED = "condensed"
@@ -76,7 +76,7 @@ class TailEntry(Strict):
     user: str = ""
     """``connector:user_id`` of the person; empty for the assistant, or if unknown."""
     foreign: str = ""
-    """See `grounding.transcript.entry.Entry`."""
+    """See `grounding.transcript.entry.TranscriptEntry`."""
 
 
 class ContextLine(Strict):
@@ -233,7 +233,7 @@ class Device(Strict):
 
 
 class Link(Strict):
-    """A connection of the runtime. ``state`` is a word of `connectors.connector.State`."""
+    """A connection of the runtime. ``state`` is a word of `connectors.connector.ConnectionState`."""
 
     name: str
     state: str
@@ -377,7 +377,7 @@ class RunContext(Strict):
     layout: Layout = "user_first"
     tools: tuple[str, ...] = ()
     """The names of the tools that the model may call."""
-    budgets: Budgets
+    budgets: PromptLimits
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:

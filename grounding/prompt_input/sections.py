@@ -103,7 +103,7 @@ def speaker(name: str, otherwise: str = "user") -> str:
     return f"{shown} (user)" if letters.startswith(_OUR_SPEAKERS) else shown or otherwise
 
 
-def spoken(by: str, text: str) -> str:
+def speaker_text(by: str, text: str) -> str:
     """Return *text* after its speaker *by* (see `speaker`). Further lines are indented, so that none can pass for
     another speaker's."""
     return f"{by}: " + "\n  ".join(text.splitlines())

@@ -1,6 +1,7 @@
 """The passage index and its search.
 
-`Search` finds passages of documents and `Turns` recalls earlier turns of a conversation, both over a `PassageIndex`.
+`Search` finds passages of documents and `TurnIndex` recalls earlier turns of a conversation, both over a
+`PassageIndex`.
 Its two adapters, `qdrant_edge` and `qdrant_server`, are imported lazily, because their libraries are heavy.
 
 A passage has two numbers. The score (`Hit.score`) orders passages. It is made in ``ranking.py``, once for both
@@ -31,19 +32,19 @@ from grounding.retrieval.chunking import (
     section_text,
 )
 from grounding.retrieval.embedding import (
-    LATE,
-    Deeper,
+    DEEP_VECTOR_LATE,
+    DeepEmbedder,
     Embedder,
     EmbedderUnavailable,
-    NotYet,
+    ModelLoading,
     Vector,
     WordLlamaEmbedder,
 )
 from grounding.retrieval.index import (
     AskDeep,
-    Entry,
     Fusion,
     Hit,
+    IndexEntry,
     IndexUnavailable,
     Kind,
     Passage,
@@ -58,26 +59,25 @@ from grounding.retrieval.packing import NEAR_DUPLICATE, NEGATIONS
 from grounding.retrieval.query import (
     EARLIER_MAX_CHARACTERS,
     EARLIER_TURNS,
-    encoded,
+    encode_question,
     query_terms,
     query_vectors,
     shorten,
     spell_out,
 )
 from grounding.retrieval.ranking import Reranker, RerankUnavailable
-from grounding.retrieval.recall import FORM, Look, Memory, Part, Turns, looked_back
-from grounding.retrieval.relevance import ASKING, MEASURED_CHUNKS, asked_terms, largest_idf
-from grounding.retrieval.search import Chosen, ContextField, LookUp, Match, Search, Vocabulary, looked_up
+from grounding.retrieval.recall import TURN_INDEX_VERSION, RecalledPart, RecallQuery, TurnIndex, TurnText, recall_turns
+from grounding.retrieval.relevance import ASKING, MEASURED_CHUNKS, largest_idf, question_terms
+from grounding.retrieval.search import ChosenRuns, ContextField, Match, PassageQuery, Search, Vocabulary, look_up
 from grounding.retrieval.stored import PAYLOAD_VERSION, collection_name
 from grounding.retrieval.turn_ranking import TurnFloor, turn_floor_for
 
 __all__ = [
     "ASKING",
     "CHUNKER_VERSION",
+    "DEEP_VECTOR_LATE",
     "EARLIER_MAX_CHARACTERS",
     "EARLIER_TURNS",
-    "FORM",
-    "LATE",
     "MEASURED_CHUNKS",
     "MINILM_DIMENSIONS",
     "MINILM_NAME",
@@ -87,28 +87,28 @@ __all__ = [
     "PAYLOAD_VERSION",
     "STOP_WORDS",
     "TURN_AVERAGE_TERMS",
+    "TURN_INDEX_VERSION",
     "AskDeep",
-    "Chosen",
+    "ChosenRuns",
     "Chunk",
     "ContextField",
     "CountTokens",
-    "Deeper",
+    "DeepEmbedder",
     "Embedder",
     "EmbedderUnavailable",
-    "Entry",
     "Fusion",
     "Hit",
+    "IndexEntry",
     "IndexUnavailable",
     "Kind",
-    "Look",
-    "LookUp",
     "Match",
-    "Memory",
     "MiniLMEmbedder",
-    "NotYet",
-    "Part",
+    "ModelLoading",
     "Passage",
     "PassageIndex",
+    "PassageQuery",
+    "RecallQuery",
+    "RecalledPart",
     "RerankUnavailable",
     "Reranker",
     "Search",
@@ -116,22 +116,23 @@ __all__ = [
     "Source",
     "SparseVector",
     "TurnFloor",
-    "Turns",
+    "TurnIndex",
+    "TurnText",
     "Vector",
     "Vocabulary",
     "WordLlamaEmbedder",
-    "asked_terms",
     "chunk_document",
     "collection_name",
     "coverage",
     "encode_chunk",
     "encode_document",
-    "encoded",
+    "encode_question",
     "largest_idf",
-    "looked_back",
-    "looked_up",
+    "look_up",
     "query_terms",
     "query_vectors",
+    "question_terms",
+    "recall_turns",
     "section_text",
     "shorten",
     "spell_out",

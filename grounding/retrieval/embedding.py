@@ -1,6 +1,7 @@
 """Text to dense vectors: the protocols, and the small static model that comes with the ``local`` extra.
 
-There are two kinds of models. An `Embedder` finds: everything in the index has its vectors. A `Deeper` one orders what
+There are two kinds of models. An `Embedder` finds: everything in the index has its vectors. A `DeepEmbedder` one
+orders what
 was found: documents get its vectors some time after they can be found, and a question is searched without one if it is
 not there in time.
 """
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 from connectors.message import AgentRuntimeError
 
 Vector = list[float]
-LATE = "late"
+DEEP_VECTOR_LATE = "late"
 """The reason, in metrics and in answers of ``search``, why a search went without the question's deeper vector."""
 
 
@@ -30,14 +31,14 @@ class EmbedderUnavailable(AgentRuntimeError):
         self.retryable = retryable
 
 
-class NotYet(EmbedderUnavailable):
+class ModelLoading(EmbedderUnavailable):
     """The model is still being loaded, so that its vectors are no loss."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} is still being loaded", retryable=True)
 
 
-class Deeper(Protocol):
+class DeepEmbedder(Protocol):
     """A deeper embedding model. Two of the same name give the same vectors. An `Embedder` is one that always waits."""
 
     @property
@@ -48,7 +49,7 @@ class Deeper(Protocol):
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
         """Return the unit vectors of a few questions. Raises `EmbedderUnavailable` if they are not there in time, and
-        `NotYet` if they could not be."""
+        `ModelLoading` if they could not be."""
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
         """Return one unit vector (or zeros for text without words) per text, however long that takes. Raises

@@ -66,7 +66,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """A passage with its vectors. ``deep`` is that of the deeper model and may follow later (`PassageIndex.deepen`)."""
 
     passage: Passage
@@ -82,7 +82,7 @@ class Source:
     scope: Scope
     kind: Kind
     name: str
-    entries: Sequence[Entry]
+    entries: Sequence[IndexEntry]
 
 
 class Arm(NamedTuple):
@@ -182,7 +182,7 @@ class PassageIndex(Protocol):
     async def ensure(self) -> None:
         """Create the collection of this embedding model and its payload indexes if they are missing."""
 
-    async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
+    async def upsert(self, scope: Scope, entries: Sequence[IndexEntry]) -> None:
         """Store *entries* and replace those of the same id. They are searchable once this returns."""
 
     async def replace(self, sources: Sequence[Source]) -> None:

@@ -32,7 +32,7 @@ from connectors.message import Scope
 from grounding.retrieval import stored
 from grounding.retrieval.bm25 import SparseVector
 from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
+from grounding.retrieval.index import AskDeep, Fusion, Hit, IndexEntry, IndexUnavailable, Kind, Passage, Source
 from grounding.retrieval.ranking import (
     FEEDBACK_PASSAGES,
     SAMPLE,
@@ -218,7 +218,7 @@ class EmbeddedIndex:
         for aside in self._path.parent.glob(f"{self._path.name}.damaged-*"):
             shutil.rmtree(aside)
 
-    async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
+    async def upsert(self, scope: Scope, entries: Sequence[IndexEntry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
             stored.tenant(scope, kind)  # raises ValueError for a scope that may not hold these
         for batch in _batches([(scope, entry) for entry in entries]):
@@ -284,7 +284,7 @@ class EmbeddedIndex:
         self._centres.count_changes(tenant, count, [DEEP])
         return count
 
-    def _upsert(self, shard: Any, entries: Sequence[tuple[Scope, Entry]]) -> None:
+    def _upsert(self, shard: Any, entries: Sequence[tuple[Scope, IndexEntry]]) -> None:
         self._update(shard, edge.UpdateOperation.upsert_points([point_of(*one) for one in entries]))
 
     def _update(self, shard: Any, operation: edge.UpdateOperation) -> None:
@@ -520,7 +520,7 @@ def _is_of_engine(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def point_of(scope: Scope, entry: Entry) -> edge.Point:
+def point_of(scope: Scope, entry: IndexEntry) -> edge.Point:
     """Return the point of a passage."""
     words = entry.sparse
     vectors: dict[str, Any] = {

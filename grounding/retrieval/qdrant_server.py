@@ -25,7 +25,7 @@ from connectors.message import Scope
 from grounding.retrieval import stored
 from grounding.retrieval.bm25 import SparseVector
 from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import AskDeep, Entry, Fusion, Hit, IndexUnavailable, Kind, Passage, Source
+from grounding.retrieval.index import AskDeep, Fusion, Hit, IndexEntry, IndexUnavailable, Kind, Passage, Source
 from grounding.retrieval.ranking import (
     FEEDBACK_PASSAGES,
     SAMPLE,
@@ -208,7 +208,7 @@ class ServerIndex:
         finally:
             self._closed, self._opened = True, None
 
-    async def upsert(self, scope: Scope, entries: Sequence[Entry]) -> None:
+    async def upsert(self, scope: Scope, entries: Sequence[IndexEntry]) -> None:
         for kind in {entry.passage.kind for entry in entries}:
             stored.tenant(scope, kind)  # raises ValueError for a scope that may not hold these
         for batch in in_batches([(scope, entry) for entry in entries]):
@@ -476,7 +476,7 @@ class ServerIndex:
 # Points, vectors and filters in the client's words
 
 
-def points_of(entries: Sequence[tuple[Scope, Entry]]) -> list[models.PointStruct]:
+def points_of(entries: Sequence[tuple[Scope, IndexEntry]]) -> list[models.PointStruct]:
     """Return the points of passages."""
     return [
         models.PointStruct(

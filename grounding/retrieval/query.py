@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from grounding.retrieval.bm25 import SparseVector, encode_query, term_set
-from grounding.retrieval.embedding import Deeper, Embedder, Vector
+from grounding.retrieval.embedding import DeepEmbedder, Embedder, Vector
 
 SHORT_QUERY_CHARACTERS = 400
 """A longer question says itself what it is about."""
@@ -54,17 +54,17 @@ async def query_vectors(embedder: Embedder, query: str, earlier: Sequence[str] =
 
 async def query_terms(query: str, earlier: Sequence[str] = ()) -> SparseVector:
     """Return the sparse vector of `query_vectors`."""
-    sparse = await encoded(query)
+    sparse = await encode_question(query)
     turns = [encode_query(turn) for turn in used_turns(query, earlier)]
     return mix_terms(sparse, turns, len(term_set(query))) if turns else sparse
 
 
-async def embed_with_turns(embedder: Embedder | Deeper, query: str, earlier: Sequence[str]) -> list[Vector]:
+async def embed_with_turns(embedder: Embedder | DeepEmbedder, query: str, earlier: Sequence[str]) -> list[Vector]:
     """Return the vector of *query*, then those of the used *earlier* turns. Raises `EmbedderUnavailable`."""
     return await embedder.embed_queries([query, *used_turns(query, earlier)])
 
 
-async def encoded(query: str) -> SparseVector:
+async def encode_question(query: str) -> SparseVector:
     """Return `encode_query` of *query*; a long one is encoded in a thread."""
     if len(query) <= SHORT_QUERY_CHARACTERS:
         return encode_query(query)

@@ -17,8 +17,8 @@ from connectors.message import Scope
 from grounding.prompt_input import DegradedBlock, RecalledTurn
 from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, SparseVector, encode_document, term_set
 from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.retrieval.index import Entry, Hit, Kind, Passage, PassageIndex, Source
-from grounding.retrieval.query import SHORT_QUERY_CHARACTERS, encoded, spell_out
+from grounding.retrieval.index import Hit, IndexEntry, Kind, Passage, PassageIndex, Source
+from grounding.retrieval.query import SHORT_QUERY_CHARACTERS, encode_question, spell_out
 from grounding.retrieval.turn_ranking import (
     RankedPart,
     TurnFloor,
@@ -34,7 +34,7 @@ PART_MAX_CHARACTERS = 1500
 CONTINUED = "… "
 TURN_MAX_PARTS = 40
 """Beyond 60,000 characters a turn's end is not searchable: nobody said that, somebody pasted it."""
-FORM = "2"
+TURN_INDEX_VERSION = "2"
 """The version of a turn's indexed form. If another one was stored, everything is indexed anew. 2: with its day and
 the turn before it."""
 FEW_TERMS = 1
@@ -43,7 +43,7 @@ others are searched alone: the last turns are in the prompt already, and mostly 
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class TurnText:
     """What was said in a turn, and when (with a time zone); ``previous`` is the turn before, if there was one."""
 
     scope: Scope
@@ -53,7 +53,7 @@ class Memory:
     previous: str = ""
 
 
-class Turns:
+class TurnIndex:
     """Remembers and recalls what was said in a conversation. Scopes must name a context."""
 
     def __init__(
@@ -61,12 +61,12 @@ class Turns:
     ) -> None:
         """*words_alone* as in `grounding.retrieval.search.Search`."""
         self._index = index
-        self._look_back = index.look_back if isinstance(index, LooksBack) else partial(looked_back, index)
+        self._look_back = index.look_back if isinstance(index, RemoteRecall) else partial(recall_turns, index)
         self._embedder = embedder
         self._floor = floor or turn_floor_for(embedder.name)
         self._words_alone = words_alone
 
-    async def remember(self, memories: Sequence[Memory]) -> None:
+    async def remember(self, memories: Sequence[TurnText]) -> None:
         """Make *memories* findable; the same turn again replaces the former.
 
         Raises `IndexUnavailable`, `EmbedderUnavailable`, and `ValueError` for a scope without context.
@@ -82,7 +82,7 @@ class Turns:
 
         await self._index.replace(await asyncio.to_thread(sources))
 
-    async def lacking(self, memories: Sequence[Memory]) -> list[Memory]:
+    async def lacking(self, memories: Sequence[TurnText]) -> list[TurnText]:
         """Return those of *memories*, all of one scope, that cannot be found in their present form. Nothing is
         embedded.
 
@@ -115,12 +115,14 @@ class Turns:
         """
         if earlier and len(query) <= SHORT_QUERY_CHARACTERS:
             query = spell_out(query, earlier, len(term_set(query)), FEW_TERMS)
-        sparse = await encoded(query)
+        sparse = await encode_question(query)
         if not sparse.indices:
             return []
         dense = await self._vector(query, lost)
         floor = self._floor if dense is not None else turn_floor_for("")
-        parts = await self._look_back(scope, Look(query, dense, sparse, frozenset(exclude), floor, top_k, asked_for))
+        parts = await self._look_back(
+            scope, RecallQuery(query, dense, sparse, frozenset(exclude), floor, top_k, asked_for)
+        )
         return [
             RecalledTurn(turn_id=part.source, said_on=part.said_at[:10], text=part.text, score=part.score)
             for part in parts
@@ -153,7 +155,7 @@ class Turns:
         return set(await self._index.sources(scope, Kind.TURN))
 
 
-def _passages(memory: Memory) -> list[Passage]:
+def _passages(memory: TurnText) -> list[Passage]:
     stamp = memory.said_at.astimezone(UTC).isoformat()
     return [
         Passage(
@@ -169,8 +171,8 @@ def _passages(memory: Memory) -> list[Passage]:
     ]
 
 
-def _entry(passage: Passage, vector: Vector) -> Entry:
-    return Entry(passage, vector, encode_document(searched_text(passage), TURN_AVERAGE_TERMS))
+def _entry(passage: Passage, vector: Vector) -> IndexEntry:
+    return IndexEntry(passage, vector, encode_document(searched_text(passage), TURN_AVERAGE_TERMS))
 
 
 def split_turn(text: str) -> list[str]:
@@ -211,7 +213,7 @@ LOOKED_BESIDE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RecallQuery:
     """A query with its vectors. At most *top_k* parts are recalled, none of the turns *excluded*. If the message is not
     *asked_for* recall, turns have to reach more."""
 
@@ -224,7 +226,7 @@ class Look:
     asked_for: bool
 
 
-class Part(NamedTuple):
+class RecalledPart(NamedTuple):
     """A recalled part of a turn; ``said_at`` as in `grounding.retrieval.index.Passage`."""
 
     source: str
@@ -234,14 +236,14 @@ class Part(NamedTuple):
 
 
 @runtime_checkable
-class LooksBack(Protocol):
-    """A `PassageIndex` in another process, which runs `looked_back` there."""
+class RemoteRecall(Protocol):
+    """A `PassageIndex` in another process, which runs `recall_turns` there."""
 
-    async def look_back(self, scope: Scope, look: Look) -> list[Part]:
-        """Return what `looked_back` does."""
+    async def look_back(self, scope: Scope, look: RecallQuery) -> list[RecalledPart]:
+        """Return what `recall_turns` does."""
 
 
-async def looked_back(index: PassageIndex, scope: Scope, look: Look) -> list[Part]:
+async def recall_turns(index: PassageIndex, scope: Scope, look: RecallQuery) -> list[RecalledPart]:
     """Return what *look* recalls from *index* of the conversation that *scope* names, best first.
 
     Raises `IndexUnavailable`, and `ValueError` for a scope without context.
@@ -258,10 +260,12 @@ async def looked_back(index: PassageIndex, scope: Scope, look: Look) -> list[Par
         return rank_turns(look.query, hits, neighbours, chosen)
 
     ranked = await asyncio.to_thread(rank)
-    return [Part(passage.source, passage.said_at, passage.text, score) for passage, score in ranked[: look.top_k]]
+    return [
+        RecalledPart(passage.source, passage.said_at, passage.text, score) for passage, score in ranked[: look.top_k]
+    ]
 
 
-async def _search(index: PassageIndex, scope: Scope, look: Look, most: int) -> list[Hit]:
+async def _search(index: PassageIndex, scope: Scope, look: RecallQuery, most: int) -> list[Hit]:
     """Return the best *most* hits without the excluded turns, however many parts these have among the best."""
     shown = SHOWN_MOSTLY
     while True:

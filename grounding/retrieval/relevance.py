@@ -82,7 +82,7 @@ class Floor:
 
     def keep(self, query: str, hits: Sequence[Hit], corpus_size: int) -> list[Hit]:
         """Return those of *hits* that reach the floor, or that have every word of *query*, in their order."""
-        relevances, wanted = self.relevances(query, hits, corpus_size), asked_terms(query)
+        relevances, wanted = self.relevances(query, hits, corpus_size), question_terms(query)
         return [
             hit
             for hit, relevance in zip(hits, relevances, strict=True)
@@ -95,10 +95,10 @@ def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, floa
     4)."""
     cosine = max(hit.dense.score, 0.0) if hit.dense is not None else 0.0
     rarity = hit.sparse.score / largest_idf(corpus_size) if hit.sparse is not None else 0.0
-    return cosine, covered(asked_terms(query), _text(hit)), rarity
+    return cosine, covered(question_terms(query), _text(hit)), rarity
 
 
-def asked_terms(query: str) -> frozenset[str]:
+def question_terms(query: str) -> frozenset[str]:
     """Return the terms of *query* that say what is asked; all of them if nothing else would be left."""
     wanted = term_set(query)
     return wanted - ASKING or wanted

@@ -24,12 +24,19 @@ from connectors.message import ConversationKey, Scope
 from grounding.prompt_input import DegradedBlock, Recent
 from grounding.prompt_input import Passage as PromptPassage
 from grounding.retrieval.bm25 import SparseVector, encode_document, term_set
-from grounding.retrieval.embedding import LATE, Deeper, Embedder, EmbedderUnavailable, NotYet, Vector
-from grounding.retrieval.index import AskDeep, Entry, Hit, Kind, Passage, PassageIndex, Source
+from grounding.retrieval.embedding import (
+    DEEP_VECTOR_LATE,
+    DeepEmbedder,
+    Embedder,
+    EmbedderUnavailable,
+    ModelLoading,
+    Vector,
+)
+from grounding.retrieval.index import AskDeep, Hit, IndexEntry, Kind, Passage, PassageIndex, Source
 from grounding.retrieval.packing import Retrieved, Room, Run, choose, neighbours_wanted, pack
 from grounding.retrieval.query import (
     embed_with_turns,
-    encoded,
+    encode_question,
     mix_vectors,
     query_terms,
     query_vectors,
@@ -38,7 +45,7 @@ from grounding.retrieval.query import (
     used_turns,
 )
 from grounding.retrieval.ranking import Reranker, RerankUnavailable, rerank
-from grounding.retrieval.relevance import Floor, asked_terms, floor_for, floor_for_hits
+from grounding.retrieval.relevance import Floor, floor_for, floor_for_hits, question_terms
 from grounding.retrieval.stored import searched
 
 _log = structlog.get_logger()
@@ -64,7 +71,7 @@ class Search:
         reranker: Reranker | None = None,
         words_alone: str = "",
         kind: Kind = Kind.DOCUMENT,
-        deep: Deeper | None = None,
+        deep: DeepEmbedder | None = None,
     ) -> None:
         """Search passages of *kind* and of no other.
 
@@ -73,7 +80,7 @@ class Search:
         `EmbedderUnavailable` is raised. *deep* is the model of the passages' deeper vectors.
         """
         self._index = index
-        self._look_up = index.look_up if isinstance(index, LooksUp) else partial(looked_up, index)
+        self._look_up = index.look_up if isinstance(index, RemoteLookUp) else partial(look_up, index)
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
         counts: Recent[int] = Recent(COUNTS_REMEMBERED)
@@ -140,7 +147,7 @@ class Search:
         return partial(self._deep_vector, self._deep, query, earlier, lost)
 
     async def _deep_vector(
-        self, model: Deeper, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None
+        self, model: DeepEmbedder, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None
     ) -> Vector | None:
         """Return the question's deeper vector. None if it is not there in time, or if the model cannot read the
         question: then earlier turns alone would decide what is found."""
@@ -149,11 +156,11 @@ class Search:
             if not any(own):
                 return None
             return mix_vectors(own, turns, len(term_set(query))) if turns else own
-        except NotYet:
+        except ModelLoading:
             return None
         except EmbedderUnavailable:
             if lost is not None:
-                lost.append(DegradedBlock(block="deep", why=LATE))
+                lost.append(DegradedBlock(block="deep", why=DEEP_VECTOR_LATE))
             return None
 
     async def _rerank(
@@ -198,14 +205,14 @@ class Search:
 
     async def _choose(
         self, scope: Scope, query: str, top_k: int, lost: list[DegradedBlock] | None, earlier: Sequence[str]
-    ) -> Chosen:
+    ) -> ChosenRuns:
         if self._reranker is None:
             dense, sparse = await self._vectors(query, earlier, lost)
-            look = LookUp(query, dense, sparse, self._floor, top_k, _spelled_out(query, earlier))
+            look = PassageQuery(query, dense, sparse, self._floor, top_k, _spelled_out(query, earlier))
             return await self._look_up(
                 scope, self._kind, look, self._ask_deep(query, earlier, lost, look.dense, look.sparse)
             )
-        look = LookUp(query, None, SparseVector((), ()), self._floor, top_k, _spelled_out(query, earlier))
+        look = PassageQuery(query, None, SparseVector((), ()), self._floor, top_k, _spelled_out(query, earlier))
         hits = await self.search(scope, query, look.candidates, scores=True, lost=lost, earlier=earlier)
         return await _choose_hits(self._index, scope, self._kind, look, hits)
 
@@ -230,7 +237,7 @@ class Search:
 def _spelled_out(query: str, earlier: Sequence[str]) -> str:
     """Return *query* after *earlier* turns if it says too little by itself; else an empty text."""
     turns = used_turns(query, earlier)
-    spelled_out = spell_out(query, turns, len(asked_terms(query))) if turns else query
+    spelled_out = spell_out(query, turns, len(question_terms(query))) if turns else query
     return spelled_out if spelled_out != query else ""
 
 
@@ -243,7 +250,7 @@ CANDIDATES_PER_PASSAGE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class LookUp:
+class PassageQuery:
     """A query with its vectors. At most *top_k* runs are chosen from the hits that reach *floor*; if none does, from
     those that reach it for the query *spelled_out* with earlier turns."""
 
@@ -260,25 +267,27 @@ class LookUp:
         return self.top_k * CANDIDATES_PER_PASSAGE
 
 
-class Chosen(NamedTuple):
+class ChosenRuns(NamedTuple):
     """The *runs* for the prompt, best first, and the passages *around* them by which they may grow."""
 
     runs: list[Run]
     around: list[Passage]
 
 
-NOTHING = Chosen([], [])
+NOTHING = ChosenRuns([], [])
 
 
 @runtime_checkable
-class LooksUp(Protocol):
-    """A `PassageIndex` in another process, which runs `looked_up` there."""
+class RemoteLookUp(Protocol):
+    """A `PassageIndex` in another process, which runs `look_up` there."""
 
-    async def look_up(self, scope: Scope, kind: Kind, look: LookUp, deep: AskDeep | None = None) -> Chosen:
-        """Return what `looked_up` does."""
+    async def look_up(self, scope: Scope, kind: Kind, look: PassageQuery, deep: AskDeep | None = None) -> ChosenRuns:
+        """Return what `look_up` does."""
 
 
-async def looked_up(index: PassageIndex, scope: Scope, kind: Kind, look: LookUp, deep: AskDeep | None = None) -> Chosen:
+async def look_up(
+    index: PassageIndex, scope: Scope, kind: Kind, look: PassageQuery, deep: AskDeep | None = None
+) -> ChosenRuns:
     """Return what *look* finds in *index*; *deep* as in `PassageIndex.search`.
 
     Raises `IndexUnavailable`, and `ValueError` for a scope that may not hold the kind.
@@ -287,7 +296,9 @@ async def looked_up(index: PassageIndex, scope: Scope, kind: Kind, look: LookUp,
     return await _choose_hits(index, scope, kind, look, hits)
 
 
-async def _choose_hits(index: PassageIndex, scope: Scope, kind: Kind, look: LookUp, hits: Sequence[Hit]) -> Chosen:
+async def _choose_hits(
+    index: PassageIndex, scope: Scope, kind: Kind, look: PassageQuery, hits: Sequence[Hit]
+) -> ChosenRuns:
     if not hits:
         return NOTHING
     size = sum([await index.estimate(owner, kind) for owner in searched(scope, kind)])
@@ -307,7 +318,7 @@ async def _choose_hits(index: PassageIndex, scope: Scope, kind: Kind, look: Look
         return NOTHING
     # No two owners have a source of one name.
     found = [await index.read(owner, kind, wanted) for owner in searched(scope, kind)]
-    return Chosen(runs, [passage for by_source in found for passages in by_source.values() for passage in passages])
+    return ChosenRuns(runs, [passage for by_source in found for passages in by_source.values() for passage in passages])
 
 
 # The vocabulary of a workspace: whether its documents speak of what a message says. It is the search itself, for a few
@@ -354,7 +365,7 @@ class Vocabulary:
 
     async def hits(self, scope: Scope, text: str) -> list[Hit]:
         """Return the passages that are judged, with their raw scores."""
-        sparse = await encoded(text)
+        sparse = await encode_question(text)
         if not sparse.indices:
             return []
         dense = await self._embedder.embed_query(text) if self._floor.dense_weight else None
@@ -390,7 +401,9 @@ class ContextField:
         (dense,) = await self._embedder.embed_documents([text[:EMBEDDED_CHARACTERS]])
         sparse = await asyncio.to_thread(encode_document, text)
         passage = Passage("latest", Kind.CONTEXT, key.context_id, text, heading=HEADING, end=len(text), said_at=at)
-        await self._index.replace([Source(key.scope, Kind.CONTEXT, key.context_id, [Entry(passage, dense, sparse)])])
+        await self._index.replace(
+            [Source(key.scope, Kind.CONTEXT, key.context_id, [IndexEntry(passage, dense, sparse)])]
+        )
 
     async def forget(self, key: ConversationKey) -> None:
         """Remove *key*'s document from the index. Raises `IndexUnavailable`."""

@@ -40,7 +40,7 @@ LANGUAGES = {language: _shipped(language) for language in ("french", "german", "
 """The cue sets that a workspace may choose beside English."""
 
 
-def spoken(languages: Iterable[str]) -> Cues:
+def joined_cues(languages: Iterable[str]) -> Cues:
     """Return the cues of English and *languages* together. Raises KeyError for a language that does not ship."""
     return reduce(Cues.joined, (LANGUAGES[language] for language in languages), ENGLISH)
 
@@ -68,7 +68,7 @@ def cues_of(files: tuple[str, ...]) -> Cues:
     The same files give the same object. Raises `InvalidCues`.
     """
     changes = [parse(text) for text in files]
-    cues = spoken(dict.fromkeys(language for one in changes for language in one.languages)) if changes else ENGLISH
+    cues = joined_cues(dict.fromkeys(language for one in changes for language in one.languages)) if changes else ENGLISH
     for one in changes:
         cues = cues.extended(**one.add).without(**one.remove)
     return cues

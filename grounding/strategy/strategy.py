@@ -1,7 +1,8 @@
 """Decide what a message needs to be answered: nothing, this conversation, or the workspace's documents. Pure.
 
 `choose` decides by cues. If these leave it open, `considered` decides by the relevance of the workspace's documents to
-the message; `grounding.pipeline.Deciding` asks for it. Needing the conversation and needing documents are two separate
+the message; `grounding.pipeline.StrategyChooser` asks for it. Needing the conversation and needing documents are two
+separate
 questions: the strategy is named after the message's request, and a message that needs both gets both.
 """
 
@@ -17,7 +18,7 @@ from itertools import groupby, islice
 from typing import Literal
 
 from grounding.prompt_input import TailEntry
-from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, MEASURED_CHUNKS, asked_terms
+from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, MEASURED_CHUNKS, question_terms
 from grounding.strategy.cues import WORD, Cues, fold, matches, phrase_set, word_set, words_of
 from grounding.strategy.languages import ENGLISH
 
@@ -128,7 +129,7 @@ def choose(text: str, cues: Cues = ENGLISH) -> Choice:
     return Choice(Strategy.NONE, "no_retrieval_cue", open=True)
 
 
-def considered(
+def choose_by_relevance(
     choice: Choice,
     alone: float,
     with_history: float | None,
@@ -174,7 +175,7 @@ def is_follow_up(text: str, cues: Cues = ENGLISH) -> bool:
     """
     if addresses_assistant(text, cues):
         return False
-    terms = len(asked_terms(text))
+    terms = len(question_terms(text))
     if any(start == 0 for start, _ in matches(words_of(text), cues.follow_ups)):
         return terms <= FOLLOW_UP_TERMS
     return terms <= FOLLOW_UP_TERMS // 2 and is_question(text, cues)
@@ -216,7 +217,7 @@ def search_text(text: str, cues: Cues = ENGLISH) -> str:
     return " ".join("".join([*pieces, text[at:]]).split())
 
 
-def asked_before(tail: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[str, ...]:
+def earlier_questions(tail: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[str, ...]:
     """Return people's messages in the last turns of *tail*, the oldest first, as `search_text`, without small talk.
 
     Messages that were answered together are one turn.

@@ -3,17 +3,17 @@
 `Transcript` is the log, `MarkdownCopy` writes the copy, `read_log` reads it back.
 """
 
-from grounding.transcript.entry import Entry, EntryRole, Reach, UnknownFormat
+from grounding.transcript.entry import EntryRole, Reach, TranscriptEntry, UnknownFormat
 from grounding.transcript.log import Transcript, Turn
 from grounding.transcript.markdown import UnreadableLog, read_log
 from grounding.transcript.markdown_copy import MarkdownCopy
 
 __all__ = [
-    "Entry",
     "EntryRole",
     "MarkdownCopy",
     "Reach",
     "Transcript",
+    "TranscriptEntry",
     "Turn",
     "UnknownFormat",
     "UnreadableLog",

@@ -34,7 +34,7 @@ class UnknownFormat(AgentRuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TranscriptEntry:
     """One message of a conversation. ``at`` is RFC 3339 in UTC; ``user`` is ``connector:user_id``.
 
     For an answer ``foreign`` names the text in the prompt that the asking person had not written: ``retrieved``
@@ -65,7 +65,7 @@ class Entry:
         }
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, str]) -> Entry:
+    def from_fields(cls, fields: Mapping[str, str]) -> TranscriptEntry:
         """Return the entry stored as *fields*. Raises `UnknownFormat` if a newer version wrote it."""
         if fields.get("v") != VERSION:
             raise UnknownFormat(
@@ -96,4 +96,4 @@ class ToCopy:
 
     export_id: str
     key: ConversationKey
-    what: Entry | Forget | None
+    what: TranscriptEntry | Forget | None

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Fence, Scope, Superseded, partition_tag, redis_key
-from grounding.transcript.entry import Entry, EntryRole, Forget, Reach, ToCopy
+from grounding.transcript.entry import EntryRole, Forget, Reach, ToCopy, TranscriptEntry
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -127,7 +127,7 @@ Turn = tuple[ConversationKey, str]
 class Merged:
     """A conversation's restored log, and how many turns and entries were missing."""
 
-    entries: list[tuple[EntryId, Entry]]
+    entries: list[tuple[EntryId, TranscriptEntry]]
     turns: int
     restored: int
 
@@ -145,7 +145,7 @@ class Transcript:
         self._restore = redis.register_script(RESTORE)
 
     async def append(
-        self, key: ConversationKey, turn_id: str, entries: Sequence[Entry], fence: Fence | None = None
+        self, key: ConversationKey, turn_id: str, entries: Sequence[TranscriptEntry], fence: Fence | None = None
     ) -> bool:
         """Append a turn's entries to the log, in order and in one step. Entries without text are left out.
 
@@ -182,7 +182,7 @@ class Transcript:
         """Set the text with which a message is read from now on. An empty text hides it."""
         await self._redis.hset(self._key(key, "amended"), message_id, text)
 
-    async def as_amended(self, key: ConversationKey, entries: list[Entry]) -> list[Entry]:
+    async def as_amended(self, key: ConversationKey, entries: list[TranscriptEntry]) -> list[TranscriptEntry]:
         """Return *entries* of *key* with the later edits by people."""
         ids = [entry.message_id for entry in entries if entry.message_id]
         if not ids:
@@ -190,18 +190,18 @@ class Transcript:
         texts: Any = await self._redis.hmget(self._key(key, "amended"), ids)
         return _amended(entries, dict(zip(ids, texts, strict=True)))
 
-    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[Entry]:
+    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[TranscriptEntry]:
         """Return the last *max_entries* entries of this session, oldest first.
 
         Tool entries, deleted messages and the turn *except_turn* are left out.
         """
         keys = [self._key(key, part) for part in ("log", "meta", "amended")]
-        found: list[Entry] = []
+        found: list[TranscriptEntry] = []
         newest, count = "+", max_entries + 8
         for _ in range(8):  # more consecutive skipped lines than this end the tail
             page: Any = await self._tail_page(keys=keys, args=[newest, count])
             for _, flat in page:
-                entry = Entry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
+                entry = TranscriptEntry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
                 if entry.role is not EntryRole.TOOL and entry.turn_id != except_turn and entry.text.strip():
                     found.append(entry)
             if len(found) >= max_entries or len(page) < count:
@@ -209,29 +209,29 @@ class Transcript:
             newest = f"({page[-1][0]}"
         return found[:max_entries][::-1]
 
-    async def newest(self, key: ConversationKey, count: int) -> list[Entry]:
+    async def newest(self, key: ConversationKey, count: int) -> list[TranscriptEntry]:
         """Return the last *count* entries of any role, oldest first."""
         page: Any = await self._redis.xrevrange(self._key(key, "log"), count=count)
-        return await self.as_amended(key, [Entry.from_fields(fields) for _, fields in reversed(page)])
+        return await self.as_amended(key, [TranscriptEntry.from_fields(fields) for _, fields in reversed(page)])
 
     async def last_turn(self, key: ConversationKey) -> str:
         """Return the newest turn of a conversation; empty if there is none."""
         page: Any = await self._redis.xrevrange(self._key(key, "log"), count=1)
         return str(page[0][1].get("turn", "")) if page else ""
 
-    async def of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
+    async def of_turn(self, key: ConversationKey, turn_id: str) -> list[TranscriptEntry]:
         """Return the entries of one of the conversation's last turns, oldest first; none for an old turn."""
         return await self.as_amended(key, await self._of_turn(key, turn_id))
 
-    async def _of_turn(self, key: ConversationKey, turn_id: str) -> list[Entry]:
-        found: list[Entry] = []
+    async def _of_turn(self, key: ConversationKey, turn_id: str) -> list[TranscriptEntry]:
+        found: list[TranscriptEntry] = []
         newest, count = "+", _FIRST_PAGE
         for _ in range(_SEARCHED_PAGES):
             page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=count)
             for entry_id, fields in page:
                 newest = f"({entry_id}"
                 if fields.get("turn") == turn_id:
-                    found.append(Entry.from_fields(fields))
+                    found.append(TranscriptEntry.from_fields(fields))
                 elif found:
                     return found[::-1]
             if len(page) < count:
@@ -239,7 +239,7 @@ class Transcript:
             count = _PAGE
         return found[::-1]
 
-    async def of_turns(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
+    async def of_turns(self, turns: Sequence[Turn]) -> dict[Turn, list[TranscriptEntry]]:
         """Return the entries of many turns, as `of_turn` does; turns without entries are left out."""
         found = await self._newest_of(turns)
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -285,12 +285,12 @@ class Transcript:
         """Return those of *turns* that the log holds. They must be among the last of their conversations."""
         return set(await self._newest_of(turns))
 
-    async def _newest_of(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
+    async def _newest_of(self, turns: Sequence[Turn]) -> dict[Turn, list[TranscriptEntry]]:
         """Return the entries of *turns* as recorded. Mostly one read of each conversation's end is enough."""
         sizes = {key: _FIRST_PAGE * count for key, count in Counter(key for key, _ in turns).items()}
-        found: dict[Turn, list[Entry]] = {}
+        found: dict[Turn, list[TranscriptEntry]] = {}
         for key, page in (await self._ends(sizes)).items():
-            spoken = [Entry.from_fields(fields) for _, fields in reversed(page)]
+            spoken = [TranscriptEntry.from_fields(fields) for _, fields in reversed(page)]
             is_whole = len(page) < sizes[key]
             for turn_id in (turn_id for other, turn_id in turns if other == key):
                 entries = [entry for entry in spoken if entry.turn_id == turn_id]
@@ -347,13 +347,13 @@ class Transcript:
             found.add(str(name).rpartition(":")[2])
         return [ConversationKey.decode(encoded) for encoded in sorted(found)]
 
-    async def whole(self, key: ConversationKey) -> AsyncIterator[list[tuple[EntryId, Entry]]]:
+    async def whole(self, key: ConversationKey) -> AsyncIterator[list[tuple[EntryId, TranscriptEntry]]]:
         """Yield the whole log in pages, oldest first, without later edits; entries have their ids."""
         oldest = "-"
         while True:
             page: Any = await self._redis.xrange(self._key(key, "log"), min=oldest, count=_LONG_PAGE)
             if page:
-                yield [(_parsed_id(entry_id), Entry.from_fields(fields)) for entry_id, fields in page]
+                yield [(_parsed_id(entry_id), TranscriptEntry.from_fields(fields)) for entry_id, fields in page]
             if len(page) < _LONG_PAGE:
                 return
             oldest = f"({page[-1][0]}"
@@ -378,7 +378,9 @@ class Transcript:
         export = redis_key(_OWNER, key.tag, "export")
         return [self._key(key, "log"), self._key(key, "meta"), export, self._key(key, "amended")]
 
-    async def restore(self, key: ConversationKey, logged: Sequence[Entry], now_ms: int, *, dry_run: bool) -> Merged:
+    async def restore(
+        self, key: ConversationKey, logged: Sequence[TranscriptEntry], now_ms: int, *, dry_run: bool
+    ) -> Merged:
         """Put turns of *logged* that the log lacks back into it. With *dry_run* only return the result. Idempotent.
 
         Raises `connectors.message.Superseded` if the conversation keeps changing meanwhile.
@@ -390,7 +392,9 @@ class Transcript:
                 return merged
         raise Superseded(f"{key.context_id} goes on while it is restored: try again")
 
-    async def _replace_log(self, key: ConversationKey, stored: Sequence[tuple[EntryId, Entry]], merged: Merged) -> bool:
+    async def _replace_log(
+        self, key: ConversationKey, stored: Sequence[tuple[EntryId, TranscriptEntry]], merged: Merged
+    ) -> bool:
         beside = self._key(key, "restoring")
         await self._redis.delete(beside)
         for start in range(0, len(merged.entries), _LONG_PAGE):
@@ -457,18 +461,18 @@ class Transcript:
         return redis_key(_OWNER, key.tag, *parts[:1], key.encoded, *parts[1:])
 
 
-def _amended(entries: list[Entry], texts: Mapping[str, str | None]) -> list[Entry]:
+def _amended(entries: list[TranscriptEntry], texts: Mapping[str, str | None]) -> list[TranscriptEntry]:
     """Return *entries* with the edited *texts*, without those whose text was emptied."""
     if not any(text is not None for text in texts.values()):
         return entries
-    now: list[Entry] = []
+    now: list[TranscriptEntry] = []
     for entry in entries:
         text = texts.get(entry.message_id)
         now.append(entry if text is None else replace(entry, text=text))
     return [entry for entry in now if entry.text.strip()]
 
 
-def merge(stored: Sequence[tuple[EntryId, Entry]], logged: Sequence[Entry], now_ms: int) -> Merged:
+def merge(stored: Sequence[tuple[EntryId, TranscriptEntry]], logged: Sequence[TranscriptEntry], now_ms: int) -> Merged:
     """Return *stored*, the log in Redis, together with the turns of *logged*, the file, that it lacks.
 
     Stored entries keep their ids and their order. A restored entry stands between its neighbours in the file, with its
@@ -476,7 +480,7 @@ def merge(stored: Sequence[tuple[EntryId, Entry]], logged: Sequence[Entry], now_
     """
     left = Counter(entry.turn_id for _, entry in stored)
     known = frozenset(left)
-    merged: list[tuple[EntryId, Entry]] = []
+    merged: list[tuple[EntryId, TranscriptEntry]] = []
     waiting = deque(stored)
     turns = restored = 0
     for turn_id, group in groupby(logged, key=lambda entry: entry.turn_id):
@@ -493,15 +497,15 @@ def merge(stored: Sequence[tuple[EntryId, Entry]], logged: Sequence[Entry], now_
 
 
 def _placed(
-    entries: Sequence[Entry],
-    before: Sequence[tuple[EntryId, Entry]],
-    after: Sequence[tuple[EntryId, Entry]],
+    entries: Sequence[TranscriptEntry],
+    before: Sequence[tuple[EntryId, TranscriptEntry]],
+    after: Sequence[tuple[EntryId, TranscriptEntry]],
     now_ms: int,
-) -> list[tuple[EntryId, Entry]]:
+) -> list[tuple[EntryId, TranscriptEntry]]:
     """Return *entries* with ids between those of *before* and *after*; none if there are too few ids for all."""
     last = before[-1][0] if before else (0, 0)
     limit = after[0][0] if after else (now_ms + 1, 0)
-    placed: list[tuple[EntryId, Entry]] = []
+    placed: list[tuple[EntryId, TranscriptEntry]] = []
     for entry in entries:
         at = (_milliseconds(entry.at, now_ms), 0)
         last = at if last < at < limit else (last[0], last[1] + 1)
@@ -517,11 +521,11 @@ def _milliseconds(at: str, now_ms: int) -> int:
         return 0
 
 
-def _change_of(fields: Mapping[str, str], entries: Mapping[str, Mapping[str, str]]) -> Entry | Forget | None:
+def _change_of(fields: Mapping[str, str], entries: Mapping[str, Mapping[str, str]]) -> TranscriptEntry | Forget | None:
     if "forget" in fields:
         return Forget(fields["forget"])
     found = entries.get(fields["id"])
-    return Entry.from_fields(found) if found else None
+    return TranscriptEntry.from_fields(found) if found else None
 
 
 def _export(partition: int) -> str:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path, PurePosixPath
 
 from connectors.message import ConversationKey, file_stem
-from grounding.transcript.entry import Entry, EntryRole
+from grounding.transcript.entry import EntryRole, TranscriptEntry
 
 _HEADER = re.compile(r"^## (\S+) `(INBOUND|OUTBOUND|TOOL)` (\S+)$")
 # Characters at which Markdown or an editor breaks a line without a line feed. CR LF is one line end.
@@ -48,7 +48,7 @@ def key_of(text: str, workspace_id: str) -> ConversationKey | None:
         return None
 
 
-def render(entry: Entry) -> str:
+def render(entry: TranscriptEntry) -> str:
     """Return one entry as text to append to the file."""
     quoted = "\n".join("> " + _LINE_END.sub(lambda match: match[0] + "> ", line) for line in entry.text.split("\n"))
     made_of = f"- made of: `{_span(entry.foreign)}`\n" if entry.foreign else ""
@@ -68,9 +68,9 @@ def without_turn(text: str, turn_id: str) -> str:
     )
 
 
-def read(text: str) -> list[Entry]:
+def read(text: str) -> list[TranscriptEntry]:
     """Return the entries of a log file, in order."""
-    entries: list[Entry] = []
+    entries: list[TranscriptEntry] = []
     header: re.Match[str] | None = None
     fields: dict[str, str] = {}
     quoted: list[str] = []
@@ -78,7 +78,7 @@ def read(text: str) -> list[Entry]:
         if line.startswith("## "):
             if header:
                 entries.append(
-                    Entry(
+                    TranscriptEntry(
                         role=EntryRole(header[2].lower()),
                         text="\n".join(quoted),
                         turn_id=header[3],
@@ -97,7 +97,7 @@ def read(text: str) -> list[Entry]:
     return entries
 
 
-def read_log(data_dir: Path, file: Path, workspace_id: str) -> tuple[ConversationKey, list[Entry]]:
+def read_log(data_dir: Path, file: Path, workspace_id: str) -> tuple[ConversationKey, list[TranscriptEntry]]:
     """Return the conversation of the log *file* and its entries. Blocking.
 
     An entry that an interrupted write left incomplete at the end is dropped. Raises `UnreadableLog` and `OSError`.

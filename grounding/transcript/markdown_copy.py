@@ -16,7 +16,7 @@ import structlog
 
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable
 from grounding.transcript import markdown
-from grounding.transcript.entry import Entry, Forget, ToCopy
+from grounding.transcript.entry import Forget, ToCopy, TranscriptEntry
 from grounding.transcript.log import Transcript
 
 _BATCH = 200
@@ -153,7 +153,7 @@ def _forget(path: Path, what: Forget) -> None:
         _replace(path, after)
 
 
-def _append(path: Path, key: ConversationKey, entries: Iterable[Entry]) -> None:
+def _append(path: Path, key: ConversationKey, entries: Iterable[TranscriptEntry]) -> None:
     """Append *entries* to the file. Those that its end already holds are not written again."""
     # Message texts are not normalised: they may hold any line end and lone surrogates.
     text = "".join(map(markdown.render, entries)).encode("utf-8", "surrogatepass")
@@ -161,11 +161,11 @@ def _append(path: Path, key: ConversationKey, entries: Iterable[Entry]) -> None:
         file.write(_unwritten(file, file.seek(0, os.SEEK_END), markdown.title(key).encode(), text))
 
 
-def _steps(ordered: Iterable[ToCopy]) -> Iterator[list[Entry] | Forget]:
+def _steps(ordered: Iterable[ToCopy]) -> Iterator[list[TranscriptEntry] | Forget]:
     """Yield the steps for one file in order. Consecutive entries are one step."""
-    entries: list[Entry] = []
+    entries: list[TranscriptEntry] = []
     for one in ordered:
-        if isinstance(one.what, Entry):
+        if isinstance(one.what, TranscriptEntry):
             entries.append(one.what)
         elif one.what is not None:
             if entries:

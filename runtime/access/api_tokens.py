@@ -34,7 +34,7 @@ _FORMAT = 1
 _TOKENS = redis_key("tokens", "{tokens}", "by_digest")
 _USED = redis_key("tokens", "{tokens}", "used")
 _TOKEN_BYTES = 32
-FILE_NAME = "admin-token"
+ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 - the name of a file
 _FILE_MODE = 0o600
 MAX_NAME_CHARACTERS = 64
 USED_SECONDS = 60
@@ -93,7 +93,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """A token without its secret; ``id`` names it in lists and for `Tokens.revoke`."""
+    """A token without its secret; ``id`` names it in lists and for `ApiTokens.revoke`."""
 
     id: str
     workspace_id: str
@@ -104,7 +104,7 @@ class ApiToken:
     last_used_at: datetime | None = None
     """To a minute; None if it was never used."""
     person: str = ""
-    """The person for whom it was made; see `Tokens.invite`."""
+    """The person for whom it was made; see `ApiTokens.invite`."""
 
     @property
     def user(self) -> str:
@@ -112,7 +112,7 @@ class ApiToken:
         return f"web:{self.person}"
 
 
-class Tokens:
+class ApiTokens:
     """All tokens. Methods that need Redis raise `connectors.message.StoreUnavailable`.
 
     *admin_token* comes from `runtime.access.admin_token`; *clock* gives seconds since the epoch.
@@ -220,7 +220,7 @@ class Tokens:
         name, person = values.get("name", ""), values.get("person", "")
         return Caller(Role(values["role"]), values["workspace_id"], id_, name, person)
 
-    async def still_holds(self, caller: Caller) -> bool:
+    async def is_valid(self, caller: Caller) -> bool:
         """Return whether the token of *caller* is still valid."""
         if caller.workspace_id is None:
             return True  # the admin's token, which changes only at a start
@@ -265,7 +265,7 @@ async def admin_token(settings: Settings) -> str:
     """
     if settings.admin_token is not None:
         return settings.admin_token.get_secret_value()
-    return await asyncio.to_thread(_read_or_generate, settings.data_dir / FILE_NAME)
+    return await asyncio.to_thread(_read_or_generate, settings.data_dir / ADMIN_TOKEN_FILE)
 
 
 def _read_or_generate(path: Path) -> str:
@@ -276,7 +276,7 @@ def _read_or_generate(path: Path) -> str:
 
 def _generate(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_name(f".{FILE_NAME}-{secrets.token_hex(8)}")
+    partial = path.with_name(f".{ADMIN_TOKEN_FILE}-{secrets.token_hex(8)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:

@@ -110,7 +110,7 @@ class RateLimit:
         return [redis_key("limits", key.tag, part, key.encoded, *names) for part in ("counted", "told")]
 
 
-def in_words(seconds: float) -> str:
+def wait_in_words(seconds: float) -> str:
     """Return a wait in words, rounded up: ``in a moment``, ``in about 15 minutes``, ``later`` beyond a month."""
     if seconds <= MOMENT_SECONDS:
         return "in a moment"

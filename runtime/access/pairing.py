@@ -70,7 +70,7 @@ class UnknownCode(AgentRuntimeError):
 class AlreadyDecided(UnknownCode):
     """An admin has approved or denied the request; the text says who."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: PairingRequest) -> None:
         done = "let in" if request.state == "approved" else "turned away"
         super().__init__(f"{request.name or request.user} was {done} already, by {request.by or 'an admin'}")
         self.user_text = f"{self}."
@@ -84,7 +84,7 @@ class TooManyAttempts(AgentRuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PairingRequest:
     """A stranger's request to talk to the bot.
 
     ``messages`` are answered once the stranger is let in, as ``role``. ``by`` names the admin who decided.
@@ -114,7 +114,7 @@ class Request:
         return tuple(dict.fromkeys(places))
 
 
-_REQUEST = TypeAdapter(Request)
+_REQUEST = TypeAdapter(PairingRequest)
 
 
 class Pairing:
@@ -129,7 +129,7 @@ class Pairing:
 
     async def ask(
         self, user: str, name: str, workspace_id: str, message: InboundMessage | None = None
-    ) -> Request | None:
+    ) -> PairingRequest | None:
         """Return the request of *user* (``connector:user_id``), new if there is none, with *message* added.
 
         An edit changes the kept message. Returns None if `MAX_PENDING` requests wait.
@@ -141,7 +141,7 @@ class Pairing:
                 if not stored and await self._redis.scard(_INDEX) >= MAX_PENDING and not await self._drop_ended():
                     return None
                 code = "".join(secrets.choice(CODE_ALPHABET) for _ in range(CODE_LENGTH))
-                request = Request(user, name, workspace_id, code, self._clock() + CODE_SECONDS)
+                request = PairingRequest(user, name, workspace_id, code, self._clock() + CODE_SECONDS)
             if request.state == "denied":
                 return request
             updated = request if message is None else _add_message(request, message)
@@ -165,7 +165,7 @@ class Pairing:
             ):
                 return
 
-    async def pending(self) -> list[Request]:
+    async def pending(self) -> list[PairingRequest]:
         """Return the requests that wait for a decision, the oldest first."""
         waiting = [self._with_time_left(one) for one in await self._all() if one.state == "waiting"]
         return sorted(waiting, key=lambda one: one.expires_at)
@@ -177,7 +177,7 @@ class Pairing:
         state: Literal["approved", "denied"],
         by: str,
         role: Role = Role.MEMBER,
-    ) -> Request:
+    ) -> PairingRequest:
         """Approve, as *role*, or deny the request with *code*.
 
         With *workspace_id*, a code for another workspace counts as wrong. Raises `UnknownCode`, `AlreadyDecided` and
@@ -207,7 +207,7 @@ class Pairing:
 
     async def _decide(
         self, request_id: str, code: str, state: Literal["approved", "denied"], by: str, role: Role = Role.MEMBER
-    ) -> Request:
+    ) -> PairingRequest:
         while True:
             stored, request = await self._load(request_id)
             if request is None or request.code != code:
@@ -218,7 +218,7 @@ class Pairing:
             if await self._swap(request_id, stored, decided, unsettled=True):
                 return decided
 
-    async def unsettled(self) -> list[Request]:
+    async def unsettled(self) -> list[PairingRequest]:
         """Return decided requests whose people are not told, or not answered, yet."""
         found = []
         for request_id in [str(request_id) for request_id in await self._redis.smembers(_UNSETTLED)]:
@@ -229,7 +229,7 @@ class Pairing:
                 found.append(request)
         return found
 
-    async def settled(self, request: Request) -> None:
+    async def settled(self, request: PairingRequest) -> None:
         """Store that the person of *request* was told, and forget the messages."""
         request_id = _request_id(request.workspace_id, request.user)
         stored, now = await self._load(request_id)
@@ -243,16 +243,16 @@ class Pairing:
             if request.workspace_id == workspace_id:
                 await self._drop([_request_id(workspace_id, request.user)])
 
-    async def _all(self) -> list[Request]:
+    async def _all(self) -> list[PairingRequest]:
         request_ids = sorted(str(request_id) for request_id in await self._redis.smembers(_INDEX))
         stored = await self._redis.mget([_key(request_id) for request_id in request_ids]) if request_ids else []
         return [one for one in map(self._read, stored) if one is not None]
 
-    async def _load(self, request_id: str) -> tuple[str, Request | None]:
+    async def _load(self, request_id: str) -> tuple[str, PairingRequest | None]:
         stored = await self._redis.get(_key(request_id))
         return "" if stored is None else str(stored), self._read(stored)
 
-    def _read(self, stored: str | bytes | None) -> Request | None:
+    def _read(self, stored: str | bytes | None) -> PairingRequest | None:
         if stored is None:
             return None
         request = _REQUEST.validate_json(stored)
@@ -260,10 +260,10 @@ class Pairing:
             raise NewerFormat(f"a pairing request has version {request.v}; this runtime reads {_VERSION}: upgrade it")
         return request if request.expires_at > self._clock() else None
 
-    def _with_time_left(self, request: Request) -> Request:
+    def _with_time_left(self, request: PairingRequest) -> PairingRequest:
         return replace(request, expires_in_seconds=math.ceil(request.expires_at - self._clock()))
 
-    async def _swap(self, request_id: str, stored: str, request: Request, *, unsettled: bool = False) -> bool:
+    async def _swap(self, request_id: str, stored: str, request: PairingRequest, *, unsettled: bool = False) -> bool:
         """Store *request* if the store still has *stored*; return whether it had."""
         left = max(1, math.ceil(request.expires_at - self._clock()))
         packed = _REQUEST.dump_json(request).decode()
@@ -284,7 +284,7 @@ class Pairing:
             await self._redis.delete(*map(_key, request_ids))
 
 
-def _add_message(request: Request, message: InboundMessage) -> Request:
+def _add_message(request: PairingRequest, message: InboundMessage) -> PairingRequest:
     """Return *request* with *message* added, or an edit applied, if there is room."""
     is_known = any(_is_same(one, message) for one in request.messages)
     if is_known != (message.kind is InboundKind.EDIT):

@@ -26,7 +26,7 @@ from connectors.message import (
     encode_id,
     redis_key,
 )
-from runtime.access.pairing import CODE_SECONDS, Pairing, Request, count_within, person_field
+from runtime.access.pairing import CODE_SECONDS, Pairing, PairingRequest, count_within, person_field
 from runtime.stores import pack, unpack
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Decision:
     role: Role = Role.VIEWER
     why: str = ""
     notice: str = ""
-    request: Request | None = None
+    request: PairingRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Access:
         """
         return message.caller_role is None and message.author.user(message.connector) in self._admins
 
-    async def _direct_notice(self, user: str, request: Request | None) -> str:
+    async def _direct_notice(self, user: str, request: PairingRequest | None) -> str:
         if self._policy == "pairing" and (request is None or request.state != "waiting"):
             return ""
         if await count_within(self._redis, _asked_key(user), NOTICE_SECONDS) > MAX_NOTICES:
@@ -171,7 +171,7 @@ class Access:
             f"`./agent-runtime access approve {request.code}`. It is valid for {CODE_SECONDS // 3600} hours."
         )
 
-    async def _public_notice(self, user: str, request: Request | None, message: InboundMessage) -> str:
+    async def _public_notice(self, user: str, request: PairingRequest | None, message: InboundMessage) -> str:
         """Return a notice that others may read: for the first message of a request in each place, however often it
         comes."""
         if request is None or request.state != "waiting" or message.kind is InboundKind.EDIT:
@@ -206,18 +206,20 @@ class Access:
         _log_change("approved", request.workspace_id, user=request.user, role=role.value, by=by)
         return person
 
-    async def deny(self, code: str, workspace_id: str | None = None, *, by: str = "", by_name: str = "") -> Request:
+    async def deny(
+        self, code: str, workspace_id: str | None = None, *, by: str = "", by_name: str = ""
+    ) -> PairingRequest:
         """Reject the request of the pairing *code*, and return it. Parameters and errors as for `approve`."""
         request = await self._pairing.decide(code, workspace_id, "denied", by_name or by)
         self.decided.set()
         _log_change("denied", request.workspace_id, user=request.user, by=by)
         return request
 
-    async def pending(self) -> list[Request]:
+    async def pending(self) -> list[PairingRequest]:
         """Return the requests that wait for a decision, the oldest first."""
         return await self._pairing.pending()
 
-    async def unsettled(self) -> list[Request]:
+    async def unsettled(self) -> list[PairingRequest]:
         """Return decided requests whose people are not told yet.
 
         Approved people have their role then, even if the process that approved them stopped before it stored it.
@@ -228,7 +230,7 @@ class Access:
                 await self._store_role(Person(request.user, request.name, request.role, request.workspace_id))
         return requests
 
-    async def settled(self, request: Request) -> None:
+    async def settled(self, request: PairingRequest) -> None:
         """Store that the person of *request* was told and their messages are accepted."""
         await self._pairing.settled(request)
 
@@ -305,7 +307,7 @@ def _asked_key(user: str) -> str:
     return redis_key("access", "{access}", "asked", person_field(user))
 
 
-def _told_key(request: Request, message: InboundMessage) -> str:
+def _told_key(request: PairingRequest, message: InboundMessage) -> str:
     place = encode_id(message.place or message.external_id)
     return redis_key("access", "{access}", "told", request.id, place)
 

@@ -1,18 +1,18 @@
-"""Attachments of messages: `Files` fetches and converts one safely, `Reading` reads all of a turn."""
+"""Attachments of messages: `Files` fetches and converts one safely, `AttachmentReader` reads all of a turn."""
 
 from runtime.attachments.files import Files
 from runtime.attachments.locate import Locator
-from runtime.attachments.media import in_words
-from runtime.attachments.reading import NOTHING, Contents, Reading, written
-from runtime.attachments.uploads import KeptFiles
+from runtime.attachments.media import size_in_words
+from runtime.attachments.reading import NOTHING, AttachmentContents, AttachmentReader, transcript_text
+from runtime.attachments.uploads import UploadedFiles
 
 __all__ = [
     "NOTHING",
-    "Contents",
+    "AttachmentContents",
+    "AttachmentReader",
     "Files",
-    "KeptFiles",
     "Locator",
-    "Reading",
-    "in_words",
-    "written",
+    "UploadedFiles",
+    "size_in_words",
+    "transcript_text",
 ]

@@ -25,9 +25,9 @@ from runtime.attachments.media import (
     Network,
     as_words,
     check_type,
-    in_words,
     is_among,
     plain_type,
+    size_in_words,
     too_large,
 )
 
@@ -191,7 +191,7 @@ async def _receive(response: aiohttp.ClientResponse, max_bytes: int, allowed: fr
     async for piece in _pieces(response, max_bytes):
         received += piece
         if len(received) > max_bytes:
-            raise AttachmentUnavailable(f"too large (the limit is {in_words(max_bytes)})")
+            raise AttachmentUnavailable(f"too large (the limit is {size_in_words(max_bytes)})")
     data = bytes(received)
     return Fetched(data, check_type(data, declared, allowed))
 

@@ -147,7 +147,7 @@ def as_words(kind: str) -> str:
     return {"image": "an image", "audio": "a sound", "video": "a video"}.get(family, "not a kind that I know")
 
 
-def in_words(size_bytes: float) -> str:
+def size_in_words(size_bytes: float) -> str:
     """Return a size for people: ``12 MB``, ``900 kB``, ``37 bytes``."""
     if size_bytes >= 999_500:
         megabytes = size_bytes / 1_000_000
@@ -214,4 +214,4 @@ def check_type(data: bytes, declared: str, allowed: frozenset[str]) -> str:
 
 def too_large(size_bytes: int, max_bytes: int) -> AttachmentUnavailable:
     """Return the error for a file of a known size beyond the limit."""
-    return AttachmentUnavailable(f"too large ({in_words(size_bytes)}; the limit is {in_words(max_bytes)})")
+    return AttachmentUnavailable(f"too large ({size_in_words(size_bytes)}; the limit is {size_in_words(max_bytes)})")

@@ -44,7 +44,7 @@ class Senses(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class AttachmentContents:
     """The attachments of a turn's messages, as far as they could be read.
 
     ``heard``: the transcriptions of voice messages. ``unheard``: the reply if a voice message could not be heard and
@@ -65,7 +65,7 @@ class Contents:
         )
 
 
-NOTHING = Contents()
+NOTHING = AttachmentContents()
 Hears = Callable[[Transcription], Awaitable[None]]
 """Called with each transcription as soon as it is there: it is paid for, even if others fail."""
 
@@ -87,7 +87,7 @@ class _Item:
     unsaid: str = ""
 
 
-class Reading:
+class AttachmentReader:
     """Reads the files of turns. Stores nothing: a turn that is resumed fetches them again."""
 
     def __init__(self, settings: Settings, files: Files, senses: Senses) -> None:
@@ -99,7 +99,7 @@ class Reading:
 
     async def read(
         self, messages: Sequence[InboundMessage], first: str | None = None, heard: Hears = _nobody
-    ) -> tuple[tuple[InboundMessage, ...], Contents]:
+    ) -> tuple[tuple[InboundMessage, ...], AttachmentContents]:
         """Read the files of *messages*, which belong to one conversation. Return the messages, to which the words of
         voice messages are added, and the contents.
 
@@ -200,7 +200,7 @@ class Reading:
         return replace(item, heard=transcription)
 
 
-def written(message: InboundMessage) -> str:
+def transcript_text(message: InboundMessage) -> str:
     """Return *message* as the transcript stores it: its text, and the names of its files."""
     spoken = message.text.startswith(VOICE_MARK) or f"\n{VOICE_MARK} " in message.text
     names = [file.name for file in message.attachments if not (spoken and file.kind == "voice")]
@@ -234,11 +234,11 @@ def _with_words(messages: Sequence[InboundMessage], items: Sequence[_Item]) -> t
     return tuple(done)
 
 
-def _contents(messages: Sequence[InboundMessage], items: Sequence[_Item]) -> Contents:
+def _contents(messages: Sequence[InboundMessage], items: Sequence[_Item]) -> AttachmentContents:
     has_text = any(message.text.strip() for message in messages)
     only_voice = all(item.attachment.kind == "voice" for item in items)
     reasons = dict.fromkeys(item.failed for item in items if item.failed)
-    return Contents(
+    return AttachmentContents(
         files=tuple(
             AttachedText(name=item.attachment.name, text=item.text, note=item.note)
             for item in items

@@ -27,7 +27,7 @@ _FORMAT = 1
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-class KeptFiles:
+class UploadedFiles:
     """The files of all conversations. Raises `connectors.message.StoreUnavailable` and `OSError`."""
 
     def __init__(self, redis: Redis, data_dir: Path) -> None:

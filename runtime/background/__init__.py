@@ -4,47 +4,48 @@
 - `EXTRACT_RECORDS` (`RecordsExtraction`) finds typed records;
 - ``turn.remember`` (`RememberTurns`) lets later turns recall this one, `FORGET_TURNS` (`ForgetTurns`) undoes that.
 
-People cause the rest: `Marking` marks replies, `Forgetting` forgets, `Condensing` shortens directives, `Rebuilding`
-rebuilds the index, `Changeover` moves it to another embedding model. `RecordSweep` looks after records every hour.
+People cause the rest: `Marking` marks replies, `Forgetting` forgets, `DirectiveCondenser` shortens directives,
+`IndexRebuilder`
+rebuilds the index, `ModelMigration` moves it to another embedding model. `RecordSweep` looks after records every hour.
 """
 
 from runtime.background.after_turn import RememberTurns, SummaryRefresh
 from runtime.background.contexts import JOB as INDEX_CONTEXT
 from runtime.background.contexts import ContextEditor, ContextMoved, ContextSync
-from runtime.background.directives import Condensing, ModelSilent
+from runtime.background.directives import DirectiveCondenser, NoModelAnswer
 from runtime.background.extraction import ExtractionMarks, RecordsExtraction
 from runtime.background.forgetting import JOB as FORGET_TURNS
 from runtime.background.forgetting import Forgetting, ForgetTurns
-from runtime.background.karma import By, MarkEffects, Marking
-from runtime.background.migration import DAY_SECONDS, Changeover, former_collections, underway
-from runtime.background.rebuild import Rebuilding, Reindexed, Restored, Tells
+from runtime.background.karma import MarkEffects, Marker, Marking
+from runtime.background.migration import DAY_SECONDS, ModelMigration, idle_collections, migration_status
+from runtime.background.rebuild import IndexRebuilder, ProgressCallback, ReindexCounts, RestoreCounts
 from runtime.background.records import RecordsAndManifests, RecordSweep
 
 __all__ = [
     "DAY_SECONDS",
     "FORGET_TURNS",
     "INDEX_CONTEXT",
-    "By",
-    "Changeover",
-    "Condensing",
     "ContextEditor",
     "ContextMoved",
     "ContextSync",
+    "DirectiveCondenser",
     "ExtractionMarks",
     "ForgetTurns",
     "Forgetting",
+    "IndexRebuilder",
     "MarkEffects",
+    "Marker",
     "Marking",
-    "ModelSilent",
-    "Rebuilding",
+    "ModelMigration",
+    "NoModelAnswer",
+    "ProgressCallback",
     "RecordSweep",
     "RecordsAndManifests",
     "RecordsExtraction",
-    "Reindexed",
+    "ReindexCounts",
     "RememberTurns",
-    "Restored",
+    "RestoreCounts",
     "SummaryRefresh",
-    "Tells",
-    "former_collections",
-    "underway",
+    "idle_collections",
+    "migration_status",
 ]

@@ -12,10 +12,17 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.memory.context_document import ContextDocument, ContextDocuments, Line, same, summarise, surviving
-from grounding.prompt_input import speaker, spoken
-from grounding.retrieval import Memory
-from grounding.transcript import Entry, EntryRole, Reach, Transcript, Turn
+from grounding.memory.context_document import (
+    ContextDocument,
+    ContextDocuments,
+    DocumentLine,
+    has_same_lines,
+    kept_lines,
+    summarise,
+)
+from grounding.prompt_input import speaker, speaker_text
+from grounding.retrieval import TurnText
+from grounding.transcript import EntryRole, Reach, Transcript, TranscriptEntry, Turn
 from runtime.background.contexts import JOB as INDEX_CONTEXT
 from runtime.background.contexts import ContextSync, now
 from runtime.billing import BudgetExceeded, Spending
@@ -134,11 +141,11 @@ class SummaryRefresh:
             at=now(),
             turn_ids=tuple(sorted({entry.turn_id for entry in entries})),
             author=draft.author,
-            kept=surviving(draft.text, current.kept if current else ()),
+            kept=kept_lines(draft.text, current.kept if current else ()),
         )
 
     async def _draft(
-        self, job: Job, current: ContextDocument | None, entries: list[Entry]
+        self, job: Job, current: ContextDocument | None, entries: list[TranscriptEntry]
     ) -> _Draft | summarise.Unchanged | summarise.Rejected:
         """Return the new text and its author, or why the old one stays."""
         previous, kept = (current.text, current.kept) if current else ("", ())
@@ -153,7 +160,7 @@ class SummaryRefresh:
         return verdict
 
     async def _ask_model(
-        self, job: Job, previous: str, entries: list[Entry], kept: Sequence[Line]
+        self, job: Job, previous: str, entries: list[TranscriptEntry], kept: Sequence[DocumentLine]
     ) -> _Draft | summarise.Unchanged | summarise.Rejected:
         """Have the model write the document. Raises `BudgetExceeded`."""
         settings = self._settings
@@ -178,7 +185,7 @@ class SummaryRefresh:
         return _Draft(verdict, "model", f"model:{completion.model}") if isinstance(verdict, str) else verdict
 
     async def _extract(
-        self, current: ContextDocument | None, entries: list[Entry]
+        self, current: ContextDocument | None, entries: list[TranscriptEntry]
     ) -> _Draft | summarise.Unchanged | summarise.Rejected:
         settings = self._settings
         previous, kept = (current.text, current.kept) if current else ("", ())
@@ -186,7 +193,7 @@ class SummaryRefresh:
         text = await asyncio.to_thread(
             summarise.document, previous, entries, items, kept
         )  # a long document takes a while
-        if current is not None and same(text, previous):
+        if current is not None and has_same_lines(text, previous):
             return summarise.Unchanged()
         if len(text.encode("utf-8", "surrogatepass")) > settings.context_document_max_bytes:
             return summarise.Rejected("too long")
@@ -194,9 +201,9 @@ class SummaryRefresh:
 
 
 class TurnIndex(Protocol):
-    """The recall index; see `grounding.retrieval.recall.Turns`."""
+    """The recall index; see `grounding.retrieval.recall.TurnIndex`."""
 
-    async def remember(self, memories: Sequence[Memory]) -> None: ...
+    async def remember(self, memories: Sequence[TurnText]) -> None: ...
 
     async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None: ...
 
@@ -216,7 +223,7 @@ class RememberTurns:
         """
         turns = [(job.key, job.turn_id) for job in jobs]
         entries_of, previous = await asyncio.gather(self._transcript.of_turns(turns), self._transcript.preceding(turns))
-        memories: dict[Turn, Memory] = {}
+        memories: dict[Turn, TurnText] = {}
         for turn, entries in entries_of.items():
             if (memory := memory_of(*turn, entries, previous.get(turn, ""))) is not None:
                 memories[turn] = memory
@@ -228,14 +235,14 @@ class RememberTurns:
             await self._index.forget(key.scope, [turn_id])
 
 
-def memory_of(key: ConversationKey, turn_id: str, entries: Sequence[Entry], previous: str) -> Memory | None:
+def memory_of(key: ConversationKey, turn_id: str, entries: Sequence[TranscriptEntry], previous: str) -> TurnText | None:
     """Return the memory of a turn, linked to the turn *previous*; None if nothing was said in it."""
     spoken_entries = [entry for entry in entries if entry.role is not EntryRole.TOOL]
     if not spoken_entries:
         return None
     text = "\n".join(map(_line, spoken_entries))
-    return Memory(key.scope, turn_id, text, datetime.fromisoformat(spoken_entries[0].at), previous)
+    return TurnText(key.scope, turn_id, text, datetime.fromisoformat(spoken_entries[0].at), previous)
 
 
-def _line(entry: Entry) -> str:
-    return spoken("assistant" if entry.role is EntryRole.OUTBOUND else speaker(entry.author), entry.text)
+def _line(entry: TranscriptEntry) -> str:
+    return speaker_text("assistant" if entry.role is EntryRole.OUTBOUND else speaker(entry.author), entry.text)

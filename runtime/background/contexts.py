@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey
-from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments, Mark, written
+from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments, Mark, lines_by_people
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from grounding.transcript import Transcript
 from runtime.coordination import Job, Jobs
@@ -159,7 +159,7 @@ class ContextEditor:
             made_by="person",
             at=now(),
             author=author,
-            kept=written(text, current.text if current else "", current.kept if current else ()),
+            kept=lines_by_people(text, current.text if current else "", current.kept if current else ()),
             put=reach,
             after_turn=(await self._transcript.last_turn(key)) or "" if reach.turns else "",
         )

@@ -30,7 +30,7 @@ _PURPOSE = "condense"
 _log = structlog.get_logger()
 
 
-class ModelSilent(NotCondensed):
+class NoModelAnswer(NotCondensed):
     """The model gave no answer."""
 
     retryable = True
@@ -50,7 +50,7 @@ class Proposal:
     model: str
 
 
-class Condensing:
+class DirectiveCondenser:
     """Proposes and publishes shorter directives. Every method raises `connectors.message.StoreUnavailable`."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Condensing:
             async with asyncio.timeout(self._timeout):
                 judged, model = await self._shorten(scope, current.text)
         except TimeoutError:
-            raise ModelSilent(f"the model took longer than {self._timeout:g} s") from None
+            raise NoModelAnswer(f"the model took longer than {self._timeout:g} s") from None
         before, after = [await asyncio.to_thread(self._tokens.count, text) for text in (current.text, judged.text)]
         _log.info(
             "directive.condensed",
@@ -129,5 +129,5 @@ class Condensing:
             completion = await self._spending.ask(scope, _PURPOSE, messages, output_tokens=most)
         except ModelFailed as error:
             why = NEEDS_MODEL if error.why == "no_model" else f"the model did not answer ({error.why})"
-            raise ModelSilent(why) from None
+            raise NoModelAnswer(why) from None
         return completion.text, completion.finish_reason == "length", completion.model

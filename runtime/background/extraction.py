@@ -19,7 +19,7 @@ import structlog
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, redis_key
 from grounding.memory.context_document import summarise
-from grounding.memory.global_context import shown_in
+from grounding.memory.global_context import foreign_text_in
 from grounding.memory.records import (
     Candidate,
     KeepsRecords,
@@ -36,7 +36,7 @@ from grounding.memory.records import (
 )
 from grounding.prompt_input import audience_of
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
-from grounding.transcript import Entry, EntryRole, Reach, Transcript
+from grounding.transcript import EntryRole, Reach, Transcript, TranscriptEntry
 from runtime.billing import BudgetExceeded, Spending
 from runtime.coordination import Job
 from runtime.llm import Model, ModelFailed
@@ -212,7 +212,7 @@ class RecordsExtraction:
         if (await self._transcript.reach(job.key)).entries < reach.entries:  # forgotten meanwhile: start over
             await self._marks.forget(job.key)
 
-    async def _find(self, job: Job, entries: Sequence[Entry]) -> list[Found]:
+    async def _find(self, job: Job, entries: Sequence[TranscriptEntry]) -> list[Found]:
         if not self._asks_model and not await asyncio.to_thread(extraction.may_state, entries):
             return []
         found: list[Found] = []
@@ -222,15 +222,15 @@ class RecordsExtraction:
             _log.info("records.extracted", turns=window.turns, found=len(records), made_by=made_by)
         return found
 
-    async def _windows(self, key: ConversationKey, entries: Sequence[Entry]) -> list[Window]:
+    async def _windows(self, key: ConversationKey, entries: Sequence[TranscriptEntry]) -> list[Window]:
         """Divide *entries* by the owner of the records that may come of them."""
         turn_ids = list(dict.fromkeys(entry.turn_id for entry in entries if entry.role is EntryRole.INBOUND))
         contexts = await self._manifests.contexts(key.scope, turn_ids)
         owners = {turn_id: audience_of(context) or "" for turn_id, context in contexts.items()}
         origins: Mapping[str, Origin] = {
-            turn_id: shown_in(context) or "extraction" for turn_id, context in contexts.items()
+            turn_id: foreign_text_in(context) or "extraction" for turn_id, context in contexts.items()
         }
-        by_owner: dict[str, list[Entry]] = {}
+        by_owner: dict[str, list[TranscriptEntry]] = {}
         for entry in entries:
             if (owner := owners.get(entry.turn_id)) is not None:
                 by_owner.setdefault(owner, []).append(entry)

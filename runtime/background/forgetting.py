@@ -14,7 +14,7 @@ from grounding.memory.context_document import ContextCopy, ContextDocuments
 from grounding.memory.records import ForgetsRecords
 from grounding.prompt import Sessions
 from grounding.transcript import MarkdownCopy, Transcript
-from runtime.attachments import KeptFiles
+from runtime.attachments import UploadedFiles
 from runtime.background.after_turn import TurnIndex
 from runtime.background.extraction import ExtractionMarks
 from runtime.background.karma import Marking
@@ -55,7 +55,7 @@ class Forgetting:
         sessions: Sessions,
         manifests: Manifests,
         outbox: Outbox,
-        files: KeptFiles,
+        files: UploadedFiles,
         conversation_list: ConversationList,
         dead_letters: DeadLetters,
         records: ForgetsRecords,
@@ -114,7 +114,7 @@ class Forgetting:
         await self._jobs.enqueue(Job(JOB, key, turn_id), Job("summary.refresh", key, f"after-forgetting-{turn_id}"))
         return True
 
-    async def records_to_come(self, key: ConversationKey) -> None:
+    async def skip_extraction(self, key: ConversationKey) -> None:
         """Mark all of *key* as looked through, so that no records come of it. Nothing is deleted."""
         await self._extraction_marks.looked(key, await self._transcript.reach(key), [])
 

@@ -33,9 +33,9 @@ from grounding.memory.karma import (
     sign_of,
 )
 from grounding.memory.records import Change, KeepsRecords, NoSuchRecord, Outcome, Provenance, RecordRefused, State, Type
-from grounding.pipeline import seen_in
+from grounding.pipeline import records_scope
 from grounding.prompt_input import Tokens, audience_of, clip
-from grounding.transcript import Entry, EntryRole, Transcript
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from promptpolicy.sigils import Holder, Sigils
 from runtime.access import Access
 from runtime.delivery import Outbox
@@ -52,7 +52,7 @@ Step = Callable[[Opinion], Opinion]
 
 
 @dataclass(frozen=True, slots=True)
-class By:
+class Marker:
     """Who marks, in which role, and by which means (for events). ``is_vouched_for``: a platform or a login confirms
     the person; a program does not just claim it."""
 
@@ -94,7 +94,7 @@ class Marking:
         self._tokens = tokens
         self._today = today
 
-    async def reacted(self, message: InboundMessage, key: ConversationKey) -> str:
+    async def mark_by_reaction(self, message: InboundMessage, key: ConversationKey) -> str:
         """Mark the reply that a reaction is on. Return why that failed, in a word; empty if it succeeded."""
         added = sign_of(message.reaction) if message.reaction else None
         removed = [sign for emoji in message.unreacted if (sign := sign_of(emoji)) is not None]
@@ -102,7 +102,7 @@ class Marking:
             return "no_mark"
         role = await self._access.role_here(message, key.workspace_id)
         user = message.author.user(message.connector)
-        by = By(user, role or Role.VIEWER, "reaction", is_vouched_for=message.is_vouched_for)
+        by = Marker(user, role or Role.VIEWER, "reaction", is_vouched_for=message.is_vouched_for)
         if role is None or not self.may(by, key):
             return "not_allowed"
         turn_id = await self.turn_of(key, message.message_id)
@@ -123,17 +123,19 @@ class Marking:
             return "busy"
         return ""
 
-    def may(self, by: By, key: ConversationKey) -> bool:
+    def may(self, by: Marker, key: ConversationKey) -> bool:
         """Return whether *by* may mark replies in *key*: whether they have `grounding.memory.karma.SCOPE`."""
         held = self._sigils.held_by([Holder(by.user, by.role)], key.context_id, vouched=by.is_vouched_for)
         return held.allows(SCOPE)
 
-    async def commanded(self, key: ConversationKey, turn_id: str, by: By, sign: Sign | None, command: str) -> Marked:
+    async def mark_by_command(
+        self, key: ConversationKey, turn_id: str, by: Marker, sign: Sign | None, command: str
+    ) -> Marked:
         """Mark a turn of *key* by a command; a *sign* of None removes the person's mark."""
         step = partial(set_by_command, sign=sign, command=command, by_admin=_is_admin(by))
         return await self._change(key.scope, turn_id, by, step, is_new=sign is not None)
 
-    async def put(self, scope: Scope, turn_id: str, by: By, sign: Sign | None) -> Marked:
+    async def put(self, scope: Scope, turn_id: str, by: Marker, sign: Sign | None) -> Marked:
         """Set the mark of *by* to *sign*, or to none. A repetition changes nothing."""
         step = partial(set_sign, sign=sign, by_admin=_is_admin(by))
         return await self._change(scope, turn_id, by, step, is_new=sign is not None)
@@ -172,13 +174,13 @@ class Marking:
         await self._store.forget_conversation(key)
         self._karma.changed(key.scope)
 
-    async def amended(self, key: ConversationKey, message_id: str) -> None:
+    async def forget_message(self, key: ConversationKey, message_id: str) -> None:
         """Delete the exchange that began with a message, because the message was edited or deleted."""
         if turn_id := await self._store.turn_of(key, message_id):
             await self.forget(key.scope, [turn_id])
 
     async def _change(
-        self, scope: Scope, turn_id: str, by: By, step: Step, *, is_new: bool, message_id: str = ""
+        self, scope: Scope, turn_id: str, by: Marker, step: Step, *, is_new: bool, message_id: str = ""
     ) -> Marked:
         known = await self._store.get(scope, turn_id)
         manifest, exchange = None, known.exchange if known else None
@@ -230,7 +232,7 @@ class Marking:
             return
         context = (manifest or await self._manifests.get(scope, turn_id)).context
         key = ConversationKey(context.workspace_id, context.connector, context.external_id)
-        seen = seen_in(key, audience_of(context))
+        seen = records_scope(key, audience_of(context))
         by = Provenance(author=author, context_id=key.context_id, turn_id=turn_id, origin="person")
         number = before.changes if after.changes == 0 else after.changes
         word = "mark" if after.changes else "forgotten"
@@ -284,13 +286,13 @@ def _key_of(manifest: Manifest) -> ConversationKey:
     return ConversationKey(context.workspace_id, context.connector, context.external_id)
 
 
-def _side(entries: Sequence[Entry], tokens: Tokens, max_tokens: int) -> str:
+def _side(entries: Sequence[TranscriptEntry], tokens: Tokens, max_tokens: int) -> str:
     """Return the text of *entries* on one line, cut at the end of a sentence if possible."""
     text = " ".join(" ".join(entry.text[:_SIDE_CHARACTERS].split()) for entry in entries)
     return clip(text, tokens, max_tokens)
 
 
-def _is_admin(by: By) -> bool:
+def _is_admin(by: Marker) -> bool:
     return by.role is Role.ADMIN
 
 

@@ -17,8 +17,8 @@ import structlog
 
 from connectors.message import Scope, StoreUnavailable
 from grounding.documents import Identity
-from runtime.background.rebuild import Rebuilding
-from runtime.search import Knowledge, tell_index_failed
+from runtime.background.rebuild import IndexRebuilder
+from runtime.search import Knowledge, log_index_error
 from runtime.workspaces import Workspaces
 
 BUSY_SECONDS = 1.0
@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Underway:
+class MigrationStatus:
     """A workspace that the collection of a former model answers: both models, how many documents the new collection
     has, and whether it has all turns."""
 
@@ -44,13 +44,13 @@ class Underway:
     turns: bool
 
 
-class Changeover:
+class ModelMigration:
     """Sees to all workspaces. *keep_seconds* is how long a collection is kept that answers none any more."""
 
     def __init__(
         self,
         knowledge: Knowledge,
-        rebuilding: Rebuilding,
+        rebuilding: IndexRebuilder,
         workspaces: Workspaces,
         keep_seconds: float,
         now: Callable[[], float] = time.time,
@@ -70,8 +70,8 @@ class Changeover:
             busy, began = True, clock()
             try:
                 busy = await self.step()
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-                tell_index_failed(error)
+            except Exception as error:  # noqa: BLE001 - see `log_index_error`
+                log_index_error(error)
             least = BUSY_SECONDS if busy else QUIET_SECONDS
             await asyncio.sleep(max(least, _REST * (clock() - began)))
 
@@ -97,7 +97,7 @@ class Changeover:
         try:
             return await self._switch(scope, former, target)
         except Exception as error:  # noqa: BLE001 - the former collection goes on answering, others may be ready
-            tell_index_failed(error, workspace_id=scope.workspace_id)
+            log_index_error(error, workspace_id=scope.workspace_id)
             return False
 
     async def _switch(self, scope: Scope, former: str, target: Identity) -> bool:
@@ -126,7 +126,7 @@ class Changeover:
         return False
 
     async def _has_material(self, scope: Scope) -> bool:
-        """Return the same for material; `runtime.turns.material.MaterialFollowing` fills in what is missing."""
+        """Return the same for material; `runtime.turns.material.MaterialIndexer` fills in what is missing."""
         held = await self._knowledge.material.all_totals(scope)
         material = (await self._knowledge.ready()).material
         return not await material.is_behind(scope, {owner: one.revision for owner, one in held.items()})
@@ -151,7 +151,7 @@ class Changeover:
         return soon
 
 
-async def underway(knowledge: Knowledge, scope: Scope) -> Underway | None:
+async def migration_status(knowledge: Knowledge, scope: Scope) -> MigrationStatus | None:
     """Return how far the collection of the model that is set is filled; None if it answers the workspace.
 
     Raises `StoreUnavailable` and `IndexUnavailable`.
@@ -162,10 +162,10 @@ async def underway(knowledge: Knowledge, scope: Scope) -> Underway | None:
     if former is None:
         return None
     documents, turns = await catalogue.documents(scope, target.name), await catalogue.is_complete(scope, target.name)
-    return Underway(former.model, target.model, documents, turns)
+    return MigrationStatus(former.model, target.model, documents, turns)
 
 
-async def former_collections(knowledge: Knowledge) -> dict[str, float]:
+async def idle_collections(knowledge: Knowledge) -> dict[str, float]:
     """Return the models whose collections answer nobody and are not dropped yet, and since when, in seconds since the
     epoch; nothing if Redis is away."""
     with suppress(StoreUnavailable):

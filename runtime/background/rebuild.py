@@ -13,22 +13,21 @@ import structlog
 from connectors.message import ConversationKey, Scope, StoreUnavailable, Superseded
 from grounding.documents import Progress, Skipped
 from grounding.memory.context_document import ContextDocuments
-from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
-from grounding.retrieval import Turns as TurnIndex
-from grounding.transcript import Entry, MarkdownCopy, Transcript, UnreadableLog, read_log
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable, TurnIndex
+from grounding.transcript import MarkdownCopy, Transcript, TranscriptEntry, UnreadableLog, read_log
 from runtime.background.after_turn import memory_of
 from runtime.background.contexts import index_latest
-from runtime.search import Knowledge, tell_index_failed
+from runtime.search import Knowledge, log_index_error
 from runtime.workspaces import Workspaces
 
 TURNS_TOGETHER = 64
 _RETRY_SECONDS = (1.0, 30.0)
 _log = structlog.get_logger()
-Tells = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 
 
 @dataclass(slots=True)
-class Reindexed:
+class ReindexCounts:
     """How much was put into the index again, over all workspaces."""
 
     documents: int = 0
@@ -42,7 +41,7 @@ class Reindexed:
 
 
 @dataclass(slots=True)
-class Restored:
+class RestoreCounts:
     """How much was put back into the transcripts, or would be in a dry run. ``refused`` files were not read."""
 
     files: int = 0
@@ -52,7 +51,7 @@ class Restored:
     refused: list[dict[str, str]] = field(default_factory=list)
 
 
-class Rebuilding:
+class IndexRebuilder:
     """Rebuilds one workspace at a time. It can be done while people talk, be interrupted, and be done again."""
 
     def __init__(
@@ -72,7 +71,7 @@ class Rebuilding:
         self._workspaces = workspaces
         self._filling = asyncio.Lock()
 
-    async def reindex(self, scope: Scope, done: Reindexed, tell: Tells) -> None:
+    async def reindex(self, scope: Scope, done: ReindexCounts, tell: ProgressCallback) -> None:
         """Embed all documents, context documents, records, material and turns again, and add to *done*.
 
         They can be found meanwhile. Raises `IndexUnavailable`, `EmbedderUnavailable`, `StoreUnavailable` and `OSError`.
@@ -105,8 +104,8 @@ class Rebuilding:
             try:
                 if await self._fill_workspaces():
                     return
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-                tell_index_failed(error)
+            except Exception as error:  # noqa: BLE001 - see `log_index_error`
+                log_index_error(error)
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
 
@@ -126,9 +125,9 @@ class Rebuilding:
                 await self.fill_workspace(Scope(workspace.id))
             except (IndexUnavailable, EmbedderUnavailable, StoreUnavailable):  # the same for all
                 raise
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+            except Exception as error:  # noqa: BLE001 - see `log_index_error`
                 is_whole = False
-                tell_index_failed(error, workspace_id=workspace.id)
+                log_index_error(error, workspace_id=workspace.id)
         return is_whole
 
     async def fill_workspace(self, scope: Scope) -> None:
@@ -173,7 +172,7 @@ class Rebuilding:
 
         Return how many were stored: all if *anew*, else those that are missing or differ.
         """
-        entries: dict[str, list[Entry]] = {}
+        entries: dict[str, list[TranscriptEntry]] = {}
         count, previous = 0, ""
         async for page in self._transcript.whole(key):
             for entry in await self._transcript.as_amended(key, [entry for _, entry in page]):
@@ -188,7 +187,13 @@ class Rebuilding:
         return count
 
     async def _remember(
-        self, turns: TurnIndex, key: ConversationKey, entries: dict[str, list[Entry]], previous: str, *, anew: bool
+        self,
+        turns: TurnIndex,
+        key: ConversationKey,
+        entries: dict[str, list[TranscriptEntry]],
+        previous: str,
+        *,
+        anew: bool,
     ) -> int:
         """Store the turns of *entries*, which follow the turn *previous*; return how many were stored."""
         memories = []
@@ -209,7 +214,7 @@ class Rebuilding:
         """Return the workspaces under DATA_DIR that have chat logs, whether or not Redis knows them. Blocking."""
         return sorted(path.parent.parent.name for path in (self._data_dir / "workspaces").glob("*/logs/chats"))
 
-    async def restore(self, scope: Scope, done: Restored, tell: Tells, *, dry_run: bool) -> None:
+    async def restore(self, scope: Scope, done: RestoreCounts, tell: ProgressCallback, *, dry_run: bool) -> None:
         """Put entries of the chat logs under DATA_DIR that Redis lacks back into the transcripts; add to *done*.
 
         A workspace that Redis has lost is created. Raises `StoreUnavailable` and `OSError`.

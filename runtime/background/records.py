@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 import structlog
 
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
-from grounding.memory.records import FollowsRecords, Provenance, Records, RecordStore, Rules
+from grounding.memory.records import Provenance, Records, RecordSearch, RecordStore, Rules
 from grounding.prompt_input import Tokens
 from runtime.turns import Manifests
 from runtime.workspaces import Workspaces
@@ -86,7 +86,7 @@ class RecordsAndManifests(Records):
     """
 
     def __init__(
-        self, store: RecordStore, tokens: Tokens, index: FollowsRecords, rules: Rules, *, manifests: Manifests
+        self, store: RecordStore, tokens: Tokens, index: RecordSearch, rules: Rules, *, manifests: Manifests
     ) -> None:
         super().__init__(store, tokens, index, rules)
         self._manifests = manifests

@@ -1,14 +1,6 @@
 """Budgets and usage of model calls: `Spending` pays for them, `Budgets` limits them, `UsageCounters` counts them."""
 
-from runtime.billing.budgets import (
-    TERMS,
-    UNLIMITED,
-    BudgetExceeded,
-    Budgets,
-    State,
-    Term,
-    Whose,
-)
+from runtime.billing.budgets import TERMS, UNLIMITED, BudgetExceeded, Budgets, BudgetState, BudgetTerm, Whose
 from runtime.billing.spending import Payer, RerankCosts, Reservation, Spending, prompt_tokens
 from runtime.billing.usage import REPLY, TRANSCRIPTION, ModelUsage, UsageCounters
 
@@ -18,14 +10,14 @@ __all__ = [
     "TRANSCRIPTION",
     "UNLIMITED",
     "BudgetExceeded",
+    "BudgetState",
+    "BudgetTerm",
     "Budgets",
     "ModelUsage",
     "Payer",
     "RerankCosts",
     "Reservation",
     "Spending",
-    "State",
-    "Term",
     "UsageCounters",
     "Whose",
     "prompt_tokens",

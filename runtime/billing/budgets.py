@@ -38,7 +38,7 @@ UNLIMITED: Final = "unlimited"
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class BudgetTerm:
     """One limit that a budget may have: for whom, on what, and in which period (UTC)."""
 
     whose: Whose
@@ -62,10 +62,10 @@ class Term:
 _WHOSE: tuple[Whose, ...] = ("workspace", "user")
 _WHAT: tuple[What, ...] = ("tokens", "usd")
 _PERIODS: tuple[Period, ...] = ("month", "day")
-TERMS: Final = tuple(Term(*fields) for fields in itertools.product(_WHOSE, _WHAT, _PERIODS))
+TERMS: Final = tuple(BudgetTerm(*fields) for fields in itertools.product(_WHOSE, _WHAT, _PERIODS))
 """All terms. If two are exceeded at once, the person is told the first, and so the longer period."""
 
-Limits = Mapping[Term, int | None]
+Limits = Mapping[BudgetTerm, int | None]
 """The limit of each term in its units; None if it has none."""
 
 
@@ -97,7 +97,7 @@ class BudgetExceeded(AgentRuntimeError):
     renewed.
     """
 
-    def __init__(self, term: Term, limit: float, *, first: bool, until: datetime) -> None:
+    def __init__(self, term: BudgetTerm, limit: float, *, first: bool, until: datetime) -> None:
         super().__init__(f"too little is left of {term.name}: the limit is {limit:g}")
         self.term = term
         self.limit = limit
@@ -106,7 +106,7 @@ class BudgetExceeded(AgentRuntimeError):
         self.user_text = _notice(term, until, first=first)
 
 
-def _notice(term: Term, until: datetime, *, first: bool) -> str:
+def _notice(term: BudgetTerm, until: datetime, *, first: bool) -> str:
     """Tell the person once a day in full, then shortly."""
     clock = f"{until:%H:%M} UTC"
     when, span = (
@@ -133,7 +133,7 @@ def period_end(period: Period, now: datetime) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BudgetState:
     """The state of a workspace's budget and of one person's budget there (if one was asked for), all in units.
 
     ``spent`` includes the reservations of running calls. ``set_here``: the limits that were set for the workspace
@@ -141,15 +141,15 @@ class State:
     """
 
     limits: Limits
-    spent: Mapping[Term, int]
+    spent: Mapping[BudgetTerm, int]
     set_here: Mapping[str, float | str]
 
-    def left(self, term: Term) -> int | None:
+    def left(self, term: BudgetTerm) -> int | None:
         """Return how much may still be spent; None if there is no limit."""
         limit = self.limits[term]
         return None if limit is None else max(0, limit - self.spent[term])
 
-    def bounded(self, whose: Whose) -> tuple[Term, ...]:
+    def bounded(self, whose: Whose) -> tuple[BudgetTerm, ...]:
         """Return the terms of *whose* that have a limit."""
         return tuple(term for term in TERMS if term.whose == whose and self.limits[term] is not None)
 
@@ -297,7 +297,7 @@ class Budgets:
         await self.settle(scope, call, Cost(), user)
 
     async def set(self, scope: Scope, limits: Mapping[str, float | str]) -> None:
-        """Store the workspace's own *limits*, by `Term.name`: tokens, dollars or `UNLIMITED`.
+        """Store the workspace's own *limits*, by `BudgetTerm.name`: tokens, dollars or `UNLIMITED`.
 
         The settings hold for terms that are left out. Raises `runtime.stores.NewerFormat`.
         """
@@ -311,12 +311,12 @@ class Budgets:
         if newer:
             raise _newer(newer)
 
-    async def state(self, scope: Scope, user: str = "") -> State:
+    async def state(self, scope: Scope, user: str = "") -> BudgetState:
         """Return the state of the workspace's budget and of *user*'s there. Raises `runtime.stores.NewerFormat`."""
         [state] = await self.states([scope], user)
         return state
 
-    async def states(self, scopes: Sequence[Scope], user: str = "") -> list[State]:
+    async def states(self, scopes: Sequence[Scope], user: str = "") -> list[BudgetState]:
         """Return the `state` of each of *scopes*, in one round trip. Raises `runtime.stores.NewerFormat`."""
         now = self._now()
         fields = [_field(whose, what, user) for whose in _WHOSE for what in _WHAT]
@@ -338,11 +338,11 @@ class Budgets:
         day: Mapping[str, str | None],
         month: Mapping[str, str | None],
         user: str,
-    ) -> State:
+    ) -> BudgetState:
         if int(stored.get("v", _VERSION)) > _VERSION:
             raise _newer(stored["v"])
         spent = {"day": day, "month": month}
-        return State(
+        return BudgetState(
             limits={term: _limit(stored.get(term.name), default) for term, default in self._defaults.items()},
             # Below zero only if a call of yesterday was settled today, and cost less than its reservation.
             spent={term: max(0, int(spent[term.period][_field(term.whose, term.what, user)] or 0)) for term in TERMS},
@@ -362,7 +362,7 @@ class Budgets:
 
 
 def _default_limits(settings: Settings) -> Limits:
-    limits: dict[Term, int | None] = {}
+    limits: dict[BudgetTerm, int | None] = {}
     for term in TERMS:
         limit: Any = getattr(settings, f"budget_{term.name}")
         limits[term] = None if limit is None else term.units(limit)

@@ -135,7 +135,7 @@ class Spending:
         else:
             await retry_until_stored(lambda: self._budgets.release(payer.scope, reservation.call, payer.user))
 
-    async def settle_heard(self, payer: Payer, heard: Transcription) -> None:
+    async def settle_transcription(self, payer: Payer, heard: Transcription) -> None:
         """Settle the transcription of a recording."""
         await self.settle(payer, heard.call, heard.model, heard.usage)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from config.settings import EXTRACTIVE, Settings
-from connectors.connector import Accept, State
+from connectors.connector import Accept, ConnectionState
 from connectors.console import LEAVE, ConsoleConnector, Terminal, open_terminal
 from connectors.http import wait_seconds
 from connectors.message import (
@@ -146,7 +146,7 @@ async def _wait_for_index(runtime: Runtime) -> None:
     """Wait until the index is no longer opening. If it failed, the next call of it says so."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(OPENING_SECONDS):
-            while (await runtime.knowledge.health()).state is State.CONNECTING:  # noqa: ASYNC110 - it may fail, too
+            while (await runtime.knowledge.health()).state is ConnectionState.CONNECTING:  # noqa: ASYNC110 - it may fail, too
                 await asyncio.sleep(0.05)
 
 

@@ -20,18 +20,18 @@ from config.settings import Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
 from grounding.evaluation import (
     MEMORY_TOKENS,
-    Asked,
     Conversation,
+    ConversationMessage,
+    ConversationQuestion,
     Difference,
     Evaluation,
     Figures,
+    MemoryAnswer,
     Message,
     QuestionSet,
-    Recalled,
-    Said,
     Scores,
     StrategyScores,
-    evaluate,
+    evaluate_retrieval,
     evaluate_strategy,
     figures,
     fill,
@@ -41,12 +41,21 @@ from grounding.evaluation import (
 )
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
-from grounding.pipeline import Deciding, Pipeline
-from grounding.prompt import Continuing, Freezing, build_prompt
-from grounding.prompt_input import Budgets, DegradedBlock, Passage, Query, RecalledTurn, RunContext, Tokens, load_tokens
-from grounding.retrieval import Deeper, Embedder, Fusion, PassageIndex, Reranker, TurnFloor, Turns, Vocabulary
+from grounding.pipeline import Pipeline, StrategyChooser
+from grounding.prompt import PrefixPolicy, SessionContinuity, build_prompt
+from grounding.prompt_input import (
+    DegradedBlock,
+    Passage,
+    PromptLimits,
+    Query,
+    RecalledTurn,
+    RunContext,
+    Tokens,
+    load_tokens,
+)
+from grounding.retrieval import DeepEmbedder, Embedder, Fusion, PassageIndex, Reranker, TurnFloor, TurnIndex, Vocabulary
 from grounding.strategy import Choice, Cues, Strategy
-from grounding.transcript import Entry, EntryRole, Transcript
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.background import RememberTurns
 from runtime.cli.progress import StatusLine, status_line
 from runtime.coordination import Job
@@ -118,7 +127,7 @@ async def run_retrieval(settings: Settings, questions: QuestionSet, folder: Path
     def show(phase: str, done: int, total: int) -> None:
         status.show(f"{'indexing' if phase == 'documents' else 'asking'} {done:,}/{total:,} {phase} …")
 
-    return await evaluate(
+    return await evaluate_retrieval(
         questions,
         embedder,
         tokens.count,
@@ -129,9 +138,9 @@ async def run_retrieval(settings: Settings, questions: QuestionSet, folder: Path
     )
 
 
-def _deep_embedder(settings: Settings) -> Deeper | None:
+def _deep_embedder(settings: Settings) -> DeepEmbedder | None:
     """Return the larger embedding model of *settings*, in this process, or None if they have none."""
-    from runtime.search import why_not
+    from runtime.search import deepening_unavailable_reason as why_not
 
     if why_not(settings):
         return None
@@ -279,7 +288,7 @@ _NO_FLOOR = TurnFloor(float("-inf"), float("-inf"))
 
 async def run_memory(
     settings: Settings, conversations: Sequence[Conversation], folder: Path, status: StatusLine
-) -> list[Recalled]:
+) -> list[MemoryAnswer]:
     """Recall turns for each question, with an index and a store in *folder*.
 
     Raises `NoLocalIndex`, `ChildFailed`, `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`.
@@ -295,7 +304,7 @@ async def run_memory(
             await trial.replay(_key(number), conversation)
         await embedder.embed_query("warm up")
         total = sum(len(conversation.asked) for conversation in conversations)
-        answers: list[Recalled] = []
+        answers: list[MemoryAnswer] = []
         for number, conversation in enumerate(conversations, start=1):
             other_key = _key(number % len(conversations) + 1)
             for question in conversation.asked:
@@ -312,9 +321,9 @@ def _turn_id(number: int) -> str:
     return f"t{number:08d}"
 
 
-def _entry(message: Said, turn_id: str) -> Entry:
+def _entry(message: ConversationMessage, turn_id: str) -> TranscriptEntry:
     role = EntryRole.OUTBOUND if message.speaker == ASSISTANT else EntryRole.INBOUND
-    return Entry(role, message.text, turn_id, message.at.isoformat(), author=message.speaker)
+    return TranscriptEntry(role, message.text, turn_id, message.at.isoformat(), author=message.speaker)
 
 
 class _NoDocuments:
@@ -355,12 +364,12 @@ class _MemoryTrial:
         self, settings: Settings, store: RedisStore, index: PassageIndex, embedder: Embedder, tokens: Tokens
     ) -> None:
         self._transcript = Transcript(store.client)
-        self._ranking = Turns(index, embedder, floor=_NO_FLOOR)
-        turns = Turns(index, embedder)
+        self._ranking = TurnIndex(index, embedder, floor=_NO_FLOOR)
+        turns = TurnIndex(index, embedder)
         self._remember = RememberTurns(self._transcript, turns)
         self._pipeline = Pipeline(
             self._transcript,
-            Continuing(ContextDocuments(store.client), Freezing(tokens, settings.llm_grounding_layout)),
+            SessionContinuity(ContextDocuments(store.client), PrefixPolicy(tokens, settings.llm_grounding_layout)),
             GlobalContexts(
                 store.client,
                 tokens,
@@ -372,7 +381,7 @@ class _MemoryTrial:
             timeout_seconds=60.0,
         )
         self._tokens = tokens
-        self._budgets = Budgets.from_settings(settings, WINDOW_TOKENS).model_copy(
+        self._budgets = PromptLimits.from_settings(settings, WINDOW_TOKENS).model_copy(
             update={"records_tokens": MEMORY_TOKENS, "prompt_tokens": WINDOW_TOKENS, "prompt_bytes": WINDOW_TOKENS}
         )
 
@@ -386,19 +395,23 @@ class _MemoryTrial:
         await self._transcript.begin_session(key)
 
     async def ask(
-        self, key: ConversationKey, conversation: Conversation, question: Asked, other_key: ConversationKey
-    ) -> Recalled:
+        self,
+        key: ConversationKey,
+        conversation: Conversation,
+        question: ConversationQuestion,
+        other_key: ConversationKey,
+    ) -> MemoryAnswer:
         """Return what *question* recalls of its *conversation*, and how much it recalls of another one."""
         block = await self._recall(key, question)
         other = await self._recall(other_key, question) if other_key != key else _RecallBlock("", 0, 0, 0.0)
         ranking = await self._ranking.recall(key.scope, question.text, RANKED_TURNS)
         names = {_turn_id(number): message.id for number, message in enumerate(conversation.said)}
         ranked = tuple(dict.fromkeys(names[turn.turn_id] for turn in ranking))
-        return Recalled(
+        return MemoryAnswer(
             question, ranked, block.text, block.tokens, block.turns, block.took_ms, other.turns, other.tokens
         )
 
-    async def _recall(self, key: ConversationKey, question: Asked) -> _RecallBlock:
+    async def _recall(self, key: ConversationKey, question: ConversationQuestion) -> _RecallBlock:
         began = time.perf_counter()
         grounds = await self._pipeline.ground(key, question.text, ASKING, self._budgets)
         took_ms = (time.perf_counter() - began) * 1000
@@ -406,7 +419,9 @@ class _MemoryTrial:
         block = next(block for block in prompt.blocks if block.name == "records")
         return _RecallBlock(block.text, block.tokens, len({turn.turn_id for turn in grounds.recalled}), took_ms)
 
-    def _context(self, key: ConversationKey, question: Asked, recalled: tuple[RecalledTurn, ...]) -> RunContext:
+    def _context(
+        self, key: ConversationKey, question: ConversationQuestion, recalled: tuple[RecalledTurn, ...]
+    ) -> RunContext:
         return RunContext(
             turn_id="asked",
             workspace_id=key.workspace_id,
@@ -447,12 +462,12 @@ async def run_strategy(
         status.show(f"deciding {done}/{total} messages …")
 
     if documents is None:
-        deciding = Deciding(_NoTranscript(), _NoVocabulary(), timeout_seconds, vocabulary=False)
+        deciding = StrategyChooser(_NoTranscript(), _NoVocabulary(), timeout_seconds, vocabulary=False)
         return await evaluate_strategy(messages, deciding, cues, key, show)
     embedder = await open_embedder(settings)
     async with _open_index(settings, embedder, folder) as index:
         await _index_documents(index, key.scope, documents, embedder, status)
-        deciding = Deciding(_NoTranscript(), Vocabulary(index, embedder), timeout_seconds)
+        deciding = StrategyChooser(_NoTranscript(), Vocabulary(index, embedder), timeout_seconds)
         return await evaluate_strategy(messages, deciding, cues, key, show)
 
 
@@ -470,7 +485,7 @@ async def _index_documents(
 class _NoTranscript:
     """A conversation without earlier messages: the set has the history."""
 
-    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[Entry]:
+    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[TranscriptEntry]:
         return []
 
 

@@ -46,7 +46,7 @@ class Invocation:
     def settings(self) -> Settings:
         """Return the settings, and name on standard error the grounding numbers that fell back to their default."""
         loaded = self.load()
-        for number in loaded.fallen_back:
+        for number in loaded.defaulted_numbers:
             click.echo(
                 f"agent-runtime: {number.variable}={number.value!r} is not a positive integer; using {number.default}",
                 err=True,

@@ -25,7 +25,7 @@ from config.load import (
     validate,
 )
 from config.settings import Settings
-from connectors.connector import Examined
+from connectors.connector import Examination
 from connectors.message import InvalidWorkspaceId, check_workspace_id
 from runtime.cli.client import running
 from runtime.cli.invocation import Invocation, run, silence_events
@@ -507,7 +507,7 @@ def _ask_to_connect(guide: Guide, values: Mapping[str, Any]) -> Changes:
     return {}
 
 
-def _examine(guide: Guide, values: Mapping[str, Any], settings: Changes) -> Examined:
+def _examine(guide: Guide, values: Mapping[str, Any], settings: Changes) -> Examination:
     """Ask the platform whether *settings* work, and print what it says. Raises `ConfigurationError`."""
     # The environment may name another address of a platform.
     names = ("telegram_api_base", "slack_api_base", "discord_api_base", "http_public_url")

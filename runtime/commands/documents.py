@@ -15,17 +15,17 @@ from connectors.connector import AttachmentUnavailable
 from connectors.message import AgentRuntimeError, Attachment, Role, Scope
 from grounding.documents import SUFFIXES, DocumentMissing, DocumentRefused, Shelf, Skipped, Synced, check_path
 from grounding.retrieval import IndexUnavailable
-from runtime.attachments import Files, in_words
+from runtime.attachments import Files, size_in_words
 from runtime.commands.registry import (
     Command,
     CommandRefused,
     Invocation,
+    as_refusal,
+    bullet_list,
     code,
-    counted,
-    items,
-    plain,
-    refused,
-    thousands,
+    escape_markdown,
+    format_count,
+    format_number,
 )
 
 _LATER = "The search index cannot be reached now. It will be updated by itself."
@@ -106,9 +106,9 @@ class _Docs:
         if not files:
             return f"There are no documents yet. {_USAGE}{unread}"
         newest = sorted(files, key=lambda file: (-file.modified_ns, file.path))[:SHOWN]
-        lines = [f"{code(file.path)}, {in_words(file.size_bytes)}, {_day(file.modified_ns)}" for file in newest]
-        count = counted(len(files), "document")
-        return f"{count}{'; the newest' if len(files) > SHOWN else ''}:\n{items(lines)}{unread}"
+        lines = [f"{code(file.path)}, {size_in_words(file.size_bytes)}, {_day(file.modified_ns)}" for file in newest]
+        count = format_count(len(files), "document")
+        return f"{count}{'; the newest' if len(files) > SHOWN else ''}:\n{bullet_list(lines)}{unread}"
 
     async def _add(self, scope: Scope, invocation: Invocation, path: str, *, replace: bool) -> str:
         attachments = invocation.message.attachments
@@ -121,10 +121,10 @@ class _Docs:
             for attachment in attachments
         ]
         changed = [result.path for result in results if result.path and not result.unchanged]
-        reply = items(map(_result_text, results)) if len(results) > 1 else _result_text(results[0])
+        reply = bullet_list(map(_result_text, results)) if len(results) > 1 else _result_text(results[0])
         if changed:
             done = await self._indexed(scope, changed)
-            reply += f"\n\nI can look it up now ({counted(done.chunks, 'chunk')})." if done else f"\n\n{_LATER}"
+            reply += f"\n\nI can look it up now ({format_count(done.chunks, 'chunk')})." if done else f"\n\n{_LATER}"
         if not any(result.path for result in results):
             raise CommandRefused(reply)
         return reply
@@ -163,7 +163,7 @@ class _Docs:
         try:
             await self._shelf.delete(scope, path)
         except (DocumentMissing, DocumentRefused) as error:
-            raise refused(error) from error
+            raise as_refusal(error) from error
         done = await self._indexed(scope, [path])
         return f"{code(path)} is removed." if done else f"{code(path)} is removed. {_LATER}"
 
@@ -181,8 +181,8 @@ def _unread(skipped: Mapping[str, str]) -> str:
     if not skipped:
         return ""
     lines = [f"{code(path)}: {why}" for path, why in sorted(skipped.items())[:SHOWN]]
-    more = f"\n… and {thousands(len(skipped) - SHOWN)} more" if len(skipped) > SHOWN else ""
-    return f"\n\nI cannot read these files:\n{items(lines)}{more}"
+    more = f"\n… and {format_number(len(skipped) - SHOWN)} more" if len(skipped) > SHOWN else ""
+    return f"\n\nI cannot read these files:\n{bullet_list(lines)}{more}"
 
 
 def _day(at_ns: int) -> str:
@@ -205,8 +205,9 @@ def document_path(wanted: str, name: str) -> str:
 
 def _result_text(result: _Result) -> str:
     if result.why_not:
-        return f"{plain(result.name)} was not stored: {result.why_not}."
+        return f"{escape_markdown(result.name)} was not stored: {result.why_not}."
     if result.unchanged:
         return f"{code(result.path)} is already stored with the same text."
     left_out = f" What was read: {result.left_out}." if result.left_out else ""
-    return f"{plain(result.name)} is stored as {code(result.path)}, {in_words(result.size_bytes)} of text.{left_out}"
+    name, size = escape_markdown(result.name), size_in_words(result.size_bytes)
+    return f"{name} is stored as {code(result.path)}, {size} of text.{left_out}"

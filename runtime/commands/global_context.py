@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 from connectors.message import Role, Scope
-from grounding.memory.global_context import MARK, UNTRUSTED, By, Change, Editor, GlobalContexts, Line, Waiting
-from runtime.commands.registry import Command, CommandRefused, Invocation, code, items, plain, whole_number
+from grounding.memory.global_context import (
+    MARK,
+    UNTRUSTED,
+    Editor,
+    EditOrigin,
+    GlobalContexts,
+    Line,
+    LineChange,
+    PendingEdit,
+)
+from runtime.commands.registry import (
+    Command,
+    CommandRefused,
+    Invocation,
+    bullet_list,
+    code,
+    escape_markdown,
+    whole_number,
+)
 
 EMPTY = (
     "There are no lines here yet. `/context add TEXT` adds one: a lasting preference, habit, rule or fact. "
@@ -74,16 +91,16 @@ class GlobalContext:
     async def _history(self, invocation: Invocation) -> str:
         edits = [edit for scope in _scopes(invocation) for edit in await self._lines.history(scope, _SHOWN_EDITS)]
         newest = sorted(edits, key=lambda edit: edit.at, reverse=True)[:_SHOWN_EDITS]
-        return items(map(_edit_line, newest)) or "There are no edits here yet."
+        return bullet_list(map(_edit_line, newest)) or "There are no edits here yet."
 
     async def _waiting(self, invocation: Invocation) -> str:
         edits = [edit for scope in _scopes(invocation) for edit in await self._lines.waiting(scope)]
-        return items(map(_waiting_line, edits)) or "No edit waits for approval."
+        return bullet_list(map(_waiting_line, edits)) or "No edit waits for approval."
 
     async def _edit(self, invocation: Invocation, action: str, rest: str) -> str:
         if not invocation.role.covers(Role.MEMBER):
             raise CommandRefused(f"Only members can change lines. Your role here is {invocation.role.value}.")
-        editor, by = _editor(invocation), By(invocation.user, key=invocation.idempotency_key)
+        editor, by = _editor(invocation), EditOrigin(invocation.user, key=invocation.idempotency_key)
         if action == "add":
             edited = await self._lines.append(editor, rest, by)
             return f"Added as line {edited.number}."
@@ -103,8 +120,8 @@ class GlobalContext:
         number = whole_number(word)
         if number is None:
             raise CommandRefused(f"Write {code('/context share 3')}, with the number of a line.")
-        content = await self._lines.share(_editor(invocation), number, By(invocation.user))
-        return f"The whole workspace can see this line now: {plain(content)}"
+        content = await self._lines.share(_editor(invocation), number, EditOrigin(invocation.user))
+        return f"The whole workspace can see this line now: {escape_markdown(content)}"
 
     async def _decide(self, invocation: Invocation, decision: str, id_: str) -> str:
         scope = _scopes(invocation)[-1]
@@ -138,16 +155,18 @@ def _scopes(invocation: Invocation) -> list[Scope]:
 
 def _line(line: Line) -> str:
     owner = {"workspace": "", "user": " (yours)", "place": " (this place only)"}[line.owner]
-    return f"{code(f'{line.number}--')} {plain(line.content)}{owner}{MARK if line.origin in UNTRUSTED else ''}"
+    return (
+        f"{code(f'{line.number}--')} {escape_markdown(line.content)}{owner}{MARK if line.origin in UNTRUSTED else ''}"
+    )
 
 
-def _edit_line(edit: Change) -> str:
+def _edit_line(edit: LineChange) -> str:
     at = edit.at[:16].replace("T", " ")
-    return f"{at} UTC, {code(edit.by)}: {edit.action} {plain(edit.after or edit.before)}"
+    return f"{at} UTC, {code(edit.by)}: {edit.action} {escape_markdown(edit.after or edit.before)}"
 
 
-def _waiting_line(edit: Waiting) -> str:
+def _waiting_line(edit: PendingEdit) -> str:
     id_ = f"w{edit.id}" if edit.owner == "workspace" else edit.id
-    was = f", instead of {plain(edit.before)}" if edit.action == "replace" else ""
-    text = plain(edit.content or edit.before)
+    was = f", instead of {escape_markdown(edit.before)}" if edit.action == "replace" else ""
+    text = escape_markdown(edit.content or edit.before)
     return f"{code(id_)} {edit.action}: {text}{was} (from {edit.origin}, for {code(edit.author)})"

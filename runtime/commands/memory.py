@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from connectors.message import ConversationKey, Role, person_in
+from connectors.message import ConversationKey, Role, person_of_audience
 from grounding.memory.context_document import SECTIONS, ContextDocuments, bodies, parse, section_named
 from grounding.memory.records import HIDDEN, KeepsRecords, Provenance, Record, State, Type, in_words
 from runtime.background import Forgetting
-from runtime.commands.registry import Command, CommandRefused, Invocation, code, items, plain
+from runtime.commands.registry import Command, CommandRefused, Invocation, bullet_list, code, escape_markdown
 
 NOTHING_NOTED = "I have not noted anything about this conversation yet."
 EXPLAINED = (
@@ -63,7 +63,7 @@ class Memory:
     def __init__(
         self,
         contexts: ContextDocuments,
-        records: RecordWords,
+        records: RecordCommands,
         forgetting: Forgetting,
         end_turn: Callable[[ConversationKey], Awaitable[None]],
     ) -> None:
@@ -86,7 +86,7 @@ class Memory:
         ]
 
     async def memory(self, invocation: Invocation) -> str:
-        if invocation.rest.partition(" ")[0].lower() in RecordWords.WORDS:
+        if invocation.rest.partition(" ")[0].lower() in RecordCommands.WORDS:
             return await self._records.run(invocation)
         notes = await self._notes(invocation)
         if invocation.rest or not await self._records.has_any(invocation):
@@ -128,7 +128,7 @@ def _section(wanted: str) -> str:
     return found
 
 
-class RecordWords:
+class RecordCommands:
     """The words after ``memory`` that show or change records."""
 
     WORDS = frozenset({"list", "show", "forget", "outcome", "share", *_CHANGES})
@@ -182,7 +182,7 @@ class RecordWords:
         if not found:
             return _NOTHING
         more = "" if len(found) <= _SHOWN else f"\n\nThese are the newest {_SHOWN}; name a kind to see others."
-        return items(_line(record, invocation) for record in found[:_SHOWN]) + more
+        return bullet_list(_line(record, invocation) for record in found[:_SHOWN]) + more
 
     async def _listed(
         self, invocation: Invocation, types: Sequence[Type], limit: int, states: Collection[State] = ()
@@ -235,8 +235,8 @@ def _outcome(words: str) -> tuple[Mapping[str, Any], str]:
 def _line(record: Record, invocation: Invocation | None = None) -> str:
     owner = ""
     if invocation is not None and record.audience:
-        owner = " (yours)" if person_in(record.audience) else " (this place only)"
-    return f"{code(record.id)} {record.type}, {record.state}: {plain(record.micro)}{owner}"
+        owner = " (yours)" if person_of_audience(record.audience) else " (this place only)"
+    return f"{code(record.id)} {record.type}, {record.state}: {escape_markdown(record.micro)}{owner}"
 
 
 def _full_text(record: Record) -> str:
@@ -258,7 +258,7 @@ def _full_text(record: Record) -> str:
         f"superseded by {code(record.superseded_by)}" if record.superseded_by else "",
         "kept word for word" if record.verbatim else "",
     ]
-    return f"{plain(record.text)}\n\n{items(fact for fact in facts if fact)}"
+    return f"{escape_markdown(record.text)}\n\n{bullet_list(fact for fact in facts if fact)}"
 
 
 def _by(invocation: Invocation) -> Provenance:

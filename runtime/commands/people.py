@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from connectors.message import Role
-from runtime.access import Access, Request
-from runtime.commands.registry import Command, CommandRefused, Invocation, code, items, plain
+from runtime.access import Access, PairingRequest
+from runtime.commands.registry import Command, CommandRefused, Invocation, bullet_list, code, escape_markdown
 
 NOBODY_WAITS = "Nobody is waiting to be let in."
 _PAIR = "Write `/pair list`, `/pair approve CODE` or `/pair deny CODE`."
@@ -52,14 +52,14 @@ class People:
             case "list", []:
                 requests = await self._access.pending()
                 shown = [request for request in requests if workspace_id in (None, request.workspace_id)]
-                return items(_request_line(request, here) for request in shown) or NOBODY_WAITS
+                return bullet_list(_request_line(request, here) for request in shown) or NOBODY_WAITS
             case "approve", [pairing_code]:
                 person = await self._access.approve(pairing_code, workspace_id, by=by, by_name=name)
-                who = f"{plain(person.name) or 'They'} ({code(person.user)})"
+                who = f"{escape_markdown(person.name) or 'They'} ({code(person.user)})"
                 return f"{who} may now talk to me, as a {person.role}. I have told them, and I answer what they asked."
             case "deny", [pairing_code]:
                 denied = await self._access.deny(pairing_code, workspace_id, by=by, by_name=name)
-                return f"{plain(denied.name) or 'The person'} ({code(denied.user)}) is not let in."
+                return f"{escape_markdown(denied.name) or 'The person'} ({code(denied.user)}) is not let in."
             case _:
                 raise CommandRefused(_PAIR)
 
@@ -92,16 +92,17 @@ class People:
             for person in await self._access.people(invocation.key.workspace_id)
             if person.name and person.name.casefold() == name
         }
+        shown = escape_markdown(text)
         here = {user for user in named if user.startswith(f"{platform}:")}
         if len(found := here or named) > 1:
             raise CommandRefused(
-                f"Several people are called {plain(text)}: {', '.join(map(code, sorted(found)))}. Give the id."
+                f"Several people are called {shown}: {', '.join(map(code, sorted(found)))}. Give the id."
             )
         as_id = f"{platform}:{text.removeprefix('@')}"
         # People choose their names: somebody whose name is another person's id must not get that person's role.
         if found and as_id not in found and " " not in text and _has_digits(text):
             raise CommandRefused(
-                f"Do you mean {code(as_id)}, or {code(found.pop())}, who is called {plain(text)}? Give the id."
+                f"Do you mean {code(as_id)}, or {code(found.pop())}, who is called {shown}? Give the id."
             )
         if found:
             return found.pop()
@@ -110,7 +111,7 @@ class People:
             is_name = True
         if is_name or " " in text:
             raise CommandRefused(
-                f"Nobody here is called {plain(text)}. Give the person's id, for example {code(platform + ':42')}."
+                f"Nobody here is called {shown}. Give the person's id, for example {code(platform + ':42')}."
             )
         return as_id
 
@@ -119,8 +120,8 @@ def _has_digits(text: str) -> bool:
     return any(map(str.isdigit, text))
 
 
-def _request_line(request: Request, here: str) -> str:
+def _request_line(request: PairingRequest, here: str) -> str:
     where = "" if request.workspace_id == here else f" to {code(request.workspace_id)}"
     places = "".join(f", in {code(place)}" for place in request.asked_in if place)
-    name, approve = plain(request.name) or "somebody", code(f"/pair approve {request.code}")
+    name, approve = escape_markdown(request.name) or "somebody", code(f"/pair approve {request.code}")
     return f"{name} ({code(request.user)}){where}{places}: {approve}"

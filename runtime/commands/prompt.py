@@ -13,11 +13,11 @@ from runtime.commands.registry import (
     Command,
     CommandRefused,
     Invocation,
+    as_refusal,
+    bullet_list,
     code,
-    fenced,
-    items,
-    plain,
-    refused,
+    code_block,
+    escape_markdown,
     whole_number,
 )
 
@@ -85,7 +85,7 @@ class Prompts:
                 case _:
                     return await self._clear(request, invocation.signature)
         except _ERRORS as error:
-            raise refused(error) from error
+            raise as_refusal(error) from error
 
     async def _list(self, scope: Scope) -> str:
         versions = await self._publisher.holding(scope)
@@ -93,18 +93,19 @@ class Prompts:
         homes = (EVERYWHERE, Place(Scope(scope.workspace_id)))
         notes = [note for home in homes for note in await self._publisher.refused(home)]
         lines += [
-            f"Not published: {code(note.path)}: {plain(note.why)}. To do: {plain(note.advice)}." for note in notes
+            f"Not published: {code(note.path)}: {escape_markdown(note.why)}. To do: {escape_markdown(note.advice)}."
+            for note in notes
         ]
         if not versions:
             lines.insert(0, f"No directive is set. {code('/prompt set system TEXT')} sets one.")
-        return f"{items(lines)}\n\n{code('/prompt show KIND')} shows the text of one."
+        return f"{bullet_list(lines)}\n\n{code('/prompt show KIND')} shows the text of one."
 
     async def _show(self, request: _Request) -> str:
         latest = await self._publisher.directives.latest(request.slot)
         if latest is None or latest.text is None:
             how = code(f"/prompt set {_words(request.slot)} TEXT")
-            return f"There is no {plain(request.slot.label)}. {how} sets one."
-        return f"{_headed(latest)}\n\n{fenced(latest.text)}"
+            return f"There is no {escape_markdown(request.slot.label)}. {how} sets one."
+        return f"{_headed(latest)}\n\n{code_block(latest.text)}"
 
     async def _set(self, request: _Request, author: str) -> str:
         _check_place(request.slot)
@@ -116,8 +117,8 @@ class Prompts:
     async def _history(self, request: _Request) -> str:
         versions = await self._publisher.directives.history(request.slot, SHOWN_VERSIONS)
         if not versions:
-            return f"There has never been a {plain(request.slot.label)}."
-        return f"{plain(request.slot.label)}, the newest first:\n\n{items(map(_row, versions))}"
+            return f"There has never been a {escape_markdown(request.slot.label)}."
+        return f"{escape_markdown(request.slot.label)}, the newest first:\n\n{bullet_list(map(_row, versions))}"
 
     async def _diff(self, request: _Request) -> str:
         numbers = request.rest.split()
@@ -126,7 +127,7 @@ class Prompts:
                 f"Give two versions, for example {code('/prompt diff ' + _words(request.slot) + ' 1 2')}."
             )
         changed = await self._publisher.diff(request.slot, _number(numbers[0]), _number(numbers[1]))
-        return fenced(changed, "diff") if changed else "There is no difference."
+        return code_block(changed, "diff") if changed else "There is no difference."
 
     async def _rollback(self, request: _Request, author: str) -> str:
         _check_place(request.slot)
@@ -136,9 +137,9 @@ class Prompts:
     async def _clear(self, request: _Request, author: str) -> str:
         _check_place(request.slot)
         if await self._publisher.clear(request.slot, author=author, origin=_ORIGIN) is None:
-            return f"There has never been a {plain(request.slot.label)}."
+            return f"There has never been a {escape_markdown(request.slot.label)}."
         shows = code(f"/prompt history {_words(request.slot)}")
-        return f"The {plain(request.slot.label)} is removed. {shows} shows its versions."
+        return f"The {escape_markdown(request.slot.label)} is removed. {shows} shows its versions."
 
 
 def _parse(invocation: Invocation) -> _Request:
@@ -193,13 +194,14 @@ def _words(slot: Slot) -> str:
 
 
 def _headed(version: Version) -> str:
-    return f"{plain(version.slot.label)} is at version {version.version}, by {code(version.author)}."
+    return f"{escape_markdown(version.slot.label)} is at version {version.version}, by {code(version.author)}."
 
 
 def _line(version: Version) -> str:
     beginning = (version.text or "").partition("\n")[0]
     shown = beginning if len(beginning) <= SHOWN_CHARACTERS else f"{beginning[:SHOWN_CHARACTERS]}…"
-    return f"{plain(version.slot.label)}: version {version.version}, by {code(version.author)}: {plain(shown)}"
+    label = escape_markdown(version.slot.label)
+    return f"{label}: version {version.version}, by {code(version.author)}: {escape_markdown(shown)}"
 
 
 def _row(version: Version) -> str:

@@ -88,7 +88,7 @@ class Invocation:
         return f"command:{self.key.context_id}:{self.message.message_id}"
 
 
-def may_ask_of(invocation: Invocation, turn: RunContext) -> bool:
+def may_see_turn(invocation: Invocation, turn: RunContext) -> bool:
     """Return whether the author may see facts of *turn*: anybody of its conversation may, and admins in any place whose
     readers may see the answer."""
     if turn.context_id == invocation.key.context_id:
@@ -120,7 +120,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class ParsedCommand:
     """The word of a command, in lower case and without its mark, and the stripped text after it.
 
     ``sure`` is True if it came through the platform's own commands, so that it cannot be an ordinary message. ``mark``
@@ -133,7 +133,7 @@ class Spoken:
     mark: str = "/"
 
 
-def spoken(message: InboundMessage) -> Spoken | None:
+def parse_command(message: InboundMessage) -> ParsedCommand | None:
     """Return the command in *message*, known or not; None if there is none.
 
     An `InboundKind.COMMAND` is one, unless its word is a path. An `InboundKind.MESSAGE` is one if its text begins with
@@ -141,11 +141,11 @@ def spoken(message: InboundMessage) -> Spoken | None:
     """
     if message.kind is InboundKind.COMMAND:
         found = _AS_COMMAND.match(message.text)
-        return found and Spoken(found[1].lower(), message.text[found.end() :].strip(), sure=True)
+        return found and ParsedCommand(found[1].lower(), message.text[found.end() :].strip(), sure=True)
     if message.kind is not InboundKind.MESSAGE:
         return None
     found = _IN_TEXT.match(message.text)
-    return found and Spoken(found[2].lower(), message.text[found.end() :].strip(), sure=False, mark=found[1])
+    return found and ParsedCommand(found[2].lower(), message.text[found.end() :].strip(), sure=False, mark=found[1])
 
 
 class Commands:
@@ -168,11 +168,13 @@ class Commands:
         """Return whether *word* (lower case, without its mark) is a command."""
         return word in self._commands
 
-    def claims(self, spoken: Spoken, role: Role) -> bool:
+    def claims(self, spoken: ParsedCommand, role: Role) -> bool:
         """Return whether `answer` has a reply: for a known command, or one that is worth a hint."""
         return spoken.word in self._commands or self._hint(spoken, role) is not None
 
-    async def answer(self, spoken: Spoken, key: ConversationKey, message: InboundMessage, role: Role) -> str | None:
+    async def answer(
+        self, spoken: ParsedCommand, key: ConversationKey, message: InboundMessage, role: Role
+    ) -> str | None:
         """Run the command of *message*, whose author has *role* in *key*'s workspace, and return the reply (Markdown).
 
         None if it is an ordinary message: an unknown ``!word`` that is no misspelt command. An error of the command
@@ -183,9 +185,11 @@ class Commands:
 
     def as_written(self, text: str, mark: str) -> str:
         """Return *text* with *mark* before the commands that it names, as people write them in the place."""
-        return marked(text, mark, self._commands)
+        return with_mark(text, mark, self._commands)
 
-    async def _answer(self, spoken: Spoken, key: ConversationKey, message: InboundMessage, role: Role) -> str | None:
+    async def _answer(
+        self, spoken: ParsedCommand, key: ConversationKey, message: InboundMessage, role: Role
+    ) -> str | None:
         command = self._commands.get(spoken.word)
         if command is None:
             hint = self._hint(spoken, role)
@@ -194,7 +198,7 @@ class Commands:
             return hint
         if not role.covers(command.role):
             _log.info("command.run", word=command.name, role=role.value, ok=False)
-            return not_for(role, command)
+            return role_refusal(role, command)
         reply, ok = await self._run(command, Invocation(key, message, role, spoken.rest))
         _log.info("command.run", word=command.name, role=role.value, ok=ok)
         return reply
@@ -211,7 +215,7 @@ class Commands:
             _log.exception("command.broke", word=command.name)
             return AgentRuntimeError.user_text, False
 
-    def _hint(self, spoken: Spoken, role: Role) -> str | None:
+    def _hint(self, spoken: ParsedCommand, role: Role) -> str | None:
         allowed = [command.name for command in self.all if role.covers(command.role)]
         close = difflib.get_close_matches(spoken.word, allowed, _MAX_SUGGESTIONS, _CLOSE)
         if not close and spoken.mark == "!":
@@ -232,7 +236,7 @@ class CommandTurns:
         `connectors.message.Superseded`."""
         for envelope in batch.envelopes:
             message = envelope.message
-            command = spoken(message)
+            command = parse_command(message)
             text = command and await self._commands.answer(command, batch.key, message, envelope.role)
             # None if a newer release, which knew the command, stored the message.
             await self._reply(batch, envelope, text or AgentRuntimeError.user_text)
@@ -263,35 +267,35 @@ def code(text: str) -> str:
     return f"{fence}{space}{flat}{space}{fence}"
 
 
-def marked(text: str, mark: str, words: Collection[str]) -> str:
+def with_mark(text: str, mark: str, words: Collection[str]) -> str:
     """Return *text* with *mark* instead of ``/`` before the commands (*words*) in its code spans."""
     if mark == "/":
         return text
     return _COMMAND.sub(lambda found: mark + found[1] if found[1] in words else found[0], text)
 
 
-def fenced(text: str, language: str = "") -> str:
+def code_block(text: str, language: str = "") -> str:
     """Return *text* as a code block that no line of it can close."""
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return *text* on one line with Markdown's special characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>#|~!@&])", r"\\\1", " ".join(text.split()))
 
 
-def items(lines: Iterable[str]) -> str:
+def bullet_list(lines: Iterable[str]) -> str:
     """Return a list with one item for each of *lines*."""
     return "\n".join(f"- {line}" for line in lines)
 
 
-def refused(error: AgentRuntimeError) -> CommandRefused:
+def as_refusal(error: AgentRuntimeError) -> CommandRefused:
     """Return *error* as a reply with its full text, for admins, who can act on it."""
     return CommandRefused(str(error) or error.user_text)
 
 
-def not_for(role: Role, command: Command) -> str:
+def role_refusal(role: Role, command: Command) -> str:
     """Return the reply to a person whose *role* may not use *command*."""
     whom = {Role.ADMIN: "admins", Role.MEMBER: "members", Role.VIEWER: "everybody"}[command.role]
     return f"Only {whom} can use {code('/' + command.name)}. Your role here is {role.value}."
@@ -302,14 +306,14 @@ def whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
-def thousands(number: int) -> str:
+def format_number(number: int) -> str:
     """Return *number* as ``12,345``."""
     return f"{number:,}"
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def format_count(number: int, noun: str, plural: str = "") -> str:
     """Return ``1 reply`` or ``2,000 replies``; *plural* is needed if it is not the noun with an ``s``."""
-    return f"{thousands(number)} {noun if number == 1 else plural or noun + 's'}"
+    return f"{format_number(number)} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _longest_run(text: str) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import difflib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
 from grounding.documents import Status as IndexStatus
 from grounding.memory.global_context import GlobalContexts, model_in
@@ -16,12 +16,12 @@ from runtime.commands.registry import (
     Command,
     CommandRefused,
     Invocation,
+    bullet_list,
     code,
-    counted,
-    items,
-    not_for,
-    plain,
-    thousands,
+    escape_markdown,
+    format_count,
+    format_number,
+    role_refusal,
 )
 from runtime.llm import Model
 
@@ -67,7 +67,7 @@ class Help:
     def _all(self, invocation: Invocation) -> str:
         shown = [f"{code(_usage(command))} {command.summary}" for command in self._allowed(invocation.role)]
         both = f" {code('!')} works like {code('/')}." if invocation.message.command_mark == "/" else ""
-        return f"{items(shown)}\n\n{code('/help COMMAND')} explains one.{both}"
+        return f"{bullet_list(shown)}\n\n{code('/help COMMAND')} explains one.{both}"
 
     def _one(self, word: str, role: Role) -> str:
         command = next((command for command in self._commands if command.name == word), None)
@@ -76,7 +76,7 @@ class Help:
             meant = f" Did you mean {code('/' + close[0])}?" if close else f" {code('/help')} lists my commands."
             raise CommandRefused(f"There is no command {code('/' + word)}.{meant}")
         if not role.covers(command.role):
-            raise CommandRefused(not_for(role, command))
+            raise CommandRefused(role_refusal(role, command))
         return "\n\n".join(filter(None, (f"{code(_usage(command))} {command.summary}", command.details)))
 
     def _allowed(self, role: Role) -> list[Command]:
@@ -154,26 +154,32 @@ class Status:
             lines.append("stores: no answer")
         lines += [_line(name, health, details) for name, health in self._connectors().items()]
         lines.append(await self._documents(Scope(invocation.key.workspace_id), details))
-        return f"{items(lines)}\n\n{_you(invocation)}"
+        return f"{bullet_list(lines)}\n\n{_you(invocation)}"
 
     async def _documents(self, scope: Scope, details: bool) -> str:
         try:
             async with asyncio.timeout(_ASK_SECONDS):
                 status = await self._index(scope)
         except (AgentRuntimeError, TimeoutError) as error:
-            return "documents: cannot be searched now" + (f" ({plain(str(error))})" if details and str(error) else "")
+            return "documents: cannot be searched now" + (
+                f" ({escape_markdown(str(error))})" if details and str(error) else ""
+            )
         waiting = f", {status.pending} still to be indexed" if status.pending else ""
-        deeper = f", {counted(status.shallow, 'passage')} not yet in the deep index" if status.shallow else ""
-        return f"documents: {thousands(status.documents)} can be searched{waiting}{deeper}"
+        deeper = f", {format_count(status.shallow, 'passage')} not yet in the deep index" if status.shallow else ""
+        return f"documents: {format_number(status.documents)} can be searched{waiting}{deeper}"
 
 
 def _you(invocation: Invocation) -> str:
     # A person's id is shown as settings and `access` take it.
     author, role = invocation.message.author, invocation.role
-    called = f" ({plain(author.name)})" if author.name and author.name != invocation.signature else ""
+    called = f" ({escape_markdown(author.name)})" if author.name and author.name != invocation.signature else ""
     return f"You are {code(invocation.signature)}{called}, {'an' if role is Role.ADMIN else 'a'} {role.value} here."
 
 
 def _line(name: str, health: Health, details: bool) -> str:
-    why = f" ({plain(health.why)})" if details and health.why and health.state is not State.CONNECTED else ""
+    why = (
+        f" ({escape_markdown(health.why)})"
+        if details and health.why and health.state is not ConnectionState.CONNECTED
+        else ""
+    )
     return f"{name}: {health.state}{why}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from config.settings import Settings
 from connectors.message import Role
-from runtime.commands.registry import Command, CommandRefused, Invocation, code, items
+from runtime.commands.registry import Command, CommandRefused, Invocation, bullet_list, code
 from runtime.llm import Model
 from runtime.workspaces import ANSWERING, QUEUE_MODES, Answering, Places, QueueMode
 
@@ -48,7 +48,7 @@ class PlaceSettings:
                 self.answer,
                 "[addressed|all|never]",
                 role=Role.ADMIN,
-                details=items(f"{code(word)}: {text}" for word, text in ANSWERS.items()),
+                details=bullet_list(f"{code(word)}: {text}" for word, text in ANSWERS.items()),
             ),
             Command(
                 "queue",
@@ -56,7 +56,7 @@ class PlaceSettings:
                 self.queue,
                 "[collect|interrupt|followup|default]",
                 details="In a group only admins can change this.\n\n"
-                + items(f"{code(word)}: {text}" for word, text in QUEUES.items()),
+                + bullet_list(f"{code(word)}: {text}" for word, text in QUEUES.items()),
             ),
             Command(
                 "sources",
@@ -70,7 +70,7 @@ class PlaceSettings:
     async def model(self, invocation: Invocation) -> str:
         if invocation.rest:
             await self._choose(invocation)
-        chosen = (await self._places.of_message(invocation.key, invocation.message)).model
+        chosen = (await self._places.settings_for(invocation.key, invocation.message)).model
         names = self._model.names
         first = chosen if chosen in names else names[0]
         lines = [
@@ -92,7 +92,7 @@ class PlaceSettings:
         if len(found) == 1:
             return found[0]
         which = "more than one model" if found else "no model"
-        listed = items(code(name) for name in names)
+        listed = bullet_list(code(name) for name in names)
         raise CommandRefused(f"{code(wanted[:100])} matches {which}. The configured models are:\n\n{listed}")
 
     async def answer(self, invocation: Invocation) -> str:
@@ -105,7 +105,7 @@ class PlaceSettings:
                 raise CommandRefused(f"Write {', '.join(code('/answer ' + word) for word in ANSWERING)}.")
             await self._places.settle(invocation.key, invocation.message, answering=chosen)
             return ANSWERS[chosen]
-        settled = (await self._places.of_message(invocation.key, invocation.message)).answering
+        settled = (await self._places.settings_for(invocation.key, invocation.message)).answering
         return ANSWERS[settled or self._settings.answer_in_groups]
 
     async def queue(self, invocation: Invocation) -> str:
@@ -117,7 +117,7 @@ class PlaceSettings:
                 words = [*QUEUE_MODES, "default"]
                 raise CommandRefused(f"Write {', '.join(code('/queue ' + word) for word in words)}.")
             await self._places.settle(invocation.key, invocation.message, queue=chosen)
-        settled = (await self._places.of_message(invocation.key, invocation.message)).queue
+        settled = (await self._places.settings_for(invocation.key, invocation.message)).queue
         return QUEUES[settled or self._settings.queue_mode]
 
     async def sources(self, invocation: Invocation) -> str:
@@ -128,7 +128,7 @@ class PlaceSettings:
             if wanted not in choices:
                 raise CommandRefused(f"Write {', '.join(code('/sources ' + word) for word in choices)}.")
             await self._places.settle(invocation.key, invocation.message, sources=choices[wanted])
-        settled = (await self._places.of_message(invocation.key, invocation.message)).sources
+        settled = (await self._places.settings_for(invocation.key, invocation.message)).sources
         return SOURCES[self._settings.show_sources if settled is None else settled]
 
 

@@ -8,18 +8,18 @@ from typing import Any
 from connectors.message import Role, Scope
 from grounding.memory.karma import Marked, Sign
 from grounding.transcript import Transcript
-from runtime.background import By, Marking
-from runtime.billing import Budgets, ModelUsage, State, Term, UsageCounters, Whose
+from runtime.background import Marker, Marking
+from runtime.billing import Budgets, BudgetState, BudgetTerm, ModelUsage, UsageCounters, Whose
 from runtime.commands.registry import (
     Command,
     CommandRefused,
     Invocation,
+    bullet_list,
     code,
-    counted,
-    items,
-    may_ask_of,
-    plain,
-    thousands,
+    escape_markdown,
+    format_count,
+    format_number,
+    may_see_turn,
 )
 from runtime.turns import REASONS, STRATEGIES, Manifest, Manifests, UnknownTurn
 
@@ -125,14 +125,14 @@ class Marks:
         ]
 
     async def _mark(self, invocation: Invocation, sign: Sign | None) -> str:
-        by = By(invocation.user, invocation.role, "command", is_vouched_for=invocation.message.is_vouched_for)
+        by = Marker(invocation.user, invocation.role, "command", is_vouched_for=invocation.message.is_vouched_for)
         if not self._marking.may(by, invocation.key):
             raise CommandRefused(NOT_ALLOWED)
         turn_id = await self._turn_id(invocation)
         if sign is None and await self._has_no_mark(invocation, turn_id):
             return f"{NOTHING_TO_TAKE_BACK}\n\nTurn {code(turn_id)}"
         try:
-            marked = await self._marking.commanded(invocation.key, turn_id, by, sign, invocation.idempotency_key)
+            marked = await self._marking.mark_by_command(invocation.key, turn_id, by, sign, invocation.idempotency_key)
         except UnknownTurn:
             raise CommandRefused(UNKNOWN) from None
         return f"{_mark_text(marked, invocation.user)}\n\nTurn {code(turn_id)}"
@@ -168,7 +168,7 @@ async def _manifest(manifests: Manifests, invocation: Invocation, turn_id: str) 
         manifest = await manifests.get(Scope(invocation.key.workspace_id), turn_id)
     except UnknownTurn:
         raise CommandRefused(UNKNOWN) from None
-    if not may_ask_of(invocation, manifest.context):
+    if not may_see_turn(invocation, manifest.context):
         raise CommandRefused(UNKNOWN)
     return manifest
 
@@ -177,8 +177,8 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
     """Return a turn in words, with its marks."""
     context, outcome = manifest.context, manifest.outcome
     lines = [
-        f"I looked at: {STRATEGIES.get(context.strategy, plain(context.strategy))}.",
-        f"Because: {REASONS.get(context.reason, plain(context.reason))}.",
+        f"I looked at: {STRATEGIES.get(context.strategy, escape_markdown(context.strategy))}.",
+        f"Because: {REASONS.get(context.reason, escape_markdown(context.reason))}.",
     ]
     if sources := [_source(source) for source in outcome.get("sources", ())]:
         lines.append(f"Sources: {', '.join(sources)}.")
@@ -188,17 +188,19 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
         lines.append(
             "1 citation matches no source; it is marked in the reply."
             if invented == 1
-            else f"{thousands(invented)} citations match no source; they are marked in the reply."
+            else f"{format_number(invented)} citations match no source; they are marked in the reply."
         )
-    used = [f"{block['name']} {thousands(block['tokens'])}" for block in manifest.blocks if block["used"]]
+    used = [f"{block['name']} {format_number(block['tokens'])}" for block in manifest.blocks if block["used"]]
     whole = sum(block["tokens"] for block in manifest.blocks if block["used"])
-    lines.append(f"The prompt in tokens: {', '.join(used)}; {thousands(whole)} in all.")
+    lines.append(f"The prompt in tokens: {', '.join(used)}; {format_number(whole)} in all.")
     if tools := [_tool(call) for round_ in outcome.get("rounds", ()) for call in round_["tools"]]:
         lines.append(f"I called tools: {', '.join(tools)}.")
     degraded = outcome.get("degraded") or [{"block": part.block, "why": part.why} for part in context.degraded]
     if degraded:
         lines.append(
-            "I had to do without: " + ", ".join(f"{part['block']} ({plain(part['why'])})" for part in degraded) + "."
+            "I had to do without: "
+            + ", ".join(f"{part['block']} ({escape_markdown(part['why'])})" for part in degraded)
+            + "."
         )
     if outcome.get("error_code"):
         lines.append(f"It failed: {code(outcome['error_code'])}.")
@@ -209,7 +211,7 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
         lines.append(f"Earlier answers marked as good that I looked at: {count}.")
     if marked is not None and marked.is_marked:
         lines.append(f"Marked as good by {marked.good}, as bad by {marked.bad}.")
-    return f"{items(lines)}\n\nTurn {code(manifest.turn_id)}"
+    return f"{bullet_list(lines)}\n\nTurn {code(manifest.turn_id)}"
 
 
 def totals(models: list[ModelUsage]) -> str:
@@ -217,15 +219,15 @@ def totals(models: list[ModelUsage]) -> str:
     if not models:
         return "This workspace has not used anything yet."
     lines = [
-        f"{code(model.model)}: {counted(model.replies, 'reply', 'replies')}, {counted(model.calls, 'call')}, "
-        f"{thousands(model.prompt)} prompt tokens ({thousands(model.cached)} cached), "
-        f"{thousands(model.completion)} completion tokens, {_dollars(model.cost_usd)}"
+        f"{code(model.model)}: {format_count(model.replies, 'reply', 'replies')}, {format_count(model.calls, 'call')}, "
+        f"{format_number(model.prompt)} prompt tokens ({format_number(model.cached)} cached), "
+        f"{format_number(model.completion)} completion tokens, {_dollars(model.cost_usd)}"
         for model in models
     ]
-    return f"This workspace so far:\n\n{items(lines)}"
+    return f"This workspace so far:\n\n{bullet_list(lines)}"
 
 
-def left(state: State, whose: Whose) -> str:
+def left(state: BudgetState, whose: Whose) -> str:
     """Return the rest of the workspace's or the person's budget; "" if there is none."""
     lines = [
         f"{_amount(term, state.left(term))} of {_amount(term, state.limits[term])} "
@@ -233,20 +235,20 @@ def left(state: State, whose: Whose) -> str:
         for term in reversed(state.bounded(whose))
     ]
     head = "Left of this workspace's budget:" if whose == "workspace" else "Left of your budget here:"
-    return f"{head}\n\n{items(lines)}" if lines else ""
+    return f"{head}\n\n{bullet_list(lines)}" if lines else ""
 
 
-def _amount(term: Term, units: int | None) -> str:
+def _amount(term: BudgetTerm, units: int | None) -> str:
     amount = term.amount(units or 0)
-    return _dollars(amount) if term.what == "usd" else f"{thousands(int(amount))} tokens"
+    return _dollars(amount) if term.what == "usd" else f"{format_number(int(amount))} tokens"
 
 
 def _cost(outcome: dict[str, Any]) -> str:
     usage = outcome.get("usage") or {}
     asked = f" by {code(outcome['model'])}" if outcome.get("model") else ""
+    prompt, cached, completion = (format_number(usage.get(name, 0)) for name in ("prompt", "cached", "completion"))
     return (
-        f"The last reply here{asked}: {thousands(usage.get('prompt', 0))} prompt tokens "
-        f"({thousands(usage.get('cached', 0))} cached), {thousands(usage.get('completion', 0))} completion tokens, "
+        f"The last reply here{asked}: {prompt} prompt tokens ({cached} cached), {completion} completion tokens, "
         f"{_dollars(float(usage.get('cost_usd') or 0))}."
     )
 
@@ -256,7 +258,7 @@ def _source(source: dict[str, str]) -> str:
 
 
 def _tool(call: dict[str, Any]) -> str:
-    return code(call["tool"]) + ("" if call["ok"] else f" ({plain(call['why'])})")
+    return code(call["tool"]) + ("" if call["ok"] else f" ({escape_markdown(call['why'])})")
 
 
 def _dollars(amount: float) -> str:

@@ -18,7 +18,7 @@ from runtime.background import Forgetting, Marking
 from runtime.billing import Budgets, UsageCounters
 from runtime.commands.documents import docs_command
 from runtime.commands.global_context import GlobalContext
-from runtime.commands.memory import Memory, RecordWords
+from runtime.commands.memory import Memory, RecordCommands
 from runtime.commands.people import People
 from runtime.commands.prompt import Prompts
 from runtime.commands.registry import Command, Commands
@@ -86,7 +86,7 @@ def build_commands(
         Session(transcript, global_contexts, sessions, cancellations.stop),
         TurnFacts(transcript, manifests, usage, budgets, marking),
         Marks(transcript, manifests, marking),
-        Memory(contexts, RecordWords(records, forgetting.records_to_come), forgetting, cancellations.end_turn),
+        Memory(contexts, RecordCommands(records, forgetting.skip_extraction), forgetting, cancellations.end_turn),
         GlobalContext(global_contexts),
         PlaceSettings(settings, places, model),
         Status(model, stores, connectors, knowledge.status),

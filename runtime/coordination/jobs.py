@@ -26,7 +26,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
-from runtime.observability import about
+from runtime.observability import event_context
 from runtime.stores import pack, unpack
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class Jobs:
 
     async def _do(self, job: Job) -> None:
         """Run *job*. Raises `_Later` if it may succeed later; any other failure is logged and final."""
-        with about(workspace_id=job.key.workspace_id, context_id=job.key.context_id, turn_id=job.turn_id):
+        with event_context(workspace_id=job.key.workspace_id, context_id=job.key.context_id, turn_id=job.turn_id):
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:
                     await self._handlers[job.kind](job)

@@ -5,13 +5,13 @@ it. `Delivery` sends it part by part, and stores each part's state around the ca
 platform's `RateLimiter` waits for the platform's rates. On a 429 the limiter stops all calls to that chat, or to the
 platform, for as long as the platform asks; then the part is sent again.
 
-`Shows` runs previews and typing signs from what workers report through `telling`.
+`Previews` runs previews and typing signs from what workers report through `telling`.
 """
 
 from runtime.delivery.deliverer import Deliverer
 from runtime.delivery.outbox import Outbox, address_of
-from runtime.delivery.preview import Shows
-from runtime.delivery.progress import Telling, Watched, tell_none_comes, telling
+from runtime.delivery.preview import Previews
+from runtime.delivery.progress import PreviewMode, ProgressReporter, notify_unanswered, report_progress
 from runtime.delivery.rate_limiter import RateLimiters
 from runtime.delivery.sender import Delivery
 
@@ -19,11 +19,11 @@ __all__ = [
     "Deliverer",
     "Delivery",
     "Outbox",
+    "PreviewMode",
+    "Previews",
+    "ProgressReporter",
     "RateLimiters",
-    "Shows",
-    "Telling",
-    "Watched",
     "address_of",
-    "tell_none_comes",
-    "telling",
+    "notify_unanswered",
+    "report_progress",
 ]

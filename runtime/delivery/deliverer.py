@@ -18,9 +18,9 @@ from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, StoreUnavailable, Superseded
 from runtime.coordination import Hub, News, StreamEntry, reclaim_interval, renew_interval
 from runtime.delivery.outbox import REPLY, OlderReplyWaits, Outbox, address_of, stream_of, streams_of
-from runtime.delivery.preview import Shows
+from runtime.delivery.preview import Previews
 from runtime.delivery.sender import Delivery, NoConnector
-from runtime.observability import about
+from runtime.observability import event_context
 from runtime.stores import retry_until_stored
 
 SWEEP_SECONDS = 2.0
@@ -42,7 +42,7 @@ class Deliverer:
         outbox: Outbox,
         connectors: Mapping[str, Connector],
         delivery: Delivery,
-        shows: Shows,
+        shows: Previews,
         hub: Hub,
         *,
         alone: bool = False,
@@ -179,11 +179,11 @@ class Deliverer:
 
     async def _deliver_line(self, key: ConversationKey, line: list[StreamEntry]) -> None:
         try:
-            with about(workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector):
+            with event_context(workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector):
                 while line:
                     entry = min(line, key=lambda waiting: waiting.rank)  # one reclaimed from another process is older
                     try:
-                        with about(turn_id=entry.fields["turn"]):
+                        with event_context(turn_id=entry.fields["turn"]):
                             await self._deliver(key, entry)
                         line.remove(entry)
                     except OlderReplyWaits:

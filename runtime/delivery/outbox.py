@@ -68,7 +68,7 @@ _NO_MORE = -1
 _NOT_NEXT, _ANOTHERS, _OVER = 0, -1, -2
 
 
-class Stage(StrEnum):
+class PartStage(StrEnum):
     """How far a part has come."""
 
     NEW = ""
@@ -89,30 +89,30 @@ class Stage(StrEnum):
 class PartState:
     """A stage; the platform's message id for ``SHOWN`` and ``SENT``; the start (epoch seconds) for ``SENDING``."""
 
-    stage: Stage = Stage.NEW
+    stage: PartStage = PartStage.NEW
     message_id: str = ""
     since: float = 0.0
 
     def text(self) -> str:
         match self.stage:
-            case Stage.SENT | Stage.SHOWN:
+            case PartStage.SENT | PartStage.SHOWN:
                 return f"{self.stage}:{self.message_id}"
-            case Stage.SENDING:
+            case PartStage.SENDING:
                 return f"{self.stage}:{self.since:.0f}"
             case _:
                 return self.stage.value
 
     @classmethod
     def parse(cls, text: str) -> PartState:
-        """Return the inverse of `text`; a stage of a newer runtime is `Stage.NEW`."""
+        """Return the inverse of `text`; a stage of a newer runtime is `PartStage.NEW`."""
         stage, _, more = text.partition(":")
         match stage:
-            case Stage.SENT | Stage.SHOWN:
-                return cls(Stage(stage), more)
-            case Stage.SENDING:
-                return cls(Stage.SENDING, since=float(more or 0))
-            case Stage.UNSENT | Stage.AMBIGUOUS | Stage.DRAFTING:
-                return cls(Stage(stage))
+            case PartStage.SENT | PartStage.SHOWN:
+                return cls(PartStage(stage), more)
+            case PartStage.SENDING:
+                return cls(PartStage.SENDING, since=float(more or 0))
+            case PartStage.UNSENT | PartStage.AMBIGUOUS | PartStage.DRAFTING:
+                return cls(PartStage(stage))
             case _:
                 return cls()
 
@@ -256,7 +256,7 @@ class Outbox:
         self,
         message: OutboundMessage,
         index: int,
-        stage: Stage,
+        stage: PartStage,
         message_id: str = "",
         *,
         as_holder: bool = False,

@@ -1,11 +1,11 @@
 """Shows a reply while it is written, by the means that the platform has.
 
-`Shows` receives the reports of workers (`runtime.delivery.progress`) and runs one preview for each turn: text goes
+`Previews` receives the reports of workers (`runtime.delivery.progress`) and runs one preview for each turn: text goes
 straight on (web, HTTP, console), a message is sent and edited, or a message is added to. A preview never fails a turn
 and never keeps a reply waiting: what it may not show now it leaves out, and the delivery shows the whole reply.
 
-What people see is stored as `Stage.SHOWN`, so the delivery gives it its last form even after the process has ended.
-Until the first message has a receipt, the part is `Stage.DRAFTING`. A turn that begins again in that stage has no
+What people see is stored as `PartStage.SHOWN`, so the delivery gives it its last form even after the process has ended.
+Until the first message has a receipt, the part is `PartStage.DRAFTING`. A turn that begins again in that stage has no
 preview: the delivery can find the lost message, but a second first message would hide it.
 """
 
@@ -26,16 +26,16 @@ from connectors.connector import (
     AppendsText,
     Connector,
     EditsMessages,
-    LetsGo,
     Reacts,
+    ReleasesWaiters,
     SendFailed,
     ShowsTyping,
     StreamsText,
 )
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable, Superseded
 from runtime.coordination import Hub, News
-from runtime.delivery.outbox import OlderReplyWaits, Outbox, PartState, Stage
-from runtime.delivery.progress import PROGRESS, UNANSWERED, Progress, Step, Watched
+from runtime.delivery.outbox import OlderReplyWaits, Outbox, PartStage, PartState
+from runtime.delivery.progress import PROGRESS, UNANSWERED, PreviewMode, Progress, Step
 from runtime.delivery.rate_limiter import Extra, RateLimiter, RateLimiters
 from runtime.delivery.sender import draft_of, render_reply
 from runtime.delivery.typing import TypingIndicator
@@ -60,7 +60,7 @@ class _Show(NamedTuple):
     typing: TypingIndicator
 
 
-class Shows:
+class Previews:
     """The previews and typing signs of this process; *acknowledgement* is an emoji for received messages, or empty.
 
     *streams* says whether previews are wanted on platforms that edit messages.
@@ -102,12 +102,12 @@ class Shows:
             if tasks:
                 await asyncio.wait(tasks, timeout=1.0)
 
-    def watched(self, connector: Connector, message: OutboundMessage) -> Watched:
+    def watched(self, connector: Connector, message: OutboundMessage) -> PreviewMode:
         """Return whether people would see the answer *message* while it is written."""
         if isinstance(connector, StreamsText):
-            return Watched.ADDED_TO if connector.is_watched(message.key, message.answers) else Watched.NOT
+            return PreviewMode.ADDED_TO if connector.is_watched(message.key, message.answers) else PreviewMode.NOT
         edits = isinstance(connector, EditsMessages) and connector.capabilities.edits_per_second > 0
-        return Watched.REPLACEABLE if self._streams and edits else Watched.NOT
+        return PreviewMode.REPLACEABLE if self._streams and edits else PreviewMode.NOT
 
     async def finish(self, turn_id: str) -> None:
         """End the preview of a turn and let none begin: its reply is to be delivered."""
@@ -132,7 +132,7 @@ class Shows:
     def _hear_unanswered(self, news: News) -> None:
         key = ConversationKey.decode(news["key"])
         connector = self._connectors.get(key.connector)
-        if isinstance(connector, LetsGo):
+        if isinstance(connector, ReleasesWaiters):
             connector.let_go(key, tuple(news["messages"]), gone=news.get("gone", False))
 
     def _begin(self, turn_id: str, message: OutboundMessage, former: _Show | None) -> None:
@@ -164,7 +164,7 @@ class Shows:
             del self._shows[turn_id]
 
     def _preview(self, connector: Connector, message: OutboundMessage) -> _Preview | None:
-        if self.watched(connector, message) is Watched.NOT:
+        if self.watched(connector, message) is PreviewMode.NOT:
             return None
         if isinstance(connector, StreamsText):
             return _StreamedPreview(connector, message)
@@ -277,7 +277,7 @@ class _PacedPreview(_Preview):
             if self._has_ended.is_set():
                 return  # the reply is complete: the delivery shows it
             states = await self._outbox.part_states(self._message.key, self._message.turn_id)
-            if any(state.stage is Stage.DRAFTING for state in states.values()):
+            if any(state.stage is PartStage.DRAFTING for state in states.values()):
                 _log.info("preview.ended", why="first words of an earlier attempt may be there")
                 return
             self._continue_from(states)
@@ -347,7 +347,7 @@ class _EditedPreview(_PacedPreview):
 
     def _continue_from(self, states: Mapping[int, PartState]) -> None:
         self._shown = {
-            index: ("", Receipt(state.message_id)) for index, state in states.items() if state.stage is Stage.SHOWN
+            index: ("", Receipt(state.message_id)) for index, state in states.items() if state.stage is PartStage.SHOWN
         }
 
     async def _show_now(self) -> None:
@@ -368,14 +368,14 @@ class _EditedPreview(_PacedPreview):
 
     async def _send_first(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         address = "" if self._shown else self._address
-        await self._outbox.mark(message, part.index, Stage.DRAFTING, address=address)
+        await self._outbox.mark(message, part.index, PartStage.DRAFTING, address=address)
         try:
             receipt = await self._connector.send(message, draft_of(part))
         except SendFailed as error:
             if not error.ambiguous:
-                await self._outbox.mark(message, part.index, Stage.UNSENT)
+                await self._outbox.mark(message, part.index, PartStage.UNSENT)
             raise
-        await self._outbox.mark(message, part.index, Stage.SHOWN, receipt.message_id)
+        await self._outbox.mark(message, part.index, PartStage.SHOWN, receipt.message_id)
         return receipt
 
 
@@ -397,16 +397,16 @@ class _AppendedPreview(_PacedPreview):
         return Extra.OPENING if self._receipt is None else Extra.ADDITION
 
     def _continue_from(self, states: Mapping[int, PartState]) -> None:
-        self._was_interrupted = any(state.stage is Stage.SHOWN for state in states.values())
+        self._was_interrupted = any(state.stage is PartStage.SHOWN for state in states.values())
 
     async def _show_now(self) -> None:
         text = self._text[:_APPENDED_CHARACTERS]
         if self._was_interrupted or not text.startswith(self._shown):
             return  # adding cannot replace what an earlier attempt has shown; the last form does
         if self._receipt is None:
-            await self._outbox.mark(self._message, 0, Stage.DRAFTING, address=self._address)
+            await self._outbox.mark(self._message, 0, PartStage.DRAFTING, address=self._address)
             self._receipt = await self._appender.begin(self._message, text)
-            await self._outbox.mark(self._message, 0, Stage.SHOWN, self._receipt.message_id)
+            await self._outbox.mark(self._message, 0, PartStage.SHOWN, self._receipt.message_id)
         elif text != self._shown:
             await self._appender.append(self._message, self._receipt, text.removeprefix(self._shown))
         self._shown = text

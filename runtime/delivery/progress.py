@@ -27,7 +27,7 @@ FLUSH_SECONDS = 0.05
 _MESSAGE = TypeAdapter(OutboundMessage)
 
 
-class Watched(StrEnum):
+class PreviewMode(StrEnum):
     """Whether people see an answer while it is written, and whether what they saw can be replaced."""
 
     NOT = ""
@@ -65,10 +65,10 @@ class Progress:
         return cls(news["turn"], Step(news["what"]), news["text"], message)
 
 
-class Telling:
+class ProgressReporter:
     """Reports to the process *to* how the reply *message* is written. ``text`` is what was written so far."""
 
-    def __init__(self, hub: Hub, to: str, message: OutboundMessage, watched: Watched) -> None:
+    def __init__(self, hub: Hub, to: str, message: OutboundMessage, watched: PreviewMode) -> None:
         self._hub = hub
         self._to = to
         self._message = message
@@ -76,9 +76,9 @@ class Telling:
         self._reported = 0
         """Number of pieces that were reported."""
         self._reported_at = 0.0
-        self.is_watched = watched is not Watched.NOT
+        self.is_watched = watched is not PreviewMode.NOT
         """Whether anybody sees the answer grow; if not, `show` need not be called."""
-        self.can_restart = watched is Watched.REPLACEABLE
+        self.can_restart = watched is PreviewMode.REPLACEABLE
 
     @property
     def text(self) -> str:
@@ -118,9 +118,11 @@ class Telling:
 
 
 @asynccontextmanager
-async def telling(hub: Hub, to: str, message: OutboundMessage, watched: Watched) -> AsyncIterator[Telling]:
+async def report_progress(
+    hub: Hub, to: str, message: OutboundMessage, watched: PreviewMode
+) -> AsyncIterator[ProgressReporter]:
     """Report that *message* is being written while inside, and yield the reporter."""
-    reporter = Telling(hub, to, message, watched)
+    reporter = ProgressReporter(hub, to, message, watched)
     await reporter.begin()
     try:
         yield reporter
@@ -128,7 +130,9 @@ async def telling(hub: Hub, to: str, message: OutboundMessage, watched: Watched)
         await reporter.end()
 
 
-async def tell_none_comes(hub: Hub, key: ConversationKey, message_ids: tuple[str, ...], *, gone: bool = False) -> None:
+async def notify_unanswered(
+    hub: Hub, key: ConversationKey, message_ids: tuple[str, ...], *, gone: bool = False
+) -> None:
     """Tell all processes that these messages get no answer: a newer one gets it, or their workspace is *gone*.
 
     If this is lost, the reply to the newer message says so in the end.

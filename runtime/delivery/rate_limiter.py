@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from connectors.connector import Capabilities, Connector, CountsByMinute, SendFailed, SharesPace
+from connectors.connector import Capabilities, Connector, LimitsPerMinute, SendFailed, SharesRateLimit
 from connectors.message import ConversationKey
 
 CHAT_BURST = 100
@@ -119,17 +119,17 @@ class _Chat:
 class Limits:
     """The rates of one platform.
 
-    *most_in_a_minute* returns how many messages and edits a chat takes in a minute, or 0 for no such limit.
+    *max_per_minute* returns how many messages and edits a chat takes in a minute, or 0 for no such limit.
     """
 
-    def __init__(self, rates: Capabilities, most_in_a_minute: Callable[[str], int] = lambda _: 0) -> None:
+    def __init__(self, rates: Capabilities, max_per_minute: Callable[[str], int] = lambda _: 0) -> None:
         self._rates = rates
-        self._most = most_in_a_minute
+        self._most = max_per_minute
         self._overall = Bucket(rates.sends_per_second_overall, rates.sends_per_second_overall * OVERALL_BURST_SECONDS)
         self._extras = {
             Extra.EDIT: Bucket(rates.edits_per_second_overall),
-            Extra.OPENING: Bucket(rates.openings_per_second_overall),
-            Extra.ADDITION: Bucket(rates.additions_per_second_overall),
+            Extra.OPENING: Bucket(rates.stream_starts_per_second_overall),
+            Extra.ADDITION: Bucket(rates.stream_appends_per_second_overall),
         }
         self._chats: dict[str, _Chat] = {}
         self._forget_beyond = _REMEMBERED_CHATS
@@ -212,8 +212,8 @@ class RateLimiter:
         self._clock = clock or asyncio.get_running_loop().time
         self._sleep = sleep
         rates = connector.capabilities
-        if isinstance(connector, CountsByMinute):
-            self._limits = Limits(rates, connector.most_in_a_minute)
+        if isinstance(connector, LimitsPerMinute):
+            self._limits = Limits(rates, connector.max_per_minute)
         else:
             self._limits = Limits(rates)
         self._overall_line = asyncio.Lock()
@@ -261,7 +261,7 @@ class RateLimiter:
             await self._sleep(seconds)
 
     def _chat(self, key: ConversationKey) -> str:
-        return self._connector.paced_as(key) if isinstance(self._connector, SharesPace) else key.external_id
+        return self._connector.paced_as(key) if isinstance(self._connector, SharesRateLimit) else key.external_id
 
 
 class RateLimiters:

@@ -18,10 +18,10 @@ from typing import Literal, TypeVar
 
 import structlog
 
-from connectors.connector import AppendsText, Connector, EditsMessages, ReadsBack, SendFailed
+from connectors.connector import AppendsText, Connector, EditsMessages, FindsSentParts, SendFailed
 from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.coordination import StreamEntry
-from runtime.delivery.outbox import Outbox, PartState, ReplyForgotten, Stage
+from runtime.delivery.outbox import Outbox, PartStage, PartState, ReplyForgotten
 from runtime.delivery.rate_limiter import RateLimiter, RateLimiters
 
 LONG_TEXT_CHARACTERS = 20_000
@@ -131,13 +131,13 @@ class _ReplySender:
     async def send_all(self, parts: Sequence[OutboundPart]) -> None:
         for part in parts:
             state = self._states.get(part.index, PartState())
-            if state.stage in (Stage.SENT, Stage.AMBIGUOUS):
+            if state.stage in (PartStage.SENT, PartStage.AMBIGUOUS):
                 continue
             receipt = await self._complete(part, state)
             if receipt is None:
-                await self._mark(part, Stage.AMBIGUOUS)
+                await self._mark(part, PartStage.AMBIGUOUS)
             else:
-                await self._mark(part, Stage.SENT, receipt.message_id)
+                await self._mark(part, PartStage.SENT, receipt.message_id)
         for index, state in self._states.items():
             if index >= len(parts):  # the preview was longer than the reply
                 await self._take_back(state)
@@ -145,11 +145,11 @@ class _ReplySender:
     async def _complete(self, part: OutboundPart, state: PartState) -> Receipt | None:
         """Return the receipt of *part* in its last form; None if it stays unknown whether it was sent."""
         receipt = None
-        if state.stage is Stage.SHOWN:
+        if state.stage is PartStage.SHOWN:
             receipt = await self._finish_preview(part, state)
-        elif state.stage is Stage.DRAFTING and not part.file_name:
+        elif state.stage is PartStage.DRAFTING and not part.file_name:
             receipt = await self._finish_draft(part)
-        elif state.stage is Stage.SENDING and not self._has_live_nonce(state):
+        elif state.stage is PartStage.SENDING and not self._has_live_nonce(state):
             # The process ended between the call and its receipt.
             receipt, is_known = await self._read_back(part)
             if not is_known:
@@ -202,7 +202,7 @@ class _ReplySender:
                 if not is_known:
                     _log.warning("reply.ambiguous", part=part.index, why="preview", then="resend")
                 return None
-        return await self._finish_preview(part, PartState(Stage.SHOWN, shown.message_id))
+        return await self._finish_preview(part, PartState(PartStage.SHOWN, shown.message_id))
 
     async def _find_beginning(self, connector: AppendsText, part: OutboundPart) -> Receipt | None:
         """Return the message that seems to be the beginning of *part*, if the platform shows any."""
@@ -213,7 +213,7 @@ class _ReplySender:
             return None
 
     async def _take_back(self, state: PartState) -> None:
-        if state.stage is not Stage.SHOWN or not isinstance(self._connector, EditsMessages):
+        if state.stage is not PartStage.SHOWN or not isinstance(self._connector, EditsMessages):
             return
         try:
             await _limit_time(self._connector.take_back(self._message, Receipt(state.message_id)))
@@ -224,14 +224,14 @@ class _ReplySender:
         """Return the receipt; None if the outcome is unknown and the part is not to be sent again."""
 
         async def send_once() -> Receipt | None:
-            await self._mark(part, Stage.SENDING)
+            await self._mark(part, PartStage.SENDING)
             try:
                 return await _limit_time(self._connector.send(self._message, part))
             except SendFailed as error:
                 if not error.ambiguous:
-                    await self._mark(part, Stage.UNSENT)
+                    await self._mark(part, PartStage.UNSENT)
                 elif self._connector.capabilities.idempotency != "nonce":
-                    if isinstance(self._connector, ReadsBack):
+                    if isinstance(self._connector, FindsSentParts):
                         await asyncio.sleep(_SETTLING_SECONDS)
                     receipt, is_known = await self._read_back(part)
                     if not is_known:
@@ -245,7 +245,7 @@ class _ReplySender:
     async def _read_back(self, part: OutboundPart) -> tuple[Receipt | None, bool]:
         """Return the receipt of *part* if the platform shows it, and whether the platform could be asked."""
         connector = self._connector
-        if not isinstance(connector, ReadsBack):
+        if not isinstance(connector, FindsSentParts):
             return None, False
         try:
             found = await self._retry(part, lambda: _limit_time(connector.find(self._message.key, part)))
@@ -274,7 +274,7 @@ class _ReplySender:
                     await asyncio.sleep(wait)
         raise AssertionError("the loop returns or raises")
 
-    async def _mark(self, part: OutboundPart, stage: Stage, message_id: str = "") -> None:
+    async def _mark(self, part: OutboundPart, stage: PartStage, message_id: str = "") -> None:
         await self._outbox.mark(self._message, part.index, stage, message_id, as_holder=True)
 
     def _log_ambiguous(self, part: OutboundPart, why: str) -> None:

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import structlog
 
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from connectors.message import AgentRuntimeError
 
 log = structlog.get_logger()
@@ -100,7 +100,7 @@ class SupervisedChild:
         self._process: Process | None = None
         self._stopping = False
         self._given_up = False
-        self.health = Health(State.CONNECTING)
+        self.health = Health(ConnectionState.CONNECTING)
 
     @property
     def pid(self) -> int | None:
@@ -117,14 +117,14 @@ class SupervisedChild:
         except (OSError, TimeoutError, ChildFailed) as error:
             await self._end()
             why = str(error) or f"not ready within {program.ready_seconds:g} s"
-            self.health = Health(State.FAILED, why)
+            self.health = Health(ConnectionState.FAILED, why)
             if isinstance(error, ChildFailed):
                 raise
             raise ChildFailed(f"the embedded {program.name} server did not start: {why}") from error
         except asyncio.CancelledError:
             await self._end()
             raise
-        self.health = Health(State.CONNECTED)
+        self.health = Health(ConnectionState.CONNECTED)
         log.info("embedded.started", server=program.name, duration_ms=round((time.monotonic() - started) * 1000))
 
     async def watch(self) -> None:
@@ -161,10 +161,10 @@ class SupervisedChild:
         """Terminate the process, and kill it after the program's ``stop_seconds``. Idempotent."""
         self._stopping = True
         await self._end()
-        self.health = Health(State.STOPPED)
+        self.health = Health(ConnectionState.STOPPED)
 
     def _degrade(self, why: str) -> None:
-        self.health = Health(State.DEGRADED, why)
+        self.health = Health(ConnectionState.DEGRADED, why)
         log.warning("store.degraded", store=self._program.name, why=why)
 
     async def _why(self, process: Process) -> str:

@@ -22,25 +22,25 @@ from typing import IO, Any, TypeVar, cast
 import structlog
 
 from config.settings import Settings
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from connectors.message import Scope
 from grounding.retrieval import (
-    LATE,
+    DEEP_VECTOR_LATE,
     MINILM_DIMENSIONS,
     MINILM_NAME,
     PAYLOAD_VERSION,
     AskDeep,
-    Chosen,
+    ChosenRuns,
     EmbedderUnavailable,
     Fusion,
     Hit,
     IndexUnavailable,
     Kind,
-    Look,
-    LookUp,
-    NotYet,
-    Part,
+    ModelLoading,
     PassageIndex,
+    PassageQuery,
+    RecalledPart,
+    RecallQuery,
     SparseVector,
     Vector,
 )
@@ -101,7 +101,7 @@ class IndexProcess:
     @property
     def health(self) -> Health:
         """Return the state of the child; stopped if it was not needed yet."""
-        return self._child.health if self._wanted.is_set() else Health(State.STOPPED)
+        return self._child.health if self._wanted.is_set() else Health(ConnectionState.STOPPED)
 
     @property
     def pid(self) -> int | None:
@@ -158,7 +158,7 @@ class IndexProcess:
         return f"the process of the search index ended while it was asked{self._why()}"
 
     def _why(self) -> str:
-        return f": {self.health.why}" if self.health.state is State.DEGRADED and self.health.why else ""
+        return f": {self.health.why}" if self.health.state is ConnectionState.DEGRADED and self.health.why else ""
 
     async def _read_answers(self) -> None:
         while True:
@@ -280,7 +280,7 @@ async def index_process(
 
 
 @contextlib.asynccontextmanager
-async def begun(settings: Settings) -> AsyncIterator[IndexProcess | None]:
+async def start_index_process(settings: Settings) -> AsyncIterator[IndexProcess | None]:
     """Yield a child that starts while this process imports its own modules; None if there is no embedded index."""
     if not await asyncio.to_thread(has_embedded, settings):
         yield None
@@ -357,15 +357,15 @@ class RemoteIndex:
         )
         return found
 
-    async def look_back(self, scope: Scope, look: Look) -> list[Part]:
-        """See `grounding.retrieval.recall.looked_back`, which the child runs."""
-        found: list[Part] = await self._call("look_back", scope, look)
+    async def look_back(self, scope: Scope, look: RecallQuery) -> list[RecalledPart]:
+        """See `grounding.retrieval.recall.recall_turns`, which the child runs."""
+        found: list[RecalledPart] = await self._call("look_back", scope, look)
         return found
 
-    async def look_up(self, scope: Scope, kind: Kind, look: LookUp, deep: AskDeep | None = None) -> Chosen:
-        """See `grounding.retrieval.search.looked_up`, which the child does."""
+    async def look_up(self, scope: Scope, kind: Kind, look: PassageQuery, deep: AskDeep | None = None) -> ChosenRuns:
+        """See `grounding.retrieval.search.look_up`, which the child does."""
         deep_vector = await self._deep_vector(deep)
-        found: Chosen = await self._call("look_up", scope, kind, look, deep_vector=deep_vector)
+        found: ChosenRuns = await self._call("look_up", scope, kind, look, deep_vector=deep_vector)
         return found
 
     async def drop(self) -> None:
@@ -413,17 +413,18 @@ class DeepModel:
     @property
     def health(self) -> Health:
         """Return the state of the model."""
-        return Health(State.DEGRADED, self._why) if self._why else self._process.health
+        return Health(ConnectionState.DEGRADED, self._why) if self._why else self._process.health
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        """Return unit vectors. Raises `EmbedderUnavailable` if they take too long, `NotYet` before the first ones."""
+        """Return unit vectors. Raises `EmbedderUnavailable` if they take too long, `ModelLoading` before the first
+        ones."""
         try:
             async with asyncio.timeout(self._question_seconds):
                 vectors: list[Vector] = await self._process.call(None, "embed_queries", list(texts))
         except (TimeoutError, IndexUnavailable):
             if not self._is_loaded:
-                raise NotYet(self.name) from None
-            raise EmbedderUnavailable(LATE) from None
+                raise ModelLoading(self.name) from None
+            raise EmbedderUnavailable(DEEP_VECTOR_LATE) from None
         self._is_loaded = True
         return vectors
 

@@ -30,7 +30,7 @@ from typing import Any
 import structlog
 
 from connectors.message import AgentRuntimeError
-from grounding.retrieval import AskDeep, Fusion, IndexUnavailable, MiniLMEmbedder, Vector, looked_back, looked_up
+from grounding.retrieval import AskDeep, Fusion, IndexUnavailable, MiniLMEmbedder, Vector, look_up, recall_turns
 
 SWITCH_SECONDS = 0.001
 """How long a thread may hold the interpreter while another one waits, as in ``serve``."""
@@ -160,10 +160,10 @@ class Server:
             options["deep"] = _returning(vector)
         index = self._index(target)
         if method == "look_back":
-            return await looked_back(index, *arguments)
+            return await recall_turns(index, *arguments)
         if method == "look_up":
             scope, kind, look = arguments
-            return await looked_up(index, scope, kind, look, **options)
+            return await look_up(index, scope, kind, look, **options)
         if method in ("close", "drop"):
             del self._indexes[target]
         return await getattr(index, method)(*arguments, **options)

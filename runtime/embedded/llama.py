@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from runtime.embedded.child import ChildFailed, SupervisedChild, background_task, die_with_parent
 from runtime.embedded.serve_model import KEY_VARIABLE
 
@@ -72,8 +72,8 @@ class LocalModelServer:
         if self._child is not None:
             return self._child.health
         if self._failure is not None:
-            return Health(State.FAILED, str(self._failure))
-        return Health(State.CONNECTING if self._wanted.is_set() else State.STOPPED)
+            return Health(ConnectionState.FAILED, str(self._failure))
+        return Health(ConnectionState.CONNECTING if self._wanted.is_set() else ConnectionState.STOPPED)
 
     @property
     def pid(self) -> int | None:
@@ -92,7 +92,7 @@ class LocalModelServer:
         try:
             async with asyncio.timeout(READY_SECONDS + STOP_SECONDS):
                 while True:
-                    serving = self._child is not None and self._child.health.state is State.CONNECTED
+                    serving = self._child is not None and self._child.health.state is ConnectionState.CONNECTED
                     if serving and self._program is not None and self._program.endpoint is not None:
                         return self._program.endpoint
                     if self._failure is not None:

@@ -23,7 +23,7 @@ from starlette.types import Scope as RequestScope
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
-from runtime.access import Caller, InvalidTokenName, Tokens, Unauthenticated, check_token_name
+from runtime.access import ApiTokens, Caller, InvalidTokenName, Unauthenticated, check_token_name
 from runtime.http.errors import ApiError, error_response, read_json
 from runtime.ingress import PLATFORMS
 
@@ -52,7 +52,7 @@ B = TypeVar("B", bound=BaseModel)
 class Security:
     """Checks host, origin and token of requests. ``await security(request)`` returns the caller."""
 
-    def __init__(self, settings: Settings, tokens: Tokens) -> None:
+    def __init__(self, settings: Settings, tokens: ApiTokens) -> None:
         self._tokens = tokens
         self._hosts = _LOOPBACK | {settings.http_host.lower(), *(host.lower() for host in settings.http_allowed_hosts)}
         if settings.http_public_url:
@@ -67,7 +67,7 @@ class Security:
         return caller
 
     async def _authenticate(self, request: HTTPConnection) -> Caller:
-        self.check_place(request)
+        self.check_host(request)
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not bearer.strip():
             raise HTTPException(401, "send the token as 'Authorization: Bearer …'", {"WWW-Authenticate": "Bearer"})
@@ -84,7 +84,7 @@ class Security:
         except InvalidTokenName:
             return caller
 
-    def check_place(self, request: HTTPConnection) -> None:
+    def check_host(self, request: HTTPConnection) -> None:
         """Refuse host names that are not ours (DNS rebinding) and other sites' pages. Raises HTTPException 403."""
         host = request.headers.get("host", "").lower()
         name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
@@ -131,7 +131,7 @@ class Guard:
 
     async def _check(self, request: Request) -> None:
         if any(route.matches(request.scope)[0] is not Match.NONE for route in self._public):
-            self._security.check_place(request)
+            self._security.check_host(request)
             return
         caller = await self._security(request)
         path = request.scope["path"]

@@ -20,11 +20,11 @@ from connectors.message import ConversationKey, OutboundMessage, Scope, encode_i
 from connectors.web import (
     NAME,
     SESSION_SECONDS,
-    Conversation,
+    ChatPerson,
     File,
+    ListedConversation,
     Mark,
     PastMessage,
-    Person,
     RequestError,
     Session,
     conversation_in,
@@ -34,14 +34,14 @@ from connectors.web import (
 from grounding.codex import HERE
 from grounding.documents import DocumentMissing, DocumentRefused
 from grounding.retrieval import section_text
-from grounding.transcript import Entry, EntryRole, Transcript
-from runtime.access import Tokens, Unauthenticated, fingerprint
-from runtime.attachments import KeptFiles
-from runtime.background import By, Forgetting, Marking
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
+from runtime.access import ApiTokens, Unauthenticated, fingerprint
+from runtime.attachments import UploadedFiles
+from runtime.background import Forgetting, Marker, Marking
 from runtime.delivery import Outbox
 from runtime.search import Knowledge
 from runtime.stores import pack, unpack
-from runtime.turns import NOTHING_SAID, Cancellations, Manifests, UnknownTurn
+from runtime.turns import STOPPED_TEXT, Cancellations, Manifests, UnknownTurn
 from runtime.workspaces import ConversationList, Workspaces
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ChatPage:
         conversation_list: ConversationList,
         transcript: Transcript,
         outbox: Outbox,
-        files: KeptFiles,
+        files: UploadedFiles,
         marking: Marking,
         manifests: Manifests,
         forgetting: Forgetting,
@@ -93,7 +93,7 @@ class ChatPage:
     async def workspaces(self) -> list[str]:
         return [workspace.id for workspace in await self._workspaces.all()]
 
-    async def conversations(self, workspace_id: str, person: str, words: str = "") -> list[Conversation]:
+    async def conversations(self, workspace_id: str, person: str, words: str = "") -> list[ListedConversation]:
         found, adopted = await self._list.all(workspace_id, person)
         if not adopted:
             await self._adopt(workspace_id, person)
@@ -111,7 +111,7 @@ class ChatPage:
             if all(word in f"{conversation.title}\n{text}".casefold() for word in needed)
         ]
 
-    async def recent(self, key: ConversationKey, person: Person, limit: int) -> list[PastMessage]:
+    async def recent(self, key: ConversationKey, person: ChatPerson, limit: int) -> list[PastMessage]:
         # An answer that was stopped before its first word was not shown then, and is not now.
         tail = [entry for entry in await self._transcript.tail(key, limit) if not _is_silent(entry)]
         files = await self._files.by_message(key)
@@ -122,7 +122,7 @@ class ChatPage:
         )
 
     async def _past_message(
-        self, key: ConversationKey, person: Person, entry: Entry, files: tuple[File, ...]
+        self, key: ConversationKey, person: ChatPerson, entry: TranscriptEntry, files: tuple[File, ...]
     ) -> PastMessage:
         if entry.role is EntryRole.INBOUND:
             text = _NAMES_OF_FILES.sub("", entry.text) if files else entry.text
@@ -137,22 +137,22 @@ class ChatPage:
 
     async def add_message(
         self, key: ConversationKey, message_id: str, text: str, files: Sequence[File]
-    ) -> Conversation:
+    ) -> ListedConversation:
         await self._files.attach(key, message_id, files)
         return await self._list.say(key, message_id, _title(text, files), time.time())
 
-    async def rename(self, key: ConversationKey, title: str) -> Conversation:
+    async def rename(self, key: ConversationKey, title: str) -> ListedConversation:
         known = await self._list.get(key)
         if known is None:
             raise RequestError(404, "unknown_conversation", "There is no such conversation any more.")
         return await self._list.keep(key, title, datetime.fromisoformat(known.at).timestamp())
 
-    async def delete(self, key: ConversationKey, person: Person) -> None:
+    async def delete(self, key: ConversationKey, person: ChatPerson) -> None:
         await self._stops.end_turn(key, all_else=True)
         await self._forgetting.everything(key, f"deleted-{time.time_ns()}", person.user)
 
     async def replace(
-        self, key: ConversationKey, person: Person, replaced: Sequence[str], message_id: str, files: Sequence[File]
+        self, key: ConversationKey, person: ChatPerson, replaced: Sequence[str], message_id: str, files: Sequence[File]
     ) -> list[str]:
         await self._stops.end_turn(key)
         turn_id = await self._transcript.last_turn(key)
@@ -170,8 +170,8 @@ class ChatPage:
     async def stop(self, key: ConversationKey) -> bool:
         return await self._stops.stop(key)
 
-    async def mark(self, key: ConversationKey, person: Person, turn_id: str, mark: Mark | None) -> None:
-        by = By(person.user, person.role, "page")
+    async def mark(self, key: ConversationKey, person: ChatPerson, turn_id: str, mark: Mark | None) -> None:
+        by = Marker(person.user, person.role, "page")
         if not self._marking.may(by, key):
             raise RequestError(403, "forbidden", "You may not mark answers here.")
         unknown = RequestError(404, "unknown_turn", "This answer is not known any more.")
@@ -225,8 +225,8 @@ class ChatPage:
         await self._list.adopted(workspace_id, person)
 
 
-def _is_silent(entry: Entry) -> bool:
-    return entry.role is EntryRole.OUTBOUND and entry.text == NOTHING_SAID
+def _is_silent(entry: TranscriptEntry) -> bool:
+    return entry.role is EntryRole.OUTBOUND and entry.text == STOPPED_TEXT
 
 
 def _title(text: str, files: Sequence[File]) -> str:
@@ -236,7 +236,7 @@ def _title(text: str, files: Sequence[File]) -> str:
 class WebSessions:
     """The sign-ins to the chat page, in Redis. Every method raises `connectors.message.StoreUnavailable`."""
 
-    def __init__(self, redis: Redis, tokens: Tokens) -> None:
+    def __init__(self, redis: Redis, tokens: ApiTokens) -> None:
         self._redis = redis
         self._tokens = tokens
 

@@ -17,21 +17,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from config.settings import EXTRACTIVE, SMOLLM2
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from connectors.message import AgentRuntimeError, Role, Scope
 from grounding.prompt import SOURCE_TREE, room_tokens
 from grounding.prompt_input import ModelMemory
 from grounding.retrieval import IndexUnavailable, RerankUnavailable
 from promptpolicy.policy import EVERYWHERE, Place
 from promptpolicy.sigils import Sigils
-from runtime.background import DAY_SECONDS, former_collections, underway
+from runtime.background import DAY_SECONDS, idle_collections, migration_status
 from runtime.embedded import check_platform, find_weights
 from runtime.http.auth import Routes, caller_of, require_everywhere
 from runtime.http.errors import reply
-from runtime.ingress import examine_platforms, place_of, platforms_on
+from runtime.ingress import examine_platforms, home_place, platforms_on
 from runtime.llm import EMBEDDING_MODEL, LiteLLMReranker, ModelFailed
-from runtime.machine import Seen
-from runtime.search import APART, why_not
+from runtime.machine import MachineState
+from runtime.search import APART, deepening_unavailable_reason
 from runtime.workspaces import SAMPLE
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ class DoctorRoutes(Routes):
 
     async def examine(self, request: Request) -> Response:
         require_everywhere(caller_of(request))
-        return reply({"checks": [asdict(check) for check in await examine(self._runtime)]})
+        return reply({"checks": [asdict(check) for check in await run_checks(self._runtime)]})
 
 
-async def examine(runtime: Runtime) -> list[Check]:
+async def run_checks(runtime: Runtime) -> list[Check]:
     """Run all checks at the same time, within about ``LLM_TIMEOUT_SECONDS``; return them in a fixed order. Never raises
     what a check finds."""
     groups = await asyncio.gather(
@@ -121,7 +121,7 @@ async def _settings(runtime: Runtime) -> list[Check]:
 
 async def _sigils(runtime: Runtime) -> list[Check]:
     """Check that each scope of a sigil is needed by a tool."""
-    sigils, unneeded = Sigils.from_settings(runtime.settings), runtime.tooling.unneeded()
+    sigils, unneeded = Sigils.from_settings(runtime.settings), runtime.tooling.unused_scopes()
     if not unneeded:
         roles = (f"{role.value}s have {sigils.bindings[f'role:{role.value}'].name}" for role in Role)
         others = len(sigils.bindings) - len(Role)
@@ -165,11 +165,11 @@ async def _stores(runtime: Runtime) -> list[Check]:
     }
     if healths["qdrant"].why == APART:
         advice["qdrant"] = "set the same AGENT_RUNTIME_QDRANT_URL for all processes that share AGENT_RUNTIME_REDIS_URL"
-    elif runtime.knowledge.unwatched:
+    elif runtime.knowledge.why_unwatched:
         advice["qdrant"] = "see the check named files"
     if EMBEDDING_MODEL in healths["qdrant"].why:
         advice["qdrant"] = EMBEDDING_ADVICE
-    if healths["redis"].state is not State.CONNECTED:
+    if healths["redis"].state is not ConnectionState.CONNECTED:
         advice["qdrant"] = "see the check redis: the index needs it"
     checks = [_health(name, health, advice[name]) for name, health in healths.items()]
     if old := runtime.knowledge.too_old:
@@ -276,10 +276,10 @@ async def _deep_embedding(runtime: Runtime) -> list[Check]:
     """Check the second embedding model; searches also work without it."""
     name, deep = "deep embedding", runtime.deep
     if deep is None:
-        return [Check(name, True, f"off: {await asyncio.to_thread(why_not, runtime.settings)}")]
+        return [Check(name, True, f"off: {await asyncio.to_thread(deepening_unavailable_reason, runtime.settings)}")]
     if not await runtime.knowledge.deepens():
         return [Check(name, True, "off: this Qdrant server is too old for it; upgrade it")]
-    if deep.health.state in (State.FAILED, State.DEGRADED):
+    if deep.health.state in (ConnectionState.FAILED, ConnectionState.DEGRADED):
         advice = "see qdrant.log in the data folder, or set AGENT_RUNTIME_DEEP_EMBEDDING_MODEL to none"
         return [Check(name, False, f"searches do not use it: {deep.health.why}", advice)]
     workspaces = await runtime.workspaces.all()
@@ -309,7 +309,7 @@ async def _machine(runtime: Runtime) -> list[Check]:
     return [machine_check(seen, memory, runtime.settings.llm_max_output_tokens)]
 
 
-def machine_check(seen: Seen, memory: ModelMemory | None, output_tokens: int) -> Check:
+def machine_check(seen: MachineState, memory: ModelMemory | None, output_tokens: int) -> Check:
     """Check that the local model's cache has room for a reply; report graphics memory and power."""
     environment = seen.environment
     facts = [
@@ -367,9 +367,9 @@ async def _indexes(runtime: Runtime) -> list[Check]:
     keep_seconds = runtime.settings.index_keep_former_days * DAY_SECONDS
     former = [
         Check(f"former index of {model}", True, f"not used any more; kept until {_day(since + keep_seconds)}")
-        for model, since in sorted((await former_collections(runtime.knowledge)).items())
+        for model, since in sorted((await idle_collections(runtime.knowledge)).items())
     ]
-    return [files_check(runtime.knowledge.unwatched), *indexes, *former]
+    return [files_check(runtime.knowledge.why_unwatched), *indexes, *former]
 
 
 def files_check(unwatched: str) -> Check:
@@ -391,7 +391,7 @@ async def _index(runtime: Runtime, workspace_id: str) -> Check:
     if not status.pending and not await runtime.knowledge.is_whole(Scope(workspace_id)):
         detail += "; the index does not have all chunks of these documents"
         advice = f"run `agent-runtime reindex --workspace {workspace_id}`"
-    changeover = await underway(runtime.knowledge, Scope(workspace_id))
+    changeover = await migration_status(runtime.knowledge, Scope(workspace_id))
     if changeover is not None:
         detail += f"; {changeover.answered_by} answers until the index of {changeover.filling} is filled"
     return Check(f"index {workspace_id}", not advice, detail, advice)
@@ -401,14 +401,14 @@ async def _workspaces(runtime: Runtime) -> list[Check]:
     """Warn of workspaces without documents that people on platforms use, and of places that have not moved to the
     shared workspace."""
     settings, shared = runtime.settings, runtime.settings.default_workspace
-    former = await runtime.workspaces.former_places(place_of)
+    former = await runtime.workspaces.former_places(home_place)
     used: dict[str, list[str]] = {}
     if connected := platforms_on(settings):
         used[shared] = [] if settings.workspace_per_place else [f"all other places of {', '.join(connected)}"]
         for route in [*await runtime.workspaces.routes(), *former]:
             used.setdefault(route.workspace_id, []).insert(0, route.place)
         if settings.workspace_per_place:
-            own = [(place_of(workspace.id), workspace.id) for workspace in await runtime.workspaces.all()]
+            own = [(home_place(workspace.id), workspace.id) for workspace in await runtime.workspaces.all()]
             used |= {workspace_id: [place] for place, workspace_id in own if place and workspace_id not in used}
     empty = [name for name, places in used.items() if places and not await runtime.knowledge.shelf.size(Scope(name))]
     checks = [
@@ -480,6 +480,6 @@ async def _dead_letters(runtime: Runtime) -> list[Check]:
 
 
 def _health(name: str, health: Health, advice: str) -> Check:
-    is_well = health.state is State.CONNECTED
+    is_well = health.state is ConnectionState.CONNECTED
     detail = f"{health.state.value}{': ' + health.why if health.why else ''}"
     return Check(name, is_well, detail, "" if is_well else advice)

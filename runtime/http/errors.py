@@ -35,7 +35,7 @@ from promptpolicy.directives import NoSuchVersion
 from promptpolicy.policy import InvalidDirective, PolicyTooLarge
 from promptpolicy.publishing import VersionMoved
 from runtime.access import AlreadyDecided, TooManyAttempts, UnknownCode
-from runtime.background import ContextMoved, ModelSilent
+from runtime.background import ContextMoved, NoModelAnswer
 from runtime.billing import BudgetExceeded
 from runtime.stores import NewerFormat
 from runtime.turns import MailboxFull, UnknownLetter, UnknownTurn
@@ -98,7 +98,7 @@ _TABLE: tuple[tuple[type[AgentRuntimeError], int, str], ...] = (
     (InvalidDirective, 400, "invalid_directive"),
     (PolicyTooLarge, 413, "policy_too_large"),
     (VersionMoved, 409, "version_moved"),
-    (ModelSilent, 503, "model_failed"),
+    (NoModelAnswer, 503, "model_failed"),
     (NotCondensed, 422, "not_condensed"),
     (BudgetExceeded, 402, "budget_exceeded"),
     (ContextMoved, 409, "version_moved"),
@@ -207,10 +207,10 @@ async def read_json(request: Request, kind: type[B], limit: int) -> B:
     try:
         return kind.model_validate_json(body.removeprefix(b"\xef\xbb\xbf").strip() or b"{}")
     except ValidationError as error:
-        raise ApiError(400, "bad_request", describe(error)) from None
+        raise ApiError(400, "bad_request", describe_mistakes(error)) from None
 
 
-async def lines(request: Request, limit: int) -> AsyncIterator[bytes]:
+async def body_lines(request: Request, limit: int) -> AsyncIterator[bytes]:
     """Yield the body's lines, without blank ones, as they arrive. Raises `ApiError` 413 for a line beyond *limit*
     bytes."""
     rest = bytearray()
@@ -227,7 +227,7 @@ async def lines(request: Request, limit: int) -> AsyncIterator[bytes]:
         yield bytes(rest)
 
 
-def describe(error: ValidationError) -> str:
+def describe_mistakes(error: ValidationError) -> str:
     """Return the first five mistakes, each as ``"field": what was expected``; values are never repeated."""
     texts = []
     for mistake in error.errors(include_input=False, include_url=False)[:5]:

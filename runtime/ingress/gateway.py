@@ -21,7 +21,7 @@ import structlog
 from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import (
-    GIVEN_UP,
+    INTERNAL_ERROR,
     Accepted,
     Button,
     ConversationKey,
@@ -33,12 +33,12 @@ from connectors.message import (
 )
 from connectors.text import cluster_edge
 from grounding.transcript import Transcript
-from runtime.access import Access, Admission, Decision, RateLimit, Request, in_words
+from runtime.access import Access, Admission, Decision, PairingRequest, RateLimit, wait_in_words
 from runtime.background import Marking
-from runtime.commands import Commands, Spoken, code, plain, spoken
+from runtime.commands import Commands, ParsedCommand, code, escape_markdown, parse_command
 from runtime.coordination import Hub
-from runtime.delivery import Outbox, Shows, Watched, address_of
-from runtime.observability import about
+from runtime.delivery import Outbox, PreviewMode, Previews, address_of
+from runtime.observability import event_context
 from runtime.stores import NewerFormat
 from runtime.turns import (
     AmendResult,
@@ -52,7 +52,7 @@ from runtime.turns import (
     notify_interrupted,
     notify_worker,
 )
-from runtime.workspaces import Places, Settled, Workspaces
+from runtime.workspaces import Places, PlaceSettings, Workspaces
 
 MAX_ID_CHARACTERS = 512
 MAX_NAME_CHARACTERS = 200
@@ -88,7 +88,7 @@ class Gateway:
         commands: Commands,
         places: Places,
         connectors: Mapping[str, Connector],
-        shows: Shows,
+        shows: Previews,
         hub: Hub,
         marking: Marking,
         dead_letters: DeadLetters,
@@ -121,14 +121,14 @@ class Gateway:
             return _ignored(message, "empty")
         workspace_id = await self._workspaces.resolve(message)
         key = ConversationKey(workspace_id, message.connector, message.external_id)
-        with about(workspace_id=workspace_id, context_id=key.context_id, connector=message.connector):
+        with event_context(workspace_id=workspace_id, context_id=key.context_id, connector=message.connector):
             match message.kind:
                 case InboundKind.DELETE:
                     return await self._delete(message, key)
                 case InboundKind.JOINED:
                     return await self._greet(message, key)
                 case InboundKind.REACTION:
-                    why = await self._marking.reacted(message, key)
+                    why = await self._marking.mark_by_reaction(message, key)
                     fields = {name: value for name, value in (("emoji", message.reaction), ("why", why)) if value}
                     _log.info("place.reaction", **fields)
                     return Accepted("ignored", message.kind.value, key=key)
@@ -141,10 +141,10 @@ class Gateway:
     # A message, a command or an edit
 
     async def _accept_text(self, message: InboundMessage, key: ConversationKey) -> Accepted:
-        command, is_edit = spoken(message), message.kind is InboundKind.EDIT
+        command, is_edit = parse_command(message), message.kind is InboundKind.EDIT
         if is_edit:  # a karma example may be older than anything the mailbox knows
-            await self._marking.amended(key, message.message_id)
-        settings = await self._places.of_message(key, message)
+            await self._marking.forget_message(key, message.message_id)
+        settings = await self._places.settings_for(key, message)
         if not self._is_meant_for_us(message, command, settings) and not await self._was_meant_for_us(message, key):
             return _ignored(message, "not_addressed")
         decision = await self._access.authorise(message, key.workspace_id)  # may give a stranger a notice
@@ -159,12 +159,12 @@ class Gateway:
             if amended is not None:
                 return amended
             message = replace(message, kind=InboundKind.MESSAGE)  # the edit is the first version that is said to us
-            command = spoken(message)
+            command = parse_command(message)
         is_command = command is not None and self._commands.claims(command, decision.role)
         lane = Lane.COMMANDS if is_command else Lane.TURNS
         return await self._store(self._envelope(message, key, decision, settings), key, decision, lane)
 
-    def _is_meant_for_us(self, message: InboundMessage, command: Spoken | None, settings: Settled) -> bool:
+    def _is_meant_for_us(self, message: InboundMessage, command: ParsedCommand | None, settings: PlaceSettings) -> bool:
         """Return whether *message* is said to the bot, by itself and by the settings of its place."""
         if message.direct or (message.caller_role is not None and message.addressed):
             return True
@@ -186,7 +186,7 @@ class Gateway:
         if decision.notice and message.kind is not InboundKind.EDIT:
             text, notice_id = decision.notice, ""
             if not message.direct:  # others read along: say who is meant, and say it once
-                name = f", {plain(message.author.name)}" if message.author.name else ""
+                name = f", {escape_markdown(message.author.name)}" if message.author.name else ""
                 text = f"I do not know you yet{name}. {text}"
                 notice_id = f"asked-{request.id}" if request is not None else ""
             await self._notify_author(key, text, message, notice_id)
@@ -195,7 +195,7 @@ class Gateway:
         return Accepted("refused", decision.why, key=key)
 
     def _envelope(
-        self, message: InboundMessage, key: ConversationKey, decision: Decision, settings: Settled
+        self, message: InboundMessage, key: ConversationKey, decision: Decision, settings: PlaceSettings
     ) -> Envelope:
         connector = self._connectors.get(key.connector)
         draft = OutboundMessage(key, "", "", answers=(message.message_id,))
@@ -205,7 +205,7 @@ class Gateway:
             time.time(),
             origin=self._hub.name,
             address=self._address(key),
-            watched=self._shows.watched(connector, draft) if connector else Watched.NOT,
+            watched=self._shows.watched(connector, draft) if connector else PreviewMode.NOT,
             queue=settings.queue or self._settings.queue_mode,
             model=settings.model or "",
             shows_sources=self._settings.show_sources if settings.sources is None else settings.sources,
@@ -222,7 +222,7 @@ class Gateway:
                 return await self._accept_duplicate(key, envelope, lane, admission)
             seconds = admission.retry_after_seconds
             _log.info("message.ignored", why="rate_limit")
-            again = f"Please send it, and whatever you write before then, again {in_words(seconds)}"
+            again = f"Please send it, and whatever you write before then, again {wait_in_words(seconds)}"
             await self._refuse(key, message, lane, f"{TOO_MANY} {REFUSED} {again}" if admission.first_refusal else "")
             return Accepted("refused", "rate_limit", retry_after_seconds=seconds, key=key)
         try:
@@ -268,7 +268,7 @@ class Gateway:
         reply = await self._outbox.load(key, turn_id) if turn_id else None
         if reply is not None and message_id not in reply.answers:
             reply = None
-        is_given_up = reply is not None and reply.error_code == GIVEN_UP and message.caller_role is not None
+        is_given_up = reply is not None and reply.error_code == INTERNAL_ERROR and message.caller_role is not None
         if not is_given_up:
             await self._limit.undo(admission, key, message, bucket=lane.value)
             return Accepted("duplicate", reply=reply, key=key)
@@ -291,7 +291,7 @@ class Gateway:
     # Edits and deletions
 
     async def _amend(
-        self, message: InboundMessage, key: ConversationKey, decision: Decision, settings: Settled
+        self, message: InboundMessage, key: ConversationKey, decision: Decision, settings: PlaceSettings
     ) -> Accepted | None:
         """Apply an edit to the waiting message or to the transcript; None if the message was never said to the bot."""
         envelope = self._envelope(replace(message, kind=InboundKind.MESSAGE), key, decision, settings)
@@ -300,7 +300,7 @@ class Gateway:
             return None
         if result is not AmendResult.AMENDED:
             await self._transcript.amend(key, message.message_id, message.text)
-            await self._marking.amended(key, message.message_id)
+            await self._marking.forget_message(key, message.message_id)
         _log.info("message.edited", state=result.value)
         return Accepted("ignored", InboundKind.EDIT.value, key=key)
 
@@ -316,7 +316,7 @@ class Gateway:
         if result is AmendResult.ANSWERING and (turn_id := await mailbox.drop(key, message.message_id)):
             await notify_deleted(self._hub, turn_id)
         await self._access.withdraw(message, key.workspace_id)
-        await self._marking.amended(key, message.message_id)  # last: it may be marked until its words are gone
+        await self._marking.forget_message(key, message.message_id)  # last: it may be marked until its words are gone
         if result is not AmendResult.UNKNOWN:
             _log.info("message.deleted", state=result.value)
         return Accepted("ignored", InboundKind.DELETE.value, key=key)
@@ -347,7 +347,7 @@ class Gateway:
                 async with asyncio.timeout(SETTLE_SECONDS):
                     await self._access.decided.wait()
 
-    async def _settle(self, request: Request) -> None:
+    async def _settle(self, request: PairingRequest) -> None:
         """Tell one person, and answer their messages. Each step may be repeated: notices have ids, messages too."""
         is_in = request.state == "approved"
         # Others should not read that somebody was turned away.
@@ -362,14 +362,14 @@ class Gateway:
                 await self.accept(message)
         await self._access.settled(request)
 
-    async def _ask_admins(self, request: Request) -> None:
+    async def _ask_admins(self, request: PairingRequest) -> None:
         """Tell the admins of the workspace, once, that a stranger asks to be let in."""
         if request.state != "waiting" or not request.messages:
             return
         approve, deny = f"pair approve {request.code}", f"pair deny {request.code}"
         places = " and ".join(code(place) if place else "a direct message" for place in request.asked_in)
         text = (
-            f"{plain(request.name) or 'Somebody'} ({code(request.user)}) asks to talk to me in the workspace "
+            f"{escape_markdown(request.name) or 'Somebody'} ({code(request.user)}) asks to talk to me in the workspace "
             f"{code(request.workspace_id)}, and wrote in {places}:\n\n> {code(beginning(request.messages[0]))}\n\n"
             f"{code('/' + approve)} lets them in, {code('/' + deny)} rejects the request."
         )

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from config.settings import Settings
 from connectors import discord, slack, telegram
-from connectors.connector import Connector, Examined
+from connectors.connector import Connector, Examination
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Platform:
 
     name: str
     open: Callable[[Settings, SecretStr], Connector]
-    examine: Callable[[Settings, SecretStr], Awaitable[Examined]]
+    examine: Callable[[Settings, SecretStr], Awaitable[Examination]]
     place_of: Callable[[str], str | None]
     reply_hint: str
 
@@ -76,7 +76,7 @@ def _open_slack(settings: Settings, token: SecretStr) -> Connector:
     )
 
 
-def _examine_telegram(settings: Settings, token: SecretStr) -> Awaitable[Examined]:
+def _examine_telegram(settings: Settings, token: SecretStr) -> Awaitable[Examination]:
     return telegram.examine(
         token,
         settings.telegram_api_base,
@@ -87,11 +87,11 @@ def _examine_telegram(settings: Settings, token: SecretStr) -> Awaitable[Examine
     )
 
 
-def _examine_discord(settings: Settings, token: SecretStr) -> Awaitable[Examined]:
+def _examine_discord(settings: Settings, token: SecretStr) -> Awaitable[Examination]:
     return discord.examine(token, settings.discord_api_base, settings.discord_timeout_seconds)
 
 
-def _examine_slack(settings: Settings, token: SecretStr) -> Awaitable[Examined]:
+def _examine_slack(settings: Settings, token: SecretStr) -> Awaitable[Examination]:
     return slack.examine(
         token,
         settings.slack_app_token,
@@ -118,7 +118,7 @@ def reply_hint_of(connector: str) -> str:
     return next((platform.reply_hint for platform in PLATFORMS if platform.name == connector), "")
 
 
-def place_of(workspace_id: str) -> str | None:
+def home_place(workspace_id: str) -> str | None:
     """Return the platform's place that has *workspace_id* for its own workspace, if any."""
     found = (platform.place_of(workspace_id) for platform in PLATFORMS)
     return next((place for place in found if place is not None), None)
@@ -130,14 +130,14 @@ async def open_platforms(settings: Settings) -> list[Connector]:
     return [await asyncio.to_thread(platform.open, settings, token) for platform, token in tokens if token is not None]
 
 
-async def examine_platforms(settings: Settings) -> dict[str, Examined]:
+async def examine_platforms(settings: Settings) -> dict[str, Examination]:
     """Return what each platform whose token is set says of its bot, by name, within two of its time-outs."""
     names = platforms_on(settings)
     found = await asyncio.gather(*(examine_platform(settings, name) for name in names))
     return dict(zip(names, found, strict=True))
 
 
-async def examine_platform(settings: Settings, name: str) -> Examined:
+async def examine_platform(settings: Settings, name: str) -> Examination:
     """Return what the platform *name*, whose token is set, says of its bot."""
     (platform,) = (platform for platform in PLATFORMS if platform.name == name)
     token = platform.token(settings)

@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Private:
+class PrivateCounts:
     """How many records and lines of a workspace belonged to everybody in an earlier version, and are private now."""
 
     records: int
@@ -85,11 +85,11 @@ class Audiences:
                 settled += await self._marks.settle(scope, mark, place)
         return settled
 
-    async def private(self, scope: Scope) -> Private:
+    async def private(self, scope: Scope) -> PrivateCounts:
         """Count what `settle` made private and nobody has shared or deleted since."""
         ids = await self._records.settled(scope)
         records = await self._records.read(Scope(scope.workspace_id, None, EVERYONE), ids)
-        return Private(sum(bool(record.audience) for record in records), await self._lines.settled(scope))
+        return PrivateCounts(sum(bool(record.audience) for record in records), await self._lines.settled(scope))
 
 
 def _place_audience(context_id: str) -> str:

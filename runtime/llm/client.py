@@ -23,7 +23,7 @@ from typing import Any
 import structlog
 
 from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from runtime.embedded import ChildFailed, LocalModelServer
 from runtime.llm.capabilities import OLLAMA_URL, Capabilities, credentials, has_own_server, is_served_by_ollama
 from runtime.llm.errors import (
@@ -68,7 +68,7 @@ ANSWERS = ("reply", "doctor", "setup")
 NEEDS_MODEL = "this needs a language model; set AGENT_RUNTIME_LLM_MODEL, or run `./agent-runtime setup`"
 LOCAL_SAMPLING: Mapping[str, Any] = {"temperature": 0.2, "extra_body": {"repeat_penalty": 1.1, "repeat_last_n": 256}}
 """For `SMOLLM2` only. Without them it repeats one sentence until its output ends."""
-_CONNECTED = Health(State.CONNECTED)
+_CONNECTED = Health(ConnectionState.CONNECTED)
 
 
 class Model:
@@ -78,7 +78,7 @@ class Model:
         self._settings = settings
         self._local = local
         self._capabilities = Capabilities(settings)
-        self._health = Health(State.CONNECTING)
+        self._health = Health(ConnectionState.CONNECTING)
         self._finishing: set[str] = set()
         """The models that have said that an answer is complete."""
         self._unfinished: dict[str, int] = {}
@@ -90,7 +90,7 @@ class Model:
 
         It is only shown (``/readyz``, ``doctor``, metrics): no call depends on it, and reading it makes none.
         """
-        if self.name == SMOLLM2 and self._local is not None and self._local.health.state is State.FAILED:
+        if self.name == SMOLLM2 and self._local is not None and self._local.health.state is ConnectionState.FAILED:
             return self._local.health
         return self._health
 
@@ -195,7 +195,7 @@ class Model:
                     await self._announce_prefix(call, target, prefix)
                 completion = await self._attempts(call, target, purpose)
                 self._health = (
-                    Health(State.DEGRADED, f"{first_failure.model}: {first_failure.why}")
+                    Health(ConnectionState.DEGRADED, f"{first_failure.model}: {first_failure.why}")
                     if first_failure
                     else _CONNECTED
                 )
@@ -211,7 +211,7 @@ class Model:
                     break
         assert first_failure is not None
         if isinstance(first_failure, ModelUnavailable):
-            self._health = Health(State.FAILED, f"{first_failure.model}: {first_failure.why}")
+            self._health = Health(ConnectionState.FAILED, f"{first_failure.model}: {first_failure.why}")
         raise first_failure
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
 from connectors.message import AgentRuntimeError
-from runtime.access import MOMENT_SECONDS, in_words
+from runtime.access import MOMENT_SECONDS, wait_in_words
 
 LONGEST_RETRY_AFTER_SECONDS = 20.0
 """If a provider asks for a longer pause, the next model is asked. `MOMENT_SECONDS` has the same value but is not linked
@@ -49,7 +49,7 @@ class ModelFailed(AgentRuntimeError):
         if seconds is None or (self.retry_after_seconds is not None and self.retry_after_seconds <= seconds):
             return
         self.retry_after_seconds = seconds
-        self.user_text = f"{self._happened} Please try again {in_words(seconds)}."
+        self.user_text = f"{self._happened} Please try again {wait_in_words(seconds)}."
 
     def name_server(self, address: str, no_connection: str) -> None:
         """Say that nothing answers at *address* (empty for the provider's own), and why."""
@@ -84,7 +84,7 @@ class ModelFailed(AgentRuntimeError):
     def when(self) -> str:
         """The time to try again as the end of a sentence, for example `` in about 2 minutes``; may be empty."""
         seconds = self.retry_after_seconds or 0.0
-        return f" {in_words(seconds)}" if seconds > MOMENT_SECONDS else ""
+        return f" {wait_in_words(seconds)}" if seconds > MOMENT_SECONDS else ""
 
     @property
     def without_model(self) -> str:

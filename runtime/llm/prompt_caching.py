@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from connectors.message import ConversationKey
-from grounding.prompt import standing_ends
+from grounding.prompt import cache_breakpoints
 from grounding.prompt_input import SEPARATOR, Prompt, Volatility
 from runtime.llm.streaming import Message
 
@@ -31,7 +31,7 @@ class StablePrefix:
     """The part of a prompt that will come again.
 
     ``static`` is the number of characters of the system message that the whole workspace shares. ``ends`` are as of
-    `grounding.prompt.session_prefix.standing_ends`. ``key`` names the conversation and says nothing about it.
+    `grounding.prompt.session_prefix.cache_breakpoints`. ``key`` names the conversation and says nothing about it.
     """
 
     static: int
@@ -47,7 +47,7 @@ class StablePrefix:
                 break
             static += len(block.text) + len(SEPARATOR) if block.used else 0
         digest = hashlib.blake2b(key.encoded.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES)
-        return cls(static, standing_ends(prompt), digest.hexdigest())
+        return cls(static, cache_breakpoints(prompt), digest.hexdigest())
 
 
 FitPrompt = Callable[[int], Awaitable[tuple[Sequence[Message], StablePrefix] | None]]

@@ -32,7 +32,7 @@ class Supply:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MachineState:
     """The machine at the last look. ``free_memory_mib``: the working memory that is free; None if unknown."""
 
     environment: EnvironmentInput

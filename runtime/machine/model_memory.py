@@ -22,7 +22,7 @@ from grounding.prompt import CacheShape, shape_of
 from grounding.prompt_input import ModelMemory
 from runtime.embedded import installed_weights
 from runtime.llm import OLLAMA_PREFIXES, OLLAMA_URL, credentials
-from runtime.machine.hardware import NO_GPU, Seen
+from runtime.machine.hardware import NO_GPU, MachineState
 
 ANSWER_BYTES = 4 * 2**20
 ANSWER_SECONDS = 10.0
@@ -76,7 +76,7 @@ class ModelMemories:
             self._unknown[name] = why
             _log.warning("memory.unknown", model=name, why=why, is_known_from_before=name in self._known)
 
-    def of(self, name: str, seen: Seen | None) -> ModelMemory | None:
+    def of(self, name: str, seen: MachineState | None) -> ModelMemory | None:
         """Return the memory of the model *name* on the machine as it was *seen*; None if too little is known."""
         known = self._known.get(name)
         if known is None or seen is None:

@@ -12,10 +12,10 @@ from typing import Protocol
 import structlog
 
 from config.settings import Settings
-from connectors.connector import Health, State
-from grounding.prompt import frozen, has_crossed
+from connectors.connector import ConnectionState, Health
+from grounding.prompt import environment_changed, stable_environment
 from grounding.prompt_input import EnvironmentInput, Link, ModelMemory
-from runtime.machine.hardware import Cards, Seen, Supply, free_memory_mib, supply
+from runtime.machine.hardware import Cards, MachineState, Supply, free_memory_mib, supply
 from runtime.machine.model_memory import ModelMemories
 
 SILENT = Cards(note="the driver does not answer")
@@ -31,7 +31,7 @@ class ReadsCards(Protocol):
         """Return the cards now. May block for as long as the driver likes; raises nothing."""
 
 
-class Surroundings:
+class MachineMonitor:
     """The state of the machine, and the *memories* of models on it.
 
     *links* returns the health of the services that the runtime depends on, by name; *root* is the folder of the
@@ -54,12 +54,12 @@ class Surroundings:
         self._root = root
         self._cards = _CardReader(gpus)
         self._looking = asyncio.Lock()
-        self.seen: Seen | None = None
+        self.seen: MachineState | None = None
         """None until the first look."""
 
     def environment(self, previous: EnvironmentInput | None) -> EnvironmentInput | None:
         """Return the machine's state for the prompt. *previous* is that of the session's turn before."""
-        return frozen(previous, self.seen.environment if self.seen else None, self._buffer_mib)
+        return stable_environment(previous, self.seen.environment if self.seen else None, self._buffer_mib)
 
     def memory(self, model: str) -> ModelMemory | None:
         """Return the memory for the attention cache of *model*; None if it does not run here."""
@@ -87,7 +87,7 @@ class Surroundings:
             devices=cards.devices, note=cards.note, links=links, power=power.power, low_power=power.low
         )
         self._log_change(environment)
-        self.seen = Seen(environment, free)
+        self.seen = MachineState(environment, free)
 
     def _read_files(self) -> tuple[Supply, int | None]:
         found = supply(self._root)
@@ -106,7 +106,7 @@ class Surroundings:
     def _log_change(self, now: EnvironmentInput) -> None:
         """Log ``environment.changed`` if something has crossed a threshold since the last look."""
         before = self.seen.environment if self.seen else None
-        if before is None or not has_crossed(before, now, self._buffer_mib):
+        if before is None or not environment_changed(before, now, self._buffer_mib):
             return
         _log.info(
             "environment.changed",
@@ -114,7 +114,7 @@ class Surroundings:
             gpu_note=now.note,
             free_mib=[device.free_mib for device in now.devices],
             throttled=sum(device.throttled for device in now.devices),
-            lost=[link.name for link in now.links if State(link.state) is not State.CONNECTED],
+            lost=[link.name for link in now.links if ConnectionState(link.state) is not ConnectionState.CONNECTED],
             power=now.power,
             low_power=now.low_power,
         )

@@ -42,7 +42,7 @@ _SHOWN_FIELDS = {
     "turn.answered": ("model", "tokens_prompt", "tokens_completion", "cost_usd", "latency_ms", "degraded", "turn_id"),
 }
 """The fields that people see of the most frequent events. Of all others, and of warnings, they see all fields."""
-COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
+LEVEL_COLOURS = {"warning": "yellow", "error": "red", "critical": "red"}
 """The colours of lines for people, by level."""
 _LINE = json.JSONEncoder(separators=(", ", ": "), allow_nan=False)
 
@@ -94,7 +94,7 @@ def configure(
 
 
 @contextmanager
-def about(**fields: str) -> Iterator[None]:
+def event_context(**fields: str) -> Iterator[None]:
     """Give every event inside the block *fields* (names of `CONTEXT_FIELDS`), unless it has another value itself.
 
     Raises `ValueError` for any other name.
@@ -117,7 +117,7 @@ class _Finish:
         failure = _failure(fields.pop("exc_info", None))
         fields.pop("stack_info", None)
         cleaned = self._redaction.clean({**get_contextvars(), **fields, **failure})
-        event, line = _encode(ordered(cleaned, datetime.now(UTC)))
+        event, line = _encode(order_fields(cleaned, datetime.now(UTC)))
         if self._keep is not None:
             self._keep(event, line)
         if self._printer is not None:
@@ -140,9 +140,9 @@ class _Printer:
 
     def _readable(self, event: Event) -> str:
         if not self._is_terminal:
-            return readable(event)
-        text = folded(readable(event), shutil.get_terminal_size().columns)
-        colour = COLOURS.get(str(event.get("level")))
+            return format_event(event)
+        text = wrap_line(format_event(event), shutil.get_terminal_size().columns)
+        colour = LEVEL_COLOURS.get(str(event.get("level")))
         return click.style(text, fg=colour) if colour else text
 
 
@@ -186,7 +186,7 @@ def _without_text(args: object) -> Any:
     return args if isinstance(args, int | float) else "…"
 
 
-def ordered(fields: Event, now: datetime) -> Event:
+def order_fields(fields: Event, now: datetime) -> Event:
     """Return *fields* with those of every event first, and *now* (RFC 3339, UTC) as ``timestamp``."""
     timestamp = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     known = {**fields, "timestamp": timestamp}
@@ -207,24 +207,26 @@ def json_line(event: Event) -> str:
     return _LINE.encode(event)
 
 
-def readable(event: Event) -> str:
+def format_event(event: Event) -> str:
     """Return *event* on one line for people: time, name, place, fields; without terminal control characters."""
     place = "/".join(_value(str(event[field])) for field in ("workspace_id", "context_id") if event.get(field))
     place = place or str(event.get("connector", ""))
     level, name = str(event.get("level", "")), str(event.get("event", ""))
-    texts = (_field_text(field, event[field]) for field in _shown_fields(event, name, is_calm=level not in COLOURS))
+    texts = (
+        _field_text(field, event[field]) for field in _shown_fields(event, name, is_calm=level not in LEVEL_COLOURS)
+    )
     fields = ", ".join(text for text in texts if text)
     why = ": ".join(_value(event[field]) for field in _LAST if event.get(field))
     parts = [
         str(event.get("timestamp", ""))[11:19],
-        f"{level.upper()} {name}" if level in COLOURS else name.ljust(_NAME_COLUMNS),
+        f"{level.upper()} {name}" if level in LEVEL_COLOURS else name.ljust(_NAME_COLUMNS),
         place,
         ": ".join(text for text in (fields, why) if text),
     ]
     return "  ".join(part for part in parts if part).rstrip()
 
 
-def folded(text: str, columns: int) -> str:
+def wrap_line(text: str, columns: int) -> str:
     """Return a line of `readable` broken between words into lines of at most *columns*, all but the first indented."""
     return textwrap.fill(
         text, max(columns, 40), subsequent_indent=" " * 10, break_long_words=False, break_on_hyphens=False

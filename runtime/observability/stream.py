@@ -94,13 +94,13 @@ class EventStream:
                 raise
 
 
-async def newest(redis: Redis) -> str:
+async def newest_id(redis: Redis) -> str:
     """Return the id of the newest event, or "0-0". Raises `StoreUnavailable`."""
     entries: Any = await redis.xrevrange(_STREAM, count=1)
     return str(entries[0][0]) if entries else "0-0"
 
 
-async def tail(
+async def read_events(
     redis: Redis,
     *,
     until: str | None = None,
@@ -121,7 +121,7 @@ async def tail(
     def matches(found: Event) -> bool:
         return all(value is None or found.get(name) == value for name, value in filters.items())
 
-    last_id = await newest(redis) if until is None else until
+    last_id = await newest_id(redis) if until is None else until
     for stored in await _last(redis, last_id, limit, matches):
         yield stored
     while follow:

@@ -41,9 +41,9 @@ from grounding.memory.records import (
     query_items,
     update_item,
 )
-from grounding.memory.selection import Floor, LastSelections, Level, RecordSelector, Weights, as_shown, floor_for
-from grounding.pipeline import Deciding, Pipeline
-from grounding.prompt import Continuing, Freezing, Sessions, global_context_frame_tokens, line
+from grounding.memory.selection import Floor, LastSelections, Level, RecordSelector, Weights, as_selected, floor_for
+from grounding.pipeline import Pipeline, StrategyChooser
+from grounding.prompt import PrefixPolicy, SessionContinuity, Sessions, global_context_frame_tokens, record_line
 from grounding.prompt_input import LineByLine, Tokens, load_tokens
 from grounding.strategy import problem_in as problem_in_cues
 from grounding.tools import Toolbox
@@ -53,23 +53,22 @@ from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
 from promptpolicy.policy import Kind
 from promptpolicy.sigils import Sigils
-from runtime.access import Access, RateLimit, admin_token
-from runtime.access import Tokens as ApiTokens
-from runtime.attachments import Files, KeptFiles, Locator, Reading
+from runtime.access import Access, ApiTokens, RateLimit, admin_token
+from runtime.attachments import AttachmentReader, Files, Locator, UploadedFiles
 from runtime.background import (
     DAY_SECONDS,
     FORGET_TURNS,
     INDEX_CONTEXT,
-    Changeover,
-    Condensing,
     ContextEditor,
     ContextSync,
+    DirectiveCondenser,
     ExtractionMarks,
     Forgetting,
     ForgetTurns,
+    IndexRebuilder,
     MarkEffects,
     Marking,
-    Rebuilding,
+    ModelMigration,
     RecordsAndManifests,
     RecordsExtraction,
     RecordSweep,
@@ -79,7 +78,7 @@ from runtime.background import (
 from runtime.billing import Budgets, RerankCosts, Spending, UsageCounters
 from runtime.commands import CommandTurns, build_commands
 from runtime.coordination import Hub, Job, Jobs, Leadership
-from runtime.delivery import Deliverer, Delivery, Outbox, RateLimiters, Shows
+from runtime.delivery import Deliverer, Delivery, Outbox, Previews, RateLimiters
 from runtime.embedded import LocalModelServer, background_task, local_model
 from runtime.embedded.index_client import (
     COMMAND_SECONDS,
@@ -89,14 +88,14 @@ from runtime.embedded.index_client import (
     has_embedded,
     index_process,
 )
-from runtime.formatters import Formatters, Installed, installed
+from runtime.formatters import Formatters, Installed, load_formatters
 from runtime.http import ChatPage, Security, WebSessions
 from runtime.ingress import Audiences, Gateway
 from runtime.llm import IMPORT_SECONDS, LiteLLMReranker, Model
-from runtime.machine import Gpus, ModelMemories, Surroundings
+from runtime.machine import Gpus, MachineMonitor, ModelMemories
 from runtime.observability import EventStream
 from runtime.process.connectors import Supervisor
-from runtime.search import Deepening, Knowledge, why_not
+from runtime.search import Deepening, Knowledge, deepening_unavailable_reason
 from runtime.stores import RedisStore, open_redis, prepare_data_dir
 from runtime.turns import (
     EXTRACT_RECORDS,
@@ -108,7 +107,7 @@ from runtime.turns import (
     Mailbox,
     Manifests,
     MaterialChooser,
-    MaterialFollowing,
+    MaterialIndexer,
     Materials,
     PromptBuilder,
     RecordAccounting,
@@ -159,7 +158,7 @@ async def open_runtime(
     # Threads load them while the store's server starts.
     loop = asyncio.get_running_loop()
     tokens = loop.run_in_executor(None, load_tokens)
-    formatters = loop.run_in_executor(None, installed, settings)
+    formatters = loop.run_in_executor(None, load_formatters, settings)
     async with AsyncExitStack() as stack:
         child = engine if engine is not None else await stack.enter_async_context(index_process(settings.data_dir))
         is_embedded = await asyncio.to_thread(has_embedded, settings)
@@ -169,7 +168,7 @@ async def open_runtime(
         store = await stack.enter_async_context(open_redis(settings))
         model_server = await stack.enter_async_context(local_model(settings.data_dir))
         deep = None
-        if not await asyncio.to_thread(why_not, settings):
+        if not await asyncio.to_thread(deepening_unavailable_reason, settings):
             deep = DeepModel(child, QUESTION_SECONDS if parts else COMMAND_SECONDS)
         runtime = Runtime(
             settings,
@@ -239,7 +238,7 @@ class Runtime:
         outbox = Outbox(redis, self.hub)
         self.dead_letters = DeadLetters(redis, mailboxes, self.hub)
         conversation_list = ConversationList(redis)
-        kept_files = KeptFiles(redis, settings.data_dir)
+        kept_files = UploadedFiles(redis, settings.data_dir)
         self.transcript = Transcript(redis)
         self.copy = MarkdownCopy(self.transcript, settings.data_dir, alone=single_process)
         self.contexts = ContextDocuments(redis)
@@ -270,13 +269,13 @@ class Runtime:
         self.api_tokens = ApiTokens(redis, admin_token)
         self.security = Security(settings, self.api_tokens)
         self.http = HttpConnector.of(settings, self.security)
-        web = WebConnector.of(settings, self.security, self.security.check_place, WebSessions(redis, self.api_tokens))
+        web = WebConnector.of(settings, self.security, self.security.check_host, WebSessions(redis, self.api_tokens))
         own: tuple[Connector, ...] = (self.http, web)
         self.connectors = {connector.name: connector for connector in (*own, *platforms)} if has_connectors else {}
 
         # Delivery. Previews and replies share one rate limiter per connector, so that a platform's limits hold for both
         rate_limiters = RateLimiters()
-        self.shows = Shows(
+        self.shows = Previews(
             self.connectors,
             outbox,
             rate_limiters,
@@ -306,21 +305,23 @@ class Runtime:
         async def links() -> dict[str, Health]:
             return {"model": self.model.health, **await self.store_health()}
 
-        self.rebuilding = Rebuilding(
+        self.rebuilding = IndexRebuilder(
             settings.data_dir, self.knowledge, self.transcript, self.contexts, self.copy, self.workspaces
         )
-        self.surroundings = Surroundings(settings, Gpus(), ModelMemories(settings, self.model.names), links)
+        self.surroundings = MachineMonitor(settings, Gpus(), ModelMemories(settings, self.model.names), links)
 
         # Typed records, and the jobs after a turn
         record_store = RecordStore(redis)
         self.audiences = Audiences(record_store, self.global_contexts, marks, self.manifests)
         self.records = RecordsAndManifests(
-            record_store, tokens, OpeningIndex(self.knowledge), _record_rules(settings), manifests=self.manifests
+            record_store, tokens, LazyRecordIndex(self.knowledge), _record_rules(settings), manifests=self.manifests
         )
-        context_sync = ContextSync(self.contexts, context_copy, self.workspaces.exists, self.knowledge.told_contexts)
+        context_sync = ContextSync(
+            self.contexts, context_copy, self.workspaces.exists, self.knowledge.contexts_everywhere
+        )
 
         async def remember(batch: Sequence[Job]) -> Sequence[Job]:
-            await RememberTurns(self.transcript, await self.knowledge.told_turns())(batch)
+            await RememberTurns(self.transcript, await self.knowledge.turns_everywhere())(batch)
             return ()
 
         async def remember_one(job: Job) -> None:
@@ -342,7 +343,7 @@ class Runtime:
                 EXTRACT_RECORDS: extraction,
                 "turn.remember": remember_one,
                 INDEX_CONTEXT: context_sync,
-                FORGET_TURNS: ForgetTurns(self.knowledge.told_turns, context_sync.index),
+                FORGET_TURNS: ForgetTurns(self.knowledge.turns_everywhere, context_sync.index),
             },
             together={"summary.refresh": summaries.due, EXTRACT_RECORDS: extraction.due, "turn.remember": remember},
             alone=single_process,
@@ -357,7 +358,7 @@ class Runtime:
         )
         pipeline = Pipeline(
             self.transcript,
-            Continuing(self.contexts, Freezing(LineByLine(tokens), settings.llm_grounding_layout), sessions),
+            SessionContinuity(self.contexts, PrefixPolicy(LineByLine(tokens), settings.llm_grounding_layout), sessions),
             self.global_contexts,
             self.knowledge.finding,
             self.knowledge.finding,
@@ -365,7 +366,7 @@ class Runtime:
             selector,
             karma,
         )
-        deciding = Deciding(
+        deciding = StrategyChooser(
             self.transcript,
             self.knowledge.finding,
             settings.strategy_vocabulary_timeout_seconds,
@@ -376,8 +377,8 @@ class Runtime:
             settings, self.contexts, self.global_contexts, self.knowledge, tokens, self.records, self.materials
         )
         self.tooling = Tooling(settings, toolbox, self.model, checkpoints, tokens)
-        for name, scopes in self.tooling.unneeded().items():
-            _log.warning("sigil.unneeded", sigil=name, scopes=scopes)
+        for name, scopes in self.tooling.unused_scopes().items():
+            _log.warning("sigil.unused_scopes", sigil=name, scopes=scopes)
         self.formatters = Formatters(installed_formatters, timeout_seconds=settings.formatter_timeout_seconds)
         self.prompting = PromptBuilder(
             settings,
@@ -391,7 +392,7 @@ class Runtime:
             tokens=tokens,
             surroundings=self.surroundings,
         )
-        self.condensing = Condensing(settings, self.publisher, self.model, spending, tokens)
+        self.condensing = DirectiveCondenser(settings, self.publisher, self.model, spending, tokens)
         self.stops = Cancellations(self.hub, self.mailbox)
         self.turns = Turns(
             settings,
@@ -408,7 +409,7 @@ class Runtime:
             spending=spending,
             cancellations=self.stops,
             places=self.places,
-            reading=Reading(settings, files, self.model),
+            reading=AttachmentReader(settings, files, self.model),
             hub=self.hub,
             record_accounting=RecordAccounting(self.records, self.manifests),
         )
@@ -518,8 +519,8 @@ class Runtime:
         return self.supervisor.all_health()
 
 
-class OpeningIndex:
-    """`grounding.memory.records.FollowsRecords` over an index that may still be opening."""
+class LazyRecordIndex:
+    """`grounding.memory.records.RecordSearch` over an index that may still be opening."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
@@ -530,7 +531,7 @@ class OpeningIndex:
         return await self._knowledge.finding.find_records(scope, query, top_k, types)
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
-        await (await self._knowledge.told_records()).follow(scope, ids)
+        await (await self._knowledge.records_everywhere()).follow(scope, ids)
 
 
 def build_tools(
@@ -595,7 +596,7 @@ def _record_selector(
     }
 
     def costs(record: Record, level: Level) -> int:
-        return tokens.count(line(as_shown(record, level), with_id=True)) + 1  # and the end of its line
+        return tokens.count(record_line(as_selected(record, level), with_id=True)) + 1  # and the end of its line
 
     def floor(scope: Scope) -> Floor:
         measured = floor_for(knowledge.finding.answering_model(scope))
@@ -661,8 +662,8 @@ async def _run_duties(runtime: Runtime, parts: frozenset[Part]) -> None:
             keeping = RecordSweep(runtime.records, RecordStore(runtime.store.client), workspaces)
             group.create_task(keeping.run(), name="records")
         if "follow" in parts:
-            material = MaterialFollowing(knowledge.material, knowledge, workspaces, runtime.hub)
-            changeover = Changeover(
+            material = MaterialIndexer(knowledge.material, knowledge, workspaces, runtime.hub)
+            changeover = ModelMigration(
                 knowledge, runtime.rebuilding, workspaces, settings.index_keep_former_days * DAY_SECONDS
             )
             group.create_task(knowledge.follow(), name="follow")

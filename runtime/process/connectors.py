@@ -12,14 +12,14 @@ import structlog
 
 from connectors.connector import (
     Accept,
+    BackfillsMessages,
     CommandHint,
+    ConnectionState,
     Connector,
     ConnectorFailed,
-    FetchesMissed,
     Health,
     RegistersCommands,
     SendFailed,
-    State,
 )
 from connectors.health import Backoff
 from connectors.message import Accepted, AgentRuntimeError, ConversationKey, InboundKind, InboundMessage
@@ -40,7 +40,7 @@ T = TypeVar("T")
 class Supervisor:
     """Runs connectors side by side, starts a broken one again and logs each change of health.
 
-    With a *mailbox*, platforms that keep messages (`FetchesMissed`) are asked for the missed ones once they are
+    With a *mailbox*, platforms that keep messages (`BackfillsMessages`) are asked for the missed ones once they are
     connected. Platforms that show commands to people get *commands*.
     """
 
@@ -66,7 +66,7 @@ class Supervisor:
     def health(self, connector: Connector) -> Health:
         """Return the connector's own health, or that its task broke."""
         why = self._failed.get(connector.name)
-        return Health(State.FAILED, why) if why is not None else connector.health
+        return Health(ConnectionState.FAILED, why) if why is not None else connector.health
 
     def all_health(self) -> dict[str, Health]:
         """Return the health of each connector by name."""
@@ -112,7 +112,7 @@ class Supervisor:
             return
         backoff = Backoff(*self._restart_seconds)
         while True:
-            if connector.health.state is State.CONNECTED:
+            if connector.health.state is ConnectionState.CONNECTED:
                 try:
                     await connector.register_commands(self._commands)
                 except SendFailed as error:
@@ -128,24 +128,25 @@ class Supervisor:
         for name, health in self.all_health().items():
             if self._logged.get(name) != health:
                 self._logged[name] = health
-                level = _log.error if health.state is State.FAILED else _log.info
+                level = _log.error if health.state is ConnectionState.FAILED else _log.info
                 level("connector.state", connector=name, state=health.state.value, why=health.why)
-        if all(health.state is not State.CONNECTING for health in self._logged.values()):
+        if all(health.state is not ConnectionState.CONNECTING for health in self._logged.values()):
             self.settled.set()
 
 
 async def backfill(connector: Connector, mailbox: Mailbox, accept: Accept, order: BackfillOrder) -> None:
     """Once *connector* is connected, accept what came after the newest stored message of each conversation.
 
-    Does nothing for platforms without `FetchesMissed`. *accept* drops what was stored or refused before. New messages
+    Does nothing for platforms without `BackfillsMessages`. *accept* drops what was stored or refused before. New
+    messages
     meanwhile go through *order*.
     """
-    if not isinstance(connector, FetchesMissed):
+    if not isinstance(connector, BackfillsMessages):
         order.expect(())
         return
     newest = await _retry(lambda: mailbox.last_seen(connector.name))
     order.expect(newest)
-    while connector.health.state is not State.CONNECTED:  # noqa: ASYNC110 - a connector has no event to wait for
+    while connector.health.state is not ConnectionState.CONNECTED:  # noqa: ASYNC110 - a connector has no event to wait for
         await asyncio.sleep(_WATCH_SECONDS)
     async with asyncio.TaskGroup() as group:
         for key, message_id in newest.items():
@@ -153,7 +154,7 @@ async def backfill(connector: Connector, mailbox: Mailbox, accept: Accept, order
 
 
 async def _backfill_conversation(
-    connector: FetchesMissed, key: ConversationKey, message_id: str, accept: Accept, order: BackfillOrder
+    connector: BackfillsMessages, key: ConversationKey, message_id: str, accept: Accept, order: BackfillOrder
 ) -> None:
     async def fetch() -> int:
         stored = 0

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from config.load import COMMAND_VARIABLE, DefaultedNumber
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
-from runtime.access import FILE_NAME as TOKEN_FILE
+from runtime.access import ADMIN_TOKEN_FILE as TOKEN_FILE
 from runtime.embedded import check_installed, socket_path
 from runtime.embedded.index_client import IndexProcess
 from runtime.http import create_app, create_health_app, listen_tcp, listen_unix, serving, unlink_if_ours
@@ -41,12 +41,13 @@ async def serve(
     settings: Settings,
     role: Role = "all",
     log_format: EventFormat = "json",
-    fallen_back: Sequence[DefaultedNumber] = (),
+    defaulted_numbers: Sequence[DefaultedNumber] = (),
     engine: IndexProcess | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; a second one ends the process at once.
 
-    *fallen_back* are the settings whose value is no number, so that the default holds: one warning each. *engine* is
+    *defaulted_numbers* are the settings whose value is no number, so that the default holds: one warning each.
+    *engine* is
     the process of the embedded index if it already runs; the caller ends it.
 
     Stops in this order: no new messages (platforms and HTTP), then the answers that people wait for, then the turns
@@ -63,8 +64,8 @@ async def serve(
 
     configure_events(redaction, log_format=log_format, keep=observe)
     await asyncio.to_thread(check_installed, settings)
-    for number in fallen_back:
-        _log.warning("setting.fallen_back", variable=number.variable, value=number.value, default=number.default)
+    for number in defaulted_numbers:
+        _log.warning("setting.defaulted_numbers", variable=number.variable, value=number.value, default=number.default)
     await prepare_data_dir(settings.data_dir)
     with _stop_signals() as stop:
         async with _listening(settings, has_commands=role != "worker") as sockets:
@@ -104,7 +105,7 @@ async def _run(
         _log.info("serve.stopping")
         if ready is not None:
             ready.cancel()
-        runtime.worker.stops_soon()
+        runtime.worker.begin_grace_period()
         # From here on nothing new comes in; requests that wait for an answer keep their connection.
         stop_serving()
         supervisor.cancel()

@@ -3,8 +3,8 @@
 `Knowledge` is the main entry point; its `Searcher` is what turns ask.
 """
 
-from runtime.search.collections import Collection, tell_index_failed
-from runtime.search.deepening import Deepening, why_not
+from runtime.search.collections import Collection, log_index_error
+from runtime.search.deepening import Deepening, deepening_unavailable_reason
 from runtime.search.knowledge import Knowledge
 from runtime.search.staleness import APART
 
@@ -13,6 +13,6 @@ __all__ = [
     "Collection",
     "Deepening",
     "Knowledge",
-    "tell_index_failed",
-    "why_not",
+    "deepening_unavailable_reason",
+    "log_index_error",
 ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, StoreUnavailable
 from grounding.codex import CodexIndex, CodexStore
 from grounding.documents import Catalogue, Identity, Indexer, Shelf, StoringLease
@@ -24,17 +24,17 @@ from grounding.memory.records import RecordIndex, RecordStore
 from grounding.retrieval import (
     ContextField,
     CountTokens,
-    Deeper,
+    DeepEmbedder,
     Embedder,
     EmbedderUnavailable,
     Fusion,
     IndexUnavailable,
     Kind,
-    Memory,
     PassageIndex,
     Reranker,
     Search,
-    Turns,
+    TurnIndex,
+    TurnText,
     Vocabulary,
 )
 from runtime.embedded.index_client import IndexProcess, RemoteIndex
@@ -61,7 +61,7 @@ class Collection:
     embedder: Embedder
     search: Search
     vocabulary: Vocabulary
-    turns: Turns
+    turns: TurnIndex
     contexts: ContextField
     records: RecordIndex
     material: CodexIndex
@@ -84,7 +84,7 @@ class CollectionFactory:
     reranker: Reranker | None
     material: CodexStore
     lease: StoringLease | None = None
-    deep: Deeper | None = None
+    deep: DeepEmbedder | None = None
     """The model of the deeper vectors, which only the collection of the model that is set has."""
     engine: IndexProcess | None = None
     """The child process that has the embedded engine; None if this process has it."""
@@ -118,7 +118,7 @@ class CollectionFactory:
             embedder,
             search(Kind.DOCUMENT),
             Vocabulary(index, embedder),
-            Turns(index, embedder, words_alone=words_alone),
+            TurnIndex(index, embedder, words_alone=words_alone),
             ContextField(index, embedder, words_alone=is_former),
             RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former),
             CodexIndex(self.material, index, embedder, self.count),
@@ -316,13 +316,19 @@ class Collections:
     async def health(self) -> Health:
         """Return the state of the collection of the model that is set."""
         if self.target is None:
-            return Health(State.DEGRADED, self.why) if self.why else Health(State.CONNECTING)
+            return Health(ConnectionState.DEGRADED, self.why) if self.why else Health(ConnectionState.CONNECTING)
         try:
             async with asyncio.timeout(self._settings.qdrant_timeout_seconds):
                 await self.target.index.check()
         except (IndexUnavailable, TimeoutError) as error:
-            return Health(State.DEGRADED, str(error) or f"no answer in {self._settings.qdrant_timeout_seconds:g} s")
-        return Health(State.DEGRADED, self._embedder_error) if self._embedder_error else Health(State.CONNECTED)
+            return Health(
+                ConnectionState.DEGRADED, str(error) or f"no answer in {self._settings.qdrant_timeout_seconds:g} s"
+            )
+        return (
+            Health(ConnectionState.DEGRADED, self._embedder_error)
+            if self._embedder_error
+            else Health(ConnectionState.CONNECTED)
+        )
 
     async def close(self) -> None:
         """Close all collections. Never raises."""
@@ -369,12 +375,12 @@ class TurnsEverywhere:
         self._target = target
         self._collections = collections
 
-    async def remember(self, memories: Sequence[Memory]) -> None:
-        """See `grounding.retrieval.recall.Turns.remember`."""
+    async def remember(self, memories: Sequence[TurnText]) -> None:
+        """See `grounding.retrieval.recall.TurnIndex.remember`."""
         await self._target.turns.remember(memories)
 
     async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None:
-        """See `grounding.retrieval.recall.Turns.forget`. Raises `StoreUnavailable` too."""
+        """See `grounding.retrieval.recall.TurnIndex.forget`. Raises `StoreUnavailable` too."""
         for collection in (self._target, *await self._collections.former()):
             await collection.turns.forget(scope, turn_ids)
 
@@ -413,7 +419,7 @@ class RecordsEverywhere:
         await self._target.records.follow(scope, ids)
 
 
-def tell_index_failed(error: Exception, **of: str) -> None:
+def log_index_error(error: Exception, **of: str) -> None:
     """Log an error of background indexing as ``index.failed``, with the traceback if it was not expected."""
     if isinstance(error, AgentRuntimeError | OSError):
         _log.warning("index.failed", why=str(error), **of)

@@ -18,8 +18,8 @@ from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.codex import CodexStore
 from grounding.documents import indexed_text_of
-from grounding.retrieval import MINILM_PACKAGE, Deeper, Kind, PassageIndex
-from runtime.search.collections import tell_index_failed
+from grounding.retrieval import MINILM_PACKAGE, DeepEmbedder, Kind, PassageIndex
+from runtime.search.collections import log_index_error
 from runtime.search.knowledge import Knowledge
 from runtime.workspaces import Workspaces
 
@@ -42,7 +42,7 @@ class Deepening:
     def __init__(
         self,
         knowledge: Knowledge,
-        model: Deeper,
+        model: DeepEmbedder,
         workspaces: Workspaces,
         material: CodexStore,
         *,
@@ -68,8 +68,8 @@ class Deepening:
                 await self.look(everywhere=everywhere)
                 everywhere = self._shared
                 await (asyncio.sleep(LOOK_SECONDS) if self._shared else self._knowledge.wait_until_stored())
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-                tell_index_failed(error)
+            except Exception as error:  # noqa: BLE001 - see `log_index_error`
+                log_index_error(error)
                 everywhere = True
                 await asyncio.sleep(self._retry_seconds)
 
@@ -120,7 +120,7 @@ class Deepening:
         return len(passages)
 
 
-def why_not(settings: Settings) -> str:
+def deepening_unavailable_reason(settings: Settings) -> str:
     """Return why documents get no vectors of a second, deeper model, for people; empty if they do. Blocking."""
     if settings.deep_embedding_model == NONE:
         return "AGENT_RUNTIME_DEEP_EMBEDDING_MODEL is none"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config.settings import Settings
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from connectors.message import Scope
 from grounding.codex import CodexStore
 from grounding.documents import (
@@ -34,7 +34,7 @@ from grounding.documents import (
 )
 from grounding.memory.records import Type
 from grounding.prompt_input import DegradedBlock, Passage, RecalledTurn, Tokens
-from grounding.retrieval import Deeper, Embedder, Hit, IndexUnavailable, Match, Reranker
+from grounding.retrieval import DeepEmbedder, Embedder, Hit, IndexUnavailable, Match, Reranker
 from promptpolicy.file_sync import FileSyncPublisher
 from runtime.embedded.index_client import IndexProcess
 from runtime.search.collections import Collection as PassageCollection
@@ -109,7 +109,8 @@ class Searcher:
         return found
 
     async def awake(self, scope: Scope) -> None:
-        """See `grounding.pipeline.SpeaksOf`. Waits for the index, so that the first message is not judged by cues
+        """See `grounding.pipeline.MatchesDocuments`. Waits for the index, so that the first message is not judged by
+        cues
         alone."""
         if self._is_awake and not self._follower.is_behind(scope):
             return
@@ -123,7 +124,7 @@ class Searcher:
                 await self._follower.until_looked_at(scope)
 
     async def best_match(self, scope: Scope, text: str) -> Match | None:
-        """See `grounding.pipeline.SpeaksOf`. Returns None while the index is being opened."""
+        """See `grounding.pipeline.MatchesDocuments`. Returns None while the index is being opened."""
         if self._collections.target is None:
             return None
         return await (await self._collections.answering(scope)).vocabulary.best_match(scope, text)
@@ -219,7 +220,7 @@ class Knowledge:
         workspaces: Workspaces,
         publisher: FileSyncPublisher,
         reranker: Reranker | None = None,
-        deep: Deeper | None = None,
+        deep: DeepEmbedder | None = None,
         engine: IndexProcess | None = None,
         process: str = "",
     ) -> None:
@@ -276,8 +277,8 @@ class Knowledge:
     async def health(self) -> Health:
         """Return the state of the index."""
         health = await self.collections.health()
-        why = await self._staleness.why_apart() or self.unwatched
-        return Health(State.DEGRADED, why) if why and health.state is State.CONNECTED else health
+        why = await self._staleness.why_apart() or self.why_unwatched
+        return Health(ConnectionState.DEGRADED, why) if why and health.state is ConnectionState.CONNECTED else health
 
     async def embedder(self) -> Embedder:
         """Return the embedding model that is set. Raises `IndexUnavailable` while it is not known."""
@@ -302,7 +303,7 @@ class Knowledge:
         return self._follower.is_running
 
     @property
-    def unwatched(self) -> str:
+    def why_unwatched(self) -> str:
         """Return why the system reports no changed files; empty if it does, or if no process asks it to."""
         return self._follower.watcher.why_not
 
@@ -401,14 +402,14 @@ class Knowledge:
         for name in (await self.catalogue.known()).keys() - {target.name}:
             await self.catalogue.forget(scope, name)
 
-    async def told_turns(self) -> TurnsEverywhere:
+    async def turns_everywhere(self) -> TurnsEverywhere:
         """Return the earlier turns in all collections, once the index is open."""
         return TurnsEverywhere(await self.ready(), self.collections)
 
-    async def told_contexts(self) -> ContextsEverywhere:
+    async def contexts_everywhere(self) -> ContextsEverywhere:
         """Return the context documents in all collections, once the index is open."""
         return ContextsEverywhere(await self.ready(), self.collections)
 
-    async def told_records(self) -> RecordsEverywhere:
+    async def records_everywhere(self) -> RecordsEverywhere:
         """Return the typed records in all collections, once the index is open."""
         return RecordsEverywhere(await self.ready(), self.collections)

@@ -32,7 +32,7 @@ from grounding.documents import (
     watch,
 )
 from promptpolicy.file_sync import FileSyncPublisher
-from runtime.search.collections import tell_index_failed
+from runtime.search.collections import log_index_error
 from runtime.workspaces import Workspaces
 
 RESCAN_SECONDS = 300.0
@@ -279,8 +279,8 @@ class FileFollower:
                 await self._publisher.import_all()
                 self._known = {workspace.id for workspace in await self._workspaces.all()}
                 break
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-                tell_index_failed(error)
+            except Exception as error:  # noqa: BLE001 - see `log_index_error`
+                log_index_error(error)
             await asyncio.sleep(wait)
             wait = min(wait * 2, longest)
         self._behind = set(self._known)
@@ -303,7 +303,7 @@ class FileFollower:
             try:
                 waiting[workspace_id] = len(await self._unindexed(Scope(workspace_id)))
             except Exception as error:  # noqa: BLE001 - to index it comes next, and is tried again
-                tell_index_failed(error, workspace_id=workspace_id)
+                log_index_error(error, workspace_id=workspace_id)
         return sorted(workspaces, key=lambda workspace_id: waiting.get(workspace_id, 0))
 
     async def _unindexed(self, scope: Scope) -> set[str]:
@@ -347,8 +347,8 @@ class FileFollower:
                 await self._publisher.import_all()
             elif await self._workspaces.exists(workspace_id):
                 await self._publisher.import_workspace(Scope(workspace_id))
-        except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-            tell_index_failed(error, **({"workspace_id": workspace_id} if workspace_id else {}))
+        except Exception as error:  # noqa: BLE001 - see `log_index_error`
+            log_index_error(error, **({"workspace_id": workspace_id} if workspace_id else {}))
 
     async def _sync(self, workspace_id: str, paths: set[str] | None) -> None:
         """Bring the index in step with the documents at *paths*, or with all. `_sweep` tries again what fails."""
@@ -364,9 +364,9 @@ class FileFollower:
                     paths = changed | (await self._backlog.since(scope, sorted(paths))).keys()
             if paths is None or paths:
                 await self._index.index(scope, paths)
-        except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+        except Exception as error:  # noqa: BLE001 - see `log_index_error`
             self._retry_later(workspace_id)
-            tell_index_failed(error, workspace_id=workspace_id)
+            log_index_error(error, workspace_id=workspace_id)
         else:
             if paths is None and self._failed.get(workspace_id) is failure:  # else something failed meanwhile
                 self._failed.pop(workspace_id, None)
@@ -396,9 +396,9 @@ class FileFollower:
                     await self._sync_shared(self._shelf, queue)
                 if self.watcher.is_rescan_due():
                     await self._rescan(known, queue)
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+            except Exception as error:  # noqa: BLE001 - see `log_index_error`
                 self.watcher.rescan_soon()
-                tell_index_failed(error)
+                log_index_error(error)
 
     async def _sync_shared(self, shelf: SharedShelf, queue: ChangeQueue) -> None:
         """Write what other processes stored to the files, and index what they did not get to."""

@@ -6,7 +6,7 @@ Start with `Turns.answer`: one turn, read top to bottom. `Mailbox` stores messag
 
 from runtime.turns.batch import AmendResult, Batch, Envelope, Lane, MailboxFull
 from runtime.turns.cancel import Cancellations, notify_deleted, notify_interrupted
-from runtime.turns.censors import RecordAccounting, shown_record_rows
+from runtime.turns.censors import RecordAccounting, record_rows
 from runtime.turns.checkpoint import Checkpoints
 from runtime.turns.dead_letters import DeadLetters, Letter, UnknownLetter
 from runtime.turns.mailbox import Mailbox
@@ -19,12 +19,12 @@ from runtime.turns.manifest import (
     RecordsOfTurn,
     UnknownTurn,
     block_rows,
-    compare,
+    compare_manifests,
     prefix_row,
 )
-from runtime.turns.material import MaterialChooser, MaterialFollowing, Materials
+from runtime.turns.material import MaterialChooser, MaterialIndexer, Materials
 from runtime.turns.prompt import PromptBuilder, cues_in, frames_in
-from runtime.turns.replies import NOTHING_SAID
+from runtime.turns.replies import STOPPED_TEXT
 from runtime.turns.tools import Tooling
 from runtime.turns.turn import EXTRACT_RECORDS, Turns
 from runtime.turns.turn_state import BuiltPrompt, Question
@@ -32,9 +32,9 @@ from runtime.turns.worker import Answers, Worker, notify_worker
 
 __all__ = [
     "EXTRACT_RECORDS",
-    "NOTHING_SAID",
     "REASONS",
     "SAME",
+    "STOPPED_TEXT",
     "STRATEGIES",
     "AmendResult",
     "Answers",
@@ -51,7 +51,7 @@ __all__ = [
     "Manifest",
     "Manifests",
     "MaterialChooser",
-    "MaterialFollowing",
+    "MaterialIndexer",
     "Materials",
     "PromptBuilder",
     "Question",
@@ -63,12 +63,12 @@ __all__ = [
     "UnknownTurn",
     "Worker",
     "block_rows",
-    "compare",
+    "compare_manifests",
     "cues_in",
     "frames_in",
     "notify_deleted",
     "notify_interrupted",
     "notify_worker",
     "prefix_row",
-    "shown_record_rows",
+    "record_rows",
 ]

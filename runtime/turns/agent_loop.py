@@ -14,14 +14,14 @@ from config.settings import Settings
 from connectors.message import Usage
 from grounding.prompt import ContextTooLarge, build_prompt, rounds_room
 from grounding.prompt_input import SEPARATOR, Tokens
-from runtime.attachments import Contents
+from runtime.attachments import AttachmentContents
 from runtime.billing import REPLY, BudgetExceeded, Spending, prompt_tokens
-from runtime.delivery import Telling
+from runtime.delivery import ProgressReporter
 from runtime.llm import Completion, Message, Model, ModelFailed, ModelUnavailable, StablePrefix, with_images
 from runtime.stores import retry_until_stored
 from runtime.turns import censors
 from runtime.turns.checkpoint import Checkpoints
-from runtime.turns.rounds import Round, as_one, asked, said
+from runtime.turns.rounds import Round, merge_completions, text_of_rounds, with_rounds
 from runtime.turns.tools import NO_TOOLS, OfferedTools, ToolContext, Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question, TurnState
 
@@ -50,7 +50,12 @@ class AgentLoop:
         self._tokens = tokens
 
     async def run(
-        self, state: TurnState, built: BuiltPrompt, question: Question, contents: Contents, progress: Telling
+        self,
+        state: TurnState,
+        built: BuiltPrompt,
+        question: Question,
+        contents: AttachmentContents,
+        progress: ProgressReporter,
     ) -> None:
         """Bring *state* from its prompt, or from the round that an interrupted attempt came to, to its completion.
 
@@ -58,8 +63,8 @@ class AgentLoop:
         `connectors.message.StoreUnavailable`.
         """
         offer = self._tooling.offered(built.context.tools, question)
-        stream = _AnswerStream(progress, holds_back=censors.holds_back(built.context))
-        await stream.show_again(said(state.rounds))
+        stream = _AnswerStream(progress, holds_back=censors.needs_check(built.context))
+        await stream.show_again(text_of_rounds(state.rounds))
         if state.rounds and not state.rounds[-1].is_over:
             await self._run_tools(state, built, question, offer)
         while True:
@@ -80,14 +85,19 @@ class AgentLoop:
                 continue
             if not completion.tool_calls:
                 state.completion = completion
-                await stream.show_checked(built, as_one(state.rounds, completion).text)
+                await stream.show_checked(built, merge_completions(state.rounds, completion).text)
                 return
             await self._save_round(state, completion)
-            await stream.begin_round(said(state.rounds))
+            await stream.begin_round(text_of_rounds(state.rounds))
             await self._run_tools(state, built, question, offer)
 
     async def _ask(
-        self, state: TurnState, built: BuiltPrompt, contents: Contents, offer: OfferedTools, stream: _AnswerStream
+        self,
+        state: TurnState,
+        built: BuiltPrompt,
+        contents: AttachmentContents,
+        offer: OfferedTools,
+        stream: _AnswerStream,
     ) -> Completion:
         """Make the next call. Raises `ModelFailed` and `runtime.billing.BudgetExceeded`."""
         sent = prompt_tokens(built.prompt, len(contents.images)) + built.context.budgets.tools_tokens
@@ -100,7 +110,7 @@ class AgentLoop:
         narrow = _NarrowPrompt(state, built, contents, self._tokens)
         try:
             completion = await self._model.complete(
-                asked(with_images(built.prompt.messages, contents.images), state.rounds),
+                with_rounds(with_images(built.prompt.messages, contents.images), state.rounds),
                 on_delta=stream.show if stream.is_watched else None,
                 on_restart=stream.restart if stream.is_watched and stream.progress.can_restart else None,
                 tools=offer.schemas,
@@ -119,7 +129,7 @@ class AgentLoop:
     async def _put_back(self, state: TurnState, built: BuiltPrompt, completion: Completion) -> bool:
         """Put an answer that sets off warnings back to the model, once, if there is room for it; whether that was
         done."""
-        objection = censors.objection(built.context.censors, as_one(state.rounds, completion).text)
+        objection = censors.objection(built.context.censors, merge_completions(state.rounds, completion).text)
         if not objection or any(one.completion.warned for one in state.rounds):
             return False
         draft = replace(completion, warned=objection)
@@ -141,7 +151,7 @@ class AgentLoop:
         """Take the draft as the answer after all, with what was said before it, if no other can be had: its call is
         paid for."""
         *before, draft = state.rounds
-        whole = as_one(before, draft.completion)
+        whole = merge_completions(before, draft.completion)
         return replace(whole, warned="", usage=Usage(), first_token_ms=None, latency_ms=0, attempts=0, call="")
 
     async def _without_calls(self, state: TurnState, question: Question, completion: Completion) -> Completion:
@@ -175,7 +185,7 @@ class _NarrowPrompt:
     """Fits the prompt of *built* to fallback models with smaller windows. ``built`` is the last fitted prompt: if a
     fallback answered, it had that one."""
 
-    def __init__(self, state: TurnState, built: BuiltPrompt, contents: Contents, tokens: Tokens) -> None:
+    def __init__(self, state: TurnState, built: BuiltPrompt, contents: AttachmentContents, tokens: Tokens) -> None:
         self.built: BuiltPrompt | None = None
         self._state = state
         self._whole = built
@@ -188,7 +198,7 @@ class _NarrowPrompt:
         built = self.built = await asyncio.to_thread(self._for, window)
         if built is None:
             return None
-        messages = asked(with_images(built.prompt.messages, self._contents.images), self._state.rounds)
+        messages = with_rounds(with_images(built.prompt.messages, self._contents.images), self._state.rounds)
         return messages, StablePrefix.of(built.prompt, self._state.batch.key)
 
     def _for(self, window: int) -> BuiltPrompt | None:
@@ -209,7 +219,7 @@ class _AnswerStream:
     """Shows the texts of an answer's rounds below each other while they come. If it *holds_back*, it shows the whole
     answer after the censors' check."""
 
-    def __init__(self, progress: Telling, *, holds_back: bool = False) -> None:
+    def __init__(self, progress: ProgressReporter, *, holds_back: bool = False) -> None:
         self.progress = progress
         self.is_watched = progress.is_watched and not holds_back
         self._waits = progress.is_watched and holds_back
@@ -226,7 +236,7 @@ class _AnswerStream:
 
     async def show_checked(self, built: BuiltPrompt, text: str) -> None:
         """Show all of an answer that was held back, unless a censor stops it."""
-        if self._waits and censors.stopping(built.context.censors, text) is None:
+        if self._waits and censors.blocking_censor(built.context.censors, text) is None:
             await self.progress.show(text)
             await self.progress.flush()
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pydantic import TypeAdapter
 
 from connectors.message import AgentRuntimeError, ConversationKey, Fence, InboundMessage, Role
-from runtime.delivery import Watched
+from runtime.delivery import PreviewMode
 from runtime.stores import NewerFormat
 from runtime.workspaces import QueueMode
 
@@ -58,7 +58,7 @@ class Envelope:
     accepted_at: float
     origin: str = ""
     address: str = ""
-    watched: Watched = Watched.NOT
+    watched: PreviewMode = PreviewMode.NOT
     queue: QueueMode = "collect"
     """The place's mode for messages that arrive while another is answered."""
     model: str | None = None

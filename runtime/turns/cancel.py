@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from connectors.message import ConversationKey, StoreUnavailable
 from runtime.coordination import Hub, News
-from runtime.delivery import tell_none_comes
+from runtime.delivery import notify_unanswered
 from runtime.turns.batch import Batch, BatchGrown
 from runtime.turns.mailbox import Mailbox
 
@@ -68,7 +68,7 @@ class Cancellations:
         Raises `connectors.message.StoreUnavailable`.
         """
         turn_id, dropped = await self._mailbox.stop(key, all_else=all_else)
-        await tell_none_comes(self._hub, key, dropped, gone=True)
+        await notify_unanswered(self._hub, key, dropped, gone=True)
         if turn_id:
             await self._hub.tell(STOP, {"turn": turn_id})
         return bool(turn_id)

@@ -22,14 +22,14 @@ import structlog
 from connectors.message import AgentRuntimeError
 from grounding.memory.records import Type, WritesRecords
 from grounding.memory.selection import triggered_censors
-from grounding.pipeline import seen_in
-from grounding.prompt import EXPAND, line
+from grounding.pipeline import records_scope
+from grounding.prompt import EXPAND, record_line
 from grounding.prompt_input import Censor, RunContext, SelectedRecord, audience_of, one_line
 from grounding.retrieval import term_set
 from runtime.llm import Completion, ToolCall
 from runtime.turns.batch import Batch
 from runtime.turns.manifest import Manifests, RecordsOfTurn
-from runtime.turns.rounds import Round, as_one
+from runtime.turns.rounds import Round, merge_completions
 from runtime.turns.turn_state import BuiltPrompt
 
 CENSORED = "censored"
@@ -45,19 +45,19 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Acted:
+class CensorAction:
     """A censor that acted, on a reply or on a tool call."""
 
     censor: Censor
     where: Literal["reply", "tool"]
 
 
-def holds_back(context: RunContext) -> bool:
+def needs_check(context: RunContext) -> bool:
     """Whether the whole reply must be checked before any of it is shown: a censor is in force."""
     return bool(context.censors)
 
 
-def stopping(censors: Sequence[Censor], text: str) -> Censor | None:
+def blocking_censor(censors: Sequence[Censor], text: str) -> Censor | None:
     """Return the first of *censors* that stops *text*; None if none does."""
     return next((censor for censor in triggered_censors(censors, text) if censor.severity == "block"), None)
 
@@ -68,37 +68,39 @@ def objection(censors: Sequence[Censor], text: str) -> str:
     triggered = triggered_censors(censors, text)
     if not triggered or any(censor.severity == "block" for censor in triggered):
         return ""
-    rules = "\n".join(f"- {because(censor)}" for censor in triggered)
+    rules = "\n".join(f"- {rule_and_reason(censor)}" for censor in triggered)
     return f"{OBJECTION}\n{rules}\n{AGAIN}"
 
 
-def of_call(censors: Sequence[Censor], call: ToolCall) -> tuple[Censor, ...]:
+def triggered_by_call(censors: Sequence[Censor], call: ToolCall) -> tuple[Censor, ...]:
     """Return the *censors* that a tool call sets off, by the tool's name or its arguments."""
     return triggered_censors(censors, f"{call.name} {_readable(call.arguments)}") if censors else ()
 
 
-def because(censor: Censor) -> str:
+def rule_and_reason(censor: Censor) -> str:
     """Return the rule and its reason, in one line."""
     rule, reason = one_line(censor.text).rstrip("."), one_line(censor.reason).rstrip(".")
     return f"{rule} ({reason})" if reason else rule
 
 
-def acted(built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> tuple[Acted, ...]:
+def censor_actions(built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> tuple[CensorAction, ...]:
     """Return the censors that acted in a turn: first on tool calls, then on replies, each once for either."""
     censors = built.context.censors
     if not censors:
         return ()
     by_tool = [
-        Acted(censor, "tool")
+        CensorAction(censor, "tool")
         for one in rounds
         for call, result in zip(one.completion.tool_calls, one.results, strict=False)
         if result.why not in NOT_MADE
-        for censor in of_call(censors, call)
+        for censor in triggered_by_call(censors, call)
     ]
     # A draft includes the texts beside the tool calls before it: the model writes them again, too.
-    drafts = [as_one(rounds[:at], one.completion).text for at, one in enumerate(rounds) if one.completion.warned]
-    texts = (*drafts, as_one(rounds, last).text)
-    by_reply = [Acted(censor, "reply") for text in texts for censor in triggered_censors(censors, text)]
+    drafts = [
+        merge_completions(rounds[:at], one.completion).text for at, one in enumerate(rounds) if one.completion.warned
+    ]
+    texts = (*drafts, merge_completions(rounds, last).text)
+    by_reply = [CensorAction(censor, "reply") for text in texts for censor in triggered_censors(censors, text)]
     return tuple(dict.fromkeys([*by_tool, *by_reply]))
 
 
@@ -111,15 +113,15 @@ class RecordAccounting:
 
     async def account(self, batch: Batch, built: BuiltPrompt, rounds: Sequence[Round], last: Completion) -> None:
         """Log, store and count. Never raises: if the store is away, the counts are lost, and that is logged."""
-        actions = acted(built, rounds, last)
+        actions = censor_actions(built, rounds, last)
         for action in actions:
             _log.info("censor.acted", record_id=action.censor.id, severity=action.censor.severity, where=action.where)
-        used = used_records(built, as_one(rounds, last).text)
+        used = used_records(built, merge_completions(rounds, last).text)
         censors = {action.censor.id for action in actions}
         if not used and not censors:
             return
         counted = sorted(censors | {record.id for record in used if record.type == Type.PROCEDURE.value})
-        scope = seen_in(batch.key, audience_of(built.context))
+        scope = records_scope(batch.key, audience_of(built.context))
         # Later marks of the reply count for these records.
         records = RecordsOfTurn(tuple(sorted({record.id for record in used})), tuple(sorted(censors)))
         try:
@@ -158,10 +160,10 @@ def shown_records(built: BuiltPrompt) -> tuple[SelectedRecord, ...]:
         return ()
     with_ids = EXPAND in built.context.tools
     lines = set(block.text.split("\n"))
-    return tuple(one for one in built.context.records if line(one, with_id=with_ids) in lines)
+    return tuple(one for one in built.context.records if record_line(one, with_id=with_ids) in lines)
 
 
-def shown_record_rows(built: BuiltPrompt) -> list[Mapping[str, Any]]:
+def record_rows(built: BuiltPrompt) -> list[Mapping[str, Any]]:
     """Return `shown_records` as the HTTP interface shows them."""
     return [{"id": one.id, "type": one.type, "level": one.level, "tokens": one.tokens} for one in shown_records(built)]
 

@@ -12,7 +12,7 @@ from grounding.prompt_input import RunContext
 from runtime.llm import Completion
 from runtime.turns import replies
 from runtime.turns.censors import shown_records, used_records
-from runtime.turns.rounds import Round, as_one, rows
+from runtime.turns.rounds import Round, merge_completions, round_rows
 from runtime.turns.turn_state import BuiltPrompt
 
 _log = structlog.get_logger()
@@ -23,8 +23,8 @@ def outcome(
 ) -> dict[str, Any]:
     """Return the outcome of a turn for its manifest. *last* is the answer that ended its *rounds*."""
     usage = reply.usage
-    given = replies.given_passages(built, rounds)
-    completion = as_one(rounds, last) if last else None
+    given = replies.available_passages(built, rounds)
+    completion = merge_completions(rounds, last) if last else None
     return {
         "kind": reply.kind,
         "error_code": reply.error_code,
@@ -39,7 +39,7 @@ def outcome(
             "cost_usd": usage.cost_usd,
             **({"estimated": True} if usage.estimated else {}),
         },
-        "rounds": rows(rounds),
+        "rounds": round_rows(rounds),
         "sources": [{"source": source.source, "heading": source.heading} for source in reply.sources],
         "given": [{"source": passage.source, "heading": passage.heading} for passage in given],
         "citations": _citations(completion, built, rounds) if completion else None,
@@ -140,7 +140,7 @@ def log_answer(
     rounds: Sequence[Round] = (),
 ) -> None:
     """Log ``turn.answered``. ``overhead_ms`` is the turn's time without the model and its tools."""
-    completion = as_one(rounds, last)
+    completion = merge_completions(rounds, last)
     cites = _citations(completion, built, rounds)
     _log.info(
         "turn.answered",

@@ -97,7 +97,7 @@ def ids_of(context: Mapping[str, Any], names: Sequence[str] = OF_RECORDS) -> fro
     return frozenset(record["id"] for name in names for record in context.get(name) or ())
 
 
-def spared(context: RunContext, gone: Collection[str]) -> tuple[RunContext, int]:
+def without_records(context: RunContext, gone: Collection[str]) -> tuple[RunContext, int]:
     """Return *context* without the records *gone*, and how many those were."""
     records = tuple(record for record in context.records if record.id not in gone)
     censors = tuple(censor for censor in context.censors if censor.id not in gone)
@@ -105,7 +105,7 @@ def spared(context: RunContext, gone: Collection[str]) -> tuple[RunContext, int]
     return context.model_copy(update={"records": records, "censors": censors}), cut
 
 
-def each_without(stored: Sequence[str | None], gone: frozenset[str]) -> list[str | None]:
+def cut_manifests(stored: Sequence[str | None], gone: frozenset[str]) -> list[str | None]:
     """Return stored manifests without the records *gone*; None for those that have none of them."""
     return [_without(text, gone) for text in stored]
 
@@ -249,7 +249,7 @@ class Manifests:
             gone, dropped, has_material = await self._store_manifest(scope, shown, packed, material)
             if not gone:
                 break
-            shown, more = spared(shown, gone)
+            shown, more = without_records(shown, gone)
             cut += more
         if dropped:  # they are in no index any more, so that no later cut would find them
             await self.forget(scope, sorted(dropped))
@@ -272,7 +272,7 @@ class Manifests:
         gone, dropped = ({name.decode() if isinstance(name, bytes) else name for name in names} for names in answer[:2])
         return gone, dropped - {context.turn_id}, bool(answer[2])
 
-    async def keep_anew(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix) -> None:
+    async def keep_again(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix) -> None:
         """Store the input of a turn again. If the turn was forgotten meanwhile, store nothing; records that were cut
         out of it do not come back."""
         scope = Scope(context.workspace_id)
@@ -434,7 +434,7 @@ class Manifests:
     async def _cut_page(self, keys: Sequence[str], gone: frozenset[str]) -> list[str]:
         """Cut the manifests at *keys*. Return the keys that changed meanwhile and must be read again."""
         found: Any = await self._redis.mget(keys)
-        shorter = await asyncio.to_thread(each_without, found, gone)
+        shorter = await asyncio.to_thread(cut_manifests, found, gone)
         changes = [(key, old, new) for key, old, new in zip(keys, found, shorter, strict=True) if new is not None]
         done = await asyncio.gather(*(self._replace(keys=[key], args=[old, new]) for key, old, new in changes))
         return [key for (key, _, _), is_done in zip(changes, done, strict=True) if not is_done]
@@ -497,7 +497,7 @@ TurnRow = Mapping[str, Any]
 SAME, CHANGED, ADDED, REMOVED = "same", "changed", "added", "removed"
 
 
-def compare(a: TurnRow, b: TurnRow) -> dict[str, Any]:
+def compare_manifests(a: TurnRow, b: TurnRow) -> dict[str, Any]:
     """Return how turn *b* differs from turn *a*.
 
     ``{"a", "b", "identical", "changed": {FIELD: [in a, in b]}, "blocks": [{"name", "change", "tokens": [in a, in b],

@@ -23,19 +23,28 @@ from grounding.codex import (
     CodexEntry,
     CodexStore,
     CodexTooNew,
-    Holding,
+    MaterialTotals,
     Room,
     Size,
     choose,
-    shown_path,
+    prompt_path,
     size_of,
 )
-from grounding.pipeline import why
+from grounding.pipeline import error_word
 from grounding.prompt import CODEX_FRAME, codex_text, file_text, passages_room, room_tokens
-from grounding.prompt_input import Budgets, CodexFile, CodexInput, DegradedBlock, Injected, ModelMemory, Passage, Tokens
+from grounding.prompt_input import (
+    CodexFile,
+    CodexInput,
+    DegradedBlock,
+    Injected,
+    ModelMemory,
+    Passage,
+    PromptLimits,
+    Tokens,
+)
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from runtime.coordination import Hub, News
-from runtime.search import Collection, Knowledge, tell_index_failed
+from runtime.search import Collection, Knowledge, log_index_error
 from runtime.turns.tools import OfferedTools, Tooling
 from runtime.turns.turn_state import Question
 from runtime.workspaces import Workspaces
@@ -67,7 +76,7 @@ class _Texts:
     if the material changed during every attempt to read it."""
 
     revision: tuple[str, str] | None
-    holding: Holding
+    holding: MaterialTotals
     files: tuple[CodexFile, ...]
     characters: int
 
@@ -91,7 +100,7 @@ class Materials:
         Raises `DocumentRefused` and `grounding.codex.codex.CodexFull`.
         """
         text = self.store.readable(path, raw)
-        rendered = file_text(shown_path(scope, path), text) + "\n"
+        rendered = file_text(prompt_path(scope, path), text) + "\n"
         size = await asyncio.to_thread(size_of, rendered, self._tokens)
         entry = await self.store.put(scope, path, text, size)
         await self._hub.tell(TOPIC, {"workspace_id": scope.workspace_id})
@@ -102,15 +111,15 @@ class Materials:
         await self.store.delete(scope, path)
         await self._hub.tell(TOPIC, {"workspace_id": scope.workspace_id})
 
-    def size(self, holding: Holding) -> Size:
+    def size(self, holding: MaterialTotals) -> Size:
         """Return the size of *holding* in a prompt that has it whole."""
         return self._frame + holding.every.size + holding.own.size
 
-    def chosen(self, holding: Holding, room: Room) -> Chosen:
+    def chosen(self, holding: MaterialTotals, room: Room) -> Chosen:
         """Decide whether *holding* goes into a prompt whole, if there is *room*."""
         return choose(self.size(holding), room, self._ratio, holding.before)
 
-    async def given(self, scope: Scope, holding: Holding, room: Room, *, keep: bool) -> CodexInput | None:
+    async def given(self, scope: Scope, holding: MaterialTotals, room: Room, *, keep: bool) -> CodexInput | None:
         """Return the prompt's input about *holding*, with its texts if it goes in whole; None if there is no material.
 
         With *keep* the choice is stored, so that the next turn does not change it for a small difference.
@@ -136,7 +145,7 @@ class Materials:
             files=files if chosen.mode == "whole" else (),
         )
 
-    async def _texts(self, scope: Scope, holding: Holding) -> _Texts:
+    async def _texts(self, scope: Scope, holding: MaterialTotals) -> _Texts:
         """Return the texts of *holding*, sorted by path: the same objects as long as nothing changes."""
         place = (scope.workspace_id, scope.context_id if holding.own.files else None)
         async with self._locks.setdefault(place, asyncio.Lock()):
@@ -147,7 +156,7 @@ class Materials:
             self._cache.move_to_end(place)
             return texts
 
-    async def _read_texts(self, scope: Scope, holding: Holding) -> _Texts:
+    async def _read_texts(self, scope: Scope, holding: MaterialTotals) -> _Texts:
         """Read the texts of *holding*, or of a newer revision if the material changes meanwhile."""
         revision: tuple[str, str] | None = None
         for _ in range(_ATTEMPTS):
@@ -155,7 +164,7 @@ class Materials:
             for owner, part in ((Scope(scope.workspace_id), holding.every), (scope, holding.own)):
                 if part.files:
                     texts = await self.store.texts(owner, list(await self.store.entries(owner)))
-                    files += [CodexFile(path=shown_path(owner, path), text=text) for path, text in texts.items()]
+                    files += [CodexFile(path=prompt_path(owner, path), text=text) for path, text in texts.items()]
             newest = await self.store.held(scope)
             if _revision(newest) == _revision(holding):
                 revision = _revision(newest)
@@ -218,11 +227,11 @@ class Materials:
         return await collection.material.is_behind(scope, revisions)
 
 
-def _revision(holding: Holding) -> tuple[str, str]:
+def _revision(holding: MaterialTotals) -> tuple[str, str]:
     return holding.every.revision, holding.own.revision
 
 
-class MaterialFollowing:
+class MaterialIndexer:
     """Keeps the index in step with the material of all workspaces."""
 
     def __init__(self, store: CodexStore, knowledge: Knowledge, workspaces: Workspaces, hub: Hub) -> None:
@@ -248,8 +257,8 @@ class MaterialFollowing:
                     self._pending.update([workspace.id for workspace in await self._workspaces.all()])
                     has_listed = True
                 await self._index_pending()
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
-                tell_index_failed(error)
+            except Exception as error:  # noqa: BLE001 - see `log_index_error`
+                log_index_error(error)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FOLLOW_SECONDS):
                     await self._changed.wait()
@@ -269,9 +278,9 @@ class MaterialFollowing:
             except (IndexUnavailable, StoreUnavailable):
                 await self._store.mark_changed(workspace_id)
                 raise
-            except Exception as error:  # noqa: BLE001 - see `tell_index_failed`
+            except Exception as error:  # noqa: BLE001 - see `log_index_error`
                 await self._store.mark_changed(workspace_id)
-                tell_index_failed(error, workspace_id=workspace_id)
+                log_index_error(error, workspace_id=workspace_id)
                 continue
             self._pending.discard(workspace_id)
             if files:
@@ -283,7 +292,7 @@ class MaterialFollowing:
 class FoundMaterial:
     """The material of a scope; None with a reason in ``degraded`` if it could not be read."""
 
-    holding: Holding | None = None
+    holding: MaterialTotals | None = None
     degraded: tuple[DegradedBlock, ...] = ()
 
 
@@ -295,7 +304,7 @@ class MaterialRequest:
 
     question: Question
     first: str | None
-    budgets: Budgets
+    budgets: PromptLimits
     identity: str
     identity_tokens: int
     offer: OfferedTools
@@ -331,7 +340,7 @@ class MaterialChooser:
             async with asyncio.timeout(self._timeout_seconds):
                 return FoundMaterial(await self._materials.store.held(scope, window))
         except (AgentRuntimeError, TimeoutError) as error:
-            return FoundMaterial(degraded=(DegradedBlock(block="codex", why=why(error)),))
+            return FoundMaterial(degraded=(DegradedBlock(block="codex", why=error_word(error)),))
 
     async def attach(self, looked: FoundMaterial, turn: MaterialRequest, *, crowded: bool = False) -> ChosenMaterial:
         """Choose the material of *turn*. If the prompt is *crowded*, none goes in whole. A failure is named in
@@ -342,10 +351,10 @@ class MaterialChooser:
             return ChosenMaterial(turn.offer, self._withheld(looked.holding))
         scope = turn.question.key.scope
         try:
-            room = replace(room_of(turn), is_crowded=crowded)
+            room = replace(material_room(turn), is_crowded=crowded)
             codex = await self._materials.given(scope, looked.holding, room, keep=turn.keep)
         except AgentRuntimeError as error:
-            return ChosenMaterial(turn.offer, degraded=(DegradedBlock(block="codex", why=why(error)),))
+            return ChosenMaterial(turn.offer, degraded=(DegradedBlock(block="codex", why=error_word(error)),))
         if codex is None or codex.mode == "whole" or turn.small_talk:
             return ChosenMaterial(turn.offer, codex)
         offer = await self._tooling.offer(
@@ -356,7 +365,7 @@ class MaterialChooser:
         passages, degraded = await self._search(scope, turn)
         return ChosenMaterial(turn.offer, codex, passages, degraded)
 
-    def _withheld(self, holding: Holding) -> CodexInput:
+    def _withheld(self, holding: MaterialTotals) -> CodexInput:
         """Return the input for a turn whose sigil does not allow reading *holding*: its size only."""
         size = self._materials.size(holding)
         return CodexInput(
@@ -378,7 +387,7 @@ class MaterialChooser:
                 scope, text, budgets.top_k, budgets.excerpt_bytes, passages_room(budgets.retrieved_tokens)
             )
         except AgentRuntimeError as error:
-            return (), (DegradedBlock(block="codex", why=why(error)),)
+            return (), (DegradedBlock(block="codex", why=error_word(error)),)
         return tuple(passages), () if is_complete else (DegradedBlock(block="codex", why="indexing"),)
 
 
@@ -399,7 +408,7 @@ def merged(
     return tuple(best), attached.input.model_copy(update={"retrieved": count})
 
 
-def room_of(turn: MaterialRequest) -> Room:
+def material_room(turn: MaterialRequest) -> Room:
     """Return the room that *turn* has for material. It does not depend on the message, so that the choice is steady."""
     budgets = turn.budgets
     injected = [block for block in turn.injected if block.message == "system"]

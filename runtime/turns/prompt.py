@@ -18,27 +18,27 @@ import structlog
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope, StoreUnavailable
 from grounding.memory.frames import SHIPPED, Frames, InvalidFrames, frames_of
-from grounding.pipeline import Deciding, Grounds, Pipeline, true_error, why
+from grounding.pipeline import Pipeline, StrategyChooser, TurnLayers, error_word, first_error
 from grounding.prompt import (
     LONGEST_TOKEN_CHARACTERS,
     UNKNOWN,
-    Condensed,
+    CondensedPrompt,
     ContextTooLarge,
     Request,
     Shown,
-    after,
+    block_fingerprints,
     build_prompt,
-    compared,
-    condensed,
-    session,
-    stood,
-    tells_all,
+    condense_to_memory,
+    next_session_state,
+    reports_all_changes,
+    session_input,
+    shared_prefix,
 )
 from grounding.prompt_input import (
-    Budgets,
     DegradedBlock,
     LineByLine,
     ModelMemory,
+    PromptLimits,
     RunContext,
     SigilInput,
     TailEntry,
@@ -50,7 +50,7 @@ from promptpolicy.directives import Directives
 from promptpolicy.policy import Composer, Directive, Kind, Policy, PolicyTooLarge
 from runtime.formatters import FormattedTexts, Formatters
 from runtime.llm import Model
-from runtime.machine import Surroundings
+from runtime.machine import MachineMonitor
 from runtime.turns.material import ChosenMaterial, MaterialChooser, MaterialRequest, merged
 from runtime.turns.tools import NO_TOOLS, Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question
@@ -91,7 +91,7 @@ class PromptBuilder:
         self,
         settings: Settings,
         *,
-        deciding: Deciding,
+        deciding: StrategyChooser,
         pipeline: Pipeline,
         directives: Directives,
         model: Model,
@@ -99,7 +99,7 @@ class PromptBuilder:
         formatters: Formatters,
         attaching: MaterialChooser,
         tokens: Tokens,
-        surroundings: Surroundings | None = None,
+        surroundings: MachineMonitor | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._settings = settings
@@ -114,7 +114,7 @@ class PromptBuilder:
         self._tokens = LineByLine(tokens)
         self._now = now
         self._composer = Composer(self._tokens.count, settings.policy_max_tokens)
-        self._budgets_cache: dict[tuple[int, int], Budgets] = {}
+        self._budgets_cache: dict[tuple[int, int], PromptLimits] = {}
 
     async def build(
         self,
@@ -146,7 +146,7 @@ class PromptBuilder:
                 injected_task = parts.create_task(self._formatters.inject(_request(question)))
                 choice, grounds = await self._ground(question, turn_id, history, budgets, last_guides, today)
         except BaseExceptionGroup as several:
-            raise true_error(several) from several
+            raise first_error(several) from several
         directives, degraded = directives_task.result()
         guides = _guides(directives)
         if guides.cues is not last_guides.cues or guides.frames is not last_guides.frames:
@@ -180,48 +180,52 @@ class PromptBuilder:
             # Of the blocks that are never cut, material is the only one that can be searched instead.
             return await assemble(await self._attaching.attach(material_task.result(), turn, crowded=True))
 
-    def _budgets(self, window: int, tools_tokens: int = 0) -> Budgets:
+    def _budgets(self, window: int, tools_tokens: int = 0) -> PromptLimits:
         """Return the budgets for a window of which tool descriptions take *tools_tokens*."""
         budgets = self._budgets_cache.get((window, tools_tokens))
         if budgets is None:
             if len(self._budgets_cache) >= BUDGETS_CACHE:
                 self._budgets_cache.clear()
-            budgets = Budgets.from_settings(self._settings, window, tools_tokens)
+            budgets = PromptLimits.from_settings(self._settings, window, tools_tokens)
             self._budgets_cache[window, tools_tokens] = budgets
         return budgets
 
-    async def _assemble(self, context: RunContext, question: Question, grounds: Grounds, started: float) -> BuiltPrompt:
+    async def _assemble(
+        self, context: RunContext, question: Question, grounds: TurnLayers, started: float
+    ) -> BuiltPrompt:
         """Assemble the prompt of *context* and compare it with the conversation's last one. *started* is a
         `time.perf_counter`."""
         condensed_prompt = await self._condense(context, question)
-        if grounds.going and not tells_all(condensed_prompt.context, condensed_prompt.prompt):
+        if grounds.going and not reports_all_changes(condensed_prompt.context, condensed_prompt.prompt):
             # There is no room for the changes since the last prompt: the blocks are shown as they are now.
-            latest = grounds.going.settled.afresh(grounds.going.there)
+            latest = grounds.going.settled.without_deltas(grounds.going.there)
             blocks = {"global_context": latest.global_context, "summary": latest.summary, "deltas": latest.deltas}
             condensed_prompt = await self._condense(context.model_copy(update=blocks), question)
         _log_condensed(condensed_prompt)
         context, prompt = condensed_prompt.context, condensed_prompt.prompt
-        fingerprints = stood(prompt)
+        fingerprints = block_fingerprints(prompt)
         return BuiltPrompt(
             context,
             prompt,
             (time.perf_counter() - started) * 1000,
-            compared(grounds.before.blocks, prompt, fingerprints) if grounds.before else UNKNOWN,
-            after(context, prompt, grounds.before, question.audience, condensed_prompt.whole, fingerprints),
+            shared_prefix(grounds.before.blocks, prompt, fingerprints) if grounds.before else UNKNOWN,
+            next_session_state(
+                context, prompt, grounds.before, question.audience, condensed_prompt.whole, fingerprints
+            ),
             _is_renewed(context, grounds),
         )
 
     async def _session_blocks(self, question: Question, turn_id: str, before: Shown | None) -> FormattedTexts:
         """Return the formatters' blocks of the session: those of the turn *before*, if there was one."""
         session_id, blocks = (before.id, before.injected) if before else (turn_id, ())
-        return await self._formatters.of_session(_request(question), session_id, blocks)
+        return await self._formatters.session_texts(_request(question), session_id, blocks)
 
-    async def _condense(self, context: RunContext, question: Question) -> Condensed:
+    async def _condense(self, context: RunContext, question: Question) -> CondensedPrompt:
         """Assemble the prompt of *context*, and condense it if the model's cache has no room for it."""
         context = await self._formatters.render(context, self._tokens)
         if question.characters > LONG_TEXT_CHARACTERS:
-            return await asyncio.to_thread(condensed, context, self._tokens)
-        return condensed(context, self._tokens)
+            return await asyncio.to_thread(condense_to_memory, context, self._tokens)
+        return condense_to_memory(context, self._tokens)
 
     def _memory(self, first: str | None) -> ModelMemory | None:
         """Return the memory for the cache of the model that is asked *first*; None if it is not known."""
@@ -243,19 +247,19 @@ class PromptBuilder:
             async with asyncio.timeout(self._settings.redis_timeout_seconds):
                 await self._pipeline.continuing.keep(key, built.shown)
         except (AgentRuntimeError, TimeoutError) as error:
-            _log.warning("store.degraded", store="sessions", why=why(error), workspace_id=key.workspace_id)
+            _log.warning("store.degraded", store="sessions", why=error_word(error), workspace_id=key.workspace_id)
 
     async def _ground(
         self,
         question: Question,
         turn_id: str,
         history: Sequence[TailEntry] | None,
-        budgets: Budgets,
+        budgets: PromptLimits,
         guides: _Guides,
         today: str,
-    ) -> tuple[Choice, Grounds]:
+    ) -> tuple[Choice, TurnLayers]:
         key, text, cues = question.key, question.text, guides.cues
-        first = self._deciding.by_cues(text, cues)
+        first = self._deciding.choose_by_cues(text, cues)
         ground = partial(
             self._pipeline.ground,
             key, text, first, budgets, turn_id, history, question.audience, cues, guides.frames, today,
@@ -273,7 +277,7 @@ class PromptBuilder:
             async with asyncio.timeout(self._settings.redis_timeout_seconds):
                 return await self._directives.load(scope), ()
         except (AgentRuntimeError, TimeoutError) as error:
-            return self._directives.last_loaded(scope) or (), (DegradedBlock(block="identity", why=why(error)),)
+            return self._directives.last_loaded(scope) or (), (DegradedBlock(block="identity", why=error_word(error)),)
 
     def _identity(
         self, role: Role, directives: tuple[Directive, ...], degraded: tuple[DegradedBlock, ...]
@@ -292,8 +296,8 @@ class PromptBuilder:
         question: Question,
         turn_id: str,
         choice: Choice,
-        budgets: Budgets,
-        grounds: Grounds,
+        budgets: PromptLimits,
+        grounds: TurnLayers,
         identity: tuple[Policy, tuple[DegradedBlock, ...]],
         attached: ChosenMaterial,
         injected: FormattedTexts,
@@ -339,7 +343,7 @@ class PromptBuilder:
             sigil=SigilInput(name=sigil.name, scopes=sigil.scopes),
             karma_floor=grounds.karma_floor,
             karma=grounds.karma,
-            session=session(grounds.before, turn_id, today),
+            session=session_input(grounds.before, turn_id, today),
             today=today,
             deltas=grounds.deltas,
             # The hint asks for an acknowledgement, which is for replies that need a search.
@@ -366,7 +370,7 @@ def _censors_error(degraded: Sequence[DegradedBlock]) -> AgentRuntimeError:
     return CensorsUnknown(f"which censors hold cannot be read: {cause}")
 
 
-def _log_condensed(prompt: Condensed) -> None:
+def _log_condensed(prompt: CondensedPrompt) -> None:
     """Log ``prompt.condensed`` if blocks were removed to save memory, or if the prompt is too large even so."""
     memory = prompt.context.memory
     if memory is None or not (prompt.taken or prompt.is_over):
@@ -382,7 +386,7 @@ def _log_condensed(prompt: Condensed) -> None:
     )
 
 
-def _is_renewed(context: RunContext, grounds: Grounds) -> bool:
+def _is_renewed(context: RunContext, grounds: TurnLayers) -> bool:
     """Whether the summary is newer than the one of the last turn. If a session begins, that turn's is not known: then
     the summary counts as newer if it covers the newest turn of the tail."""
     summary = context.summary

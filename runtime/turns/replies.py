@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from config.settings import EXTRACTIVE
-from connectors.message import GIVEN_UP, AgentRuntimeError, Degraded, OutboundMessage, Role, Source
-from grounding.prompt import CheckedReply, ContextTooLarge, check_citations, label
+from connectors.message import INTERNAL_ERROR, AgentRuntimeError, Degraded, OutboundMessage, Role, Source
+from grounding.prompt import CheckedReply, ContextTooLarge, check_citations, passage_label
 from grounding.prompt_input import Censor, Passage
-from runtime.attachments import Contents
+from runtime.attachments import AttachmentContents
 from runtime.billing import BudgetExceeded
 from runtime.llm import Completion, ModelFailed, replace_surrogates
 from runtime.turns import censors
 from runtime.turns.batch import Batch
-from runtime.turns.rounds import Round, as_one, total
+from runtime.turns.rounds import Round, merge_completions, total_usage
 from runtime.turns.turn_state import BuiltPrompt
 
 QUOTED = "I can only quote what the documents and my memory say:"
@@ -22,7 +22,7 @@ QUOTED = "I can only quote what the documents and my memory say:"
 BUDGET_EXCEEDED = "budget_exceeded"
 STOPPED = "stopped"
 """The finish reason of an answer that people stopped."""
-NOTHING_SAID = "_Stopped._"
+STOPPED_TEXT = "_Stopped._"
 """The recorded text of an answer that was stopped before its first word."""
 
 
@@ -32,7 +32,7 @@ def draft(batch: Batch) -> OutboundMessage:
         key=batch.key,
         turn_id=batch.turn_id,
         text="",
-        answers=answered(batch),
+        answers=answered_ids(batch),
         superseded=superseded(batch),
         reply_to=reply_to(batch),
     )
@@ -43,13 +43,13 @@ def cut_short(text: str, model: str, *, asked: bool = True) -> Completion:
     *asked* says whether a model was being asked: then that is an attempt."""
     text = replace_surrogates(text).strip()
     return Completion(
-        text=f"{text} …" if text else NOTHING_SAID, model=model, finish_reason=STOPPED, attempts=int(asked)
+        text=f"{text} …" if text else STOPPED_TEXT, model=model, finish_reason=STOPPED, attempts=int(asked)
     )
 
 
 def stopped(reply: OutboundMessage) -> OutboundMessage:
     """Return *reply*, marked as stopped. It is silent if no word was written: the answer to ``/stop`` says enough."""
-    return replace(reply, silent=reply.text == NOTHING_SAID, stopped=True)
+    return replace(reply, silent=reply.text == STOPPED_TEXT, stopped=True)
 
 
 def answer(batch: Batch, built: BuiltPrompt, completion: Completion, rounds: Sequence[Round] = ()) -> OutboundMessage:
@@ -58,12 +58,12 @@ def answer(batch: Batch, built: BuiltPrompt, completion: Completion, rounds: Seq
     Its sources are the passages that it cites. If it cites none, they are all passages that the model was given; but
     `EXTRACTIVE` cites all that it uses.
     """
-    whole = as_one(rounds, completion)
-    censor = censors.stopping(built.context.censors, whole.text)
+    whole = merge_completions(rounds, completion)
+    censor = censors.blocking_censor(built.context.censors, whole.text)
     if censor is not None:
         return _censored(batch, built, whole, censor)
     checked = checked_answer(whole, built, rounds)
-    used = checked.cited if whole.model == EXTRACTIVE else checked.cited or given_passages(built, rounds)
+    used = checked.cited if whole.model == EXTRACTIVE else checked.cited or available_passages(built, rounds)
     attached = _attached(built)
     return replace(
         draft(batch),
@@ -81,7 +81,7 @@ def _censored(batch: Batch, built: BuiltPrompt, completion: Completion, censor: 
     """Return the notice that replaces an answer which *censor* stops."""
     return replace(
         draft(batch),
-        text=f"I stopped my answer, because it goes against a rule that holds here: {censors.because(censor)}.",
+        text=f"I stopped my answer, because it goes against a rule that holds here: {censors.rule_and_reason(censor)}.",
         kind="apology",
         error_code=censors.CENSORED,
         strategy=built.context.strategy,
@@ -115,7 +115,7 @@ def apology(
         reason=built.context.reason,
         sources=_sources(built, used),
         degraded=(Degraded("model", error.why), *_degraded(built)),
-        usage=total(past.completion.usage for past in rounds),
+        usage=total_usage(past.completion.usage for past in rounds),
     )
 
 
@@ -127,11 +127,11 @@ def too_large(batch: Batch, error: ContextTooLarge, rounds: Sequence[Round] = ()
         text=error.user_text.replace("`/", f"`{mark}"),  # commands as people write them on this platform
         kind="apology",
         error_code="context_too_large",
-        usage=total(past.completion.usage for past in rounds),
+        usage=total_usage(past.completion.usage for past in rounds),
     )
 
 
-def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
+def voice_apology(batch: Batch, contents: AttachmentContents) -> OutboundMessage:
     """Return the apology for voice messages that could not be transcribed, if there was no other text."""
     return replace(
         draft(batch),
@@ -142,31 +142,31 @@ def unheard(batch: Batch, contents: Contents) -> OutboundMessage:
     )
 
 
-def spent(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = ()) -> OutboundMessage:
+def budget_notice(batch: Batch, error: BudgetExceeded, rounds: Sequence[Round] = ()) -> OutboundMessage:
     """Return the notice that a budget leaves nothing for a model call. *rounds* were paid for before."""
     return replace(
         draft(batch),
         text=error.user_text,
         kind="apology",
         error_code=BUDGET_EXCEEDED,
-        usage=total(past.completion.usage for past in rounds),
+        usage=total_usage(past.completion.usage for past in rounds),
     )
 
 
-def broken(batch: Batch) -> OutboundMessage:
+def unexpected_error(batch: Batch) -> OutboundMessage:
     """Return the apology for a turn that failed by an unexpected error."""
     return replace(
         draft(batch),
         text=AgentRuntimeError.user_text,
         kind="apology",
-        error_code=GIVEN_UP,
+        error_code=INTERNAL_ERROR,
     )
 
 
 def checked_answer(completion: Completion, built: BuiltPrompt, rounds: Sequence[Round] = ()) -> CheckedReply:
     """Return the answer with its citations checked against the passages in the prompt and in tool results."""
     results = [result.text for past in rounds for result in past.results]
-    citable = (*given_passages(built, rounds), *_material(built), *_attached(built))
+    citable = (*available_passages(built, rounds), *_material(built), *_attached(built))
     return check_citations(completion.text, citable, "\n".join([built.prompt.user, *results]))
 
 
@@ -184,11 +184,13 @@ def _attached(built: BuiltPrompt) -> tuple[Passage, ...]:
     return tuple(Passage(source=file.name, heading="", text="", score=0.0) for file in files if file.text)
 
 
-def given_passages(built: BuiltPrompt, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
+def available_passages(built: BuiltPrompt, rounds: Sequence[Round] = ()) -> tuple[Passage, ...]:
     """Return the passages that stand in the prompt, in its order, and then those that tools found."""
     retrieved = built.prompt.block("retrieved")
     text = retrieved.text if retrieved is not None else ""
-    in_prompt = [passage for passage in built.context.passages if label(passage.source, passage.heading) in text]
+    in_prompt = [
+        passage for passage in built.context.passages if passage_label(passage.source, passage.heading) in text
+    ]
     by_tools = [passage for past in rounds for result in past.results for passage in result.passages]
     return tuple(dict.fromkeys([*in_prompt, *by_tools]))
 
@@ -210,17 +212,17 @@ def _sources(built: BuiltPrompt, passages: Sequence[Passage]) -> tuple[Source, .
 
 
 def _is_stopped(built: BuiltPrompt, text: str) -> bool:
-    return censors.stopping(built.context.censors, text) is not None
+    return censors.blocking_censor(built.context.censors, text) is not None
 
 
-def answered(batch: Batch) -> tuple[str, ...]:
+def answered_ids(batch: Batch) -> tuple[str, ...]:
     """Return the ids of the messages that the turn answers."""
     return tuple(envelope.message.message_id for envelope in batch.envelopes)
 
 
 def superseded(batch: Batch) -> tuple[str, ...]:
     """Return the ids of the messages that the newest one replaced: all others if it interrupts, else none."""
-    return answered(batch)[:-1] if batch.envelopes[-1].queue == "interrupt" else ()
+    return answered_ids(batch)[:-1] if batch.envelopes[-1].queue == "interrupt" else ()
 
 
 def reply_to(batch: Batch) -> str | None:

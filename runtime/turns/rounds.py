@@ -78,18 +78,18 @@ class Round:
         return sum(tokens.count(text) for text in texts) + CALL_TOKENS * (len(calls) + 1)
 
 
-def asked(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:
+def with_rounds(prompt: Sequence[Message], rounds: Sequence[Round]) -> list[Message]:
     """Return the messages of *prompt* and of the *rounds* after it."""
     taken: set[str] = set()
     return [*prompt, *(message for number, one in enumerate(rounds) for message in one.messages(number, taken))]
 
 
-def said(rounds: Sequence[Round]) -> str:
+def text_of_rounds(rounds: Sequence[Round]) -> str:
     """Return the model's texts beside its tool calls: people have seen them, and they are part of the reply."""
     return SEPARATOR.join(one.text for one in _standing(rounds) if one.text.strip())
 
 
-def as_one(rounds: Sequence[Round], last: Completion) -> Completion:
+def merge_completions(rounds: Sequence[Round], last: Completion) -> Completion:
     """Return all model calls of an answer as one: their texts, the sums of tokens and times, the end of *last*."""
     if not rounds:
         return last
@@ -103,7 +103,7 @@ def as_one(rounds: Sequence[Round], last: Completion) -> Completion:
     return replace(
         last,
         text=SEPARATOR.join(one.text for one in (*_standing(rounds), last) if one.text.strip()),
-        usage=total(one.usage for one in completions),
+        usage=total_usage(one.usage for one in completions),
         first_token_ms=min(firsts, default=None),
         latency_ms=sum(spans),
         attempts=1 + sum(max(one.attempts, 1) - 1 for one in completions),
@@ -118,7 +118,7 @@ def _standing(rounds: Sequence[Round]) -> list[Completion]:
     return standing
 
 
-def total(usages: Iterable[Usage]) -> Usage:
+def total_usage(usages: Iterable[Usage]) -> Usage:
     """Return the sum of *usages*."""
     prompt, cached, completion, cost, estimated = 0, 0, 0, 0.0, False
     for one in usages:
@@ -127,7 +127,7 @@ def total(usages: Iterable[Usage]) -> Usage:
     return Usage(prompt, cached, completion, cost, estimated)
 
 
-def rows(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+def round_rows(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """Return the rounds for a manifest: no argument and no result, only their sizes and the arguments' digests."""
     return [
         {

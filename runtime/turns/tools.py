@@ -20,15 +20,15 @@ from config.settings import Settings
 from connectors.message import AgentRuntimeError, Role
 from grounding.codex import SEARCH_CODEX
 from grounding.memory.karma import SCOPE as MARKS
-from grounding.pipeline import why
-from grounding.prompt import NO_ROOM, USUAL_TOKEN_CHARACTERS, label, tool_results_rendered
+from grounding.pipeline import error_word
+from grounding.prompt import NO_ROOM, USUAL_TOKEN_CHARACTERS, passage_label, render_tool_result
 from grounding.prompt_input import Censor, RunContext, Tokens, as_data, clip
 from grounding.tools import Arguments, Call, Evidence, Tool, Toolbox, ToolRefused, schema_text
 from promptpolicy.sigils import Holder, Sigil, Sigils
 from runtime.llm import Model, ToolCall
 from runtime.stores import retry_until_stored
 from runtime.turns.batch import Batch
-from runtime.turns.censors import CENSORED, because, of_call
+from runtime.turns.censors import CENSORED, rule_and_reason, triggered_by_call
 from runtime.turns.checkpoint import Checkpoints
 from runtime.turns.rounds import Result, Round
 from runtime.turns.turn_state import Question
@@ -131,9 +131,9 @@ class Tooling:
         holders = (Holder(author.user, Role(author.role)) for author in question.authors)
         return self._sigils.held_by(holders, question.key.context_id, vouched=question.vouched)
 
-    def unneeded(self) -> Mapping[str, tuple[str, ...]]:
+    def unused_scopes(self) -> Mapping[str, tuple[str, ...]]:
         """Return, by the names of sigils, those of their scopes that nothing in this process asks for."""
-        return self._sigils.unneeded({MARKS, *(scope for tool in self._toolbox.values() for scope in tool.scopes)})
+        return self._sigils.unused_scopes({MARKS, *(scope for tool in self._toolbox.values() for scope in tool.scopes)})
 
     def offered(self, names: Sequence[str], question: Question) -> OfferedTools:
         """Return the tools among *names* that exist and that may be used for *question*."""
@@ -215,10 +215,11 @@ class Tooling:
     async def _run_permitted(
         self, turn: ToolContext, tool: Tool[Any], place: int, call: ToolCall, limit: int, *, begun: bool
     ) -> Result:
-        censors = of_call(turn.context.censors, call)
+        censors = triggered_by_call(turn.context.censors, call)
         blocking = next((censor for censor in censors if censor.severity == "block"), None)
         if blocking is not None:
-            text = f"it was stopped, and nothing was done: {because(blocking)}. Do not try another way round this rule"
+            why = rule_and_reason(blocking)
+            text = f"it was stopped, and nothing was done: {why}. Do not try another way round this rule"
             return self._error(tool.name, CENSORED, text, limit)
         try:
             arguments = tool.read(call.arguments)
@@ -233,7 +234,7 @@ class Tooling:
 
     def _add_warnings(self, result: Result, censors: Sequence[Censor], limit: int) -> Result:
         """Put the warnings of *censors* before the text of *result*."""
-        warnings = "\n".join(f"Warning: {because(censor)}." for censor in censors)
+        warnings = "\n".join(f"Warning: {rule_and_reason(censor)}." for censor in censors)
         text = clip(f"{warnings}\n{result.text}", self._tokens, limit) or NO_ROOM
         return replace(result, text=text, tokens=self._tokens.count(text))
 
@@ -250,16 +251,18 @@ class Tooling:
         except TimeoutError:
             failure, text = "timeout", f"it took longer than {self._timeout_seconds:g} s. Answer without it, and say so"
         except AgentRuntimeError as error:
-            failure = why(error)
+            failure = error_word(error)
             text = f"it failed ({failure.replace('_', ' ')}). Answer without it, and say so"
         except Exception as error:  # noqa: BLE001 - a broken tool costs its result, not the turn; it is logged whole
             _log.exception("tool.failed", tool=tool.name)
-            failure, text = why(error), "it broke. Answer without it, and say so"
+            failure, text = error_word(error), "it broke. Answer without it, and say so"
         elapsed_ms = round((time.perf_counter() - started) * 1000)
         if failure:
             return self._error(tool.name, failure, text, limit, elapsed_ms)
         text = await self._render(evidence.text, limit)
-        passages = tuple(passage for passage in evidence.passages if label(passage.source, passage.heading) in text)
+        passages = tuple(
+            passage for passage in evidence.passages if passage_label(passage.source, passage.heading) in text
+        )
         return Result(tool.name, text, True, "", self._tokens.count(text), elapsed_ms, passages)
 
     def _error(self, tool: str, failure: str, text: str, limit: int, elapsed_ms: int = 0) -> Result:
@@ -268,8 +271,8 @@ class Tooling:
 
     async def _render(self, text: str, limit: int) -> str:
         if len(text) > limit * USUAL_TOKEN_CHARACTERS:  # it must be cut, which takes long
-            return await asyncio.to_thread(tool_results_rendered, text, self._tokens, limit)
-        return tool_results_rendered(text, self._tokens, limit)
+            return await asyncio.to_thread(render_tool_result, text, self._tokens, limit)
+        return render_tool_result(text, self._tokens, limit)
 
     def _is_permitted(self, name: str, sigil: Sigil) -> bool:
         return all(sigil.allows(scope) for scope in self._toolbox[name].scopes)

@@ -19,16 +19,16 @@ import structlog
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, OutboundMessage, StoreUnavailable
 from grounding.extractive import quotation
-from grounding.memory.global_context import shown_in
-from grounding.pipeline import why
+from grounding.memory.global_context import foreign_text_in
+from grounding.pipeline import error_word
 from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import Tokens
 from grounding.retrieval import WordLlamaEmbedder
-from grounding.transcript import Entry, EntryRole, MarkdownCopy, Transcript
-from runtime.attachments import Contents, Reading, written
+from grounding.transcript import EntryRole, MarkdownCopy, Transcript, TranscriptEntry
+from runtime.attachments import AttachmentContents, AttachmentReader, transcript_text
 from runtime.billing import TRANSCRIPTION, BudgetExceeded, Spending
 from runtime.coordination import Hub, Job, Jobs
-from runtime.delivery import Outbox, Telling, telling
+from runtime.delivery import Outbox, ProgressReporter, report_progress
 from runtime.llm import Model, ModelFailed, Transcription
 from runtime.stores import retry_until_stored
 from runtime.turns import replies
@@ -77,7 +77,7 @@ class Turns:
         spending: Spending,
         cancellations: Cancellations,
         places: Places,
-        reading: Reading,
+        reading: AttachmentReader,
         hub: Hub,
         record_accounting: RecordAccounting,
     ) -> None:
@@ -114,7 +114,7 @@ class Turns:
         checkpoint = await self._checkpoints.load(batch) if batch.resumed else TurnCheckpoint()
         state = TurnState.of(batch, checkpoint, replies.draft(batch))
         last = batch.envelopes[-1]
-        async with telling(self._hub, last.origin, state.reply, last.watched) as progress:
+        async with report_progress(self._hub, last.origin, state.reply, last.watched) as progress:
             reply = await self._outbox.load(batch.key, batch.turn_id) if batch.resumed else None
             if reply is None or checkpoint.last:  # the checkpoint has what is still to be settled
                 await self._reply(state, progress, is_stored=reply is not None)
@@ -132,13 +132,13 @@ class Turns:
         Raises only `connectors.message.StoreUnavailable` and `connectors.message.Superseded`.
         """
         # A reply that was stored before the error is better, and may have been shown.
-        reply = await self._outbox.load(batch.key, batch.turn_id) or replies.broken(batch)
+        reply = await self._outbox.load(batch.key, batch.turn_id) or replies.unexpected_error(batch)
         await self._send(reply, batch)
         await self._record(batch, reply)
 
     # The reply
 
-    async def _reply(self, state: TurnState, progress: Telling, *, is_stored: bool) -> None:
+    async def _reply(self, state: TurnState, progress: ProgressReporter, *, is_stored: bool) -> None:
         """Make the reply: the model's answer, the part that was written before people stopped it, or an apology. If a
         reply *is_stored* already, messages that come meanwhile are left to the next turn. Raises as `answer`.
         """
@@ -157,7 +157,7 @@ class Turns:
                 writing.result()
                 await self._respect_earlier_stop(state, signals)
             except BudgetExceeded as error:
-                state.reply = replies.spent(batch, error, state.rounds)
+                state.reply = replies.budget_notice(batch, error, state.rounds)
             except (ContextTooLarge, ModelFailed) as error:
                 state.reply = await self._apology(state, error)
                 # ``attempts`` counts the attempts of the turn, not the calls of the model.
@@ -169,7 +169,7 @@ class Turns:
             finally:
                 await self._settle_heard(state)
 
-    async def _write(self, state: TurnState, progress: Telling) -> None:
+    async def _write(self, state: TurnState, progress: ProgressReporter) -> None:
         """Read the attachments, build the prompt, ask the model, and make its answer the reply."""
         batch = state.batch
         state.first = await self._first_model(batch)
@@ -180,10 +180,10 @@ class Turns:
             return
         contents = await self._read(state)
         if contents.unheard:
-            state.reply = replies.unheard(batch, contents)
+            state.reply = replies.voice_apology(batch, contents)
             return
         question = Question.of(state.batch, contents)
-        if rebuilt is not None and question.is_asked_by(rebuilt.context):  # it may have grown since
+        if rebuilt is not None and question.matches_context(rebuilt.context):  # it may have grown since
             built = rebuilt
         else:
             built = await self._prompts.build(question, batch.turn_id, first=state.first)
@@ -194,7 +194,7 @@ class Turns:
         answered = state.built
         if answered is not built:  # a fallback read less
             await retry_until_stored(
-                lambda: self._manifests.keep_anew(answered.context, answered.prompt, now(), prefix=answered.prefix)
+                lambda: self._manifests.keep_again(answered.context, answered.prompt, now(), prefix=answered.prefix)
             )
         state.reply = replies.answer(batch, answered, state.completion, state.rounds)
 
@@ -206,9 +206,9 @@ class Turns:
         if chosen is None or batch.resumed or has_waited:  # people may have chosen another
             try:
                 async with asyncio.timeout(self._redis_timeout_seconds):
-                    chosen = (await self._places.of_message(batch.key, newest.message)).model
+                    chosen = (await self._places.settings_for(batch.key, newest.message)).model
             except (AgentRuntimeError, TimeoutError) as error:
-                _log.warning("store.degraded", store="places", why=why(error))
+                _log.warning("store.degraded", store="places", why=error_word(error))
                 return None
         return chosen if chosen in self._model.names else None  # the settings may have changed since
 
@@ -222,7 +222,7 @@ class Turns:
             return None
         return await self._prompts.rebuild(manifest.context)
 
-    async def _read(self, state: TurnState) -> Contents:
+    async def _read(self, state: TurnState) -> AttachmentContents:
         """Read the attachments of the messages. Speech is transcribed once, however often the turn is resumed. Raises
         `BudgetExceeded` if there is speech and the budget leaves nothing for a transcription."""
         batch = state.batch
@@ -264,7 +264,13 @@ class Turns:
     # Signals of people
 
     async def _wait(
-        self, writing: asyncio.Task[None], batch: Batch, signals: TurnSignals, progress: Telling, *, is_stored: bool
+        self,
+        writing: asyncio.Task[None],
+        batch: Batch,
+        signals: TurnSignals,
+        progress: ProgressReporter,
+        *,
+        is_stored: bool,
     ) -> bool:
         """Wait until *writing* has ended. Return False if people stopped it, or deleted the question before they saw
         any of the answer. Raises `runtime.turns.batch.BatchGrown`."""
@@ -282,7 +288,7 @@ class Turns:
             signals.changed.clear()
         return writing.done()
 
-    async def _is_dropped(self, batch: Batch, signals: TurnSignals, progress: Telling) -> bool:
+    async def _is_dropped(self, batch: Batch, signals: TurnSignals, progress: ProgressReporter) -> bool:
         """Whether the question was deleted before people could see any of the answer. False if that is not known: while
         the store is away, for a resumed turn."""
         # If further messages joined the question, they still want an answer.
@@ -301,7 +307,7 @@ class Turns:
             dropped = signals.dropped and not signals.stop
             state.reply = replace(state.reply, text="", silent=True) if dropped else replies.stopped(state.reply)
 
-    def _cut_short(self, state: TurnState, progress: Telling) -> None:
+    def _cut_short(self, state: TurnState, progress: ProgressReporter) -> None:
         """Make the reply from the text so far. The interrupted model call costs what was reserved for it."""
         pending, state.pending = state.pending, None
         text, model = state.written(progress.text), state.first or self._model.name
@@ -320,7 +326,7 @@ class Turns:
         """Settle the transcriptions so far; doing it twice does no harm. While the store is away nothing is settled,
         and the turn cannot go on either."""
         with suppress(StoreUnavailable):
-            await asyncio.gather(*(self._spending.settle_heard(state.payer, heard) for heard in state.heard))
+            await asyncio.gather(*(self._spending.settle_transcription(state.payer, heard) for heard in state.heard))
 
     async def _settle_rounds(self, state: TurnState) -> None:
         """Settle the calls with tool calls. All but the last were settled before; doing it twice does no harm."""
@@ -378,14 +384,14 @@ class Turns:
         least trusted kind."""
         if state.built is None:
             return "retrieved" if state.batch.resumed else ""
-        return "retrieved" if self._tooling.has_read_untrusted(state.rounds) else shown_in(state.built.context)
+        return "retrieved" if self._tooling.has_read_untrusted(state.rounds) else foreign_text_in(state.built.context)
 
     async def _record(self, batch: Batch, reply: OutboundMessage, foreign: str = "") -> None:
         """Append the messages and the reply to the conversation's transcript."""
         said = [
-            Entry(
+            TranscriptEntry(
                 role=EntryRole.INBOUND,
-                text=written(envelope.message),
+                text=transcript_text(envelope.message),
                 turn_id=batch.turn_id,
                 at=rfc3339(envelope.accepted_at),
                 author=envelope.message.author.name,
@@ -395,7 +401,7 @@ class Turns:
             )
             for envelope in batch.envelopes
         ]
-        answered = Entry(EntryRole.OUTBOUND, reply.text, batch.turn_id, now(), author=BOT, foreign=foreign)
+        answered = TranscriptEntry(EntryRole.OUTBOUND, reply.text, batch.turn_id, now(), author=BOT, foreign=foreign)
         await self._transcript.append(batch.key, batch.turn_id, [*said, answered], batch.fence)
         self._copy.appended(batch.key)
 

@@ -8,13 +8,22 @@ from itertools import accumulate
 
 from connectors.message import PLACE_PREFIX, ConversationKey, OutboundMessage, Role, place_audience
 from grounding.prompt import LONGEST_TOKEN_CHARACTERS, UNKNOWN, Prefix, Shown
-from grounding.prompt_input import DegradedBlock, Participant, Prompt, Query, QuotedMessage, RunContext, speaker, spoken
-from runtime.attachments import NOTHING, Contents
+from grounding.prompt_input import (
+    DegradedBlock,
+    Participant,
+    Prompt,
+    Query,
+    QuotedMessage,
+    RunContext,
+    speaker,
+    speaker_text,
+)
+from runtime.attachments import NOTHING, AttachmentContents
 from runtime.billing import Payer, Reservation
 from runtime.llm import Completion, Transcription
 from runtime.turns.batch import Batch
 from runtime.turns.checkpoint import TurnCheckpoint
-from runtime.turns.rounds import Result, Round, said
+from runtime.turns.rounds import Result, Round, text_of_rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +49,14 @@ class Question:
         return len(self.query.text) + sum(len(file.text) for file in self.query.files)
 
     @classmethod
-    def of(cls, batch: Batch, contents: Contents = NOTHING) -> Question:
+    def of(cls, batch: Batch, contents: AttachmentContents = NOTHING) -> Question:
         """Return the question of *batch* with its attachments' *contents*. If there are several authors, each part
         begins with its author's name."""
         messages = [envelope.message for envelope in batch.envelopes]
         authors = _authors(batch)
         named = len(authors) > 1
         texts = [
-            spoken(speaker(message.author.name, message.author.id), message.text) if named else message.text
+            speaker_text(speaker(message.author.name, message.author.id), message.text) if named else message.text
             for message in messages
             if message.text.strip()
         ]
@@ -76,7 +85,7 @@ class Question:
             vouched=all(message.is_vouched_for for message in messages),
         )
 
-    def is_asked_by(self, context: RunContext) -> bool:
+    def matches_context(self, context: RunContext) -> bool:
         """Whether *context* was made of this question as it is now, and not before messages were added to it."""
         query, stored = self.query, context.query
         return (
@@ -181,7 +190,7 @@ class TurnState:
 
     def written(self, text: str) -> str:
         """Return the part of *text*, the text of all rounds, that the present model call has written."""
-        return text.removeprefix(said(self.rounds)).lstrip("\n") if self.rounds else text
+        return text.removeprefix(text_of_rounds(self.rounds)).lstrip("\n") if self.rounds else text
 
 
 def _with_words(batch: Batch, checkpoint: TurnCheckpoint) -> Batch:

@@ -15,8 +15,8 @@ import structlog
 from config.settings import Settings
 from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, Superseded
 from runtime.coordination import Hub, News, reclaim_interval
-from runtime.delivery import tell_none_comes
-from runtime.observability import about
+from runtime.delivery import notify_unanswered
+from runtime.observability import event_context
 from runtime.turns.batch import Batch, BatchGrown, Lane, Lease, WorkItem
 from runtime.turns.lease import HAND_BACK_SECONDS, hand_back_lease, hold_lease
 from runtime.turns.mailbox import Mailbox
@@ -51,7 +51,7 @@ class Answers(Protocol):
     async def apologise(self, batch: Batch) -> None: ...
 
 
-class GivesUp(Protocol):
+class DeadLetterStore(Protocol):
     """Stores turns that failed for good."""
 
     async def add(self, batch: Batch, why: str) -> None: ...
@@ -75,7 +75,7 @@ class Worker:
         mailbox: Mailbox,
         answers: Answers,
         hub: Hub,
-        dead_letters: GivesUp,
+        dead_letters: DeadLetterStore,
         *,
         lane: Lane = Lane.TURNS,
         alone: bool = False,
@@ -114,7 +114,7 @@ class Worker:
             self._rung.add(news["partition"])
             self._bell.set()
 
-    def stops_soon(self) -> None:
+    def begin_grace_period(self) -> None:
         """Begin the grace period: the process is stopping. Answers go on until `run` is cancelled."""
         self._stop_by = asyncio.get_running_loop().time() + self._grace_seconds
 
@@ -214,7 +214,7 @@ class Worker:
     async def _serve(self, offer: WorkItem) -> None:
         """Answer everything that waits in the mailbox of *offer*."""
         key = offer.key
-        with about(workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector):
+        with event_context(workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector):
             slot = self._slots[key.connector]
             try:
                 if slot.locked():
@@ -292,7 +292,7 @@ class Worker:
         """Answer *batch* and return it with all messages that were answered; None if its turn must be tried again."""
         if batch.envelopes[-1].message.looks_unfinished and not batch.resumed:
             batch = await self._collect(batch)
-        with about(turn_id=batch.turn_id):
+        with event_context(turn_id=batch.turn_id):
             if batch.crashes >= self._max_crashes:
                 # The message itself may crash the processes.
                 await self._give_up(replace(batch, attempt=batch.crashes), "interrupted")
@@ -314,7 +314,7 @@ class Worker:
         has another attempt; after the last one it is given up."""
         try:
             while True:
-                await tell_none_comes(self._hub, batch.key, superseded(batch))
+                await notify_unanswered(self._hub, batch.key, superseded(batch))
                 try:
                     await self._answers.answer(batch)
                     break

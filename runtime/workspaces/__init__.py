@@ -12,8 +12,8 @@ from runtime.workspaces.places import (
     QUEUE_MODES,
     Answering,
     Places,
+    PlaceSettings,
     QueueMode,
-    Settled,
 )
 from runtime.workspaces.workspaces import (
     SAMPLE,
@@ -33,9 +33,9 @@ __all__ = [
     "SAMPLE",
     "Answering",
     "ConversationList",
+    "PlaceSettings",
     "Places",
     "QueueMode",
-    "Settled",
     "UnknownWorkspace",
     "WorkspaceInSettings",
     "Workspaces",

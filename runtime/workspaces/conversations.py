@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Scope, encode_id, redis_key
-from connectors.web import NAME, Conversation, place
+from connectors.web import NAME, ListedConversation, place
 from runtime.stores import pack, unpack
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ConversationList:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    async def all(self, workspace_id: str, person: str) -> tuple[list[Conversation], bool]:
+    async def all(self, workspace_id: str, person: str) -> tuple[list[ListedConversation], bool]:
         """Return the conversations of *person*, the last used first, and whether `adopted` was called."""
         stored: Any = await self._redis.hgetall(_key(workspace_id, person))
         found = [_conversation(str(name), text) for name, text in stored.items() if name != ADOPTED]
@@ -40,12 +40,12 @@ class ConversationList:
         """Store that conversations of *person* from before there was this list were looked for."""
         await self._redis.hset(_key(workspace_id, person), ADOPTED, pack(_FORMAT))
 
-    async def get(self, key: ConversationKey) -> Conversation | None:
+    async def get(self, key: ConversationKey) -> ListedConversation | None:
         _, conversation = place(key)
         stored = await self._load(key)
         return _conversation(conversation, stored) if stored else None
 
-    async def keep(self, key: ConversationKey, title: str, at: float, message_id: str = "") -> Conversation:
+    async def keep(self, key: ConversationKey, title: str, at: float, message_id: str = "") -> ListedConversation:
         """Store a conversation with its title, which comes from the message *message_id*, or was chosen by a person."""
         person, conversation = place(key)
         words = " ".join(title.split()) or UNTITLED
@@ -54,7 +54,7 @@ class ConversationList:
         await self._redis.hset(_key(key.workspace_id, person), conversation, stored)
         return _conversation(conversation, stored)
 
-    async def say(self, key: ConversationKey, message_id: str, title: str, at: float) -> Conversation:
+    async def say(self, key: ConversationKey, message_id: str, title: str, at: float) -> ListedConversation:
         """Store that something was said at *at*; *title* becomes the title if there is none yet."""
         stored = await self._load(key)
         fields = unpack(stored, _FORMAT, "a title") if stored else {}
@@ -81,10 +81,10 @@ class ConversationList:
         return await self._redis.hget(_key(key.workspace_id, person), conversation)
 
 
-def _conversation(conversation: str, stored: str | bytes) -> Conversation:
+def _conversation(conversation: str, stored: str | bytes) -> ListedConversation:
     fields = unpack(stored, _FORMAT, "a title")
     at = datetime.fromtimestamp(fields["at"], UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Conversation(conversation, fields["title"], at)
+    return ListedConversation(conversation, fields["title"], at)
 
 
 def _key(workspace_id: str, person: str) -> str:

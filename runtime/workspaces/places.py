@@ -34,7 +34,7 @@ ANSWERING: tuple[Answering, ...] = get_args(Answering)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class PlaceSettings:
     """The settings of a place; None leaves a field to the next larger place, and at last to the configuration."""
 
     answering: Answering | None = None
@@ -51,7 +51,7 @@ class Places:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    async def of_message(self, key: ConversationKey, message: InboundMessage) -> Settled:
+    async def settings_for(self, key: ConversationKey, message: InboundMessage) -> PlaceSettings:
         """Return the settings for *message*: each field from the most specific place that sets it.
 
         Raises `runtime.stores.NewerFormat`.
@@ -60,32 +60,32 @@ class Places:
         fields: dict[str, Any] = {}
         for settings in reversed(await self._load(key.scope, places)):
             fields |= {name: value for name, value in asdict(settings).items() if value is not None}
-        return Settled(**fields)
+        return PlaceSettings(**fields)
 
-    async def get(self, scope: Scope, place: str) -> Settled:
+    async def get(self, scope: Scope, place: str) -> PlaceSettings:
         """Return the settings of *place* itself. Raises `runtime.stores.NewerFormat`."""
         (settings,) = await self._load(scope, (place,))
         return settings
 
-    async def put(self, scope: Scope, place: str, settled: Settled) -> None:
+    async def put(self, scope: Scope, place: str, settled: PlaceSettings) -> None:
         """Store the settings of *place*; empty ones are deleted."""
-        if settled == Settled():
+        if settled == PlaceSettings():
             await self._redis.hdel(_key(scope), place)
             return
         await self._redis.hset(_key(scope), place, pack(_FORMAT, **asdict(settled)))
 
     async def settle(self, key: ConversationKey, message: InboundMessage, **changes: Any) -> str:
-        """Change fields of `Settled` for the place of *message* (`place_of`), and return that place."""
+        """Change fields of `PlaceSettings` for the place of *message* (`place_of`), and return that place."""
         place = place_of(key, message)
         await self.put(key.scope, place, replace(await self.get(key.scope, place), **changes))
         if place != key.context_id:
             # Settings of the conversation itself would hide the change.
             own = await self.get(key.scope, key.context_id)
-            if own != Settled():
+            if own != PlaceSettings():
                 await self.put(key.scope, key.context_id, replace(own, **dict.fromkeys(changes)))
         return place
 
-    async def all(self, scope: Scope) -> dict[str, Settled]:
+    async def all(self, scope: Scope) -> dict[str, PlaceSettings]:
         """Return the settings of all places of a workspace that have any, by name."""
         stored: Any = await self._redis.hgetall(_key(scope))
         return {place: _unpack(stored[place]) for place in sorted(stored)}
@@ -94,7 +94,7 @@ class Places:
         """Delete the settings of a workspace that is deleted."""
         await self._redis.delete(_key(scope))
 
-    async def _load(self, scope: Scope, places: tuple[str, ...]) -> list[Settled]:
+    async def _load(self, scope: Scope, places: tuple[str, ...]) -> list[PlaceSettings]:
         stored: Any = await self._redis.hmget(_key(scope), list(places))
         return [_unpack(text) for text in stored]
 
@@ -104,11 +104,11 @@ def place_of(key: ConversationKey, message: InboundMessage) -> str:
     return message.routes[0] if message.routes else key.context_id
 
 
-def _unpack(text: str | None) -> Settled:
+def _unpack(text: str | None) -> PlaceSettings:
     if text is None:
-        return Settled()
+        return PlaceSettings()
     fields = unpack(text, _FORMAT, "a place's settings")
-    return Settled(fields["answering"], fields["model"], fields.get("queue"), fields.get("sources"))
+    return PlaceSettings(fields["answering"], fields["model"], fields.get("queue"), fields.get("sources"))
 
 
 def _key(scope: Scope) -> str:

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, StoreUnavailable
-from runtime.billing import Term
+from runtime.billing import BudgetTerm
 from runtime.billing.budgets import Cost
 from runtime.coordination import Job
 from runtime.turns.manifest import Manifests
@@ -25,7 +25,7 @@ from tests.emulators.openai import FakeOpenAI, Reply
 from tests.emulators.telegram import TelegramEmulator
 
 ACME = Scope("acme")
-A_DAY, A_MONTH = Term("workspace", "tokens", "day"), Term("workspace", "tokens", "month")
+A_DAY, A_MONTH = BudgetTerm("workspace", "tokens", "day"), BudgetTerm("workspace", "tokens", "month")
 
 
 @pytest_asyncio.fixture
@@ -96,7 +96,11 @@ async def test_the_replys_and_the_summarys_tokens_are_counted_as_the_provider_di
     assert sum(one.calls for one in used) == 2
     assert state.spent[A_DAY] == state.spent[A_MONTH] == counted > 0
     reply = chat.bot.told("turn.answered")[-1]
-    assert state.spent[Term("user", "tokens", "day")] == reply["tokens_prompt"] + reply["tokens_completion"] < counted
+    assert (
+        state.spent[BudgetTerm("user", "tokens", "day")]
+        == reply["tokens_prompt"] + reply["tokens_completion"]
+        < counted
+    )
 
 
 async def test_a_model_that_fails_costs_nothing(chat: Chat) -> None:
@@ -105,7 +109,7 @@ async def test_a_model_that_fails_costs_nothing(chat: Chat) -> None:
     await chat.hears("is the sky blue?", by=BO)
 
     state = await chat.bot.runtime.budgets.state(ACME, "telegram:502")
-    assert state.spent[Term("user", "tokens", "day")] == 0
+    assert state.spent[BudgetTerm("user", "tokens", "day")] == 0
 
 
 async def test_usage_tells_admins_what_is_left_and_everybody_their_own(chat: Chat) -> None:
@@ -133,7 +137,7 @@ async def test_a_stopped_answer_costs_what_was_reserved_for_it(chat: Chat) -> No
     [used] = await chat.bot.runtime.usage.totals(ACME)
     assert (used.replies, used.estimated) == (1, 1)
     assert used.prompt > 100
-    reserved = state.spent[Term("user", "tokens", "day")] - chat.bot.runtime.settings.llm_max_output_tokens
+    reserved = state.spent[BudgetTerm("user", "tokens", "day")] - chat.bot.runtime.settings.llm_max_output_tokens
     assert 100 < reserved < used.prompt
 
 
@@ -215,7 +219,7 @@ async def test_a_voice_message_is_not_listened_to_when_nothing_is_left(
     async with chatting(settings, openai_server) as chat:
         await chat.hears(voice=chat.voice())
         state = await chat.bot.runtime.budgets.state(ACME)
-        assert state.spent[Term("workspace", "usd", "day")] == 300_000  # three seconds at 0.006 dollars a minute
+        assert state.spent[BudgetTerm("workspace", "usd", "day")] == 300_000  # three seconds at 0.006 dollars a minute
         await chat.bot.runtime.budgets.settle(ACME, "elsewhere", Cost(usd=0.01))
 
         assert "Too little is left of the budget of this workspace" in await chat.hears(voice=chat.voice())
@@ -240,7 +244,7 @@ async def hearing(model_settings: Callable[..., Settings], openai_server: FakeOp
 async def heard_and_paid(chat: Hearing) -> tuple[int, float]:
     """How many recordings were listened to, as the workspace's record has it, and for how many dollars."""
     (used,) = [one for one in await chat.bot.runtime.usage.totals(ACME) if one.model == "openai/whisper-1"]
-    spent = (await chat.bot.runtime.budgets.state(ACME)).spent[Term("workspace", "usd", "day")]
+    spent = (await chat.bot.runtime.budgets.state(ACME)).spent[BudgetTerm("workspace", "usd", "day")]
     assert spent == round(used.cost_usd * 1_000_000_000)
     return used.calls, used.cost_usd
 
@@ -292,4 +296,4 @@ async def test_a_call_that_is_broken_off_because_more_was_said_is_paid_for_too(c
     state = await chat.bot.runtime.budgets.state(ACME, "telegram:501")
     answered, settings = chat.bot.told("turn.answered")[-1], chat.bot.runtime.settings
     of_answer = answered["tokens_prompt"] + answered["tokens_completion"]
-    assert state.spent[Term("user", "tokens", "day")] > of_answer + settings.llm_max_output_tokens
+    assert state.spent[BudgetTerm("user", "tokens", "day")] > of_answer + settings.llm_max_output_tokens

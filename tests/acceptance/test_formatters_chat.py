@@ -12,7 +12,7 @@ from config.settings import Settings
 from connectors.message import Scope
 from grounding.prompt import source_tree
 from runtime.formatters import Installed
-from runtime.http.doctor import examine
+from runtime.http.doctor import run_checks
 from runtime.process import bootstrap
 from tests.emulators.bot import running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -42,7 +42,7 @@ async def test_the_source_tree_of_a_session_stays_as_it_was_and_the_turn_is_buil
         await bot.runtime.workspaces.create("other")
         await bot.say("and there?", workspace="other")
         assert "app.py" not in bot.sent["system"]
-        checks = {check.name: check.detail for check in await examine(bot.runtime)}
+        checks = {check.name: check.detail for check in await run_checks(bot.runtime)}
         assert checks["formatters"] == "source_tree (agent-runtime 0.1.0)"
         kept = (await bot.runtime.manifests.get(Scope("acme"), turn)).context
         (tree / "app.py").unlink()

@@ -8,7 +8,7 @@ from typing import Any
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.global_context import By, Editor
+from grounding.memory.global_context import Editor, EditOrigin
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 
@@ -124,8 +124,8 @@ async def test_what_waits_is_not_known_before_an_admin_approves_it(
 async def check_approval(bot: Bot, admin: dict[str, Any]) -> None:
     group = Editor(Scope("acme", "http:default"), "turn")
     lines = bot.runtime.global_contexts
-    await lines.append(group, "Obeys Mallory", By("http:u2", "t9", "retrieved"), waits=True)
-    await lines.append(group, "Prefers tea", By("http:u2", "t9", "others"), waits=True)
+    await lines.append(group, "Obeys Mallory", EditOrigin("http:u2", "t9", "retrieved"), waits=True)
+    await lines.append(group, "Prefers tea", EditOrigin("http:u2", "t9", "others"), waits=True)
     await bot.say(UNRELATED)
     assert known(bot) == "(empty)"
     assert "Waiting for approval: 2" in (await bot.say("/context"))["text"]

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.memory.global_context import By, Editor
+from grounding.memory.global_context import Editor, EditOrigin
 from tests.acceptance.test_global_context_chat import BO, UNRELATED, known
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, told
@@ -58,7 +58,7 @@ async def test_the_edit_of_another_conversation_shows_in_the_next_turn_and_is_no
     async def overtaken(editor: Editor, *, store: bool = True) -> Any:
         found = await opened(editor, store=store)
         if editor.scope.context_id == "http:two":
-            await lines.replace(one, 0, "The office is in Bergen", By("http:u9"))
+            await lines.replace(one, 0, "The office is in Bergen", EditOrigin("http:u9"))
             lines.open = opened  # type: ignore[method-assign]
         return found
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
-from runtime.billing import Budgets, ModelUsage, Spending, Term
+from runtime.billing import Budgets, BudgetTerm, ModelUsage, Spending
 from runtime.turns.mailbox import Mailbox
 from tests.acceptance.test_commands_chat import BO, LENA, Chat
 from tests.contract.telegram_harness import telegram_connector
@@ -23,7 +23,7 @@ from tests.emulators.telegram import TelegramEmulator
 
 ACME = Scope("acme")
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
-A_DAY = Term("workspace", "tokens", "day")
+A_DAY = BudgetTerm("workspace", "tokens", "day")
 WHOLE = "It is as blue as the sea on a day in June, when nobody has a boat to sail on it."
 MOST = 1024
 """Tokens that are reserved for an answer."""

@@ -15,9 +15,9 @@ from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from grounding.prompt import build_prompt
 from grounding.prompt_input import SigilInput
-from runtime.billing import Term
+from runtime.billing import BudgetTerm
 from runtime.billing.budgets import Cost
-from runtime.http.doctor import examine
+from runtime.http.doctor import run_checks
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply, offered, told
@@ -257,7 +257,7 @@ async def test_each_round_is_paid_for_and_the_reply_counts_once(bot: Bot) -> Non
     assert (total.calls, total.replies) == (3, 1)
     assert (total.prompt, total.completion) == (answer["usage"]["prompt"], answer["usage"]["completion"])
     state = await bot.runtime.budgets.state(ACME, "http:u1")
-    assert state.spent[Term("user", "tokens", "day")] == total.prompt + total.completion
+    assert state.spent[BudgetTerm("user", "tokens", "day")] == total.prompt + total.completion
 
 
 async def test_a_budget_that_ends_between_two_rounds_ends_the_turn(
@@ -276,7 +276,7 @@ async def test_a_budget_that_ends_between_two_rounds_ends_the_turn(
         [total] = await bot.runtime.usage.totals(ACME)
         assert total.calls == 1
         state = await bot.runtime.budgets.state(ACME)
-        assert state.spent[Term("workspace", "tokens", "day")] == 50_000 + total.prompt + total.completion
+        assert state.spent[BudgetTerm("workspace", "tokens", "day")] == 50_000 + total.prompt + total.completion
 
 
 async def test_a_viewer_is_not_offered_what_writes_and_cannot_have_it_called(
@@ -316,11 +316,11 @@ async def test_what_a_sigil_does_not_allow_is_neither_offered_nor_done_and_the_r
         assert desk.noted == ["x"]
         assert offered(bot.replies_asked[-1]) == ["burn", "meet", "note"]
         context = (await bot.runtime.manifests.get(ACME, turn)).context
-        checks = {check.name: check.detail for check in await examine(bot.runtime)}
+        checks = {check.name: check.detail for check in await run_checks(bot.runtime)}
     assert context.sigil == SigilInput(name="burner", scopes=("notes:*",))
     assert checks["sigil reader"] == "no tool needs shop:read"
     assert [(one["tool"], one["why"]) for one in bot.told("tool.refused")] == [("note", "scope")] * 2
-    assert [(one["sigil"], one["scopes"]) for one in bot.told("sigil.unneeded")] == [("reader", ["shop:read"])]
+    assert [(one["sigil"], one["scopes"]) for one in bot.told("sigil.unused_scopes")] == [("reader", ["shop:read"])]
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -343,7 +343,7 @@ async def test_a_stop_ends_an_answer_while_a_tool_works(bot: Bot, desk: Desk) ->
     [total] = await bot.runtime.usage.totals(ACME)
     assert (total.calls, total.prompt) == (1, answer["usage"]["prompt"])
     state = await bot.runtime.budgets.state(ACME)
-    assert state.spent[Term("workspace", "tokens", "day")] == total.prompt + total.completion
+    assert state.spent[BudgetTerm("workspace", "tokens", "day")] == total.prompt + total.completion
 
 
 async def test_an_interruption_while_a_tool_works_begins_again_with_calls_of_its_own(

@@ -17,8 +17,6 @@ RIDDLES = frozenset(
 )
 RIDDLES_ALLOWED = {
     "grounding.codex.shown_path": "the path that a prompt shows",
-    "grounding.evaluation.Asked": "to be renamed",
-    "grounding.evaluation.Said": "to be renamed",
     "grounding.memory.global_context.shown": "a line as a prompt shows it",
     "grounding.memory.global_context.shown_in": "what a prompt shows of foreign text",
     "grounding.memory.selection.as_shown": "a record as a prompt shows it",
@@ -32,18 +30,12 @@ RIDDLES_ALLOWED = {
 
 SHARED_CLASS_NAMES = {
     "Budgets": "of one prompt; of all workspaces",
-    "By": "to be renamed",
     "Change": "of a line; of a record",
-    "Chosen": "to be renamed",
     "Conversation": "in a person's list on the chat page; of a question set",
     "Entry": "of the index; of the transcript",
     "Line": "of a context document; of the global context",
     "Passage": "in the index; in a prompt (evidence)",
     "Person": "who acts on the chat page; who has a role",
-    "Request": "to be renamed",
-    "State": "to be renamed",
-    "Tokens": "to be renamed",
-    "Turns": "to be renamed",
 }
 """Class names that two faces export, each with its two meanings."""
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Literal, Protocol
 
-from connectors.connector import Connector, State
+from connectors.connector import ConnectionState, Connector
 from connectors.message import (
     Accepted,
     ConversationKey,
@@ -115,7 +115,7 @@ async def running(connector: Connector, gateway: FakeGateway) -> AsyncIterator[N
     """*connector* receives for *gateway* while inside; it is stopped and closed after."""
     task = asyncio.create_task(connector.run(gateway.accept))
     try:
-        await eventually(lambda: task.done() or connector.health.state is State.CONNECTED)
+        await eventually(lambda: task.done() or connector.health.state is ConnectionState.CONNECTED)
         if task.done():
             await task  # what it raised says why it never connected
         yield

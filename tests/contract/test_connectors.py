@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.connector import Connector, SendFailed, State
+from connectors.connector import ConnectionState, Connector, SendFailed
 from connectors.message import ConversationKey, InboundKind, OutboundMessage, OutboundPart, Source
 from tests.contract.connector_suite import (
     PATIENCE_SECONDS,
@@ -134,7 +134,7 @@ async def test_nothing_is_acknowledged_while_the_store_is_away(harness: Harness,
         gateway.store_available = True
         await gateway.until(lambda g: len(g.accepted) >= 1)
         assert [m.text for m in gateway.accepted] == ["do not lose me"]
-        await eventually(lambda: harness.connector.health.state is State.CONNECTED)
+        await eventually(lambda: harness.connector.health.state is ConnectionState.CONNECTED)
 
 
 async def test_a_reply_reaches_its_place_and_every_part_has_a_receipt(harness: Harness, gateway: FakeGateway) -> None:
@@ -179,9 +179,9 @@ async def test_health_tells_the_truth_over_a_life(harness: Harness, gateway: Fak
     before = harness.connector.health.state
     async with running(harness.connector, gateway):
         during = harness.connector.health.state
-    assert before is not State.CONNECTED
-    assert during is State.CONNECTED
-    assert harness.connector.health.state is State.STOPPED
+    assert before is not ConnectionState.CONNECTED
+    assert during is ConnectionState.CONNECTED
+    assert harness.connector.health.state is ConnectionState.STOPPED
 
 
 async def test_close_is_bounded_and_may_come_at_any_time(harness: Harness) -> None:

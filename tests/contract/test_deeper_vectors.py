@@ -18,9 +18,9 @@ from qdrant_client.http.exceptions import UnexpectedResponse
 from connectors.message import Scope
 from grounding.retrieval import (
     AskDeep,
-    Entry,
     Fusion,
     Hit,
+    IndexEntry,
     IndexUnavailable,
     Kind,
     Passage,
@@ -74,10 +74,10 @@ async def index(make: Make) -> AsyncIterator[PassageIndex]:
         await opened.close()
 
 
-def entry(text: str, number: int = 0, source: str = "a.md", deep: str = "") -> Entry:
+def entry(text: str, number: int = 0, source: str = "a.md", deep: str = "") -> IndexEntry:
     passage = Passage(f"{source}#{number}", DOCUMENT, source, text, ordinal=number)
     vector = DEEPER._embed(deep) if deep else None
-    return Entry(passage, QUICK._embed(text), encode_document(text), vector)
+    return IndexEntry(passage, QUICK._embed(text), encode_document(text), vector)
 
 
 async def hits_of(index: PassageIndex, query: str, deep: str = "", top_k: int = 10, **options: Any) -> list[Hit]:

@@ -25,9 +25,9 @@ from structlog.testing import capture_logs
 
 from connectors.message import Scope
 from grounding.retrieval import (
-    Entry,
     Fusion,
     Hit,
+    IndexEntry,
     IndexUnavailable,
     Kind,
     Passage,
@@ -85,9 +85,9 @@ async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield opened
 
 
-async def entry(text: str, number: int = 0, source: str = "a.md", kind: Kind = DOCUMENT) -> Entry:
+async def entry(text: str, number: int = 0, source: str = "a.md", kind: Kind = DOCUMENT) -> IndexEntry:
     passage = Passage(f"{source}#{number}#{text}", kind, source, text, "Title", "H › I", "", number, 1, 9, 2, 3, "at")
-    return Entry(passage, await EMBEDDER.embed_query(text), encode_document(text))
+    return IndexEntry(passage, await EMBEDDER.embed_query(text), encode_document(text))
 
 
 async def found(index: PassageIndex, scope: Scope, query: str, kind: Kind = DOCUMENT, **options: Any) -> list[str]:
@@ -120,7 +120,7 @@ async def test_what_was_found_before_it_was_changed_is_found_as_it_is_now(index:
 
     other = await EMBEDDER.embed_query("refund doors")
     changed = Passage(first.passage.id, DOCUMENT, "a.md", "refund doors")
-    await index.upsert(ACME, [Entry(changed, other, encode_document("refund doors"))])
+    await index.upsert(ACME, [IndexEntry(changed, other, encode_document("refund doors"))])
     (after,) = await index.search(ACME, DOCUMENT, *asked, 1, compared=1)
     assert after.passage == changed
     assert after.dense is not None
@@ -263,9 +263,9 @@ async def test_passages_of_a_source_are_read_by_ordinal(index: PassageIndex) -> 
 
 
 async def test_what_stands_beside_a_turn_is_found_in_its_own_conversation(index: PassageIndex) -> None:
-    def turn(name: str, previous: str, ordinal: int = 0) -> Entry:
+    def turn(name: str, previous: str, ordinal: int = 0) -> IndexEntry:
         passage = Passage(f"{name}:{ordinal}", TURN, name, f"{name}.{ordinal}", ordinal=ordinal, previous=previous)
-        return Entry(passage, [1.0] + [0.0] * (EMBEDDER.dimensions - 1), encode_document("word"))
+        return IndexEntry(passage, [1.0] + [0.0] * (EMBEDDER.dimensions - 1), encode_document("word"))
 
     await index.upsert(
         CHAT, [turn("t1", ""), turn("t2", "t1"), turn("t2", "t1", 1), turn("t3", "t2"), turn("t4", "t3")]
@@ -344,7 +344,7 @@ async def test_ensuring_twice_changes_nothing(index: PassageIndex) -> None:
     assert await found(index, ACME, "refund") == ["refund"]
 
 
-def random_entries(seed: int, count: int) -> list[Entry]:
+def random_entries(seed: int, count: int) -> list[IndexEntry]:
     """Passages whose scores are all different, so that only one ranking is right."""
     dice = random.Random(seed)
     entries = []
@@ -352,7 +352,7 @@ def random_entries(seed: int, count: int) -> list[Entry]:
         indices = tuple(sorted(dice.sample(range(60), 8)))
         sparse = SparseVector(indices, tuple(dice.uniform(0.5, 2.2) for _ in indices))
         dense = [dice.gauss(0, 1) for _ in range(EMBEDDER.dimensions)]
-        entries.append(Entry(Passage(str(number), DOCUMENT, "a.md", "x", ordinal=number), dense, sparse))
+        entries.append(IndexEntry(Passage(str(number), DOCUMENT, "a.md", "x", ordinal=number), dense, sparse))
     return entries
 
 
@@ -426,7 +426,7 @@ async def test_scores_are_fused_on_a_scale_of_six_standard_deviations(tmp_path: 
 
 async def test_the_only_passage_with_a_rare_word_comes_first(tmp_path: Path) -> None:
     entries = random_entries(1, 90)
-    rare = Entry(entries[7].passage, entries[7].dense, SparseVector((7_000_000,), (1.5,)))
+    rare = IndexEntry(entries[7].passage, entries[7].dense, SparseVector((7_000_000,), (1.5,)))
     asked = SparseVector((7_000_000,), (1.0,))
     for opened in fused_by(Fusion(), tmp_path):
         await opened.ensure()
@@ -464,9 +464,9 @@ async def test_what_passages_have_in_common_counts_for_less(tmp_path: Path) -> N
     dice = random.Random(3)
     common = [1.0] * size
 
-    def passage(number: int, own: float) -> Entry:
+    def passage(number: int, own: float) -> IndexEntry:
         dense = [one + own * dice.gauss(0, 1) for one in common]
-        return Entry(Passage(str(number), DOCUMENT, "a.md", "x", ordinal=number), dense, encode_document("refund"))
+        return IndexEntry(Passage(str(number), DOCUMENT, "a.md", "x", ordinal=number), dense, encode_document("refund"))
 
     crowd = [passage(number, 2.0) for number in range(60)]
     typical = passage(60, 0.1)

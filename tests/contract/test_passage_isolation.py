@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient
 
 from connectors.message import Scope
-from grounding.retrieval import Entry, Kind, Passage, PassageIndex, Source, Vector, encode_document
+from grounding.retrieval import IndexEntry, Kind, Passage, PassageIndex, Source, Vector, encode_document
 from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.qdrant_server import ServerIndex
@@ -68,11 +68,11 @@ class World:
     index: PassageIndex
     held: dict[Owner, dict[str, dict[str, str]]] = field(default_factory=lambda: {owner: {} for owner in OWNERS})
 
-    def entries(self, owner: Owner, source: str, words: tuple[str, ...]) -> list[Entry]:
+    def entries(self, owner: Owner, source: str, words: tuple[str, ...]) -> list[IndexEntry]:
         """Passages of the same ids and words for everybody, but for a number that only *owner* says."""
         texts = [f"{word} said by owner{OWNERS.index(owner)}" for word in words]
         return [
-            Entry(
+            IndexEntry(
                 Passage(f"{source}:{n}", owner[1], source, text, ordinal=n),
                 EMBEDDER._embed(text),
                 encode_document(text),

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from connectors.message import ConversationKey, Role
-from connectors.web import Conversation, File, PastMessage, Person, Session, WebConnector
+from connectors.web import ChatPerson, File, ListedConversation, PastMessage, Session, WebConnector
 from connectors.web.backend import COOKIE, Backend
 from tests.contract.connector_suite import Place
 from tests.emulators.web_page import shown
@@ -59,13 +59,13 @@ class NothingBefore:
     async def has_workspace(self, workspace_id: str) -> bool:
         return True
 
-    async def recent(self, key: ConversationKey, person: Person, limit: int) -> Sequence[PastMessage]:
+    async def recent(self, key: ConversationKey, person: ChatPerson, limit: int) -> Sequence[PastMessage]:
         return ()
 
     async def add_message(
         self, key: ConversationKey, message_id: str, text: str, files: Sequence[File]
-    ) -> Conversation:
-        return Conversation("main", text, "2026-01-02T03:04:05Z")
+    ) -> ListedConversation:
+        return ListedConversation("main", text, "2026-01-02T03:04:05Z")
 
 
 def web_connector(sessions: MemorySessions | None = None) -> WebConnector:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from connectors.connector import Accept, Capabilities, Health, SendFailed, State
+from connectors.connector import Accept, Capabilities, ConnectionState, Health, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 
 
@@ -15,7 +15,7 @@ class Board:
 
     name = "board"
     capabilities = Capabilities(max_part_units=8, edits_per_second=200.0)
-    health = Health(State.CONNECTED)
+    health = Health(ConnectionState.CONNECTED)
 
     def __init__(self) -> None:
         self.messages: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from connectors.connector import Accept, Capabilities, Health, State
+from connectors.connector import Accept, Capabilities, ConnectionState, Health
 from connectors.message import (
     Author,
     InboundMessage,
@@ -24,7 +24,7 @@ class Paper:
 
     name = "paper"
     capabilities = Capabilities(max_part_units=10_000)
-    health = Health(State.CONNECTED)
+    health = Health(ConnectionState.CONNECTED)
 
     def __init__(self) -> None:
         self.shown: list[tuple[str, str]] = []

@@ -25,7 +25,7 @@ from connectors.message import ConversationKey, StoreUnavailable
 from grounding.transcript import EntryRole, Transcript
 from runtime import stores
 from runtime.coordination import WorkStreams
-from runtime.delivery.outbox import PartState, Stage, streams_of
+from runtime.delivery.outbox import PartStage, PartState, streams_of
 from runtime.turns.batch import Lane
 from runtime.turns.mailbox import Mailbox
 from tests.emulators import discord as discord_emulator
@@ -295,7 +295,7 @@ class Storm:
         async for name in self.redis.scan_iter(match="ar:outbox:*:turn:*", count=1000):
             fields: Any = await self.redis.hgetall(name)
             states = [PartState.parse(text) for part, text in fields.items() if part.startswith("part:")]
-            count += sum(state.stage is Stage.AMBIGUOUS for state in states)
+            count += sum(state.stage is PartStage.AMBIGUOUS for state in states)
         return count
 
     async def close(self) -> None:

@@ -16,9 +16,9 @@ from connectors.message import CALLER_PREFIX, Author, InboundKind, InboundMessag
 from runtime.access import (
     Access,
     AlreadyDecided,
+    ApiTokens,
     Decision,
     Person,
-    Tokens,
     TooManyAttempts,
     Unauthenticated,
     UnknownCode,
@@ -314,7 +314,7 @@ async def test_waiting_requests_are_bounded_until_some_expire(redis: Redis) -> N
 
 async def test_tokens_are_never_stored_as_such(redis: Redis) -> None:
     """A token cannot be read in the store."""
-    token = await Tokens(redis, "admin-token").create("acme", Role.MEMBER)
+    token = await ApiTokens(redis, "admin-token").create("acme", Role.MEMBER)
     stored = await everything(redis)
     assert "tokens" in stored
     assert token not in stored
@@ -341,7 +341,7 @@ async def test_each_refusal_is_one_event_without_text(redis: Redis) -> None:
 
 async def test_whatever_changes_who_may_do_what_is_one_event_that_names_who_did_it(redis: Redis) -> None:
     """Codes and tokens themselves are in none of them."""
-    people, tokens = access(redis), Tokens(redis, "the-admin-token")
+    people, tokens = access(redis), ApiTokens(redis, "the-admin-token")
     other = replace(DIRECT, external_id="43", author=Author("43", "Ben"))
     codes = [code_in((await people.authorise(message, "acme")).notice) for message in (DIRECT, other)]
     with capture_logs() as events:
@@ -421,7 +421,7 @@ async def test_odd_ids_of_people_do_not_meet(redis: Redis) -> None:
 
 async def test_a_token_opens_its_workspace_as_its_role_until_revoked(redis: Redis) -> None:
     """A token is good for its workspace and role, differs from every other, and is worthless once revoked."""
-    tokens = Tokens(redis, "the-admin-token")
+    tokens = ApiTokens(redis, "the-admin-token")
     token, other = await tokens.create("acme", Role.VIEWER), await tokens.create("acme", Role.VIEWER)
     assert token != other
     caller = await tokens.authenticate(token)
@@ -440,7 +440,7 @@ async def test_a_token_opens_its_workspace_as_its_role_until_revoked(redis: Redi
 
 async def test_the_admins_token_opens_everything(redis: Redis) -> None:
     """The admin's token is an admin's in every workspace; anything else is nobody's."""
-    tokens = Tokens(redis, "the-admin-token")
+    tokens = ApiTokens(redis, "the-admin-token")
     caller = await tokens.authenticate("the-admin-token")
     assert caller.role is Role.ADMIN
     assert caller.may_enter("acme")
@@ -451,7 +451,7 @@ async def test_the_admins_token_opens_everything(redis: Redis) -> None:
 
 async def test_deleting_a_workspace_takes_its_people_and_tokens_along(redis: Redis) -> None:
     """Roles, requests and tokens of a deleted workspace are gone; those of others stay."""
-    people, tokens = access(redis), Tokens(redis, "the-admin-token")
+    people, tokens = access(redis), ApiTokens(redis, "the-admin-token")
     gone, stays = await tokens.create("acme", Role.MEMBER), await tokens.create("other", Role.MEMBER)
     for workspace_id in ("acme", "other"):
         await people.set_role("telegram:7", Role.MEMBER, workspace_id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.message import Author, InboundMessage, Scope
-from runtime.billing import Term
+from runtime.billing import BudgetTerm
 from tests.emulators.face import Face, sse
 from tests.emulators.openai import FakeOpenAI
 
@@ -197,7 +197,7 @@ async def test_a_shorter_text_is_proposed_paid_for_and_published_in_a_second_ste
     used_up = await face.client.post(f"{prompt}/condense")
     assert (used_up.status_code, used_up.json()["error"]["code"]) == (402, "budget_exceeded")
     used, state = await face.runtime.usage.totals(Scope("dense")), await face.runtime.budgets.state(Scope("dense"))
-    charged = state.spent[Term("workspace", "tokens", "day")]
+    charged = state.spent[BudgetTerm("workspace", "tokens", "day")]
     assert charged == sum(one.prompt + one.completion for one in used)  # what was refused, or not asked, costs nothing
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from grounding.retrieval import IndexUnavailable
-from runtime.background.migration import Underway
+from runtime.background.migration import MigrationStatus
 from tests.emulators.face import Face, sse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -190,8 +190,8 @@ async def test_a_document_is_accepted_while_the_former_model_s_index_answers(
 ) -> None:
     here = await face.workspace("changing")
 
-    async def underway(*_: object) -> Underway:
-        return Underway("old", "new", 0, turns=False)
+    async def underway(*_: object) -> MigrationStatus:
+        return MigrationStatus("old", "new", 0, turns=False)
 
     monkeypatch.setattr("runtime.http.routes.documents.underway", underway)
     put = await face.client.put(f"{here}/documents/late.md?wait=true", content=b"The ibex is late.")

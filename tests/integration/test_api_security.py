@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectors.web.connector import FILES
-from runtime.access import Caller, Tokens
+from runtime.access import ApiTokens, Caller
 from runtime.http import sse
 from tests.emulators.face import ADMIN, Face
 
@@ -220,13 +220,13 @@ async def test_of_each_request_it_is_found_out_once_who_sent_it(face: Face, monk
     await face.workspace("acme")
     token = await face.token("acme", "member")
     asked: list[str] = []
-    holder = Tokens.holder
+    holder = ApiTokens.holder
 
-    async def counted(tokens: Tokens, fingerprint: str) -> Caller:
+    async def counted(tokens: ApiTokens, fingerprint: str) -> Caller:
         asked.append(fingerprint)
         return await holder(tokens, fingerprint)
 
-    monkeypatch.setattr(Tokens, "holder", counted)
+    monkeypatch.setattr(ApiTokens, "holder", counted)
     async with face.as_token(token) as client:
         for number in (1, 2):
             answer = await client.post("/v1/workspaces/acme/messages", json={})

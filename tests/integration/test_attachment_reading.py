@@ -15,7 +15,7 @@ from config.settings import Settings
 from connectors.connector import AttachmentUnavailable, Location
 from connectors.message import Attachment, Author, ConversationKey, Fence, InboundMessage, Role
 from grounding.prompt_input import AttachedText
-from runtime.attachments import NOTHING, Contents, Files, Locator, Reading, written
+from runtime.attachments import NOTHING, AttachmentContents, AttachmentReader, Files, Locator, transcript_text
 from runtime.attachments.reading import MAX_FILES, MAX_IMAGES
 from runtime.coordination import Hub
 from runtime.llm import ModelUnavailable, Transcription
@@ -82,11 +82,11 @@ Read = Callable[..., Any]
 
 
 @pytest.fixture
-def reading(platform: Platform, settings: Callable[..., Settings]) -> Callable[..., Reading]:
-    def make(senses: Senses | None = None, **fields: Any) -> Reading:
+def reading(platform: Platform, settings: Callable[..., Settings]) -> Callable[..., AttachmentReader]:
+    def make(senses: Senses | None = None, **fields: Any) -> AttachmentReader:
         chosen = settings(**fields)
         connectors = cast("Mapping[str, Any]", {"fake": platform, "deaf": object()})
-        return Reading(
+        return AttachmentReader(
             chosen,
             Files(chosen, Locator(connectors, cast("Hub", SimpleNamespace(hear=lambda *_: None)))),
             senses or Senses(),
@@ -103,17 +103,17 @@ def document(name: str, handle: str = "/a.md", **more: Any) -> Attachment:
     return Attachment("document", name, handle=handle, **more)
 
 
-async def read(reading: Reading, *attachments: Attachment, **more: Any) -> Contents:
+async def read(reading: AttachmentReader, *attachments: Attachment, **more: Any) -> AttachmentContents:
     _, contents = await reading.read(said(*attachments, **more))
     return contents
 
 
-async def test_a_message_without_files_costs_nothing(reading: Callable[..., Reading]) -> None:
+async def test_a_message_without_files_costs_nothing(reading: Callable[..., AttachmentReader]) -> None:
     messages = said()
     assert await reading().read(messages) == (messages, NOTHING)
 
 
-async def test_files_are_read_in_their_order(reading: Callable[..., Reading]) -> None:
+async def test_files_are_read_in_their_order(reading: Callable[..., AttachmentReader]) -> None:
     found = await read(reading(), document("a.pdf", "/a.pdf"), document("b.md"))
     assert found.files == (AttachedText(name="a.pdf", text="Words"), AttachedText(name="b.md", text="# Words"))
     assert found.degraded == ()
@@ -134,7 +134,7 @@ async def test_files_are_read_in_their_order(reading: Callable[..., Reading]) ->
     ],
 )
 async def test_what_cannot_be_read_is_a_note_and_the_rest_is_read(
-    reading: Callable[..., Reading], attachment: Attachment, note: str
+    reading: Callable[..., AttachmentReader], attachment: Attachment, note: str
 ) -> None:
     found = await read(reading(attachment_timeout_seconds=0.5), attachment, document("b.md"))
     assert found.files == (
@@ -144,7 +144,9 @@ async def test_what_cannot_be_read_is_a_note_and_the_rest_is_read(
     assert [(part.block, part.why) for part in found.degraded] == [("attachments", "unreadable")]
 
 
-async def test_many_slow_files_are_given_up_together(reading: Callable[..., Reading], platform: Platform) -> None:
+async def test_many_slow_files_are_given_up_together(
+    reading: Callable[..., AttachmentReader], platform: Platform
+) -> None:
     """Of more than are fetched side by side, those that waited longest for their turn are not even begun."""
     stuck = [document(f"{number}.pdf", "stuck") for number in range(MAX_FILES)]
     found = await read(reading(attachment_timeout_seconds=0.2), *stuck)
@@ -153,32 +155,32 @@ async def test_many_slow_files_are_given_up_together(reading: Callable[..., Read
     assert platform.located == [f"{number}.pdf" for number in range(8)]
 
 
-async def test_a_platform_that_cannot_locate_is_no_error(reading: Callable[..., Reading]) -> None:
+async def test_a_platform_that_cannot_locate_is_no_error(reading: Callable[..., AttachmentReader]) -> None:
     found = await read(reading(), document("a.md"), connector="deaf")
     assert found.files == (AttachedText(name="a.md", note="could not be read: files cannot be fetched from here"),)
 
 
-async def test_only_so_many_files_are_fetched(reading: Callable[..., Reading], platform: Platform) -> None:
+async def test_only_so_many_files_are_fetched(reading: Callable[..., AttachmentReader], platform: Platform) -> None:
     found = await read(reading(), *(document(f"{number}.md") for number in range(MAX_FILES + 2)))
     assert len(platform.located) == MAX_FILES
     assert [file.note for file in found.files[MAX_FILES:]] == ["not read: only the first 10 files of a message are"] * 2
     assert [part.why for part in found.degraded] == ["too_many"]
 
 
-async def test_pictures_are_shown_up_to_a_number(reading: Callable[..., Reading]) -> None:
+async def test_pictures_are_shown_up_to_a_number(reading: Callable[..., AttachmentReader]) -> None:
     found = await read(reading(), *(Attachment("image", f"{n}.png", handle="/a.png") for n in range(MAX_IMAGES + 1)))
     assert [image.name for image in found.images] == ["0.png", "1.png", "2.png", "3.png"]
     assert found.images[0].media_type == "image/png"
     assert [(file.name, file.note) for file in found.files] == [("4.png", "not shown: only 4 pictures at once are")]
 
 
-async def test_a_picture_sent_as_a_file_is_a_picture(reading: Callable[..., Reading]) -> None:
+async def test_a_picture_sent_as_a_file_is_a_picture(reading: Callable[..., AttachmentReader]) -> None:
     found = await read(reading(), document("a.png", "/a.png", media_type="image/png"))
     assert [image.uri for image in found.images] == ["data:image/png;base64," + base64.b64encode(made.PNG).decode()]
 
 
 async def test_no_picture_is_fetched_for_a_model_that_does_not_see(
-    reading: Callable[..., Reading], platform: Platform
+    reading: Callable[..., AttachmentReader], platform: Platform
 ) -> None:
     found = await read(reading(Senses(sees=False)), Attachment("image", "a.png", handle="/a.png"))
     assert platform.located == []
@@ -189,17 +191,19 @@ async def test_no_picture_is_fetched_for_a_model_that_does_not_see(
 VOICE = Attachment("voice", "voice.ogg", handle="/a.ogg")
 
 
-async def test_a_voice_message_becomes_words_for_everything_that_follows(reading: Callable[..., Reading]) -> None:
+async def test_a_voice_message_becomes_words_for_everything_that_follows(
+    reading: Callable[..., AttachmentReader],
+) -> None:
     senses = Senses()
     (heard,), found = await reading(senses, transcription_model="openai/whisper-1").read(said(VOICE, text=""))
     batch = Batch(ConversationKey("acme", "fake", "C1"), "t1", 1, (Envelope(heard, Role.MEMBER, 0.0),), Fence("", ""))
     assert Question.of(batch, found).text == "[voice message] ahoy"
-    assert written(heard) == "[voice message] ahoy"
+    assert transcript_text(heard) == "[voice message] ahoy"
     assert found.unheard == ""
     assert senses.recordings == [("voice.ogg", "audio/ogg")]
 
 
-async def test_words_beside_a_voice_message_are_kept(reading: Callable[..., Reading]) -> None:
+async def test_words_beside_a_voice_message_are_kept(reading: Callable[..., AttachmentReader]) -> None:
     (heard,), _ = await reading(transcription_model="openai/whisper-1").read(said(VOICE, text="listen"))
     assert heard.text == "listen\n\n[voice message] ahoy"
 
@@ -217,7 +221,7 @@ async def test_words_beside_a_voice_message_are_kept(reading: Callable[..., Read
     ],
 )
 async def test_a_voice_message_that_cannot_be_heard_is_told_to_who_sent_it(
-    reading: Callable[..., Reading], senses: Senses, model: str | None, told: str
+    reading: Callable[..., AttachmentReader], senses: Senses, model: str | None, told: str
 ) -> None:
     alone = await read(reading(senses, transcription_model=model), VOICE, text="")
     assert alone.unheard == told
@@ -227,7 +231,9 @@ async def test_a_voice_message_that_cannot_be_heard_is_told_to_who_sent_it(
     assert with_words.files[0].note.startswith("a voice message")
 
 
-async def test_each_recording_is_told_of_as_soon_as_it_is_written_down(reading: Callable[..., Reading]) -> None:
+async def test_each_recording_is_told_of_as_soon_as_it_is_written_down(
+    reading: Callable[..., AttachmentReader],
+) -> None:
     """It is paid for, whatever comes of the others."""
     told = asyncio.Event()
 
@@ -248,7 +254,7 @@ async def test_each_recording_is_told_of_as_soon_as_it_is_written_down(reading: 
     assert len(set(calls)) == 2
 
 
-async def test_a_voice_message_that_the_platform_lost_is_told_too(reading: Callable[..., Reading]) -> None:
+async def test_a_voice_message_that_the_platform_lost_is_told_too(reading: Callable[..., AttachmentReader]) -> None:
     lost = Attachment("voice", "voice.ogg", handle="gone")
     found = await read(reading(transcription_model="openai/whisper-1"), lost, text="")
     assert found.unheard == "I could not get your voice message: The file is not there any more."
@@ -256,4 +262,4 @@ async def test_a_voice_message_that_the_platform_lost_is_told_too(reading: Calla
 
 def test_the_log_has_the_words_and_the_names_of_files() -> None:
     (message,) = said(document("a.pdf"), Attachment("image", "b.png"))
-    assert written(message) == "look\n[attachments] a.pdf, b.png"
+    assert transcript_text(message) == "look\n[attachments] a.pdf, b.png"

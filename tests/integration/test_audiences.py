@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connectors.message import Scope, redis_key
-from grounding.memory.global_context import By, Editor
+from grounding.memory.global_context import Editor, EditOrigin
 from grounding.memory.records import NewRecord, Provenance, Type
 from tests.emulators.face import Face
 
@@ -58,7 +58,7 @@ async def test_what_was_everybodys_goes_to_where_it_was_said_and_is_nobodys_befo
     for text, by in SAYS.items():
         await runtime.records.add(FORMER, NewRecord(Type.FACT, text), by)
     for line, author in (("Lena likes mornings.", "slack:U7"), ("We sell in euros.", "token:admin")):
-        await runtime.global_contexts.append(Editor(FORMER, "api"), line, By(author))
+        await runtime.global_contexts.append(Editor(FORMER, "api"), line, EditOrigin(author))
     await as_before(face)
 
     everybodys, lines = {"The canteen opens at 7:45."}, {"We sell in euros."}

@@ -13,7 +13,7 @@ from grounding.memory.karma import MarkStore
 from grounding.memory.records import RecordStore
 from grounding.prompt_input import load_tokens
 from runtime.ingress import Audiences
-from runtime.ingress.upgrade import Private
+from runtime.ingress.upgrade import PrivateCounts
 from runtime.turns.manifest import Manifests
 
 ACME = Scope("acme")
@@ -54,7 +54,7 @@ async def test_what_an_earlier_version_kept_goes_to_where_it_was_said(redis: Red
         after = await records.read(Scope("acme", None, EVERYONE), list(OLD))
         assert {one.id: one.audience for one in after} == EXPECTED
         assert {one.id: one.text for one in after} == {id_: text for id_, (text, _, _) in OLD.items()}
-        assert await audiences.private(ACME) == Private(records=3, lines=1)
+        assert await audiences.private(ACME) == PrivateCounts(records=3, lines=1)
 
     seen = {
         audience: [one.id for one in await records.read(Scope("acme", None, audience or None), list(OLD))]

@@ -16,13 +16,13 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope
 from connectors.message import Usage as Tokens
-from runtime.billing import TERMS, UNLIMITED, BudgetExceeded, Budgets, Term, UsageCounters
+from runtime.billing import TERMS, UNLIMITED, BudgetExceeded, Budgets, BudgetTerm, UsageCounters
 from runtime.billing.budgets import Cost
 from runtime.stores import NewerFormat
 
 ACME = Scope("acme")
 LENA, BO = "telegram:501", "telegram:502"
-TOKENS_A_DAY = Term("workspace", "tokens", "day")
+TOKENS_A_DAY = BudgetTerm("workspace", "tokens", "day")
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp()
 
 
@@ -124,7 +124,7 @@ async def test_people_have_budgets_of_their_own(budgets: Callable[..., Budgets])
     await house.reserve(ACME, "t3", Cost(10, 5.0))
     await house.reserve(Scope("other"), "t2", Cost(10, 0.2), LENA)
 
-    assert refused.value.term == Term("user", "usd", "day")
+    assert refused.value.term == BudgetTerm("user", "usd", "day")
     assert refused.value.limit == 1
 
 
@@ -188,7 +188,7 @@ async def test_limits_that_were_set_for_a_workspace_go_before_the_settings(budge
     assert state.set_here == {
         "workspace_tokens_per_day": 1000, "workspace_usd_per_month": UNLIMITED, "user_usd_per_day": 0.5
     }  # fmt: skip
-    assert state.left(Term("workspace", "usd", "month")) is None
+    assert state.left(BudgetTerm("workspace", "usd", "month")) is None
     await house.set(ACME, {})
     assert (await house.state(ACME)).limits[TOKENS_A_DAY] == 10
 
@@ -213,7 +213,7 @@ async def test_without_any_limit_all_is_counted(budgets: Callable[..., Budgets])
     await house.reserve(ACME, "t1", Cost(10, 0.1), LENA)
     await house.settle(ACME, "t1", Cost(7, 0.1), LENA)
 
-    assert (await house.state(ACME, LENA)).spent[Term("user", "usd", "month")] == 100_000_000
+    assert (await house.state(ACME, LENA)).spent[BudgetTerm("user", "usd", "month")] == 100_000_000
 
 
 async def test_many_calls_at_once_never_reserve_more_than_there_is(budgets: Callable[..., Budgets]) -> None:

@@ -20,24 +20,17 @@ from grounding.documents import Catalogue, Identity
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.records import NewRecord, Provenance, Records, RecordStore, Type
 from grounding.prompt_input import DegradedBlock, load_tokens
-from grounding.retrieval import (
-    EmbedderUnavailable,
-    IndexUnavailable,
-    Kind,
-    Memory,
-    WordLlamaEmbedder,
-    term_set,
-)
+from grounding.retrieval import EmbedderUnavailable, IndexUnavailable, Kind, TurnText, WordLlamaEmbedder, term_set
 from grounding.retrieval.qdrant_server import ServerIndex
-from grounding.transcript import Entry, EntryRole, MarkdownCopy, Transcript
+from grounding.transcript import EntryRole, MarkdownCopy, Transcript, TranscriptEntry
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
-from runtime.background import Changeover, Rebuilding, former_collections, underway
-from runtime.background.migration import Underway
+from runtime.background import IndexRebuilder, ModelMigration, idle_collections, migration_status
+from runtime.background.migration import MigrationStatus
 from runtime.coordination import Hub
 from runtime.embedded import background_task
-from runtime.process.bootstrap import OpeningIndex
+from runtime.process.bootstrap import LazyRecordIndex
 from runtime.search import Knowledge, collections
 from runtime.search.collections import TurnsEverywhere, identity_of
 from runtime.turns.material import Materials
@@ -79,12 +72,12 @@ class House:
         transcript = Transcript(self.redis)
         copy = MarkdownCopy(transcript, settings.data_dir, alone=settings.redis_url is None)
         contexts = ContextDocuments(self.redis)
-        rebuilding = Rebuilding(settings.data_dir, knowledge, transcript, contexts, copy, workspaces)
+        rebuilding = IndexRebuilder(settings.data_dir, knowledge, transcript, contexts, copy, workspaces)
         clock = [time.time()]
         made = Process(
             knowledge,
             rebuilding,
-            Changeover(knowledge, rebuilding, workspaces, keep_seconds, lambda: clock[0]),
+            ModelMigration(knowledge, rebuilding, workspaces, keep_seconds, lambda: clock[0]),
             transcript,
             clock,
         )
@@ -95,8 +88,8 @@ class House:
 @dataclass
 class Process:
     knowledge: Knowledge
-    rebuilding: Rebuilding
-    changeover: Changeover
+    rebuilding: IndexRebuilder
+    changeover: ModelMigration
     transcript: Transcript
     clock: list[float]
     lost: list[DegradedBlock] = field(default_factory=list)
@@ -113,16 +106,16 @@ class Process:
         await self.knowledge.index(scope, [path])
 
     async def say(self, turn_id: str, text: str) -> None:
-        entry = Entry(EntryRole.INBOUND, text, turn_id, "2026-11-21T10:00:00.000Z", author="Lena")
+        entry = TranscriptEntry(EntryRole.INBOUND, text, turn_id, "2026-11-21T10:00:00.000Z", author="Lena")
         await self.transcript.append(HERE, turn_id, [entry])
         told = await self.told()
-        await told.remember([Memory(HERE.scope, turn_id, f"Lena: {text}", datetime.now(UTC))])
+        await told.remember([TurnText(HERE.scope, turn_id, f"Lena: {text}", datetime.now(UTC))])
 
     def records(self) -> Records:
-        return Records(RecordStore(self.transcript._redis), load_tokens(), OpeningIndex(self.knowledge))
+        return Records(RecordStore(self.transcript._redis), load_tokens(), LazyRecordIndex(self.knowledge))
 
     async def told(self) -> TurnsEverywhere:
-        return await self.knowledge.told_turns()
+        return await self.knowledge.turns_everywhere()
 
     async def recalled(self, query: str) -> list[str]:
         """The turns in which something of *query* is said: what was said beside them is told too."""
@@ -135,7 +128,7 @@ class Process:
         return (await self.knowledge.collections.answering(scope)).identity.model
 
     async def fill(self) -> None:
-        """What `runtime.search.sync` and `Rebuilding.fill_new_index` do, once."""
+        """What `runtime.search.sync` and `IndexRebuilder.fill_new_index` do, once."""
         for scope in (ACME, OTHER):
             await self.knowledge.index(scope)
         await self.rebuilding.fill_new_index()
@@ -251,7 +244,7 @@ async def test_the_former_index_answers_until_the_new_one_has_everything(house: 
         assert (await new.found("refunds"), new.lost) == (["refunds.md"], REBUILDING)
         assert (await new.recalled("where is the deploy key"), new.lost) == (["t1"], LACKS_TURNS)
         assert await new.answers() == OLD
-        assert await underway(new.knowledge, ACME) == Underway(OLD, NEW, 0, turns=False)
+        assert await migration_status(new.knowledge, ACME) == MigrationStatus(OLD, NEW, 0, turns=False)
 
         await new.put("new.md", "# Refunds\n\nRefunds of gifts.")
         await new.say("t3", "The deploy key moved to Lockbox nine.")
@@ -275,7 +268,7 @@ async def test_the_former_index_answers_until_the_new_one_has_everything(house: 
         assert (await new.found("refunds"), new.lost) == (["new.md", "refunds.md"], [])
         assert (await new.recalled("where is the deploy key"), new.lost) == (["t1", "t3"], [])
         assert await new.recalled("the gate code heron") == []
-        assert await underway(new.knowledge, ACME) is None
+        assert await migration_status(new.knowledge, ACME) is None
     await new.knowledge.close()
 
 
@@ -298,7 +291,7 @@ async def test_context_documents_and_records_are_forgotten_in_former_collections
     old = await house.process(OLD)
     async with background_task(old.knowledge.open(), "open"):
         await old.knowledge.opened()
-        await (await old.knowledge.told_contexts()).put(HERE, "Likes herons.", "2026-11-21T10:00:00Z")
+        await (await old.knowledge.contexts_everywhere()).put(HERE, "Likes herons.", "2026-11-21T10:00:00Z")
         record = (await old.records().add(ada, NewRecord(Type.FACT, "Ada saw a heron"), by)).record.id
     await old.knowledge.close()
     new = await house.process(NEW)
@@ -308,7 +301,7 @@ async def test_context_documents_and_records_are_forgotten_in_former_collections
         assert [hit.passage.text for hit in hits if hit.passage.kind is Kind.CONTEXT] == ["Likes herons."]
         assert [one.record.text for one in await new.records().search(ada, "heron", 20)] == ["Ada saw a heron"]
         assert new.knowledge.finding.answering_model(ada) == OLD
-        await (await new.knowledge.told_contexts()).forget(HERE)
+        await (await new.knowledge.contexts_everywhere()).forget(HERE)
         await new.records().erase(ada, record, by)
         (former,) = await new.knowledge.collections.former()
         assert await former.index.count(HERE.scope, Kind.CONTEXT) == 0
@@ -527,7 +520,7 @@ async def test_the_former_index_is_dropped_when_its_time_is_over(house: House, d
         await new.fill()
         await new.changeover.step()
         assert await here.idle() == {name: new.clock[0]}
-        assert await former_collections(new.knowledge) == {OLD: new.clock[0]}
+        assert await idle_collections(new.knowledge) == {OLD: new.clock[0]}
         new.clock[0] += 99
         await new.changeover.step()
         assert name in await here.known()

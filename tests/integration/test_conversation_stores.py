@@ -18,7 +18,7 @@ from connectors.message import Usage as Tokens
 from grounding.memory.context_document import ContextDocument, ContextDocuments
 from grounding.prompt import UNKNOWN, build_prompt
 from grounding.prompt_input import Censor, CodexFile, CodexInput, RunContext, SelectedRecord, load_tokens
-from grounding.transcript import Entry, EntryRole, MarkdownCopy, Reach, Transcript, UnknownFormat, markdown
+from grounding.transcript import EntryRole, MarkdownCopy, Reach, Transcript, TranscriptEntry, UnknownFormat, markdown
 from runtime.billing import UsageCounters
 from runtime.coordination import Job, Jobs
 from runtime.turns.manifest import Manifests, UnknownTurn, decompressed
@@ -28,11 +28,11 @@ KEY = ConversationKey("acme", "http", "default")
 OTHER = ConversationKey("acme", "http", "other")
 
 
-def entry(text: str, turn: str = "t1", role: EntryRole = EntryRole.INBOUND) -> Entry:
-    return Entry(role, text, turn, "2026-11-21T10:00:00.000Z", author="Lena", user="http:u1", message_id="m")
+def entry(text: str, turn: str = "t1", role: EntryRole = EntryRole.INBOUND) -> TranscriptEntry:
+    return TranscriptEntry(role, text, turn, "2026-11-21T10:00:00.000Z", author="Lena", user="http:u1", message_id="m")
 
 
-def turn(number: int) -> list[Entry]:
+def turn(number: int) -> list[TranscriptEntry]:
     return [entry(f"question {number}", f"t{number}"), entry(f"answer {number}", f"t{number}", EntryRole.OUTBOUND)]
 
 
@@ -353,7 +353,7 @@ async def test_a_turn_that_is_kept_anew_does_not_bring_back_what_was_cut_out_mea
     prompt = build_prompt(shown, tokens)
     await manifests.keep(shown, prompt, "2026-11-21T10:00:00Z")
     await manifests.cut_records(acme, ["r1", "r9"])
-    await manifests.keep_anew(shown, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
+    await manifests.keep_again(shown, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
 
     kept = await manifests.get(acme, shown.turn_id)
 
@@ -367,7 +367,7 @@ async def test_a_turn_that_was_forgotten_while_a_fallback_answered_is_not_kept_a
     await manifests.keep(shown, prompt, "2026-11-21T10:00:00Z")
     await manifests.forget(Scope("acme"), [shown.turn_id])
 
-    await manifests.keep_anew(shown, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
+    await manifests.keep_again(shown, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
 
     with pytest.raises(UnknownTurn):
         await manifests.get(Scope("acme"), shown.turn_id)
@@ -442,7 +442,7 @@ async def test_records_are_cut_while_turns_are_kept_and_kept_anew_and_none_holds
     async def live(one: RunContext) -> None:
         prompt = build_prompt(one, tokens)
         await manifests.keep(one, prompt, "2026-11-21T10:00:00Z")
-        await manifests.keep_anew(one, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
+        await manifests.keep_again(one, prompt, "2026-11-21T10:00:01Z", prefix=UNKNOWN)
 
     await asyncio.gather(*map(live, turns[:10]), manifests.cut_records(acme, ["r1"]), *map(live, turns[10:]))
 

@@ -14,7 +14,7 @@ from connectors.message import Scope
 from grounding.codex import Size
 from grounding.documents import indexed_text_of, passage_of_chunk
 from grounding.prompt_input import DegradedBlock, load_tokens
-from grounding.retrieval import EmbedderUnavailable, Kind, NotYet, Passage, Vector, chunk_document
+from grounding.retrieval import EmbedderUnavailable, Kind, ModelLoading, Passage, Vector, chunk_document
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
@@ -283,7 +283,7 @@ async def test_a_question_whose_vector_comes_late_is_searched_without_and_that_i
     (hit,) = await knowledge.finding.search(ACME, "refunds", 5, explain=True, lost=lost)
     assert hit.deep is None
     assert lost == [DegradedBlock(block="deep", why="late")]
-    house.deep.fails = NotYet("deeper")  # nobody could expect it yet
+    house.deep.fails = ModelLoading("deeper")  # nobody could expect it yet
     lost.clear()
     assert len(await knowledge.finding.search(ACME, "refunds", 5, lost=lost)) == 1
     assert lost == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectors.connector import State
+from connectors.connector import ConnectionState
 from connectors.message import Scope
 from runtime.embedded.index_client import RemoteIndex
 from runtime.process import bootstrap
@@ -77,7 +77,7 @@ async def test_documents_are_found_at_once_and_compared_by_a_deeper_model_later(
         await face.client.put(f"{here}/documents/late.md?wait=true", content=b"# Late\n\nIt came last.")
         assert [hit.passage.source for hit in await search(Scope("zoo"), "came last", 1)] == ["late.md"]
         await until_deepened(face, here)
-        assert model.health.state is State.CONNECTED
+        assert model.health.state is ConnectionState.CONNECTED
 
 
 @pytest.mark.parametrize(

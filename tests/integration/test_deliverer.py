@@ -12,12 +12,12 @@ import pytest
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
+from connectors.connector import Accept, Capabilities, ConnectionState, Connector, Health, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
 from runtime import stores
 from runtime.coordination import Hub, WorkStreams
-from runtime.delivery import Deliverer, Delivery, Outbox, RateLimiters, Shows, deliverer
-from runtime.delivery.outbox import Stage, stream_of, streams_of
+from runtime.delivery import Deliverer, Delivery, Outbox, Previews, RateLimiters, deliverer
+from runtime.delivery.outbox import PartStage, stream_of, streams_of
 from runtime.delivery.rate_limiter import CHAT_BURST
 from tests.conftest import MakeSettings
 
@@ -29,7 +29,7 @@ SECOND = OutboundMessage(KEY, "t2", "second")
 class Paper:
     """A platform that keeps what it is sent. While ``open`` is not set it takes its time."""
 
-    health = Health(State.CONNECTED)
+    health = Health(ConnectionState.CONNECTED)
 
     def __init__(self, shown: list[str], name: str = "paper") -> None:
         self.name = name
@@ -75,7 +75,7 @@ class Process:
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
         rate_limiters = RateLimiters()
-        shows = Shows(connectors, self.outbox, rate_limiters, self.hub)
+        shows = Previews(connectors, self.outbox, rate_limiters, self.hub)
         delivery = Delivery(self.outbox, connectors, rate_limiters, then)
         self.deliverer = Deliverer(settings, self.outbox, connectors, delivery, shows, self.hub, alone=alone)
 
@@ -173,12 +173,12 @@ async def test_a_delivery_that_was_taken_over_marks_nothing_and_gives_nothing_ba
         states = await other.outbox.part_states(KEY, "t1")
 
         assert await waiting(redis) == ["t1"]
-        assert states[0].stage is Stage.SENDING
+        assert states[0].stage is PartStage.SENDING
 
         other.paper.open.set()
         await until_none_wait(redis)
         states = await other.outbox.part_states(KEY, "t1")
-        assert (states[0].stage, states[0].message_id) == (Stage.SENT, "paper1")
+        assert (states[0].stage, states[0].message_id) == (PartStage.SENT, "paper1")
 
 
 async def test_what_another_process_was_given_is_not_begun_by_the_one_that_lost_it(

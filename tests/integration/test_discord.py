@@ -11,14 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectors.connector import (
+    BackfillsMessages,
+    ConnectionState,
     Connector,
     ConnectorFailed,
     EditsMessages,
-    FetchesMissed,
     Reacts,
     SendFailed,
     ShowsTyping,
-    State,
 )
 from connectors.discord.connector import DiscordConnector
 from connectors.discord.errors import DiscordUnavailable
@@ -71,7 +71,7 @@ def test_the_connector_has_the_port_and_the_abilities_of_discord() -> None:
     assert isinstance(connector, EditsMessages)
     assert isinstance(connector, ShowsTyping)
     assert isinstance(connector, Reacts)
-    assert isinstance(connector, FetchesMissed)
+    assert isinstance(connector, BackfillsMessages)
     assert connector.capabilities.idempotency == "nonce"
 
 
@@ -151,7 +151,7 @@ async def test_a_message_that_cannot_be_accepted_does_not_stop_the_others(
             await discord.say("secret poison", by=LENA)
             await discord.say("still there?", by=LENA)
             await gateway.until(lambda g: len(g.accepted) == 1)
-            await eventually(lambda: bot.health.state is State.CONNECTED)
+            await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     failed = [entry for entry in logs if entry["event"] == "message.failed"]
     assert len(failed) == 3
     assert "secret poison" not in str(logs)
@@ -174,7 +174,7 @@ async def test_a_message_in_hand_when_receiving_stops_is_offered_again(
     """A connector that is started again goes on where it was."""
     gateway.store_available = False
     receiving = asyncio.create_task(bot.run(gateway.accept))
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     await discord.say("keep me", by=LENA)
     await gateway.until(lambda g: g.refusals >= 1)
     assert "store" in bot.health.why
@@ -198,7 +198,7 @@ async def test_a_dropped_connection_is_resumed_and_nothing_is_missed(
         await discord.drop()
         await discord.say("in between", by=LENA)
         await gateway.until(lambda g: len(g.accepted) >= 2)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
         await discord.say("after", by=LENA)
         await gateway.until(lambda g: len(g.accepted) >= 3)
     assert texts(gateway) == ["before", "in between", "after"]
@@ -266,7 +266,7 @@ async def test_a_channel_that_cannot_be_read_keeps_what_is_new_there_waiting_and
         await eventually(lambda: "missed cannot be read" in bot.health.why)
         discord.unreadable.clear()
         await gateway.until(lambda g: "newer" in texts(g))
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert list(dict.fromkeys(texts(gateway))) == ["known", "elsewhere", "missed", "newer"]
 
 
@@ -316,7 +316,7 @@ async def test_reading_what_was_missed_waits_out_an_error(
         await discord.say("missed", by=LENA)
         discord.fail_next("history", emulated.SERVER_ERROR, emulated.rate_limited(0.01))
         await gateway.until(lambda g: "missed" in texts(g))
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert discord.calls.count("history") == 3
 
 
@@ -342,9 +342,9 @@ async def test_a_mute_socket_is_noticed_and_opened_again(discord: DiscordEmulato
         discord.mute = True
         await discord.say("into the void", by=LENA)
         await eventually(lambda: bot.health.why not in ("", "Discord has not answered the last two heartbeats"))
-        assert bot.health.state is State.DEGRADED  # given up: what was said is told by the next connection
+        assert bot.health.state is ConnectionState.DEGRADED  # given up: what was said is told by the next connection
         discord.mute = False
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
         await gateway.until(lambda g: "into the void" in texts(g))
 
 
@@ -356,10 +356,10 @@ async def test_two_unanswered_heartbeats_degrade_until_one_is_answered(
     bot = discord_connector(discord)
     async with running(bot, gateway):
         discord.mute = True
-        await eventually(lambda: bot.health.state is State.DEGRADED)
+        await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
         assert bot.health.why == "Discord has not answered the last two heartbeats"
         discord.mute = False
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
         await discord.say("still there?", by=LENA)
         await gateway.until(lambda g: texts(g) == ["still there?"])
     assert (discord.identifies, discord.resumes) == (1, 0)
@@ -399,11 +399,11 @@ async def test_an_outage_is_said_and_survived(
     async with running(bot, gateway):
         discord.down = True
         await discord.drop()
-        await eventually(lambda: bot.health.state is State.DEGRADED)
+        await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
         discord.down = False
         await discord.say("are you back?", by=LENA)
         await gateway.until(lambda g: "are you back?" in texts(g))
-        assert bot.health.state is State.CONNECTED
+        assert bot.health.state is ConnectionState.CONNECTED
 
 
 async def test_a_session_that_does_not_come_back_is_begun_anew(discord: DiscordEmulator, gateway: FakeGateway) -> None:
@@ -426,7 +426,7 @@ async def test_discord_away_at_the_start_is_waited_for(
 ) -> None:
     discord.fail_next("me", emulated.LOST_REQUEST, emulated.SERVER_ERROR, emulated.rate_limited(0.01))
     async with running(bot, gateway):
-        assert bot.health.state is State.CONNECTED
+        assert bot.health.state is ConnectionState.CONNECTED
 
 
 async def test_a_gateway_away_at_the_start_is_waited_for(discord: DiscordEmulator, gateway: FakeGateway) -> None:
@@ -436,7 +436,7 @@ async def test_a_gateway_away_at_the_start_is_waited_for(discord: DiscordEmulato
     discord.gateway_url = right
     receiving = asyncio.create_task(bot.run(gateway.accept))
     await eventually(lambda: bool(bot.health.why))
-    assert bot.health.state is State.CONNECTING
+    assert bot.health.state is ConnectionState.CONNECTING
     assert not receiving.done()
     receiving.cancel()
     with suppress(asyncio.CancelledError):
@@ -450,17 +450,17 @@ async def test_a_bad_token_names_its_variable(discord: DiscordEmulator, gateway:
     bot = discord_connector(discord)
     receiving = asyncio.create_task(bot.run(gateway.accept))
     if when == "session":
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
         discord.token = "another"
         await discord.close_with(4004)
     else:
         discord.token = "another"
     with pytest.raises(ConnectorFailed, match="AGENT_RUNTIME_DISCORD_BOT_TOKEN"):
         await receiving
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
     assert "MTIz" not in bot.health.why
     await bot.close()
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
 
 
 async def test_a_missing_intent_names_the_switch(
@@ -469,7 +469,7 @@ async def test_a_missing_intent_names_the_switch(
     discord.allows_message_content = False
     with pytest.raises(ConnectorFailed, match="Message Content Intent"):
         await bot.run(gateway.accept)
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
 
 
 # Sending

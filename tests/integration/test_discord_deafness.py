@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from connectors.connector import ConnectorFailed, SendFailed, State
+from connectors.connector import ConnectionState, ConnectorFailed, SendFailed
 from connectors.discord.session import Patience
 from connectors.message import ConversationKey, OutboundMessage
 from tests.contract.connector_suite import FakeGateway, eventually, running
@@ -50,7 +50,7 @@ async def test_a_deaf_gateway_is_noticed_and_nothing_said_is_lost(
             discord.deafen()
             await discord.say(f"{discord.at_bot} can you hear me?", to=room, by=LENA)
             await gateway.until(lambda g: "can you hear me?" in texts(g))
-            await eventually(lambda: bot.health.state is State.CONNECTED)
+            await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert (discord.identifies, discord.resumes) == (2, 0)
     assert [entry["connector"] for entry in logs if entry["event"] == "connector.deaf"] == ["discord"]
 
@@ -63,7 +63,7 @@ async def test_a_quiet_place_is_not_taken_for_a_deaf_socket(discord: DiscordEmul
         await gateway.until(lambda g: len(g.accepted) == 1)
         asked = discord.calls.count("history")
         await discord.until(lambda d: d.calls.count("history") >= asked + 3)
-        assert bot.health.state is State.CONNECTED
+        assert bot.health.state is ConnectionState.CONNECTED
     assert discord.identifies == 1
 
 
@@ -93,7 +93,7 @@ async def test_a_channel_that_may_not_be_read_says_nothing_of_the_socket(
         await gateway.until(lambda g: len(g.accepted) == 1)
         discord.fail_next("history", emulated.FORBIDDEN, emulated.SERVER_ERROR)
         await discord.until(lambda d: d.calls.count("history") >= 3)
-        assert bot.health.state is State.CONNECTED
+        assert bot.health.state is ConnectionState.CONNECTED
     assert discord.identifies == 1
 
 
@@ -103,11 +103,11 @@ async def test_a_token_that_is_revoked_while_the_socket_stays_open_is_noticed(
     """In a quiet place, at the next time that Discord is asked."""
     bot = discord_connector(discord, patience=HEARS_SOON)
     receiving = asyncio.create_task(bot.run(gateway.accept))
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     discord.token = "another"
     with pytest.raises(ConnectorFailed, match="AGENT_RUNTIME_DISCORD_BOT_TOKEN"):
         await receiving
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
     await bot.close()
 
 
@@ -116,7 +116,7 @@ async def test_a_call_that_is_refused_for_the_token_is_looked_into_at_once(
 ) -> None:
     bot = discord_connector(discord)
     receiving = asyncio.create_task(bot.run(gateway.accept))
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     discord.token = "another"
     message = OutboundMessage(ConversationKey("acme", "discord", "910"), "t1", "hello")
     with pytest.raises(SendFailed):
@@ -137,7 +137,7 @@ async def test_a_single_odd_refusal_ends_nothing(discord: DiscordEmulator, gatew
         await discord.until(lambda d: d.calls.count("me") == 2)  # at the login, and now
         await discord.say("still there?", by=LENA)
         await gateway.until(lambda g: texts(g) == ["still there?"])
-        assert bot.health.state is State.CONNECTED
+        assert bot.health.state is ConnectionState.CONNECTED
 
 
 async def test_a_session_that_is_declared_invalid_is_begun_anew(discord: DiscordEmulator, gateway: FakeGateway) -> None:
@@ -159,7 +159,7 @@ async def test_a_close_that_only_a_person_can_help_says_what_to_do(
 ) -> None:
     bot = discord_connector(discord)
     receiving = asyncio.create_task(bot.run(gateway.accept))
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     await discord.until(lambda d: d.has_session)
     await discord.close_with(code)
     with pytest.raises(ConnectorFailed, match=names):

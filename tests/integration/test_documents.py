@@ -35,15 +35,15 @@ from grounding.documents.ledger import RegistryTooNew
 from grounding.documents.watcher import group_changes
 from grounding.retrieval import (
     EmbedderUnavailable,
-    Entry,
+    IndexEntry,
     Kind,
-    Memory,
     Passage,
     PassageIndex,
     Search,
     Sizes,
     TurnFloor,
-    Turns,
+    TurnIndex,
+    TurnText,
     collection_name,
     encode_document,
     shorten,
@@ -265,7 +265,11 @@ async def test_an_index_that_was_lost_is_filled_again(house: House) -> None:
 async def test_passages_that_no_registry_knows_are_swept_out(house: House) -> None:
     await house.index.upsert(
         ACME,
-        [Entry(Passage("x", Kind.DOCUMENT, "ghost.md", "refunds"), [1.0] + [0.0] * 63, encode_document("refunds"))],
+        [
+            IndexEntry(
+                Passage("x", Kind.DOCUMENT, "ghost.md", "refunds"), [1.0] + [0.0] * 63, encode_document("refunds")
+            )
+        ],
     )
     await house.indexer.sync(ACME)
     assert await house.sources("refunds") == []
@@ -414,17 +418,17 @@ def test_a_very_long_question_is_searched_by_its_beginning_and_end() -> None:
 
 
 async def test_turns_are_recalled_in_their_own_conversation_only(house: House) -> None:
-    turns = Turns(house.index, house.embedder, floor=TurnFloor(0.3, 0.3))
+    turns = TurnIndex(house.index, house.embedder, floor=TurnFloor(0.3, 0.3))
     here, there = Scope("acme", "http:here"), Scope("acme", "http:there")
     said = datetime(2026, 11, 1, 12, tzinfo=UTC)
-    await turns.remember([Memory(here, "t1", "The deploy key lives in Lockbox.", said)])
-    await turns.remember([Memory(here, "t2", "Lunch was good.", said)])
-    await turns.remember([Memory(there, "t3", "Another deploy key.", said)])
+    await turns.remember([TurnText(here, "t1", "The deploy key lives in Lockbox.", said)])
+    await turns.remember([TurnText(here, "t2", "Lunch was good.", said)])
+    await turns.remember([TurnText(there, "t3", "Another deploy key.", said)])
     (recalled,) = await turns.recall(here, "where is the deploy key", 5)
     assert (recalled.turn_id, recalled.said_on) == ("t1", "2026-11-01")
     assert await turns.recall(here, "where is the deploy key", 5, exclude=["t1"]) == []
     assert await turns.recall(here, "?", 5) == []
-    await turns.remember([Memory(here, "t1", "Nothing to see.", said)])
+    await turns.remember([TurnText(here, "t1", "Nothing to see.", said)])
     assert await turns.recall(here, "where is the deploy key", 5) == []
     await turns.forget(there)
     assert await turns.recall(there, "deploy key", 5) == []
@@ -432,12 +436,12 @@ async def test_turns_are_recalled_in_their_own_conversation_only(house: House) -
 
 
 async def test_what_was_said_earlier_is_recalled_though_long_texts_in_the_prompt_say_more_of_it(house: House) -> None:
-    turns = Turns(house.index, house.embedder, floor=TurnFloor(0.4, 0.4, unasked=0.4, unasked_few=0.4))
+    turns = TurnIndex(house.index, house.embedder, floor=TurnFloor(0.4, 0.4, unasked=0.4, unasked_few=0.4))
     here = Scope("acme", "http:here")
     said = datetime(2026, 11, 1, 12, tzinfo=UTC)
     pasted = ["Ann: " + "where is the deploy key deploy key " * 1500 for _ in range(2)]
-    await turns.remember([Memory(here, "t1", "Bo: The deploy key lives in Lockbox.", said)])
-    await turns.remember([Memory(here, f"p{number}", text, said) for number, text in enumerate(pasted)])
+    await turns.remember([TurnText(here, "t1", "Bo: The deploy key lives in Lockbox.", said)])
+    await turns.remember([TurnText(here, f"p{number}", text, said) for number, text in enumerate(pasted)])
 
     for asked_for in (True, False):
         found = await turns.recall(here, "where is the deploy key", 5, ["p0", "p1"], asked_for=asked_for)
@@ -445,14 +449,14 @@ async def test_what_was_said_earlier_is_recalled_though_long_texts_in_the_prompt
 
 
 async def test_a_message_without_a_subject_recalls_what_was_just_spoken_of(house: House) -> None:
-    turns = Turns(house.index, house.embedder, floor=TurnFloor(0.2, 0.2))
+    turns = TurnIndex(house.index, house.embedder, floor=TurnFloor(0.2, 0.2))
     scope = Scope("acme", "slack:C1")
     now = datetime(2026, 11, 21, 10, tzinfo=UTC)
     await turns.remember(
         [
-            Memory(scope, "t1", "The roof is painted green.", now),
-            Memory(scope, "t2", "Kiki is a parrot.", now),
-            Memory(scope, "t3", "What colour is the roof?", now),
+            TurnText(scope, "t1", "The roof is painted green.", now),
+            TurnText(scope, "t2", "Kiki is a parrot.", now),
+            TurnText(scope, "t3", "What colour is the roof?", now),
         ]
     )
     shown, earlier = ["t3"], ["What colour is the roof?"]
@@ -465,13 +469,13 @@ async def test_a_message_without_a_subject_recalls_what_was_just_spoken_of(house
 
 
 async def test_an_answer_is_recalled_with_its_question_though_it_says_none_of_the_words(house: House) -> None:
-    turns = Turns(house.index, house.embedder)
+    turns = TurnIndex(house.index, house.embedder)
     here, now = Scope("acme", "http:here"), datetime(2026, 11, 1, tzinfo=UTC)
     texts = ["Ann: What is the parrot called?", "Bo: Kiki!", "Ann: Lovely weather."]
     before = ["", "t0", "t1"]
     await turns.remember(
         [
-            Memory(here, f"t{n}", text, now, previous)
+            TurnText(here, f"t{n}", text, now, previous)
             for n, (text, previous) in enumerate(zip(texts, before, strict=True))
         ]
     )
@@ -483,11 +487,11 @@ async def test_an_answer_is_recalled_with_its_question_though_it_says_none_of_th
 
 
 async def test_the_day_on_which_something_was_said_can_be_asked_for(house: House) -> None:
-    turns = Turns(house.index, house.embedder)
+    turns = TurnIndex(house.index, house.embedder)
     here = Scope("acme", "http:here")
     await turns.remember(
         [
-            Memory(here, f"t{month}", "Ann: We met the landlord.", datetime(2026, month, 8, tzinfo=UTC))
+            TurnText(here, f"t{month}", "Ann: We met the landlord.", datetime(2026, month, 8, tzinfo=UTC))
             for month in (3, 5, 9)
         ]
     )
@@ -498,9 +502,9 @@ async def test_the_day_on_which_something_was_said_can_be_asked_for(house: House
 
 
 async def test_a_turn_can_be_forgotten(house: House) -> None:
-    turns = Turns(house.index, house.embedder)
+    turns = TurnIndex(house.index, house.embedder)
     here = Scope("acme", "http:here")
-    await turns.remember([Memory(here, "t1", "deploy key " * 400, datetime(2026, 11, 1, tzinfo=UTC))])
+    await turns.remember([TurnText(here, "t1", "deploy key " * 400, datetime(2026, 11, 1, tzinfo=UTC))])
     assert {item.turn_id for item in await turns.recall(here, "deploy key", 9)} == {"t1"}
     await turns.forget(here, ["t1"])
     assert await turns.recall(here, "deploy key", 9) == []
@@ -525,7 +529,7 @@ def test_no_passage_ever_crosses_workspaces(held: dict[str, list[str]]) -> None:
         await index.ensure()
         for workspace, nouns in held.items():
             entries = [
-                Entry(
+                IndexEntry(
                     Passage(f"{n}", Kind.DOCUMENT, f"{workspace}.md", noun, ordinal=n),
                     await embedder.embed_query(noun),
                     encode_document(noun),

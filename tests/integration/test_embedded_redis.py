@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 from redis.asyncio import Redis
 
-from connectors.connector import State
+from connectors.connector import ConnectionState
 from connectors.message import StoreUnavailable
 from runtime.embedded import ChildFailed, StoreInUse
 from runtime.embedded import redis as embedded_redis
@@ -61,7 +61,7 @@ async def test_a_killed_server_comes_back_with_every_acknowledged_write(settings
         os.kill(killed, signal.SIGKILL)
         assert await until(lambda: store.client.llen("l")) == 200
         assert server_pid(store) != killed
-        assert (await store.health()).state is State.CONNECTED
+        assert (await store.health()).state is ConnectionState.CONNECTED
 
 
 async def test_while_the_server_is_away_calls_and_health_say_so(
@@ -85,7 +85,7 @@ async def test_while_the_server_is_away_calls_and_health_say_so(
         with pytest.raises(StoreUnavailable):
             await store.client.lock("l", timeout=1).acquire()
         while "signal 9" not in (health := await store.health()).why:  # its process is known to be gone a moment later
-            assert health.state is State.DEGRADED
+            assert health.state is ConnectionState.DEGRADED
             await asyncio.sleep(0.01)
 
 
@@ -184,7 +184,7 @@ async def test_a_remote_server_that_is_not_there_is_an_outage_and_no_crash(setti
     async with open_redis(settings(redis_url="redis://127.0.0.1:1/0", redis_timeout_seconds=0.5)) as store:
         with pytest.raises(StoreUnavailable, match="unreachable"):
             await store.client.ping()
-        assert (await store.health()).state is State.DEGRADED
+        assert (await store.health()).state is ConnectionState.DEGRADED
 
 
 async def test_what_the_caller_does_wrong_passes_unchanged(redis: Redis) -> None:
@@ -232,6 +232,6 @@ async def test_a_server_that_ends_on_a_full_disk_is_said_to_need_room(
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: full)
         assert store.embedded is not None
         os.kill(server_pid(store), signal.SIGKILL)
-        while store.embedded.health.state is State.CONNECTED:
+        while store.embedded.health.state is ConnectionState.CONNECTED:
             await asyncio.sleep(0.005)
         assert embedded_redis.DISK_IS_FULL in store.embedded.health.why

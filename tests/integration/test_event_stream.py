@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import StoreUnavailable
-from runtime.observability import EventStream, newest, tail
+from runtime.observability import EventStream, newest_id, read_events
 from runtime.stores import NewerFormat
 
 KEY = "ar:events:{events}:stream"
@@ -45,7 +45,7 @@ async def running(stream: EventStream, redis: Any) -> AsyncIterator[None]:
 
 
 async def names(redis: Redis, **options: Any) -> list[str]:
-    return [event["event"] async for event in tail(redis, **options)]
+    return [event["event"] async for event in read_events(redis, **options)]
 
 
 async def until_written(redis: Redis, count: int) -> None:
@@ -123,7 +123,7 @@ async def test_following_gives_each_new_event_once(redis: Redis) -> None:
     seen: list[str] = []
 
     async def follow() -> None:
-        async for event in tail(redis, workspace="acme", follow=True):
+        async for event in read_events(redis, workspace="acme", follow=True):
             seen.append(event["event"])
             if event["event"] == "last":
                 return
@@ -142,11 +142,11 @@ async def test_following_misses_nothing_that_came_between_a_place_and_the_first_
     stream = EventStream()
     stream.put(json.dumps({"event": "before"}))
     await stream.flush(redis)
-    place = await newest(redis)
+    place = await newest_id(redis)
     stream.put(json.dumps({"event": "between"}))
     await stream.flush(redis)
     async with asyncio.timeout(20):
-        assert (await anext(tail(redis, until=place, limit=0, follow=True)))["event"] == "between"
+        assert (await anext(read_events(redis, until=place, limit=0, follow=True)))["event"] == "between"
     assert await names(redis, until=place) == ["before"]
 
 

@@ -16,10 +16,10 @@ from grounding.memory.records import Added, Record, RecordBusy, State, Type
 from grounding.prompt import build_prompt
 from grounding.prompt_input import Participant, Passage, load_tokens
 from grounding.retrieval import IndexUnavailable
-from grounding.transcript import Entry, EntryRole, Transcript
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.background import ExtractionMarks, RecordsExtraction
 from runtime.background.extraction import JOB
-from runtime.billing import BudgetExceeded, Term
+from runtime.billing import BudgetExceeded, BudgetTerm
 from runtime.coordination import Job
 from runtime.llm import Completion, ModelFailed
 from runtime.turns.manifest import Manifests
@@ -44,7 +44,7 @@ class Asked:
 
     async def ask(self, scope: Scope, purpose: str, messages: Sequence[Any]) -> Completion:
         if self.is_broke:
-            raise BudgetExceeded(Term("workspace", "tokens", "day"), 1, first=True, until=datetime.now(UTC))
+            raise BudgetExceeded(BudgetTerm("workspace", "tokens", "day"), 1, first=True, until=datetime.now(UTC))
         self.purposes.append(purpose)
         self.questions.append(messages[1]["content"])
         answer = self.answers.pop(0) if self.answers else '{"records": []}'
@@ -87,8 +87,8 @@ class House:
         self.turns += 1
         turn_id = turn or f"t{self.turns:03}"
         at = f"2026-11-21T10:{self.turns:02}:00.000Z"
-        said = Entry(EntryRole.INBOUND, text, turn_id, at, by.name, by.user, f"m{self.turns}")
-        await self.transcript.append(KEY, turn_id, [said, Entry(EntryRole.OUTBOUND, "noted", turn_id, at)])
+        said = TranscriptEntry(EntryRole.INBOUND, text, turn_id, at, by.name, by.user, f"m{self.turns}")
+        await self.transcript.append(KEY, turn_id, [said, TranscriptEntry(EntryRole.OUTBOUND, "noted", turn_id, at)])
         if manifest:
             plain = {"passages": (), "tail": (), "recalled": ()}
             whose = by.user if direct else ""

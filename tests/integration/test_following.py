@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from config.settings import Settings
-from connectors.connector import State
+from connectors.connector import ConnectionState
 from connectors.message import Scope
 from grounding.documents import Backlog, watch
 from grounding.prompt_input import DegradedBlock, load_tokens
@@ -154,13 +154,13 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
         await make.knowledge.opened()
         await make.until_sure()
         health = await make.knowledge.health()
-        assert (health.state, "watch limit" in health.why) == (State.DEGRADED, True)
+        assert (health.state, "watch limit" in health.why) == (ConnectionState.DEGRADED, True)
         await asyncio.to_thread(make.write, "a.md", "Refunds")
         await make.until("refunds", "a.md")
         monkeypatch.setattr(sync, "UNWATCHED_SECONDS", 3600)
         has_room.set()
         async with asyncio.timeout(60):
-            while (await make.knowledge.health()).state is not State.CONNECTED:
+            while (await make.knowledge.health()).state is not ConnectionState.CONNECTED:
                 await asyncio.sleep(0.02)
         await asyncio.to_thread(make.write, "b.md", "Refunds")
         await make.until("refunds", "a.md", "b.md")
@@ -491,10 +491,10 @@ async def test_a_process_says_that_its_embedded_index_is_not_the_one_that_is_fil
     )
     async with background_task(knowledge.open(), "open"):
         await knowledge.opened()
-        assert (await knowledge.health()).state is State.CONNECTED
+        assert (await knowledge.health()).state is ConnectionState.CONNECTED
         await redis.set(LEADER_KEY, "other")
         health = await knowledge.health()
-        assert (health.state, health.why) == (State.DEGRADED, APART)
+        assert (health.state, health.why) == (ConnectionState.DEGRADED, APART)
         assert knowledge.finding.doubt(ACME) == STALE
         lost: list[DegradedBlock] = []
         await knowledge.finding.recall(CHAT, "where is the key", 3, frozenset(), lost=lost)

@@ -22,10 +22,10 @@ from grounding.memory.context_document.store import path as context_path
 from grounding.memory.records import Candidate, NewRecord, Provenance, Type
 from grounding.prompt import Sessions, Shown, build_prompt
 from grounding.prompt_input import ContextLine, load_tokens
-from grounding.retrieval import Kind, Memory, Turns
+from grounding.retrieval import Kind, TurnIndex, TurnText
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.transcript import Entry, EntryRole, MarkdownCopy, Reach, Transcript, Turn, markdown
-from runtime.attachments import KeptFiles
+from grounding.transcript import EntryRole, MarkdownCopy, Reach, Transcript, TranscriptEntry, Turn, markdown
+from runtime.attachments import UploadedFiles
 from runtime.background import ExtractionMarks, Forgetting, ForgetTurns, RememberTurns
 from runtime.background.extraction import Found, Mark
 from runtime.background.forgetting import JOB
@@ -44,13 +44,13 @@ KEY = ConversationKey("acme", "http", "default")
 OTHER = ConversationKey("acme", "http", "other")
 
 
-def turn(number: int) -> list[Entry]:
+def turn(number: int) -> list[TranscriptEntry]:
     at = "2026-11-21T10:00:00.000Z"
     return [
-        Entry(
+        TranscriptEntry(
             EntryRole.INBOUND, f"question {number}\n## not a header", f"t{number}", at, "Lena", "http:u1", f"m{number}"
         ),
-        Entry(EntryRole.OUTBOUND, f"answer {number}", f"t{number}", at, "agent-runtime"),
+        TranscriptEntry(EntryRole.OUTBOUND, f"answer {number}", f"t{number}", at, "agent-runtime"),
     ]
 
 
@@ -84,7 +84,7 @@ class House:
             sessions=self.sessions,
             manifests=self.manifests,
             outbox=self.outbox,
-            files=KeptFiles(redis, data_dir),
+            files=UploadedFiles(redis, data_dir),
             conversation_list=ConversationList(redis),
             dead_letters=self.letters,
             records=self.records,
@@ -238,13 +238,13 @@ async def test_a_turn_that_is_forgotten_while_it_is_made_findable_is_not_found(h
     embedder = HashedWords()
     index = EmbeddedIndex(house.data_dir / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=20)
     await index.ensure()
-    turns = Turns(index, embedder)
+    turns = TurnIndex(index, embedder)
     await house.say(1)
 
     class Forgetful(Transcript):
         """Forgets the turn as soon as it was read."""
 
-        async def of_turns(self, turns: Sequence[Turn]) -> dict[Turn, list[Entry]]:
+        async def of_turns(self, turns: Sequence[Turn]) -> dict[Turn, list[TranscriptEntry]]:
             found = await super().of_turns(turns)
             await house.forgetting.last(KEY, "m9")
             return found
@@ -262,7 +262,7 @@ async def test_a_turn_that_was_forgotten_before_it_is_made_findable_again_is_fou
     embedder = HashedWords()
     index = EmbeddedIndex(house.data_dir / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=20)
     await index.ensure()
-    remember = RememberTurns(house.transcript, Turns(index, embedder))
+    remember = RememberTurns(house.transcript, TurnIndex(index, embedder))
     jobs = [Job("turn.remember", KEY, "t1"), Job("turn.remember", KEY, "t2")]
     await house.say(1)
     await house.say(2)
@@ -272,7 +272,7 @@ async def test_a_turn_that_was_forgotten_before_it_is_made_findable_again_is_fou
             raise StoreUnavailable("Redis: timeout")
 
     with pytest.raises(StoreUnavailable):
-        await RememberTurns(Away(house.redis), Turns(index, embedder))(jobs)
+        await RememberTurns(Away(house.redis), TurnIndex(index, embedder))(jobs)
     await house.forgetting.last(KEY, "m9")
     await remember(jobs)
     assert await index.sources(KEY.scope, Kind.TURN) == {"t1": 1}
@@ -287,12 +287,12 @@ async def test_the_recall_index_forgets_one_turn_or_all_of_one_conversation(hous
     embedder = HashedWords()
     index = EmbeddedIndex(house.data_dir / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=20)
     await index.ensure()
-    turns = Turns(index, embedder)
+    turns = TurnIndex(index, embedder)
     for key in (KEY, OTHER):
         for number in (1, 2, 3):
-            await turns.remember([Memory(key.scope, f"t{number}", "the lighthouse", datetime.now(UTC))])
+            await turns.remember([TurnText(key.scope, f"t{number}", "the lighthouse", datetime.now(UTC))])
 
-    async def opened() -> Turns:
+    async def opened() -> TurnIndex:
         return turns
 
     indexed: list[ConversationKey] = []

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from config.settings import Settings
-from connectors.connector import Accept, Capabilities, Connector, Health, State
+from connectors.connector import Accept, Capabilities, ConnectionState, Connector, Health
 from connectors.message import (
     Accepted,
     Attachment,
@@ -24,12 +24,12 @@ from connectors.message import (
     Role,
 )
 from grounding.memory.karma import Exchange, Marked, MarkStore
-from grounding.transcript import Entry, EntryRole, Transcript
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.access import Access, RateLimit
 from runtime.commands import Commands
 from runtime.commands.registry import Command, Invocation
 from runtime.coordination import Hub, WorkStreams
-from runtime.delivery import Delivery, Outbox, RateLimiters, Shows
+from runtime.delivery import Delivery, Outbox, Previews, RateLimiters
 from runtime.delivery.outbox import streams_of
 from runtime.ingress import Gateway
 from runtime.ingress.gateway import HELLO, MAX_NAME_CHARACTERS
@@ -38,7 +38,7 @@ from runtime.turns.batch import Batch, Lane, MailboxFull
 from runtime.turns.dead_letters import DeadLetters
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.worker import WORK
-from runtime.workspaces import Places, Settled, Workspaces
+from runtime.workspaces import Places, PlaceSettings, Workspaces
 from tests.emulators.marking import marking_on
 
 MESSAGE = InboundMessage(
@@ -50,7 +50,7 @@ KEY = ConversationKey("acme", "telegram", "42")
 class Notices:
     """A platform that keeps what people are told."""
 
-    health = Health(State.CONNECTED)
+    health = Health(ConnectionState.CONNECTED)
 
     def __init__(self, name: str = "telegram", command_mark: Literal["/", "!"] = "/") -> None:
         self.name = name
@@ -89,7 +89,7 @@ class Door:
         self.places = Places(redis)
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
-        shows = Shows(connectors, self.outbox, RateLimiters(), self.hub)
+        shows = Previews(connectors, self.outbox, RateLimiters(), self.hub)
         self._delivery = Delivery(self.outbox, connectors, RateLimiters(), "skip")
         self._redis, self._streams = redis, WorkStreams(redis)
         self.woken: list[int] = []
@@ -287,7 +287,7 @@ async def test_in_a_group_the_place_decides_and_else_the_setting(
     """What was settled for the place holds over ANSWER_IN_GROUPS."""
     door = Door(redis, answer_in_groups=setting)
     if settled:
-        await door.places.put(KEY.scope, "telegram:-5", Settled(answering=settled))
+        await door.places.put(KEY.scope, "telegram:-5", PlaceSettings(answering=settled))
     assert (await door.accept(replace(GROUP, addressed=addressed))).outcome == outcome
 
 
@@ -330,7 +330,7 @@ async def test_what_was_edited_or_deleted_after_its_answer_is_remembered_so(redi
         await door.accept(replace(MESSAGE, message_id=f"m{number}", text=text))
     batch = await door.take()
     said = [
-        Entry(EntryRole.INBOUND, text, batch.turn_id, "", message_id=known)
+        TranscriptEntry(EntryRole.INBOUND, text, batch.turn_id, "", message_id=known)
         for known, text in (("m1", "first"), ("m2", "second"))
     ]
     await door.transcript.append(KEY, batch.turn_id, said)

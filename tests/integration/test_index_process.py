@@ -17,26 +17,33 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from config.settings import Settings
-from connectors.connector import State
+from connectors.connector import ConnectionState
 from connectors.message import Scope
 from grounding.retrieval import (
     EmbedderUnavailable,
-    Entry,
     Hit,
+    IndexEntry,
     IndexUnavailable,
     Kind,
-    Look,
-    NotYet,
+    ModelLoading,
     Passage,
+    RecallQuery,
     Source,
     TurnFloor,
     Vector,
     encode_document,
-    looked_back,
+    recall_turns,
 )
 from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.minilm import MiniLMEmbedder
-from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, begun, has_embedded, index_process
+from runtime.embedded.index_client import (
+    DeepModel,
+    IndexProcess,
+    RemoteIndex,
+    has_embedded,
+    index_process,
+    start_index_process,
+)
 from tests.emulators.embedder import HashedWords
 
 ROOT = Path(__file__).parents[2]
@@ -68,12 +75,12 @@ def index_in(process: IndexProcess, folder: Path) -> RemoteIndex:
     )
 
 
-def entry(number: int, text: str = "", *, kind: Kind = Kind.DOCUMENT, source: str = "") -> Entry:
+def entry(number: int, text: str = "", *, kind: Kind = Kind.DOCUMENT, source: str = "") -> IndexEntry:
     text = text or f"passage number{number} of the harbour"
     previous = f"{number - 1}" if kind is Kind.TURN else ""
     said_at = "2026-01-02T10:00:00+00:00" if kind is Kind.TURN else ""
     passage = Passage(f"{number}", kind, source or f"{number}", text, said_at=said_at, previous=previous)
-    return Entry(passage, WORDS._embed(text), encode_document(text))
+    return IndexEntry(passage, WORDS._embed(text), encode_document(text))
 
 
 async def found(index: RemoteIndex) -> set[str]:
@@ -143,9 +150,9 @@ async def test_a_look_back_in_the_process_finds_what_is_found_here(index: Remote
     floor = TurnFloor(0.3, 0.2, unasked=0.3, unasked_few=0.3)
     shown = frozenset(str(number) for number in range(200, 210))
     query = "which key has house203?"
-    look = Look(query, WORDS._embed(query), encode_query(query), shown, floor, 12, asked_for)
+    look = RecallQuery(query, WORDS._embed(query), encode_query(query), shown, floor, 12, asked_for)
     found = await index.look_back(CHAT, look)
-    assert found == await looked_back(index, CHAT, look)
+    assert found == await recall_turns(index, CHAT, look)
     assert found
     assert shown.isdisjoint(part.source for part in found)
     nothing = replace(look, floor=TurnFloor(9, 9, unasked=9, unasked_few=9))
@@ -183,7 +190,7 @@ async def test_what_the_system_ends_where_the_disk_is_full_is_the_process_of_the
     """The engine writes into files with holes: where there is no room for a page of them the system sends SIGBUS."""
     with capture_logs() as logs:
         end(process, signal.SIGBUS)
-        await until(lambda: process.health.state is State.DEGRADED)
+        await until(lambda: process.health.state is ConnectionState.DEGRADED)
     (told,) = [one for one in logs if one["event"] == "store.degraded"]
     assert told["store"] == "qdrant"
     assert f"signal {int(signal.SIGBUS)}" in told["why"]
@@ -213,7 +220,7 @@ async def test_while_there_is_no_process_whoever_asks_is_told_why(
         process.begin()
         await until(lambda: process.is_ready)
         end(process)
-        await until(lambda: process.health.state is State.DEGRADED and process.pid is None)
+        await until(lambda: process.health.state is ConnectionState.DEGRADED and process.pid is None)
         with pytest.raises(IndexUnavailable, match="the process of the search index is not there: was ended") as told:
             await index_in(process, tmp_path).check()
         assert told.value.retryable
@@ -258,7 +265,7 @@ import sys
 from types import ModuleType
 from runtime.cli.main import invoke
 
-async def serve(settings, role, log_format, fallen_back, engine):
+async def serve(settings, role, log_format, defaulted_numbers, engine):
     print(engine.pid is not None, {"runtime.process.bootstrap", "grounding.pipeline"} & {*sys.modules})
 
 sys.modules["runtime.process.serve"] = ModuleType("runtime.process.serve")
@@ -275,9 +282,9 @@ invoke(["serve"])
 async def test_what_the_former_process_wrote_is_kept(tmp_path: Path) -> None:
     log, former = tmp_path / "qdrant.log", tmp_path / "qdrant.log.1"
     log.write_text("how the last one ended\n")
-    async with begun(Settings(data_dir=tmp_path)) as process:
+    async with start_index_process(Settings(data_dir=tmp_path)) as process:
         assert process is not None
-        await until(lambda: process.health.state is State.CONNECTED)
+        await until(lambda: process.health.state is ConnectionState.CONNECTED)
         assert former.read_text() == "how the last one ended\n"
         with capture_logs() as logs:
             await restarted(process, end(process))
@@ -338,7 +345,7 @@ async def test_errors_travel_as_themselves(index: RemoteIndex) -> None:
 async def test_a_model_that_nobody_asks_starts_no_process(tmp_path: Path) -> None:
     async with index_process(tmp_path) as process:
         await asyncio.sleep(0)
-        assert (process.health.state, process.pid) == (State.STOPPED, None)
+        assert (process.health.state, process.pid) == (ConnectionState.STOPPED, None)
 
 
 TEXTS = [
@@ -361,12 +368,12 @@ async def test_the_deeper_vectors_are_those_of_the_model_in_this_process(process
 
 async def test_a_question_whose_vector_comes_late_goes_without(process: IndexProcess) -> None:
     model = DeepModel(process, 0.0)
-    with pytest.raises(NotYet):
+    with pytest.raises(ModelLoading):
         await model.embed_queries(["refund"])
     await model.embed_documents(["it is loaded"])
     with pytest.raises(EmbedderUnavailable, match="late") as late:
         await model.embed_queries(["refund"])
-    assert not isinstance(late.value, NotYet)
+    assert not isinstance(late.value, ModelLoading)
 
 
 async def test_a_question_and_a_search_do_not_wait_behind_documents(index: RemoteIndex, process: IndexProcess) -> None:
@@ -393,7 +400,7 @@ async def test_vectors_that_are_lost_with_their_process_are_computed_by_the_next
     with pytest.raises(EmbedderUnavailable) as failed:
         await many
     assert failed.value.retryable
-    assert model.health.state is State.DEGRADED
+    assert model.health.state is ConnectionState.DEGRADED
     await restarted(process, ended)
     assert len(await model.embed_documents(["again"])) == 1
     assert model.health.why == ""
@@ -408,7 +415,7 @@ async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatc
         model = DeepModel(process)
         with pytest.raises(EmbedderUnavailable, match="built for another machine"):
             await model.embed_documents(["refund"])
-        assert model.health.state is State.DEGRADED
+        assert model.health.state is ConnectionState.DEGRADED
         assert "built for another machine" in model.health.why
 
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from connectors.message import Scope
-from grounding.retrieval import Entry, Hit, Kind, LookUp, Passage, Search, Vector, encode_document, looked_up
+from grounding.retrieval import Hit, IndexEntry, Kind, Passage, PassageQuery, Search, Vector, encode_document, look_up
 from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.packing import Run
 from grounding.retrieval.relevance import Floor
@@ -41,7 +41,7 @@ async def index(process: IndexProcess, tmp_path: Path) -> AsyncIterator[RemoteIn
     await opened.close()
 
 
-def entry(number: int) -> Entry:
+def entry(number: int) -> IndexEntry:
     text = f"The key of house{number} is in drawer{number % 7} of the house at the harbour"
     ordinal = number % 12
     passage = Passage(
@@ -49,11 +49,11 @@ def entry(number: int) -> Entry:
         ordinal * 100, ordinal * 100 + len(text), ordinal + 1, ordinal + 1,
     )  # fmt: skip
     vector = WORDS._embed(text)
-    return Entry(passage, vector, encode_document(text), vector)
+    return IndexEntry(passage, vector, encode_document(text), vector)
 
 
-def look(query: str, floor: Floor = FLOOR) -> LookUp:
-    return LookUp(query, WORDS._embed(query), encode_query(query), floor, 3)
+def look(query: str, floor: Floor = FLOOR) -> PassageQuery:
+    return PassageQuery(query, WORDS._embed(query), encode_query(query), floor, 3)
 
 
 def told(runs: Sequence[Run]) -> list[Any]:
@@ -70,7 +70,7 @@ async def test_it_finds_what_is_found_here(index: RemoteIndex, looks_again: bool
     again = deep if looks_again else None
     for query in QUERIES:
         found = await index.look_up(ACME, Kind.DOCUMENT, look(query), again)
-        runs, around = await looked_up(index, ACME, Kind.DOCUMENT, look(query), again)
+        runs, around = await look_up(index, ACME, Kind.DOCUMENT, look(query), again)
         assert told(found.runs) == told(runs)
         assert found.around == around
         assert any(run.near for run in runs) or len(runs) == 3
@@ -88,7 +88,7 @@ async def test_a_scope_that_may_not_be_asked_is_refused(index: RemoteIndex) -> N
 
 async def test_what_a_prompt_is_told_is_the_same_in_one_call_and_in_several(index: RemoteIndex) -> None:
     in_one, in_several = Search(index, WORDS, floor=FLOOR, count=len), Search(index, WORDS, floor=FLOOR, count=len)
-    in_several._look_up = lambda *about: looked_up(index, *about)
+    in_several._look_up = lambda *about: look_up(index, *about)
     for query in QUERIES:
         one = await in_one.retrieve(ACME, query, 3, 400, 700)
         assert one == await in_several.retrieve(ACME, query, 3, 400, 700)

@@ -15,9 +15,9 @@ from connectors.message import Usage as Tokens
 from grounding.memory.context_document import ContextDocument, ContextDocuments
 from grounding.prompt import build_prompt
 from grounding.prompt_input import load_tokens
-from grounding.retrieval import Memory, Turns
+from grounding.retrieval import TurnIndex, TurnText
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.transcript import Entry, EntryRole, Transcript, markdown
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry, markdown
 from runtime.billing import UsageCounters
 from runtime.turns.batch import Envelope
 from runtime.turns.mailbox import Mailbox
@@ -44,7 +44,7 @@ async def test_no_conversation_sees_the_log_summary_or_messages_of_another(redis
     """Transcripts, counts, context documents and waiting messages under many look-alike names."""
     transcript, contexts, mailbox = Transcript(redis), ContextDocuments(redis), Mailbox(redis)
     for key in KEYS:
-        await transcript.append(key, "t1", [Entry(EntryRole.INBOUND, secret(key), "t1", AT)])
+        await transcript.append(key, "t1", [TranscriptEntry(EntryRole.INBOUND, secret(key), "t1", AT)])
         await contexts.store(key, ContextDocument(secret(key), 1, 1, 1, "extraction", AT))
         said = InboundMessage(key.connector, key.external_id, "m1", Author("u"), secret(key))
         assert (await mailbox.store(key, Envelope(said, Role.MEMBER, 0.0))).new, key
@@ -56,7 +56,7 @@ async def test_no_conversation_sees_the_log_summary_or_messages_of_another(redis
         assert document.text == secret(key)
     for partition in {key.partition for key in KEYS}:
         for one in (await transcript.to_copy([partition], 1000))[partition]:
-            assert isinstance(one.what, Entry)
+            assert isinstance(one.what, TranscriptEntry)
             assert one.what.text == secret(one.key)
 
 
@@ -65,10 +65,10 @@ async def test_no_conversation_recalls_the_turns_of_another(tmp_path: Path) -> N
     embedder = HashedWords()
     index = EmbeddedIndex(tmp_path / "qdrant", embedder.name, embedder.dimensions, timeout_seconds=20)
     await index.ensure()
-    turns = Turns(index, embedder)
+    turns = TurnIndex(index, embedder)
     some = KEYS[:: len(KEYS) // 60]
     for key in some:
-        await turns.remember([Memory(key.scope, "t1", secret(key), datetime.now(UTC))])
+        await turns.remember([TurnText(key.scope, "t1", secret(key), datetime.now(UTC))])
     for key in some:
         found = await turns.recall(key.scope, "lighthouse", 50)
         assert [turn.text for turn in found] == [secret(key)], key

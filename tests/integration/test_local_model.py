@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from config.settings import EXTRACTIVE, SMOLLM2
-from connectors.connector import State
+from connectors.connector import ConnectionState
 from runtime.embedded import ChildFailed, find_weights, llama, local_model
 from runtime.embedded.llama import NoLocalModel
 from runtime.llm import Model, ModelUnavailable
@@ -47,7 +47,7 @@ async def test_the_bundled_language_model_answers_and_survives_its_servers_death
 
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
-        while server.health.state is State.CONNECTED:
+        while server.health.state is ConnectionState.CONNECTED:
             await asyncio.sleep(0.01)
         again = await model.complete(question, max_output_tokens=24, temperature=0.0)
         assert "Paris" in again.text
@@ -63,7 +63,7 @@ async def test_without_any_setting_the_server_is_never_started(settings: MakeSet
         model = Model(settings(), server)
         await model.warm()
         assert (await model.complete([{"role": "user", "content": "Hello!"}])).model == EXTRACTIVE
-        assert server.health.state is State.STOPPED
+        assert server.health.state is ConnectionState.STOPPED
         assert server.pid is None
     assert not (data_dir / "model").exists()
 
@@ -78,7 +78,7 @@ async def test_without_its_packages_the_error_says_what_to_set_instead(
         with pytest.raises(ModelUnavailable, match=r"WITH_SMOLLM2=1.*AGENT_RUNTIME_LLM_MODEL") as failed:
             await Model(settings(llm_model=SMOLLM2), server).complete([{"role": "user", "content": "Hi"}])
         assert not failed.value.retryable
-        assert server.health.state is State.FAILED
+        assert server.health.state is ConnectionState.FAILED
 
 
 async def test_a_server_that_cannot_start_is_an_error_with_its_own_words(

@@ -16,14 +16,14 @@ from grounding.memory.karma.examples import LOOK_SECONDS
 from grounding.memory.records import NewRecord, Provenance, State, Type
 from grounding.prompt import build_prompt
 from grounding.prompt_input import Participant, TailEntry, load_tokens
-from grounding.transcript import Entry, EntryRole, Transcript
-from runtime.background import By, Marking
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
+from runtime.background import Marker, Marking
 from runtime.background.karma import ANSWERED_TOKENS
 from runtime.commands.registry import CommandRefused, Invocation
 from runtime.commands.turns import Marks
 from runtime.coordination import Hub
 from runtime.delivery import Outbox
-from runtime.delivery.outbox import Stage
+from runtime.delivery.outbox import PartStage
 from runtime.turns.manifest import Manifests, RecordsOfTurn, UnknownTurn
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import karma_on, marking_on
@@ -35,7 +35,7 @@ DIRECT = ConversationKey("acme", "telegram", "501")
 LENA, BO = "telegram:501", "telegram:502"
 ASKED, ANSWERED = "How do I moor the Petrel at the pier?", "Bow to the swell, with two springs."
 TOKENS = load_tokens()
-MEMBER = By(BO, Role.MEMBER, "command")
+MEMBER = Marker(BO, Role.MEMBER, "command")
 
 
 class House:
@@ -69,20 +69,20 @@ class House:
         await self.manifests.keep(built, build_prompt(built, TOKENS), "2026-11-22T10:00:00Z", ended)
         at = "2026-11-22T10:00:00.000Z"
         said = [
-            Entry(EntryRole.INBOUND, asked, turn_id, at, "Lena", LENA, f"in-{turn_id}"),
-            Entry(EntryRole.OUTBOUND, answered, turn_id, at, "agent-runtime", foreign=foreign),
+            TranscriptEntry(EntryRole.INBOUND, asked, turn_id, at, "Lena", LENA, f"in-{turn_id}"),
+            TranscriptEntry(EntryRole.OUTBOUND, answered, turn_id, at, "agent-runtime", foreign=foreign),
         ]
         await self.transcript.append(key, turn_id, said)
         reply = OutboundMessage(key, turn_id, answered)
         await self.outbox.put(reply, ["telegram"])
-        await self.outbox.mark(reply, 0, Stage.SENT, message_id)
+        await self.outbox.mark(reply, 0, PartStage.SENT, message_id)
 
     async def react(self, emoji: str, *gone: str, by: str = BO, on: str = "9", key: ConversationKey = GROUP) -> str:
         connector, _, user = by.partition(":")
         message = InboundMessage(
             connector, key.external_id, on, Author(user), "", InboundKind.REACTION, reaction=emoji, unreacted=gone
         )
-        return await self.marking.reacted(message, key)
+        return await self.marking.mark_by_reaction(message, key)
 
     async def shown(self, text: str = ASKED, key: ConversationKey = GROUP, audience: str | None = None) -> list[str]:
         looked = await self.look(text, key, audience)
@@ -111,7 +111,7 @@ def house(redis: Redis) -> House:
 
 async def test_a_reaction_on_any_part_of_a_reply_makes_its_exchange_an_example(house: House) -> None:
     await house.answer("t1")
-    await house.outbox.mark(OutboundMessage(GROUP, "t1", ""), 1, Stage.SENT, "10")
+    await house.outbox.mark(OutboundMessage(GROUP, "t1", ""), 1, PartStage.SENT, "10")
     with capture_logs() as told:
         assert await house.react("👍🏽", on="10") == ""
 
@@ -231,9 +231,9 @@ async def test_forgetting_takes_the_trace_and_what_was_marked_in_a_conversation(
 async def test_an_exchange_whose_question_was_edited_or_deleted_is_no_example_any_more(house: House) -> None:
     await house.answer("t1")
     await house.react("👍")
-    await house.marking.amended(GROUP, "in-t9")
+    await house.marking.forget_message(GROUP, "in-t9")
     assert await house.shown() == ["t1"]
-    await house.marking.amended(GROUP, "in-t1")
+    await house.marking.forget_message(GROUP, "in-t1")
     assert await house.shown() == []
 
 
@@ -260,7 +260,7 @@ async def test_another_process_sees_a_mark_with_its_next_turn_once_it_knows_of_o
 
 
 async def test_what_stands_is_the_same_throughout_a_session_but_for_what_is_taken_back(house: House) -> None:
-    admin = By(LENA, Role.ADMIN, "command")
+    admin = Marker(LENA, Role.ADMIN, "command")
     await house.answer("t1")
     await house.answer("t2", message_id="10", asked="How do I reef the main sail?")
     await house.marking.put(GROUP.scope, "t1", admin, "good")
@@ -280,11 +280,11 @@ async def test_what_stands_is_the_same_throughout_a_session_but_for_what_is_take
 
 async def test_what_stands_goes_when_one_member_alone_is_left_who_calls_it_good(house: House) -> None:
     await house.answer("t1")
-    await house.marking.put(GROUP.scope, "t1", By(LENA, Role.ADMIN, "command"), "good")
+    await house.marking.put(GROUP.scope, "t1", Marker(LENA, Role.ADMIN, "command"), "good")
     await house.marking.put(GROUP.scope, "t1", MEMBER, "good")
     assert [one.turn_id for one in (await house.look("", stood=("t1",))).floor] == ["t1"]
 
-    await house.marking.put(GROUP.scope, "t1", By(LENA, Role.ADMIN, "command"), None)
+    await house.marking.put(GROUP.scope, "t1", Marker(LENA, Role.ADMIN, "command"), None)
     looked = await house.look(ASKED, stood=("t1",))
     assert looked.floor == ()
     assert [one.turn_id for one in looked.chosen(())] == ["t1"]
@@ -293,7 +293,7 @@ async def test_what_stands_goes_when_one_member_alone_is_left_who_calls_it_good(
 async def test_all_whom_a_members_token_names_vouch_for_an_answer_as_one_person(house: House) -> None:
     await house.answer("t1")
     for name in ("http:a", "http:b", "http:c"):
-        by = By(name, Role.MEMBER, "api", is_vouched_for=False)
+        by = Marker(name, Role.MEMBER, "api", is_vouched_for=False)
         await house.marking.put(GROUP.scope, "t1", by, "good")
     assert (await house.look("")).floor == ()
 
@@ -306,7 +306,7 @@ async def test_all_whom_a_members_token_names_are_one_voice_over_an_answer_and_o
     fact = (await house.records.add(Scope("acme"), NewRecord(Type.FACT, "It is deep."), Provenance(author=LENA))).record
     await house.answer("t1")
     await house.manifests.note_records(GROUP.scope, "t1", RecordsOfTurn(used=(fact.id,)))
-    named = [By(f"http:{name}", Role.MEMBER, "api", is_vouched_for=False) for name in "abc"]
+    named = [Marker(f"http:{name}", Role.MEMBER, "api", is_vouched_for=False) for name in "abc"]
     for by in named:
         marked = await house.marking.put(GROUP.scope, "t1", by, "good")
     assert (marked.good, (await house.records.get(Scope("acme"), fact.id)).confirmations) == (1, 1)
@@ -316,7 +316,7 @@ async def test_all_whom_a_members_token_names_are_one_voice_over_an_answer_and_o
     assert (marked.good, marked.bad, marked.is_good) == (0, 1, False)
     assert (await house.records.get(Scope("acme"), fact.id)).confirmations == 0
     for number in (1, 2):
-        await house.marking.put(GROUP.scope, "t1", By(f"telegram:{number}", Role.MEMBER, "reaction"), "good")
+        await house.marking.put(GROUP.scope, "t1", Marker(f"telegram:{number}", Role.MEMBER, "reaction"), "good")
     assert await house.shown() == ["t1"]
 
 
@@ -373,8 +373,8 @@ async def test_who_only_says_who_they_are_may_mark_no_more_than_their_token(redi
     for_members = Invocation(GROUP, saying(Role.MEMBER, InboundKind.COMMAND), Role.MEMBER, "")
     with pytest.raises(CommandRefused):
         await good.run(for_members)
-    assert await house.marking.reacted(saying(Role.MEMBER, InboundKind.REACTION), GROUP) == "not_allowed"
-    assert await house.marking.reacted(saying(None, InboundKind.REACTION), GROUP) == ""
+    assert await house.marking.mark_by_reaction(saying(Role.MEMBER, InboundKind.REACTION), GROUP) == "not_allowed"
+    assert await house.marking.mark_by_reaction(saying(None, InboundKind.REACTION), GROUP) == ""
 
 
 async def test_without_an_embedder_the_words_decide(house: House) -> None:
@@ -483,7 +483,7 @@ async def test_a_redelivered_reaction_does_not_bring_back_what_was_taken_back_si
         message = InboundMessage(
             "telegram", "-1", "9", Author("502"), "", InboundKind.REACTION, when, reaction=emoji, unreacted=gone
         )
-        await house.marking.reacted(message, GROUP)
+        await house.marking.mark_by_reaction(message, GROUP)
 
     await at(1, "👍")
     await at(2, "", "👍")

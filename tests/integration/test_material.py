@@ -17,7 +17,7 @@ from grounding.prompt_input import load_tokens
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from runtime.coordination import Hub
 from runtime.embedded import background_task
-from runtime.turns.material import MaterialFollowing, Materials
+from runtime.turns.material import MaterialIndexer, Materials
 
 ACME, DEN = Scope("acme"), Scope("acme", "http:den")
 ROOM = Room(window=10_000, output=100, beside=500, characters=100_000)
@@ -174,7 +174,7 @@ class Nowhere:
 @asynccontextmanager
 async def following(redis: Redis, hub: Hub, indexed: Indexed) -> AsyncIterator[None]:
     store = CodexStore(redis, max_bytes=10_000, file_max_bytes=5000)
-    work = MaterialFollowing(store, cast("Any", indexed), cast("Any", Nowhere()), hub)
+    work = MaterialIndexer(store, cast("Any", indexed), cast("Any", Nowhere()), hub)
     async with background_task(work.run(), "material"):
         yield
 
@@ -229,7 +229,7 @@ async def test_what_was_not_indexed_while_the_store_was_away_is_looked_at_again(
     store = Forgetful(redis, max_bytes=10_000, file_max_bytes=5000)
     hub, indexed = Hub(redis, shared=False), Indexed(failures=1)
     await store.put(ACME, "a.md", "first", Size(1, 1, 5))
-    work = MaterialFollowing(store, cast("Any", indexed), cast("Any", Nowhere()), hub)
+    work = MaterialIndexer(store, cast("Any", indexed), cast("Any", Nowhere()), hub)
     async with background_task(work.run(), "material"), asyncio.timeout(20):
         while indexed.failures:
             await asyncio.sleep(0.01)

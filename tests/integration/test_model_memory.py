@@ -14,7 +14,7 @@ from aiohttp import web
 
 from config.settings import SMOLLM2
 from grounding.prompt_input import Device, EnvironmentInput
-from runtime.machine import ModelMemories, Seen
+from runtime.machine import MachineState, ModelMemories
 from runtime.machine.hardware import DRIVER_BROKEN, NO_GPU
 from runtime.machine.model_memory import is_here
 from runtime.machine.sampling import SILENT
@@ -22,8 +22,10 @@ from tests.conftest import MakeSettings
 from tests.emulators.loopback import serving
 
 BUNDLED = SMOLLM2
-SEEN = Seen(EnvironmentInput(), 4000)
-CARD = Seen(EnvironmentInput(devices=(Device(name="A10", total_mib=24_000, used_mib=21_000, free_mib=3_000),)), 4000)
+SEEN = MachineState(EnvironmentInput(), 4000)
+CARD = MachineState(
+    EnvironmentInput(devices=(Device(name="A10", total_mib=24_000, used_mib=21_000, free_mib=3_000),)), 4000
+)
 ABOUT = {
     "general.architecture": "qwen2",
     "qwen2.block_count": 24,
@@ -217,6 +219,6 @@ async def test_where_no_card_answers_working_memory_is_not_taken_for_theirs(
     own = settings(llm_model="openai/x", llm_kv_layers=2, llm_kv_heads=2, llm_kv_head_size=64)
     memories = ModelMemories(own, ("openai/x", BUNDLED))
     await memories.look()
-    seen = Seen(EnvironmentInput(note=note), 100)
+    seen = MachineState(EnvironmentInput(note=note), 100)
     assert (memories.of("openai/x", seen) is not None) is is_known
     assert memories.of(BUNDLED, seen) is not None

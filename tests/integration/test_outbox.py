@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from redis.asyncio import Redis
 
-from connectors.connector import Accept, Capabilities, Connector, Health, SendFailed, State
+from connectors.connector import Accept, Capabilities, ConnectionState, Connector, Health, SendFailed
 from connectors.message import (
     ConversationKey,
     Degraded,
@@ -45,7 +45,7 @@ class Paper:
 
     name = "paper"
     capabilities = Capabilities(max_part_units=10)
-    health = Health(State.CONNECTED)
+    health = Health(ConnectionState.CONNECTED)
     typing_lasts_seconds = 0.01
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding.transcript import EntryRole
 from runtime import stores
-from runtime.billing import Budgets, Term
+from runtime.billing import Budgets, BudgetTerm
 from runtime.coordination import jobs
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, in_background
@@ -29,7 +29,7 @@ __all__ = ["desk", "wire"]
 
 ACME = Scope("acme")
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
-A_DAY = Term("workspace", "tokens", "day")
+A_DAY = BudgetTerm("workspace", "tokens", "day")
 MOST = 300
 """More calls than one message could cause."""
 ASKING_AGAIN = ("ar:contexts:", "ar:jobs:")

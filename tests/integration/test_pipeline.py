@@ -11,15 +11,15 @@ from redis.asyncio import Redis
 from config import load
 from connectors.message import ConversationKey, Scope
 from grounding.memory.context_document import ContextDocuments
-from grounding.memory.global_context import By, Editor, GlobalContexts
+from grounding.memory.global_context import Editor, EditOrigin, GlobalContexts
 from grounding.pipeline import Pipeline
-from grounding.prompt import Continuing, Freezing, Sessions
-from grounding.prompt_input import Budgets, DegradedBlock, Passage, RecalledTurn, TailEntry, load_tokens
+from grounding.prompt import PrefixPolicy, SessionContinuity, Sessions
+from grounding.prompt_input import DegradedBlock, Passage, PromptLimits, RecalledTurn, TailEntry, load_tokens
 from grounding.strategy import Choice, choose, cues_of
-from grounding.transcript import Entry, EntryRole, Transcript
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 
 KEY = ConversationKey("acme", "http", "default")
-BUDGETS = Budgets.from_settings(load({}).settings, window_tokens=8192)
+BUDGETS = PromptLimits.from_settings(load({}).settings, window_tokens=8192)
 AS_WE_SAID = "as we discussed, which file explains pricing?"
 
 
@@ -76,8 +76,10 @@ def known(redis: Redis) -> GlobalContexts:
     return GlobalContexts(redis, load_tokens(), max_tokens=700, idle_seconds=1800)
 
 
-def continuing(redis: Redis) -> Continuing:
-    return Continuing(ContextDocuments(redis), Freezing(load_tokens(), "prefix_stable"), Sessions(redis, 1800))
+def continuing(redis: Redis) -> SessionContinuity:
+    return SessionContinuity(
+        ContextDocuments(redis), PrefixPolicy(load_tokens(), "prefix_stable"), Sessions(redis, 1800)
+    )
 
 
 def pipeline(redis: Redis, shelf: Shelf, timeout_seconds: float = 5.0) -> Pipeline:
@@ -86,7 +88,7 @@ def pipeline(redis: Redis, shelf: Shelf, timeout_seconds: float = 5.0) -> Pipeli
 
 async def record(redis: Redis, turn_id: str, text: str) -> None:
     await Transcript(redis).append(
-        KEY, turn_id, [Entry(EntryRole.INBOUND, text, turn_id, "2026-11-21T10:00:00.000Z", author="Lena")]
+        KEY, turn_id, [TranscriptEntry(EntryRole.INBOUND, text, turn_id, "2026-11-21T10:00:00.000Z", author="Lena")]
     )
 
 
@@ -268,7 +270,7 @@ async def test_a_given_history_is_what_was_asked_before(redis: Redis) -> None:
 
 async def test_without_the_tail_the_message_is_searched_for_alone(redis: Redis) -> None:
     class Broken(Transcript):
-        async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[Entry]:
+        async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[TranscriptEntry]:
             await asyncio.Event().wait()
             return []
 
@@ -284,7 +286,7 @@ async def test_without_the_tail_the_message_is_searched_for_alone(redis: Redis) 
 
 
 async def test_the_global_context_comes_with_small_talk_and_with_a_given_history_too(redis: Redis) -> None:
-    await known(redis).append(Editor(Scope("acme"), "api"), "Answers are wanted in French", By("admin"))
+    await known(redis).append(Editor(Scope("acme"), "api"), "Answers are wanted in French", EditOrigin("admin"))
 
     chat = await pipeline(redis, Shelf()).ground(KEY, "hello", choose("hello"), BUDGETS, "t1")
     dry = await pipeline(redis, Shelf()).ground(KEY, "now", choose("now what?"), BUDGETS, "", [])
@@ -296,7 +298,7 @@ async def test_the_global_context_comes_with_small_talk_and_with_a_given_history
 
 
 async def test_a_dry_run_gives_out_no_numbers(redis: Redis) -> None:
-    await known(redis).append(Editor(Scope("acme"), "api"), "one", By("admin"))
+    await known(redis).append(Editor(Scope("acme"), "api"), "one", EditOrigin("admin"))
     before = sorted(await redis.keys("*"))
 
     await pipeline(redis, Shelf()).ground(KEY, "now", choose("now what?"), BUDGETS)

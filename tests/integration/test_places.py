@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Scope, redis_key
 from runtime.stores import NewerFormat
-from runtime.workspaces import Places, Settled
+from runtime.workspaces import Places, PlaceSettings
 from tests.emulators.face import Face
 
 THREAD = ConversationKey("acme", "slack", "C1/1712.0001")
@@ -24,9 +24,9 @@ async def test_what_is_said_in_a_thread_is_settled_for_its_channel(redis: Redis)
 
     assert await places.settle(THREAD, said(THREAD, *CHANNEL), answering="all") == "slack:T1/C1"
 
-    assert (await places.of_message(OTHER_THREAD, said(OTHER_THREAD, *CHANNEL))).answering == "all"
+    assert (await places.settings_for(OTHER_THREAD, said(OTHER_THREAD, *CHANNEL))).answering == "all"
     elsewhere = ConversationKey("acme", "slack", "C2")
-    assert await places.of_message(elsewhere, said(elsewhere, "slack:T1/C2", "slack:T1")) == Settled()
+    assert await places.settings_for(elsewhere, said(elsewhere, "slack:T1/C2", "slack:T1")) == PlaceSettings()
 
 
 async def test_without_routes_the_conversation_is_the_place(redis: Redis) -> None:
@@ -36,21 +36,21 @@ async def test_without_routes_the_conversation_is_the_place(redis: Redis) -> Non
     assert await places.settle(web, said(web), model="openai/b") == "http:default"
     assert await places.settle(web, said(web), answering="never") == "http:default"
 
-    assert await places.of_message(web, said(web)) == Settled("never", "openai/b")
+    assert await places.settings_for(web, said(web)) == PlaceSettings("never", "openai/b")
 
 
 async def test_each_setting_comes_from_the_most_specific_place_that_has_it(redis: Redis) -> None:
     places = Places(redis)
     scope = Scope("acme")
-    await places.put(scope, "slack:T1", Settled("never", "openai/a"))
-    await places.put(scope, "slack:T1/C1", Settled("all"))
+    await places.put(scope, "slack:T1", PlaceSettings("never", "openai/a"))
+    await places.put(scope, "slack:T1/C1", PlaceSettings("all"))
 
-    assert await places.of_message(THREAD, said(THREAD, *CHANNEL)) == Settled("all", "openai/a")
+    assert await places.settings_for(THREAD, said(THREAD, *CHANNEL)) == PlaceSettings("all", "openai/a")
 
-    await places.put(scope, THREAD.context_id, Settled("addressed"))
-    assert (await places.of_message(THREAD, said(THREAD, *CHANNEL))).answering == "addressed"
+    await places.put(scope, THREAD.context_id, PlaceSettings("addressed"))
+    assert (await places.settings_for(THREAD, said(THREAD, *CHANNEL))).answering == "addressed"
     await places.settle(THREAD, said(THREAD, *CHANNEL), answering="never")
-    assert (await places.of_message(THREAD, said(THREAD, *CHANNEL))).answering == "never"
+    assert (await places.settings_for(THREAD, said(THREAD, *CHANNEL))).answering == "never"
 
 
 async def test_a_place_of_one_workspace_is_none_of_anothers(redis: Redis) -> None:
@@ -58,15 +58,15 @@ async def test_a_place_of_one_workspace_is_none_of_anothers(redis: Redis) -> Non
     await places.settle(THREAD, said(THREAD, *CHANNEL), answering="all")
     same_place = ConversationKey("umbrella", "slack", "C1/1712.0001")
 
-    assert await places.of_message(same_place, said(same_place, *CHANNEL)) == Settled()
+    assert await places.settings_for(same_place, said(same_place, *CHANNEL)) == PlaceSettings()
     await places.forget_workspace(Scope("acme"))
     assert await places.all(Scope("acme")) == {}
 
 
 async def test_a_place_with_nothing_settled_is_forgotten(redis: Redis) -> None:
     places = Places(redis)
-    await places.put(Scope("acme"), "slack:T1", Settled("all"))
-    await places.put(Scope("acme"), "slack:T1", Settled())
+    await places.put(Scope("acme"), "slack:T1", PlaceSettings("all"))
+    await places.put(Scope("acme"), "slack:T1", PlaceSettings())
 
     assert [key async for key in redis.scan_iter()] == []
 
@@ -136,13 +136,13 @@ async def test_a_command_is_streamed_as_an_answer(face: Face) -> None:
 
 async def test_the_whole_workspace_has_a_mode_until_a_place_has_its_own(redis: Redis) -> None:
     places = Places(redis)
-    await places.put(Scope("acme"), "*", Settled(queue="followup"))
-    assert (await places.of_message(THREAD, said(THREAD, *CHANNEL))).queue == "followup"
+    await places.put(Scope("acme"), "*", PlaceSettings(queue="followup"))
+    assert (await places.settings_for(THREAD, said(THREAD, *CHANNEL))).queue == "followup"
 
     await places.settle(THREAD, said(THREAD, *CHANNEL), queue="interrupt")
-    assert (await places.of_message(OTHER_THREAD, said(OTHER_THREAD, *CHANNEL))).queue == "interrupt"
+    assert (await places.settings_for(OTHER_THREAD, said(OTHER_THREAD, *CHANNEL))).queue == "interrupt"
     web = ConversationKey("acme", "http", "default")
-    assert (await places.of_message(web, said(web))).queue == "followup"
+    assert (await places.settings_for(web, said(web))).queue == "followup"
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -161,9 +161,9 @@ async def test_nothing_of_a_deleted_workspace_holds_in_one_of_the_same_name(face
     await face.client.post(f"{here}/messages", json={"text": "/status"})
     before = ConversationKey("made-anew", "http", "default")
     places = face.runtime.places
-    assert (await places.of_message(before, said(before))).queue == "followup"
+    assert (await places.settings_for(before, said(before))).queue == "followup"
 
     assert (await face.client.delete(here)).status_code == 200
     await face.workspace("made-anew")
 
-    assert await places.of_message(before, said(before)) == Settled()
+    assert await places.settings_for(before, said(before)) == PlaceSettings()

@@ -10,7 +10,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from config.settings import Settings
-from connectors.connector import Examined
+from connectors.connector import Examination
 from connectors.discord.check import invitation
 from connectors.slack.check import SCOPES
 from runtime.ingress import examine_platforms
@@ -50,7 +50,7 @@ def telegram_settings(telegram: TelegramEmulator, **more: Any) -> dict[str, Any]
     }
 
 
-def only(found: dict[str, Examined], name: str) -> tuple[str, str]:
+def only(found: dict[str, Examination], name: str) -> tuple[str, str]:
     """What is wrong and what is advised, where that is one thing."""
     (problem,) = found[name].problems
     return problem.detail, problem.advice

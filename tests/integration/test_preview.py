@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from connectors.connector import Connector, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.coordination import Hub
-from runtime.delivery import Delivery, Outbox, RateLimiters, Shows, Telling, Watched, telling
-from runtime.delivery.outbox import Stage, stream_of
+from runtime.delivery import Delivery, Outbox, PreviewMode, Previews, ProgressReporter, RateLimiters, report_progress
+from runtime.delivery.outbox import PartStage, stream_of
 from runtime.delivery.rate_limiter import Extra, Limits
 from tests.emulators.board import Board, FoundAgain, KnowsAgain
 
@@ -68,14 +68,14 @@ class Box:
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
         rate_limiters = RateLimiters()
-        self.shows = Shows(connectors, self.outbox, rate_limiters, self.hub, streams=streams)
+        self.shows = Previews(connectors, self.outbox, rate_limiters, self.hub, streams=streams)
         self.delivery = Delivery(self.outbox, connectors, rate_limiters, "skip")
         self.watched = self.shows.watched(platform, DRAFT)
 
     @asynccontextmanager
-    async def preview(self, draft: OutboundMessage) -> AsyncIterator[Telling]:
+    async def preview(self, draft: OutboundMessage) -> AsyncIterator[ProgressReporter]:
         async with self.shows.running():
-            async with telling(self.hub, self.hub.name, draft, self.watched) as told:
+            async with report_progress(self.hub, self.hub.name, draft, self.watched) as told:
                 yield told
             async with asyncio.timeout(5):
                 while draft.turn_id in self.shows._shows:  # it ends by itself: the worker has told so
@@ -318,7 +318,7 @@ async def test_a_beginning_by_the_platforms_own_means_of_which_nobody_knows_is_c
 
     feed = FoundFeed()
     outbox = box(redis, feed)
-    await outbox.outbox.mark(DRAFT, 0, Stage.DRAFTING)
+    await outbox.outbox.mark(DRAFT, 0, PartStage.DRAFTING)
     with capture_logs() as told:
         await outbox.deliver(replace(DRAFT, text="one"))
 
@@ -456,7 +456,7 @@ async def test_first_words_whose_process_died_become_the_reply_where_the_platfor
     board = kind()
     outbox = box(redis, board)
     part = board.render(replace(DRAFT, text="o"))[0]
-    await outbox.outbox.mark(DRAFT, 0, Stage.DRAFTING)
+    await outbox.outbox.mark(DRAFT, 0, PartStage.DRAFTING)
     if arrived:
         await board.send(DRAFT, replace(part, token=f"{part.token}.draft"))
 
@@ -472,7 +472,7 @@ async def test_what_a_platform_began_by_its_own_means_becomes_the_reply_though_n
     board.messages["feed"] = "on"
     for turn_id, text in (("t1", "one"), ("t2", "two")):
         draft = replace(DRAFT, turn_id=turn_id)
-        await outbox.outbox.mark(draft, 0, Stage.DRAFTING)
+        await outbox.outbox.mark(draft, 0, PartStage.DRAFTING)
         with capture_logs() as told:
             await outbox.deliver(replace(draft, text=text))
         assert ("reply.ambiguous" in [one["event"] for one in told]) == (text == "two")
@@ -483,7 +483,7 @@ async def test_what_a_platform_began_by_its_own_means_becomes_the_reply_though_n
 async def test_first_words_that_may_have_stayed_behind_are_counted(redis: Redis) -> None:
     board = Board()
     outbox = box(redis, board)
-    await outbox.outbox.mark(DRAFT, 0, Stage.DRAFTING)
+    await outbox.outbox.mark(DRAFT, 0, PartStage.DRAFTING)
     with capture_logs() as told:
         await outbox.deliver(replace(DRAFT, text="one"))
     (ambiguous,) = [one for one in told if one["event"] == "reply.ambiguous"]
@@ -505,8 +505,8 @@ async def test_news_that_come_after_the_reply_show_nothing_more(redis: Redis) ->
 
 async def test_nothing_grows_where_that_is_switched_off(redis: Redis) -> None:
     """Nor is the model asked to write piece by piece for nobody."""
-    assert Box(redis, Board(), streams=False).watched is Watched.NOT
-    assert Box(redis, Board()).watched is Watched.REPLACEABLE
+    assert Box(redis, Board(), streams=False).watched is PreviewMode.NOT
+    assert Box(redis, Board()).watched is PreviewMode.REPLACEABLE
 
 
 async def test_a_broken_preview_costs_no_reply(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,13 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
 from runtime.coordination import Hub
-from runtime.delivery import Outbox, RateLimiters, Shows, tell_none_comes
+from runtime.delivery import Outbox, Previews, RateLimiters, notify_unanswered
 from runtime.llm import Completion
 from runtime.turns.batch import Batch, BatchGrown, Envelope, Lease
 from runtime.turns.cancel import Cancellations, notify_interrupted
 from runtime.turns.checkpoint import Checkpoints
 from runtime.turns.mailbox import Mailbox
-from runtime.workspaces import QueueMode, Settled
+from runtime.workspaces import PlaceSettings, QueueMode
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper
@@ -196,7 +196,7 @@ async def bot(model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 
 
 async def queue(bot: Bot, mode: QueueMode) -> None:
-    await bot.runtime.places.put(KEY.scope, "*", Settled(queue=mode))
+    await bot.runtime.places.put(KEY.scope, "*", PlaceSettings(queue=mode))
 
 
 async def asked(bot: Bot, requests: int) -> None:
@@ -301,12 +301,12 @@ async def test_who_waits_at_another_process_hears_that_a_newer_message_gets_the_
             let_go.append((key, messages))
 
     gateway, worker = Hub(redis, shared=True), Hub(redis, shared=True)
-    Shows({"http": Door()}, Outbox(redis, gateway), RateLimiters(), gateway)
+    Previews({"http": Door()}, Outbox(redis, gateway), RateLimiters(), gateway)
     listening = asyncio.create_task(gateway.run())
     try:
         async with asyncio.timeout(60):
             while not let_go:  # the first may be told before anybody listens
-                await tell_none_comes(worker, KEY, ("m1", "m2"))
+                await notify_unanswered(worker, KEY, ("m1", "m2"))
                 await asyncio.sleep(0.02)
     finally:
         listening.cancel()

@@ -10,9 +10,9 @@ from dataclasses import replace
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding.memory.records import NewRecord, Provenance, Type
-from grounding.retrieval import Entry, Kind, PassageIndex, encode_document
-from runtime.background import Rebuilding, Reindexed, Restored
-from runtime.http.doctor import examine
+from grounding.retrieval import IndexEntry, Kind, PassageIndex, encode_document
+from runtime.background import IndexRebuilder, ReindexCounts, RestoreCounts
+from runtime.http.doctor import run_checks
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 
@@ -20,9 +20,9 @@ ACME = Scope("acme")
 HERE, THERE = ConversationKey("acme", "http", "here"), ConversationKey("acme", "http", "there/7")
 
 
-def rebuilding(bot: Bot) -> Rebuilding:
+def rebuilding(bot: Bot) -> IndexRebuilder:
     runtime = bot.runtime
-    return Rebuilding(
+    return IndexRebuilder(
         runtime.settings.data_dir,
         runtime.knowledge,
         runtime.transcript,
@@ -32,8 +32,8 @@ def rebuilding(bot: Bot) -> Rebuilding:
     )
 
 
-async def restored(bot: Bot, *, dry_run: bool = False) -> Restored:
-    done = Restored()
+async def restored(bot: Bot, *, dry_run: bool = False) -> RestoreCounts:
+    done = RestoreCounts()
     await rebuilding(bot).restore(ACME, done, lambda _: None, dry_run=dry_run)
     return done
 
@@ -101,7 +101,7 @@ async def test_an_index_that_was_emptied_is_filled_with_documents_turns_and_reco
         index = opened(bot)
         await index.drop_workspace(ACME)
         assert await records.search(ACME, "spare Lockbox", 3) == []
-        done = Reindexed()
+        done = ReindexCounts()
         await rebuilding(bot).reindex(ACME, done, lambda _: None)
         assert (done.documents, done.conversations, done.turns, done.records) == (3, 1, 3, 2)
         assert [one.record.text for one in await records.search(ACME, "spare Lockbox", 3)] == [
@@ -112,7 +112,7 @@ async def test_an_index_that_was_emptied_is_filled_with_documents_turns_and_reco
         assert await bot.runtime.knowledge.finding.recall(HERE.scope, "deploy key 1 Lockbox", 3, frozenset())
 
         await bot.runtime.transcript.forget_turn(HERE, said[0]["turn_id"])
-        await rebuilding(bot).reindex(ACME, Reindexed(), lambda _: None)
+        await rebuilding(bot).reindex(ACME, ReindexCounts(), lambda _: None)
         assert said[0]["turn_id"] not in await index.sources(HERE.scope, Kind.TURN)
 
 
@@ -152,7 +152,7 @@ async def test_what_an_index_has_already_is_not_put_into_it_again(
         (passage,) = (await index.read(HERE.scope, Kind.TURN, {known[1]: [0]}))[known[1]]
         stored = (await index.vectors(HERE.scope, Kind.TURN, [passage.id]))[passage.id]
         changed = replace(passage, text="something else")
-        await index.upsert(HERE.scope, [Entry(changed, stored, encode_document("something else"))])
+        await index.upsert(HERE.scope, [IndexEntry(changed, stored, encode_document("something else"))])
         await rebuilding(bot).fill_workspace(ACME)
         assert sorted(await turns.known(HERE.scope)) == known
         assert (await index.read(HERE.scope, Kind.TURN, {known[1]: [0]}))[known[1]] == [passage]
@@ -205,12 +205,12 @@ async def test_doctor_says_that_the_index_lacks_what_it_should_have_and_reindex_
         await bot.runtime.knowledge.index(ACME)
         await opened(bot).drop_workspace(ACME)
 
-        (check,) = [one for one in await examine(bot.runtime) if one.name == "index acme"]
+        (check,) = [one for one in await run_checks(bot.runtime) if one.name == "index acme"]
         assert not check.ok
         assert check.advice == "run `agent-runtime reindex --workspace acme`"
 
-        await rebuilding(bot).reindex(ACME, Reindexed(), lambda _: None)
-        (check,) = [one for one in await examine(bot.runtime) if one.name == "index acme"]
+        await rebuilding(bot).reindex(ACME, ReindexCounts(), lambda _: None)
+        (check,) = [one for one in await run_checks(bot.runtime) if one.name == "index acme"]
         assert check.ok
         assert await opened(bot).sources(ACME, Kind.DOCUMENT)
         assert await opened(bot).sources(HERE.scope, Kind.TURN)

@@ -17,11 +17,11 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
 from grounding.codex import CodexStore, Size
-from grounding.memory.global_context import By, Editor, GlobalContexts
+from grounding.memory.global_context import Editor, EditOrigin, GlobalContexts
 from grounding.memory.records import NewRecord, Provenance, Records, RecordStore, Type
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import IndexUnavailable
-from runtime.billing import BudgetExceeded, Budgets, Term
+from runtime.billing import BudgetExceeded, Budgets, BudgetTerm
 from runtime.billing.budgets import Cost
 from runtime.stores import connect
 from tests.emulators.cluster import running_cluster
@@ -116,7 +116,7 @@ async def test_budgets_are_kept_on_whichever_node_a_workspace_lies(client: Redis
         await budgets.settle(scope, "t1", Cost(30), "http:lena")
 
     states = await budgets.states([Scope(f"w{number}") for number in range(12)])
-    assert [state.left(Term("workspace", "tokens", "day")) for state in states] == [70] * 12
+    assert [state.left(BudgetTerm("workspace", "tokens", "day")) for state in states] == [70] * 12
 
 
 async def test_a_dead_master_is_an_outage_of_its_keys(client: Redis, cluster: tuple[list[int], Any]) -> None:
@@ -198,7 +198,7 @@ async def test_every_step_of_the_global_context_stays_on_one_node(client: Redis)
     lines = GlobalContexts(client, load_tokens(), max_tokens=700, idle_seconds=1800)
     for workspace in ("acme", "beta", "gamma"):
         mine = Editor(Scope(workspace, "http:dm", "http:u1"), "turn")
-        by = By("http:u1", "t1", "model")
+        by = EditOrigin("http:u1", "t1", "model")
         await lines.append(Editor(Scope(workspace), "api"), "ours", by)
         await lines.append(mine, "mine", by)
         waits = (await lines.replace(mine, 1, "yours", by, waits=True)).waits

@@ -7,9 +7,9 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 from connectors.message import ConversationKey
-from grounding.retrieval import Kind, Turns
+from grounding.retrieval import Kind, TurnIndex
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.transcript import Entry, EntryRole, Transcript
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.background import RememberTurns
 from runtime.coordination import Job
 from tests.emulators.embedder import HashedWords
@@ -26,12 +26,12 @@ async def test_turns_are_remembered_with_the_turn_before_and_recalled_by_it(redi
     embedder = HashedWords()
     index = EmbeddedIndex(tmp_path, embedder.name, embedder.dimensions, timeout_seconds=20)
     await index.ensure()
-    transcript, turns = Transcript(redis), Turns(index, embedder)
+    transcript, turns = Transcript(redis), TurnIndex(index, embedder)
     remember = RememberTurns(transcript, turns)
     for turn_id, question, answer in TALK:
         at = f"2026-11-0{turn_id[1]}T10:00:00.000Z"
-        said = Entry(EntryRole.INBOUND, question, turn_id, at, author="Lena")
-        await transcript.append(KEY, turn_id, [said, Entry(EntryRole.OUTBOUND, answer, turn_id, at)])
+        said = TranscriptEntry(EntryRole.INBOUND, question, turn_id, at, author="Lena")
+        await transcript.append(KEY, turn_id, [said, TranscriptEntry(EntryRole.OUTBOUND, answer, turn_id, at)])
     await remember([Job("turn.remember", KEY, "t1")])
 
     await remember([Job("turn.remember", KEY, turn_id) for turn_id in ("t2", "t3")])

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.prompt_input import DegradedBlock
-from grounding.retrieval import Entry, Kind, Passage, RerankUnavailable, Search, encode_document
+from grounding.retrieval import IndexEntry, Kind, Passage, RerankUnavailable, Search, encode_document
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from runtime.billing import Budgets, RerankCosts, UsageCounters
 from runtime.llm import LiteLLMReranker
@@ -45,7 +45,7 @@ async def index(tmp_path: Path) -> AsyncIterator[EmbeddedIndex]:
     await opened.ensure()
     vectors = await embedder.embed_documents(TEXTS)
     entries = [
-        Entry(Passage(str(n), Kind.DOCUMENT, f"{n}.md", text), vector, encode_document(text))
+        IndexEntry(Passage(str(n), Kind.DOCUMENT, f"{n}.md", text), vector, encode_document(text))
         for n, (text, vector) in enumerate(zip(TEXTS, vectors, strict=True))
     ]
     await opened.upsert(ACME, entries)

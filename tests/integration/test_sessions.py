@@ -8,7 +8,7 @@ from grounding.prompt import Sessions, Shown
 from grounding.prompt.session_prefix import BlockFingerprint
 from grounding.prompt_input import ContextLine
 from grounding.strategy import choose
-from grounding.transcript import Entry, EntryRole, Transcript
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from tests.integration.test_pipeline import BUDGETS, KEY, Shelf, pipeline
 
 OTHER = ConversationKey("acme", "http", "other")
@@ -30,7 +30,9 @@ SHOWN = Shown(
 
 async def say(redis: Redis, *turns: str) -> None:
     for turn_id in turns:
-        said = Entry(EntryRole.INBOUND, f"said in {turn_id}", turn_id, "2026-11-22T10:00:00.000Z", author="Lena")
+        said = TranscriptEntry(
+            EntryRole.INBOUND, f"said in {turn_id}", turn_id, "2026-11-22T10:00:00.000Z", author="Lena"
+        )
         await Transcript(redis).append(KEY, turn_id, [said])
 
 

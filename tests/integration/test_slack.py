@@ -12,15 +12,15 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from connectors.connector import (
+    ConnectionState,
     Connector,
     ConnectorFailed,
     EditsMessages,
+    FindsSentParts,
     MountsRoutes,
     Reacts,
-    ReadsBack,
     SendFailed,
     ShowsTyping,
-    State,
 )
 from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Receipt
 from connectors.slack.connector import SlackConnector
@@ -57,7 +57,7 @@ async def failed(bot: SlackConnector, gateway: FakeGateway) -> str:
     """What it says when it fails for good."""
     with pytest.raises(ConnectorFailed) as caught:
         await asyncio.wait_for(bot.run(gateway.accept), 20)
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
     assert bot.health.why == str(caught.value)
     return str(caught.value)
 
@@ -65,7 +65,7 @@ async def failed(bot: SlackConnector, gateway: FakeGateway) -> str:
 def test_the_connector_has_the_port_and_the_abilities_of_slack() -> None:
     """What the runtime asks with isinstance."""
     connector = slack_connector()
-    for ability in (Connector, EditsMessages, ShowsTyping, Reacts, ReadsBack, MountsRoutes):
+    for ability in (Connector, EditsMessages, ShowsTyping, Reacts, FindsSentParts, MountsRoutes):
         assert isinstance(connector, ability)
     assert connector.routes() == ()
 
@@ -118,11 +118,11 @@ async def test_it_is_connecting_until_slack_can_be_reached(
     await eventually(lambda: bot.health.why != "")
     waiting = bot.health
     slack.down = False
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    assert waiting.state is State.CONNECTING
+    assert waiting.state is ConnectionState.CONNECTING
     assert slack.token not in waiting.why
 
 
@@ -156,7 +156,7 @@ async def test_a_token_that_is_revoked_while_it_runs_is_noticed(
 ) -> None:
     """The open socket knows nothing of it; a refused call tells."""
     task = asyncio.create_task(bot.run(gateway.accept))
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     slack.say("hello")
     await gateway.until(lambda g: len(g.accepted) == 1)
     slack.revoked = True
@@ -165,7 +165,7 @@ async def test_a_token_that_is_revoked_while_it_runs_is_noticed(
     with pytest.raises(ConnectorFailed):
         await asyncio.wait_for(task, 20)
     assert not caught.value.retryable
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
 
 
 async def test_the_token_is_tried_from_time_to_time(slack: SlackEmulator, gateway: FakeGateway) -> None:
@@ -179,7 +179,7 @@ async def test_the_token_is_tried_from_time_to_time(slack: SlackEmulator, gatewa
     slack.revoked = False
     other = slack_connector(slack)
     task = asyncio.create_task(other.run(gateway.accept))
-    await eventually(lambda: other.health.state is State.CONNECTED)
+    await eventually(lambda: other.health.state is ConnectionState.CONNECTED)
     slack.revoked = True
     slack.push({"type": "tokens_revoked", "tokens": {"bot": ["U0BOT"]}})
     with pytest.raises(ConnectorFailed):
@@ -232,9 +232,9 @@ async def test_an_outage_of_the_store_loses_nothing_and_keeps_the_order(
         gateway.store_available = True
         slack.say("after")
         await slack.until(lambda s: len(s.acknowledged) == 7)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert [m.text for m in gateway.accepted] == ["before", *(f"during {n}" for n in range(5)), "after"]
-    assert during.state is State.DEGRADED
+    assert during.state is ConnectionState.DEGRADED
     assert "store" in during.why
     assert acknowledged == 1
 
@@ -286,7 +286,7 @@ async def test_a_message_that_can_never_be_accepted_is_given_up_after_a_few_atte
     with capture_logs() as logs:
         async with running(bot, gateway):
             await gateway.until(lambda g: len(g.accepted) == 1)
-            await eventually(lambda: bot.health.state is State.CONNECTED)
+            await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     failures = [e for e in logs if e["event"] == "message.failed"]
     assert [e["why"] for e in failures] == ["RuntimeError"] * 3
     assert "poison" not in str(failures)
@@ -340,7 +340,7 @@ async def test_a_socket_that_slack_replaces_costs_no_message_and_no_alarm(
                 slack.say(f"after {number}")
                 await slack.until(lambda s, n=number: s.opened >= n + 2)  # type: ignore[misc]
             await slack.until(lambda s: len(s.acknowledged) == 6)
-            await eventually(lambda: bot.health.state is State.CONNECTED)
+            await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert [m.text for m in gateway.accepted] == [f"{when} {n}" for n in range(3) for when in ("before", "after")]
     assert not [e for e in logs if e["log_level"] in {"warning", "error"}]
 
@@ -353,7 +353,7 @@ async def test_a_replacement_waits_for_nothing(slack: SlackEmulator, gateway: Fa
         await slack.until(lambda s: s.opened == 2)
         slack.say("on the new one")
         await gateway.until(lambda g: len(g.accepted) == 1)
-        assert bot.health.state is State.CONNECTED
+        assert bot.health.state is ConnectionState.CONNECTED
 
 
 async def test_a_socket_that_slack_forgot_is_replaced(slack: SlackEmulator, gateway: FakeGateway) -> None:
@@ -375,10 +375,10 @@ async def test_a_socket_that_breaks_is_opened_again(
         slack.down = True
         await slack.kill()
         slack.say("said during the outage")
-        await eventually(lambda: bot.health.state is State.DEGRADED)
+        await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
         slack.down = False
         await gateway.until(lambda g: len(g.accepted) == 1)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert slack.opened == 2
 
 
@@ -387,11 +387,11 @@ async def test_a_deaf_socket_is_noticed(slack: SlackEmulator, gateway: FakeGatew
     bot = slack_connector(slack, ping_seconds=0.1)
     async with running(bot, gateway):
         slack.mute = True
-        await eventually(lambda: bot.health.state is State.DEGRADED)
+        await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
         slack.mute = False
         slack.say("can you hear me?")
         await gateway.until(lambda g: len(g.accepted) == 1)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert slack.opened >= 2
 
 
@@ -403,12 +403,12 @@ async def test_a_socket_without_a_greeting_is_not_called_connected(slack: SlackE
     await slack.until(lambda s: s.opened >= 2)
     before = bot.health
     slack.greets = True
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
     await bot.close()
-    assert before.state is State.CONNECTING
+    assert before.state is ConnectionState.CONNECTING
     assert "greet" in before.why
 
 

@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 from structlog.testing import capture_logs
 
-from connectors.connector import State
+from connectors.connector import ConnectionState
 from connectors.message import Accepted, InboundMessage
 from connectors.slack.connector import SlackConnector
 from connectors.slack.http_events import MAX_BODY_BYTES
@@ -115,7 +115,7 @@ async def test_what_could_not_be_stored_is_not_acknowledged(door: Door, gateway:
         second = await door.post(body, headers)
         after = door.bot.health
     assert (first.status_code, second.status_code) == (503, 200)
-    assert (during.state, after.state) == (State.DEGRADED, State.CONNECTED)
+    assert (during.state, after.state) == (ConnectionState.DEGRADED, ConnectionState.CONNECTED)
     assert [m.text for m in gateway.accepted] == ["hello"]
 
 
@@ -204,7 +204,7 @@ async def test_a_fault_of_ours_is_not_acknowledged_and_quotes_nothing(door: Door
             answer = await door.post(door.event("poison"))
             health = door.bot.health
     assert answer.status_code == 503
-    assert health.state is State.DEGRADED
+    assert health.state is ConnectionState.DEGRADED
     assert "poison" not in str([logs, answer.text, health])
 
 
@@ -249,7 +249,7 @@ async def test_health_says_when_slack_cannot_be_reached(gateway: FakeGateway) ->
         bot = slack_connector_over_http(slack, check_seconds=0.02)
         async with running(bot, gateway):
             slack.down = True
-            await eventually(lambda: bot.health.state is State.DEGRADED)
+            await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
             slack.down = False
-            await eventually(lambda: bot.health.state is State.CONNECTED)
-    assert bot.health.state is State.STOPPED
+            await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
+    assert bot.health.state is ConnectionState.STOPPED

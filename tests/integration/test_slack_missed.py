@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from connectors.connector import ConnectorFailed, FetchesMissed, SendFailed, State
+from connectors.connector import BackfillsMessages, ConnectionState, ConnectorFailed, SendFailed
 from connectors.message import ConversationKey, InboundMessage
 from connectors.slack.connector import SlackConnector
 from tests.contract.connector_suite import FakeGateway, conversation, eventually, reply_to, running, send_all
@@ -48,7 +48,7 @@ async def test_what_was_said_while_nobody_listened_can_be_read(
     slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
 ) -> None:
     """In order, as it would have come, and without the bot's own words; more than one page of it."""
-    assert isinstance(bot, FetchesMissed)
+    assert isinstance(bot, BackfillsMessages)
     async with running(bot, gateway):
         slack.say("heard", by=LENA)
         root = slack.say(f"{slack.at_bot} heard", to=TEAM, by=LENA)
@@ -135,7 +135,7 @@ async def test_a_socket_that_answers_pings_and_brings_nothing_is_replaced(
             await slack.until(lambda s: s.opened == 2)
             slack.say("good")
             await gateway.until(lambda g: len(g.accepted) == 4)
-            await eventually(lambda: bot.health.state is State.CONNECTED)
+            await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert [message.text for message in gateway.accepted] == ["one", "two", "are you there?", "good"]
     assert [e["unheard"] for e in logs if e["event"] == "connector.deaf"] == [1]
 
@@ -149,7 +149,7 @@ async def test_a_quiet_workspace_is_no_deaf_socket(slack: SlackEmulator, gateway
         await slack.until(lambda s: s.calls.count("conversations.history") >= 3)
         slack.fail_next("conversations.history", emulated.SERVER_ERROR)
         await slack.until(lambda s: s.calls.count("conversations.history") >= 5)
-        assert bot.health.state is State.CONNECTED
+        assert bot.health.state is ConnectionState.CONNECTED
     assert slack.opened == 1
 
 
@@ -158,16 +158,16 @@ async def test_socket_mode_that_is_turned_off_is_told_as_such(slack: SlackEmulat
     bot = slack_connector(slack, first_backoff_seconds=0.2, longest_backoff_seconds=0.2)
     async with running(bot, gateway):
         await slack.disconnect("link_disabled")
-        await eventually(lambda: bot.health.state is State.DEGRADED)
+        await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
         during = bot.health
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert "turned off" in during.why
     other = slack_connector(slack)
     with pytest.raises(ConnectorFailed) as caught:
         async with running(other, gateway):
             slack.fail_next("apps.connections.open", emulated.refused("not_allowed"))
             await slack.disconnect("link_disabled")
-            await eventually(lambda: other.health.state is State.FAILED)
+            await eventually(lambda: other.health.state is ConnectionState.FAILED)
             raise ConnectorFailed(other.health.why)
     assert "AGENT_RUNTIME_SLACK_APP_TOKEN" in str(caught.value)
 

@@ -12,7 +12,7 @@ import pytest
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding.transcript import EntryRole
-from runtime.billing import Term
+from runtime.billing import BudgetTerm
 from runtime.turns.cancel import TurnSignals
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(360)
 __all__ = ["desk", "halt"]
 
 ACME = Scope("acme")
-A_DAY = Term("workspace", "tokens", "day")
+A_DAY = BudgetTerm("workspace", "tokens", "day")
 NOTHING, BEGUN, WHOLE = "_Stopped._", "A moment.\n\n_Stopped._", "A moment.\n\nIt is written down."
 
 

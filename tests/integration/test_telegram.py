@@ -11,13 +11,13 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from connectors.connector import (
+    ConnectionState,
     Connector,
     ConnectorFailed,
     EditsMessages,
     Reacts,
     SendFailed,
     ShowsTyping,
-    State,
 )
 from connectors.message import Accepted, Author, InboundKind, InboundMessage, OutboundMessage
 from connectors.telegram.connector import TelegramConnector
@@ -97,7 +97,7 @@ class NotingGateway(FakeGateway):
     def __init__(self, bot: TelegramConnector) -> None:
         super().__init__()
         self._bot = bot
-        self.at_refusals: list[State] = []
+        self.at_refusals: list[ConnectionState] = []
 
     async def accept(self, message: InboundMessage) -> Accepted:
         if not self.store_available:
@@ -113,9 +113,9 @@ async def test_an_outage_of_the_store_loses_nothing_and_keeps_the_order(
     await _live_through_an_outage(telegram, bot, gateway)
     assert [m.text for m in gateway.accepted] == ["before", *(f"during {n}" for n in range(5)), "after"]
     # It does not call itself connected between two attempts.
-    assert gateway.at_refusals[0] is State.CONNECTED
-    assert set(gateway.at_refusals[1:]) == {State.DEGRADED}
-    assert bot.health.state is State.STOPPED
+    assert gateway.at_refusals[0] is ConnectionState.CONNECTED
+    assert set(gateway.at_refusals[1:]) == {ConnectionState.DEGRADED}
+    assert bot.health.state is ConnectionState.STOPPED
 
 
 async def _live_through_an_outage(telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway) -> None:
@@ -131,8 +131,8 @@ async def _live_through_an_outage(telegram: TelegramEmulator, bot: TelegramConne
         gateway.store_available = True
         await telegram.say("after")
         await gateway.until(lambda g: len(g.accepted) >= 7)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
-    assert during.state is State.DEGRADED
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
+    assert during.state is ConnectionState.DEGRADED
     assert "store" in during.why
     assert confirmed <= emulated.FIRST_UPDATE + 1
 
@@ -158,10 +158,10 @@ async def test_an_outage_of_telegram_is_survived_and_told(
     async with running(bot, gateway):
         telegram.down = True
         await telegram.say("said during the outage")
-        await eventually(lambda: bot.health.state is State.DEGRADED)
+        await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
         telegram.down = False
         await gateway.until(lambda g: len(g.accepted) == 1)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert gateway.accepted[0].text == "said during the outage"
 
 
@@ -175,11 +175,11 @@ async def test_it_is_connecting_until_telegram_can_be_reached(
     await eventually(lambda: bot.health.why != "")
     waiting = bot.health
     telegram.down = False
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    assert waiting.state is State.CONNECTING
+    assert waiting.state is ConnectionState.CONNECTING
     assert telegram.token not in waiting.why
 
 
@@ -211,7 +211,7 @@ async def test_the_wait_that_telegram_asks_of_a_poll_is_kept(
     """After a 429 there is no further poll before the wait is over, however short our own waits are."""
     telegram.fail_next("getUpdates", emulated.rate_limited(3600))
     task = asyncio.create_task(bot.run(gateway.accept))
-    await eventually(lambda: bot.health.state is State.DEGRADED)
+    await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
     await asyncio.sleep(0.1)  # five times the longest wait of our own
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -233,7 +233,7 @@ async def test_a_bad_token_fails_with_the_name_of_its_variable(
         await bot.run(gateway.accept)
     await bot.close()
     assert token not in str(caught.value)
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
     assert "AGENT_RUNTIME_TELEGRAM_BOT_TOKEN" in bot.health.why
 
 
@@ -242,12 +242,12 @@ async def test_a_token_that_is_revoked_while_it_runs_is_noticed(
 ) -> None:
     """A 401 in the middle of polling ends the connector instead of being retried for ever."""
     task = asyncio.create_task(bot.run(gateway.accept))
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     telegram.revoked = True
     await telegram.say("wake the poll")
     with pytest.raises(ConnectorFailed):
         await asyncio.wait_for(task, 20)
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
 
 
 async def test_two_processes_with_one_token_are_told_of_each_other(
@@ -258,11 +258,11 @@ async def test_two_processes_with_one_token_are_told_of_each_other(
     second = FakeGateway()
     async with running(bot, gateway):
         async with running(other, second):
-            await eventually(lambda: State.DEGRADED in (bot.health.state, other.health.state))
+            await eventually(lambda: ConnectionState.DEGRADED in (bot.health.state, other.health.state))
             why = bot.health.why or other.health.why
         await telegram.say("who gets this?")
         await gateway.until(lambda g: len(g.accepted) + len(second.accepted) >= 1)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert "another process" in why
 
 
@@ -543,7 +543,7 @@ async def test_a_message_that_expired_during_an_outage_leaves_no_trace(
         await telegram.say("kept too long")
         await gateway.until(lambda g: g.refusals >= 2)
         telegram.expire()
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert gateway.accepted == []
 
 

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from connectors.connector import (
     AttachmentUnavailable,
     CommandHint,
+    ConnectionState,
     LocatesAttachments,
     RegistersCommands,
     SendFailed,
-    State,
 )
 from connectors.message import Attachment, ConversationKey, InboundKind, OutboundMessage, OutboundPart, Receipt
 from connectors.telegram.connector import (
@@ -346,7 +346,7 @@ async def test_a_poll_that_is_never_answered_is_given_up_and_told(
 ) -> None:
     """A connection that is open and deaf is left after the time of a poll and of a call; the next one hears."""
     bot = telegram_connector(telegram, poll_seconds=1, timeout_seconds=1.0, longest_backoff_seconds=0.5)
-    states: list[State] = []
+    states: list[ConnectionState] = []
 
     async def look() -> None:
         while True:
@@ -360,10 +360,10 @@ async def test_a_poll_that_is_never_answered_is_given_up_and_told(
         await gateway.until(lambda g: len(g.accepted) == 1)
         await telegram.say("is anybody there?")
         await gateway.until(lambda g: len(g.accepted) == 2)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
         looking.cancel()
     await bot.close()
-    assert State.DEGRADED in states
+    assert ConnectionState.DEGRADED in states
     assert [m.text for m in gateway.accepted] == ["wakes the poll before it", "is anybody there?"]
 
 

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 from structlog.testing import capture_logs
 
-from connectors.connector import ConnectorFailed, MountsRoutes, State
+from connectors.connector import ConnectionState, ConnectorFailed, MountsRoutes
 from connectors.message import Accepted, InboundMessage
 from connectors.telegram.check import PATH
 from connectors.telegram.connector import TelegramConnector
@@ -102,7 +102,7 @@ async def test_a_webhook_that_somebody_removed_is_set_again(
             for other in ("", "https://elsewhere.example/hook"):
                 telegram.webhook.url = other
                 await telegram.until(lambda t: t.webhook.url == f"{PUBLIC_URL}{PATH}")
-            await eventually(lambda: bot.health.state is State.CONNECTED)
+            await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert [e["why"] for e in logs if e["event"] == "connector.webhook_lost"] == ["removed", "another address"]
 
 
@@ -115,10 +115,10 @@ async def test_a_webhook_that_telegram_refuses_is_told_and_tried_again(
     task = asyncio.create_task(bot.run(gateway.accept))
     await eventually(lambda: bot.health.why != "")
     waiting = bot.health
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     task.cancel()
     await asyncio.wait([task])
-    assert waiting.state is State.CONNECTING
+    assert waiting.state is ConnectionState.CONNECTING
     assert "Failed to resolve host" in waiting.why
     assert "AGENT_RUNTIME_HTTP_PUBLIC_URL" in waiting.why
     assert telegram.calls.count("setwebhook") == 4
@@ -131,7 +131,7 @@ async def test_a_webhook_is_its_own_however_telegram_writes_it(
     bot = telegram_connector_by_webhook(telegram, public_url="https://Bot.Example/", check_seconds=0.01)
     async with running(bot, gateway):
         await telegram.until(lambda t: t.calls.count("getwebhookinfo") >= 10)
-        assert bot.health.state is State.CONNECTED
+        assert bot.health.state is ConnectionState.CONNECTED
     assert telegram.webhook.url == f"{PUBLIC_URL}{PATH}"
     assert telegram.calls.count("setwebhook") == 1
 
@@ -140,12 +140,12 @@ async def test_without_a_public_url_the_operator_registers_it(telegram: Telegram
     """Until somebody did, health says what to do; then updates are taken."""
     bot = telegram_connector_by_webhook(telegram, public_url=None)
     task = asyncio.create_task(bot.run(gateway.accept))
-    await eventually(lambda: bot.health.state is State.DEGRADED)
+    await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
     before = bot.health
     telegram.webhook.set({"url": f"{PUBLIC_URL}{PATH}", "secret_token": SECRET})
     await telegram.say("hi")
     await gateway.until(lambda g: len(g.accepted) == 1)
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     task.cancel()
     await asyncio.wait([task])
     await bot.close()
@@ -163,7 +163,7 @@ async def test_an_unfit_secret_is_refused_by_the_name_of_its_variable(
     with pytest.raises(ConnectorFailed, match="AGENT_RUNTIME_TELEGRAM_WEBHOOK_SECRET") as caught:
         await bot.run(gateway.accept)
     await bot.close()
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
     assert not secret or secret not in str(caught.value)
     assert list(bot.routes()) == []
 
@@ -191,13 +191,13 @@ async def test_a_token_that_is_revoked_is_noticed_without_polling(
     task = asyncio.create_task(bot.run(gateway.accept))
     await telegram.say("hi")
     await gateway.until(lambda g: len(g.accepted) == 1)
-    await eventually(lambda: bot.health.state is State.CONNECTED)
+    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     telegram.revoked = True
     await bot.typing(conversation(gateway.accepted[0]))
     with pytest.raises(ConnectorFailed, match="AGENT_RUNTIME_TELEGRAM_BOT_TOKEN"):
         await asyncio.wait_for(task, 20)
     await bot.close()
-    assert bot.health.state is State.FAILED
+    assert bot.health.state is ConnectionState.FAILED
 
 
 async def test_polling_mounts_no_route() -> None:
@@ -295,8 +295,8 @@ async def test_an_outage_of_the_store_loses_nothing_and_is_told(
         during = bot.health
         gateway.store_available = True
         await gateway.until(lambda g: len(g.accepted) == 4)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
-    assert during.state is State.DEGRADED
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
+    assert during.state is ConnectionState.DEGRADED
     assert "store" in during.why
     assert [m.text for m in gateway.accepted] == [f"number {number}" for number in range(4)]
 
@@ -318,7 +318,7 @@ async def test_a_message_that_can_never_be_accepted_is_dropped_after_three_attem
             await telegram.say("poison")
             await telegram.say("water")
             await gateway.until(lambda g: len(g.accepted) == 1)
-            await eventually(lambda: bot.health.state is State.CONNECTED)
+            await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     failures = [e for e in logs if e["event"] == "message.failed"]
     assert [e["dropped"] for e in failures] == [False, False, True]
     assert "poison" not in str(failures)
@@ -356,11 +356,11 @@ async def test_deliveries_that_fail_elsewhere_are_told(
     async with running(bot, gateway):
         telegram.webhook.post = broken
         await telegram.say("lost on the way")
-        await eventually(lambda: bot.health.state is State.DEGRADED)
+        await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
         why = bot.health.why
         telegram.webhook.post = through
         await gateway.until(lambda g: len(g.accepted) == 1)
-        await eventually(lambda: bot.health.state is State.CONNECTED)
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     assert "502" in why
     assert "AGENT_RUNTIME_HTTP_PUBLIC_URL" in why
 

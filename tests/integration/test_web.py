@@ -16,8 +16,8 @@ from connectors.message import ConversationKey
 from connectors.web.backend import COOKIE
 from connectors.web.channel import Channels
 from connectors.web.connector import FILES, MAX_STREAMS
-from grounding.transcript import Entry, EntryRole
-from runtime.turns.replies import NOTHING_SAID
+from grounding.transcript import EntryRole, TranscriptEntry
+from runtime.turns.replies import STOPPED_TEXT
 from tests.emulators.face import ADMIN, Face, sse
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.web_page import shown
@@ -474,10 +474,12 @@ async def test_what_was_said_under_a_name_that_people_gave_themselves_is_still_t
     token = await face.token("acme", "member")
     async with signed_in(face, token) as page:
         old = ConversationKey("acme", "web", f"{await page.person()}.dora/main")
-        for turn_id, text in (("t1", "What is a halyard?"), ("t2", NOTHING_SAID)):
+        for turn_id, text in (("t1", "What is a halyard?"), ("t2", STOPPED_TEXT)):
             said = [
-                Entry(EntryRole.INBOUND, text, turn_id, AT, "Dora", "web:dora", f"in-{turn_id}"),
-                Entry(EntryRole.OUTBOUND, NOTHING_SAID if turn_id == "t1" else "A line.", turn_id, AT, "agent-runtime"),
+                TranscriptEntry(EntryRole.INBOUND, text, turn_id, AT, "Dora", "web:dora", f"in-{turn_id}"),
+                TranscriptEntry(
+                    EntryRole.OUTBOUND, STOPPED_TEXT if turn_id == "t1" else "A line.", turn_id, AT, "agent-runtime"
+                ),
             ]
             await face.runtime.transcript.append(old, turn_id, said)
         found = (await page.client.get("/chat/conversations")).json()["conversations"]
@@ -485,7 +487,7 @@ async def test_what_was_said_under_a_name_that_people_gave_themselves_is_still_t
         # An answer that was stopped before its first word was not shown then, and is not now.
         assert [one["text"] for one in await page.messages(found[0]["conversation"])] == [
             "What is a halyard?",
-            NOTHING_SAID,
+            STOPPED_TEXT,
             "A line.",
         ]
     async with signed_in(face) as other:

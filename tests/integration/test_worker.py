@@ -26,7 +26,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
-from grounding.transcript import Entry, EntryRole, Transcript
+from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.coordination import GROUP, Hub
 from runtime.stores import connect
 from runtime.turns import worker
@@ -255,7 +255,7 @@ async def test_a_silent_workers_turn_goes_to_another_and_it_can_write_no_more(
         async with working(settings(turn_lease_seconds=1), Mailbox(redis), finish, redis), asyncio.timeout(10):
             await answered.wait()
         lost, held = fences
-        said = [Entry(EntryRole.INBOUND, "hello", "t1", "")]
+        said = [TranscriptEntry(EntryRole.INBOUND, "hello", "t1", "")]
         with pytest.raises(Superseded):
             await Transcript(redis).append(key, "t1", said, lost)
         assert lost.token != held.token

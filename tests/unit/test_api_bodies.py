@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
-from runtime.http.errors import ApiError, Body, lines, read_body, read_json
+from runtime.http.errors import ApiError, Body, body_lines, read_body, read_json
 
 
 class Wanted(Body):
@@ -51,7 +51,7 @@ async def test_a_body_is_whole_or_too_large(body: bytes, at: list[int], limit: i
 async def test_lines_do_not_depend_on_the_pieces(parts: list[bytes], at: list[int]) -> None:
     """The lines are those of the whole body, blank ones left out."""
     body = b"\n".join(parts)
-    got = [line async for line in lines(request(cut(body, at)), 1000)]
+    got = [line async for line in body_lines(request(cut(body, at)), 1000)]
     assert got == [line for line in body.split(b"\n") if line.strip()]
 
 
@@ -59,7 +59,7 @@ async def test_a_line_without_end_is_refused_early() -> None:
     """Not more than the limit and a piece is ever held."""
     endless = request([b"x" * 100] * 50)
     with pytest.raises(ApiError) as raised:
-        async for _ in lines(endless, 250):
+        async for _ in body_lines(endless, 250):
             pass
     assert (raised.value.status, raised.value.close) == (413, True)
 

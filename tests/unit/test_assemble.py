@@ -13,13 +13,13 @@ from grounding.prompt_input import (
     PLACES,
     SEPARATOR,
     WINDOW_SAFETY,
-    Budgets,
     Calibration,
     Censor,
     DegradedBlock,
     FrameInput,
     Passage,
     Prompt,
+    PromptLimits,
     Query,
     QuotedMessage,
     RecalledTurn,
@@ -35,7 +35,7 @@ from grounding.prompt_input import (
 from grounding.prompt_input.budgets import MIN_USER_TOKENS
 
 TOKENS = load_tokens()
-BUDGETS = Budgets.from_settings(load({}).settings, window_tokens=8192)
+BUDGETS = PromptLimits.from_settings(load({}).settings, window_tokens=8192)
 
 SUMMARY = "## Description\nAbout boats.\n\n## Active Context\n- buying a boat\n\n## Facts\n- boat: blue\n"
 

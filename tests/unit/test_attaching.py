@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
-from grounding.codex import Holding, Room, Size, choose, size_of
+from grounding.codex import MaterialTotals, Room, Size, choose, size_of
 from grounding.codex.codex import Totals
 from grounding.prompt import build_prompt, layers
 from grounding.prompt_input import (
@@ -25,7 +25,14 @@ from grounding.prompt_input import (
     Query,
 )
 from promptpolicy.sigils import Sigil
-from runtime.turns.material import ChosenMaterial, FoundMaterial, MaterialChooser, MaterialRequest, merged, room_of
+from runtime.turns.material import (
+    ChosenMaterial,
+    FoundMaterial,
+    MaterialChooser,
+    MaterialRequest,
+    material_room,
+    merged,
+)
 from runtime.turns.tools import NO_TOOLS
 from runtime.turns.turn_state import Question
 from tests.unit.test_assemble import BUDGETS, TOKENS, context
@@ -56,7 +63,7 @@ def test_material_that_is_given_whole_leaves_room_for_every_message(
     turn = MaterialRequest(
         cast("Any", None), None, budgets, told, TOKENS.count(told), offer, (), small_talk=False, keep=False
     )
-    chosen = choose(size, room_of(turn), 0.7, None)
+    chosen = choose(size, material_room(turn), 0.7, None)
     event(chosen.mode)
     if chosen.mode == "search":
         return
@@ -110,7 +117,7 @@ async def test_material_is_in_no_prompt_for_whom_the_sigil_does_not_allow_to_rea
         key, "What does it say?", Query(text="What does it say?"), (author,), Role.MEMBER, False, None, ""
     )
     size = size_of("the harbour plan", TOKENS)
-    holding = Holding(Totals("r1", 1, 16, size), Totals())
+    holding = MaterialTotals(Totals("r1", 1, 16, size), Totals())
     attaching = MaterialChooser(Settings(), cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))
     turn = MaterialRequest(question, None, BUDGETS, "Be kind.", 3, NO_TOOLS, (), small_talk=False, keep=True)
 
@@ -129,10 +136,10 @@ class _OneFile:
 
     of: Size
 
-    def size(self, holding: Holding) -> Size:
+    def size(self, holding: MaterialTotals) -> Size:
         return self.of
 
-    async def given(self, scope: Scope, holding: Holding, room: Room, *, keep: bool) -> CodexInput:
+    async def given(self, scope: Scope, holding: MaterialTotals, room: Room, *, keep: bool) -> CodexInput:
         files = (CodexFile(path="a.md", text="the harbour plan"),)
         return CodexInput(
             mode="whole", why="below_line", tokens=self.of.tokens, weight=self.of.weight, limit=99, count=1, files=files

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from runtime.billing import TERMS, BudgetExceeded, State, Term
+from runtime.billing import TERMS, BudgetExceeded, BudgetState, BudgetTerm
 from runtime.billing.budgets import Cost, Period, period_end, period_name
 from runtime.commands.turns import left
 
@@ -33,7 +33,7 @@ def test_days_are_those_of_utc_wherever_the_clock_is() -> None:
 
 @given(st.floats(min_value=0, max_value=1_000_000))
 def test_money_is_exact_to_a_billionth_of_a_dollar(usd: float) -> None:
-    term = Term("workspace", "usd", "day")
+    term = BudgetTerm("workspace", "usd", "day")
 
     assert abs(term.amount(term.units(usd)) - usd) <= 1e-9
     assert Cost(usd=usd).units("usd") == term.units(usd)
@@ -47,29 +47,29 @@ def test_there_are_eight_terms_and_each_has_a_name_of_its_own() -> None:
     ("term", "first", "told"),
     [
         (
-            Term("workspace", "tokens", "day"),
+            BudgetTerm("workspace", "tokens", "day"),
             True,
             "Too little is left of the budget of this workspace for today, so I cannot answer now. It is renewed "
             "at 00:00 UTC. An admin can raise it.",
         ),
         (
-            Term("user", "usd", "month"),
+            BudgetTerm("user", "usd", "month"),
             True,
             "Too little is left of your budget here for this month, so I cannot answer now. It is renewed on "
             "1 December, 00:00 UTC. An admin can raise it.",
         ),
-        (Term("user", "tokens", "day"), False, "Too little is left of your budget here for today."),
+        (BudgetTerm("user", "tokens", "day"), False, "Too little is left of your budget here for today."),
     ],
 )
-def test_a_person_is_told_whose_budget_it_is_and_when_it_starts_anew(term: Term, first: bool, told: str) -> None:
+def test_a_person_is_told_whose_budget_it_is_and_when_it_starts_anew(term: BudgetTerm, first: bool, told: str) -> None:
     until = period_end(term.period, datetime(2026, 11, 22, 9, 30, tzinfo=UTC))
 
     assert BudgetExceeded(term, 5, first=first, until=until).user_text == told
 
 
 def test_what_is_left_is_told_for_what_is_bounded_only_and_is_never_less_than_nothing() -> None:
-    tokens, usd = Term("workspace", "tokens", "day"), Term("workspace", "usd", "month")
-    state = State(
+    tokens, usd = BudgetTerm("workspace", "tokens", "day"), BudgetTerm("workspace", "usd", "month")
+    state = BudgetState(
         limits=dict.fromkeys(TERMS) | {tokens: 1_000_000, usd: usd.units(5)},
         spent=dict.fromkeys(TERMS, 0) | {tokens: 1_000_001, usd: usd.units(3.9)},
         set_here={},

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.prompt import label
+from grounding.prompt import passage_label
 from grounding.prompt.citations import MARK, check_citations
 from grounding.prompt_input import Passage
 
@@ -16,7 +16,7 @@ WINDOWS = Passage(
 COSTS = Passage(source="policies/costs (2026).md", heading="", text="Five.", score=0.5)
 NOTES = Passage(source="notes.txt", heading="", text="Boats; blue.", score=0.4)
 GIVEN = (WINDOWS, COSTS, NOTES)
-PROMPT = "\n".join(f"{label(one.source, one.heading)}\n{one.text}" for one in GIVEN)
+PROMPT = "\n".join(f"{passage_label(one.source, one.heading)}\n{one.text}" for one in GIVEN)
 
 
 def cited(reply: str) -> list[str]:
@@ -65,9 +65,9 @@ def test_a_path_with_brackets_of_its_own_is_cited_as_it_is_shown_and_as_it_is() 
     notes = Passage(source="app/[id]/notes.md", heading="Ids", text="They last.", score=1)
     shown = (page, notes)
 
-    for reply in ("See [app/[slug]/page.tsx].", f"See {label(page.source, '')}."):
+    for reply in ("See [app/[slug]/page.tsx].", f"See {passage_label(page.source, '')}."):
         assert check_citations(reply, shown, "").cited == (page,)
-    for reply in ("See [app/[id]/notes.md › Ids].", f"See {label(notes.source, 'Ids')}."):
+    for reply in ("See [app/[id]/notes.md › Ids].", f"See {passage_label(notes.source, 'Ids')}."):
         assert (check_citations(reply, shown, "").cited, check_citations(reply, shown, "").invented) == ((notes,), 0)
     assert check_citations("Run `x[app/[slug]/page.tsx]` and [slug].", shown, "").cited == ()
 
@@ -219,6 +219,6 @@ def test_checking_only_ever_adds_marks_and_a_second_check_adds_none(reply: str) 
 
 @given(st.lists(st.sampled_from(GIVEN), min_size=1, max_size=6), st.text(st.sampled_from("ab \n.,日"), max_size=20))
 def test_labels_as_they_stand_in_the_prompt_are_all_found(chosen: list[Passage], between: str) -> None:
-    reply = between.join(["", *(label(one.source, one.heading) for one in chosen), ""])
+    reply = between.join(["", *(passage_label(one.source, one.heading) for one in chosen), ""])
     if "\n  " not in reply:
         assert check_citations(reply, GIVEN, PROMPT).cited == tuple(dict.fromkeys(chosen))

@@ -15,7 +15,7 @@ from grounding.strategy import Reason, Strategy, choose
 from runtime.cli.chat import EXAMPLES, Greeting, answer, greeting
 from runtime.cli.commands.search import excerpt
 from runtime.cli.output import count, dollars, json_text, milliseconds, plain_table
-from runtime.observability import readable
+from runtime.observability import format_event
 from runtime.turns.manifest import REASONS, STRATEGIES
 
 
@@ -98,7 +98,7 @@ def test_an_event_is_one_readable_line_without_what_did_not_happen() -> None:
         "why": "two words",
         "prefix_digest": "a" * 64,
     }
-    assert readable(event) == "23:33:09  grounding.assembled   sample/console:default  strategy qmd: two words"
+    assert format_event(event) == "23:33:09  grounding.assembled   sample/console:default  strategy qmd: two words"
 
 
 def test_an_answer_over_http_is_shown_like_one_of_this_process() -> None:
@@ -130,5 +130,5 @@ def test_json_says_the_same_and_moves_no_terminal(value: dict[str, str]) -> None
 
 
 def test_an_event_stays_on_its_line_whatever_its_place_is_called() -> None:
-    shown = readable({"event": "turn.answered", "workspace_id": "acme", "context_id": "http:a\n12:00:00 forged"})
+    shown = format_event({"event": "turn.answered", "workspace_id": "acme", "context_id": "http:a\n12:00:00 forged"})
     assert "\n" not in shown

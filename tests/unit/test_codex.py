@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.codex import Room, Size, check_path, choose, shown_path, size_of
+from grounding.codex import Room, Size, check_path, choose, prompt_path, size_of
 from grounding.codex.codex import RETURN
 from grounding.codex.store import cut
 from grounding.documents import DocumentRefused
@@ -155,8 +155,8 @@ def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
 
 
 def test_a_conversations_own_paths_never_meet_the_workspaces() -> None:
-    assert shown_path(Scope("acme", "http:a"), "b.md") == "here/b.md"
-    assert shown_path(Scope("acme"), "b.md") == "b.md"
+    assert prompt_path(Scope("acme", "http:a"), "b.md") == "here/b.md"
+    assert prompt_path(Scope("acme"), "b.md") == "b.md"
 
 
 def test_code_is_cut_along_paragraphs_and_markdown_along_headings() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from grounding.memory.records import NeverDeleted, NewRecord, NoSuchRecord, Provenance, Record, State, Type
-from runtime.commands.memory import FORGOT_MINE, RecordWords
+from runtime.commands.memory import FORGOT_MINE, RecordCommands
 from runtime.commands.registry import CommandRefused, Invocation
 from tests.emulators.records import RememberedRecords
 
@@ -41,7 +41,7 @@ class Chat:
         message = InboundMessage(
             "http", "default", f"m{self.said}", Author(user, "Lena"), f"/memory {words}", direct=direct, public=public
         )
-        return await RecordWords(self.records, self._let_none_come).run(Invocation(key, message, role, words))
+        return await RecordCommands(self.records, self._let_none_come).run(Invocation(key, message, role, words))
 
     async def _let_none_come(self, key: ConversationKey) -> None:
         self.not_to_come.append(key)

@@ -9,7 +9,7 @@ import structlog
 
 from connectors.connector import CommandHint
 from connectors.message import AgentRuntimeError, Author, ConversationKey, InboundMessage, Role, StoreUnavailable
-from runtime.commands import Commands, Spoken
+from runtime.commands import Commands, ParsedCommand
 from runtime.commands.registry import Command, CommandRefused, Invocation
 from runtime.commands.session import Help
 
@@ -45,7 +45,7 @@ def commands(*further: Command) -> Commands:
 async def said(
     word: str, rest: str = "", role: Role = Role.MEMBER, mark: str = "/", among: Commands | None = None
 ) -> str | None:
-    return await (among or commands()).answer(Spoken(word, rest, sure=False, mark=mark), KEY, MESSAGE, role)
+    return await (among or commands()).answer(ParsedCommand(word, rest, sure=False, mark=mark), KEY, MESSAGE, role)
 
 
 async def test_a_command_is_given_all_that_it_needs() -> None:
@@ -66,8 +66,8 @@ async def test_a_misspelt_command_suggests_only_what_the_person_may_give() -> No
 async def test_an_unknown_word_with_a_bang_is_a_message_unless_it_is_misspelt() -> None:
     assert await said("important", mark="!") is None
     assert "`/repeat`" in str(await said("repat", mark="!"))
-    assert not commands().claims(Spoken("important", "", sure=False, mark="!"), Role.MEMBER)
-    assert commands().claims(Spoken("important", "", sure=False, mark="/"), Role.MEMBER)
+    assert not commands().claims(ParsedCommand("important", "", sure=False, mark="!"), Role.MEMBER)
+    assert commands().claims(ParsedCommand("important", "", sure=False, mark="/"), Role.MEMBER)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ async def test_where_a_platform_keeps_the_slash_to_itself_commands_are_named_as_
     message = replace(MESSAGE, command_mark="!")
 
     async def told(word: str) -> str:
-        return str(await among.answer(Spoken(word, "", sure=False, mark="!"), KEY, message, Role.MEMBER))
+        return str(await among.answer(ParsedCommand(word, "", sure=False, mark="!"), KEY, message, Role.MEMBER))
 
     assert await told("show") == "Say `!rule 2`, not `/etc`: a/rule"
     assert await told("rule") == "Only admins can use `!rule`. Your role here is member."

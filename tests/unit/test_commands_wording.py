@@ -5,12 +5,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.text import parse
+from connectors.text import parse_markdown
 from connectors.text.markdown import Code, Paragraph, ParsedMarkdown
 from grounding.prompt_input import DegradedBlock, Prompt
 from runtime.billing import ModelUsage
-from runtime.commands import code, plain
-from runtime.commands.registry import fenced, items
+from runtime.commands import code, escape_markdown
+from runtime.commands.registry import bullet_list, code_block
 from runtime.commands.turns import explanation, totals
 from runtime.turns.manifest import Manifest
 from tests.unit.test_assemble import build, context
@@ -27,12 +27,12 @@ printable = st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint
 
 @given(printable.filter(lambda text: text.strip()))
 def test_a_span_shows_exactly_what_it_holds(text: str) -> None:
-    assert shown(parse(code(text))) == " ".join(text.split())
+    assert shown(parse_markdown(code(text))) == " ".join(text.split())
 
 
 @given(st.text(st.sampled_from("`~a \n>#-"), max_size=60))
 def test_no_line_of_a_text_closes_its_block(text: str) -> None:
-    form = parse(fenced(text) + "\n\nafter")
+    form = parse_markdown(code_block(text) + "\n\nafter")
 
     assert len(form) == 2
     assert isinstance(form[0].content, Code)
@@ -40,11 +40,11 @@ def test_no_line_of_a_text_closes_its_block(text: str) -> None:
 
 @given(printable.filter(lambda text: text.strip()))
 def test_a_name_cannot_set_anything(name: str) -> None:
-    assert shown(parse(f"by {plain(name)}.")) == f"by {' '.join(name.split())}."
+    assert shown(parse_markdown(f"by {escape_markdown(name)}.")) == f"by {' '.join(name.split())}."
 
 
 def test_a_list_is_a_line_for_each() -> None:
-    assert items(["a", "b"]) == "- a\n- b"
+    assert bullet_list(["a", "b"]) == "- a\n- b"
 
 
 def manifest(prompt: Prompt, outcome: dict[str, Any], **changes: Any) -> Manifest:

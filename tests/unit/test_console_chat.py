@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectors.connector import SendFailed, State
+from connectors.connector import ConnectionState, SendFailed
 from connectors.console import ConsoleConnector
 from connectors.console.terminal import Interrupted, Style, Unreadable
 from connectors.message import (
@@ -114,7 +114,7 @@ async def test_a_chat_with_sources_reads_well() -> None:
         "A small model answers.\n\n30 days.\nSources: refunds.md › Windows\nqmd · cue · 0.0 s\n\n"
     )
     assert chat.connector.exit_code == 0
-    assert chat.connector.health.state is State.STOPPED
+    assert chat.connector.health.state is ConnectionState.STOPPED
 
 
 @pytest.mark.parametrize("leave", ["/quit", " /exit ", None])
@@ -282,9 +282,9 @@ async def test_a_store_that_is_away_is_waited_for() -> None:
     chat.verdicts = [StoreUnavailable("away"), StoreUnavailable("away")]
     async with chat.running():
         chat.terminal.type("do not lose me")
-        await until(lambda: chat.connector.health.state is State.DEGRADED)
+        await until(lambda: chat.connector.health.state is ConnectionState.DEGRADED)
         await until(lambda: bool(chat.accepted))
-        await until(lambda: chat.connector.health.state is State.CONNECTED)
+        await until(lambda: chat.connector.health.state is ConnectionState.CONNECTED)
     assert len(chat.terminal.complaints) == 1
     assert chat.accepted[0].text == "do not lose me"
 

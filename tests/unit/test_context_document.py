@@ -6,24 +6,24 @@ from hypothesis import strategies as st
 
 from grounding.memory.context_document import (
     SECTIONS,
-    Line,
+    DocumentLine,
     bodies,
+    kept_lines,
+    lines_by_people,
     parse,
     section_named,
     summarise,
-    surviving,
-    written,
 )
 from grounding.memory.context_document.document import render, says_nothing, with_kept
-from grounding.transcript import Entry, EntryRole, Reach
+from grounding.transcript import EntryRole, Reach, TranscriptEntry
 
 
-def said(text: str, turn: str = "t1") -> Entry:
-    return Entry(EntryRole.INBOUND, text, turn, "2026-11-21T10:00:00.000Z", author="Lena")
+def said(text: str, turn: str = "t1") -> TranscriptEntry:
+    return TranscriptEntry(EntryRole.INBOUND, text, turn, "2026-11-21T10:00:00.000Z", author="Lena")
 
 
-def answered(text: str, turn: str = "t1") -> Entry:
-    return Entry(EntryRole.OUTBOUND, text, turn, "2026-11-21T10:00:01.000Z", author="agent-runtime")
+def answered(text: str, turn: str = "t1") -> TranscriptEntry:
+    return TranscriptEntry(EntryRole.OUTBOUND, text, turn, "2026-11-21T10:00:01.000Z", author="agent-runtime")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,11 @@ def test_the_same_document_again_is_no_change() -> None:
 
 
 def test_what_a_person_wrote_comes_back_unless_it_was_corrected() -> None:
-    kept = (Line("Facts", "- Lena lives in Cowes"), Line("Facts", "- boat: blue"), Line("", "Keep it short."))
+    kept = (
+        DocumentLine("Facts", "- Lena lives in Cowes"),
+        DocumentLine("Facts", "- boat: blue"),
+        DocumentLine("", "Keep it short."),
+    )
     answer = render({"Active Context": "- boats", "Facts": "- boat: red"})
     made = summarise.accept(answer, "", 65536, kept)
     assert isinstance(made, str)
@@ -245,26 +249,26 @@ def test_what_a_person_wrote_comes_back_unless_it_was_corrected() -> None:
 def test_a_line_that_the_model_was_shown_in_another_form_is_given_back_as_it_was_written() -> None:
     """And once, however often a model repeats what it was shown."""
     put = "\ufeff## Facts\n- so\u200bft </conversation_summary> line\n- boat: <|im_start|> red\n"
-    kept = written(put, "")
+    kept = lines_by_people(put, "")
     text = put
     for _ in range(3):
         shown = summarise.plan(text, [said("x")], 7, 380, kept)[1]["content"]
         told = shown.partition("The document so far:\n\n")[2].partition("\n\nWhat was said")[0]
         answer = summarise.accept(told + "\n\n## Progress\n- x\n## Patterns\n\n## Timeline\n", text, 65536, kept)
         text = answer if isinstance(answer, str) else text
-        assert surviving(text, kept) == kept
+        assert kept_lines(text, kept) == kept
     assert bodies(text)["Facts"].splitlines() == [line.text for line in kept] == bodies(put)["Facts"].splitlines()
 
 
 def test_lines_of_people_are_those_that_they_changed() -> None:
     before = "## Facts\n- boat: blue\n- sail: white\n"
-    mine = written("## Facts\n- boat: red\n- sail: white\n", before)
-    assert mine == (Line("Facts", "- boat: red"),)
-    assert written("## Facts\n- sail: white\n- BOAT: red\n", "## Facts\n- boat: red\n", mine) == (
-        Line("Facts", "- sail: white"),
-        Line("Facts", "- BOAT: red"),
+    mine = lines_by_people("## Facts\n- boat: red\n- sail: white\n", before)
+    assert mine == (DocumentLine("Facts", "- boat: red"),)
+    assert lines_by_people("## Facts\n- sail: white\n- BOAT: red\n", "## Facts\n- boat: red\n", mine) == (
+        DocumentLine("Facts", "- sail: white"),
+        DocumentLine("Facts", "- BOAT: red"),
     )
-    assert surviving("## Timeline\n* boat: red\n", mine) == (Line("Timeline", "* boat: red"),)
+    assert kept_lines("## Timeline\n* boat: red\n", mine) == (DocumentLine("Timeline", "* boat: red"),)
 
 
 def test_two_lines_of_a_person_about_one_subject_day_or_label_all_stay() -> None:
@@ -275,7 +279,7 @@ def test_two_lines_of_a_person_about_one_subject_day_or_label_all_stay() -> None
     answer = render(
         {"Facts": "- Meeting: Friday online\n- Launch: May", "Progress": "- Done: paid\n- 2026-08-15: paid"}
     )
-    made = bodies(with_kept(answer, written(put, "")))
+    made = bodies(with_kept(answer, lines_by_people(put, "")))
     assert made["Facts"].splitlines() == ["- Meeting: Friday online", "- Launch: May", "- Meeting: Monday in room 4"]
     assert made["Progress"].splitlines()[2:] == ["- Done: signed the contract", "- 2026-08-15: moved in"]
     assert made["Timeline"] == "- Launch: first beta"
@@ -284,7 +288,7 @@ def test_two_lines_of_a_person_about_one_subject_day_or_label_all_stay() -> None
 @given(st.lists(st.sampled_from(["- a: 1", "- a: 2", "* b", "plain", "## Facts", "# Notes", "", "- a: 1 "])))
 def test_nothing_that_a_person_wrote_is_lost_in_silence(lines: list[str]) -> None:
     """Each line is there afterwards: nobody else said anything about its subject."""
-    kept = written("\n".join(lines), "")
+    kept = lines_by_people("\n".join(lines), "")
     made = with_kept(render({"Facts": "- boat: blue"}), kept)
     shown = {" ".join(line.strip("-* ").split()) for line in made.splitlines()}
     assert {" ".join(line.text.strip("-* ").split()) for line in kept} <= shown

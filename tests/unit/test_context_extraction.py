@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from grounding.memory.context_document import Facts, Line, bodies, sentences, summarise, surviving
+from grounding.memory.context_document import DocumentLine, Facts, bodies, kept_lines, sentences, summarise
 from grounding.memory.context_document.document import lines
 from grounding.memory.context_document.summarise import paragraphs
-from grounding.transcript import Entry, EntryRole
+from grounding.transcript import EntryRole, TranscriptEntry
 
 
-def talk(*lines: str, first: int = 1) -> list[Entry]:
+def talk(*lines: str, first: int = 1) -> list[TranscriptEntry]:
     """Entries from lines such as ``Lena> text``; ``BOT> text`` answers the turn before it."""
-    entries: list[Entry] = []
+    entries: list[TranscriptEntry] = []
     number = first - 1
     for line in lines:
         who, _, text = line.partition("> ")
         number += who != "BOT"
         role = EntryRole.OUTBOUND if who == "BOT" else EntryRole.INBOUND
-        entries.append(Entry(role, text, f"t{number:03}", "2026-11-21T10:00:00.000Z", author=who))
+        entries.append(TranscriptEntry(role, text, f"t{number:03}", "2026-11-21T10:00:00.000Z", author=who))
     return entries
 
 
-def noted(*lines: str, previous: str = "", kept: tuple[Line, ...] = ()) -> dict[str, str]:
+def noted(*lines: str, previous: str = "", kept: tuple[DocumentLine, ...] = ()) -> dict[str, str]:
     return bodies(summarise.document(previous, talk(*lines), 7, kept))
 
 
@@ -165,7 +165,11 @@ def test_lines_of_a_section_that_are_no_pairs_are_kept() -> None:
 
 
 def test_what_a_person_wrote_stays_in_every_section() -> None:
-    kept = (Line("", "Only for the crew"), Line("Active Context", "- the regatta"), Line("Facts", "- boat: blue"))
+    kept = (
+        DocumentLine("", "Only for the crew"),
+        DocumentLine("Active Context", "- the regatta"),
+        DocumentLine("Facts", "- boat: blue"),
+    )
     previous = "Only for the crew\n\n## Active Context\n- the regatta\n\n## Facts\n- boat: blue\n"
     made = noted("Lena> where do we moor?", "Lena> the boat is red", previous=previous, kept=kept)
     assert made["Description"].splitlines() == ["People: Lena", "Only for the crew"]
@@ -181,7 +185,7 @@ def test_lists_as_people_write_them_are_neither_doubled_nor_lost() -> None:
     kept = tuple(lines(put))
     talked = [f"Lena> I have sent letter {number}." for number in range(9)] + ["BOT> Done: filed it."]
     once = summarise.document(put, talk(*talked, "Lena> the office is Bergen"), 7, kept)
-    made = bodies(summarise.document(once, talk("Lena> I have sent all."), 7, surviving(once, kept)))
+    made = bodies(summarise.document(once, talk("Lena> I have sent all."), 7, kept_lines(once, kept)))
     assert made["Facts"].splitlines() == [
         "- Boss: Ada",
         "- Meeting: Monday in room 4",

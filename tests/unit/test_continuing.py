@@ -9,7 +9,7 @@ import pytest
 
 from connectors.message import ConversationKey, StoreUnavailable
 from grounding.memory.context_document import ContextDocument
-from grounding.prompt import Continuing, Documents, Freezing, Shown
+from grounding.prompt import Documents, PrefixPolicy, SessionContinuity, Shown
 
 KEY = ConversationKey("sample", "http", "one")
 
@@ -36,15 +36,15 @@ class Contexts:
         return self.kept.get(name)
 
 
-async def read(continuing: Continuing, shown: str) -> Documents:
+async def read(continuing: SessionContinuity, shown: str) -> Documents:
     async def session() -> Shown:
         return Shown(id="t", began_on="2026-11-22", turns=1, turn_id="t", document=shown)
 
     return await continuing.documents(KEY, asyncio.create_task(session()))
 
 
-def continuing_with(contexts: Contexts) -> Continuing:
-    return Continuing(cast("Any", contexts), Freezing(cast("Any", None), "prefix_stable"))
+def continuing_with(contexts: Contexts) -> SessionContinuity:
+    return SessionContinuity(cast("Any", contexts), PrefixPolicy(cast("Any", None), "prefix_stable"))
 
 
 def names(documents: Documents) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grounding.strategy import ENGLISH, LANGUAGES, InvalidCues, choose, cues_of, problem_in, spoken, words_of
+from grounding.strategy import ENGLISH, LANGUAGES, InvalidCues, choose, cues_of, joined_cues, problem_in, words_of
 from grounding.strategy.cues import KINDS
 from grounding.strategy.languages import MAX_PHRASES, parse
 
@@ -86,6 +86,6 @@ def test_every_phrase_of_a_language_that_ships_can_be_matched(language: str) -> 
 
 
 def test_a_language_takes_nothing_from_english() -> None:
-    everything = spoken(LANGUAGES)
+    everything = joined_cues(LANGUAGES)
 
     assert all(set(getattr(ENGLISH, kind)) <= set(getattr(everything, kind)) for kind in KINDS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from connectors.message import Scope
-from grounding.evaluation import QuestionSet, evaluate, score
+from grounding.evaluation import QuestionSet, evaluate_retrieval, score
 from grounding.evaluation.datasets import BadQuestionSet, load
 from grounding.evaluation.retrieval import ALONE, BM25, DENSE, FUSED, RERANKED, RRF, reciprocal_rank_fusion
 from grounding.retrieval import Hit, Kind, Passage, RerankUnavailable
@@ -60,7 +60,9 @@ class Backwards:
 async def test_each_arm_is_asked_each_question(tmp_path: Path, open_index: Callable[[], EmbeddedIndex]) -> None:
     questions = beir(tmp_path, {"d1": "refunds in thirty days", "d2": "the kayak"}, {"q": ("refunds", "d1")})
     told: list[tuple[str, int, int]] = []
-    found = await evaluate(questions, HashedWords(), words, open_index, progress=lambda *news: told.append(news))
+    found = await evaluate_retrieval(
+        questions, HashedWords(), words, open_index, progress=lambda *news: told.append(news)
+    )
     assert list(found.arms) == [BM25, DENSE, RRF, FUSED]
     assert found.main == FUSED
     assert all(score(list(rankings.values())).mrr == 1.0 for rankings in found.arms.values())
@@ -82,7 +84,7 @@ async def test_a_question_is_asked_with_what_was_said_before_it_and_alone(
     after = replace(questions, questions=(replace(questions.questions[0], history=said),))
     reranker = Backwards()
 
-    found = await evaluate(after, HashedWords(), words, open_index, reranker=reranker)
+    found = await evaluate_retrieval(after, HashedWords(), words, open_index, reranker=reranker)
 
     assert list(found.arms) == [BM25, DENSE, RRF, ALONE, FUSED, RERANKED]
     first = {arm: rankings["q"].found[0] for arm, rankings in found.arms.items()}
@@ -98,7 +100,7 @@ async def test_a_question_is_put_to_its_own_workspace_only(
     (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "refunds", "metadata": {"workspace": "two"}}')
     (tmp_path / "qrels" / "test.tsv").write_text("q\ttwo\t1\n")
-    found = await evaluate(load(tmp_path), HashedWords(), words, open_index)
+    found = await evaluate_retrieval(load(tmp_path), HashedWords(), words, open_index)
     assert [rankings["q"].found for rankings in found.arms.values()] == [["two"]] * len(found.arms)
 
 
@@ -107,7 +109,7 @@ async def test_ten_documents_are_found_behind_one_that_fills_every_shallow_searc
 ) -> None:
     long = "\n\n".join(f"# Part {n}\n\nrefunds refunds " + "filler " * 250 for n in range(150))
     texts = {"long": long} | {f"d{n}": f"{'filler ' * 20 * n} refunds" for n in range(1, 13)}
-    found = await evaluate(beir(tmp_path, texts, {"q": ("refunds", "d12")}), HashedWords(), words, open_index)
+    found = await evaluate_retrieval(beir(tmp_path, texts, {"q": ("refunds", "d12")}), HashedWords(), words, open_index)
     for arm in (BM25, DENSE, FUSED):
         assert len(found.arms[arm]["q"].documents) == 13, arm
         costs = dict(found.arms[arm]["q"].documents)
@@ -120,7 +122,7 @@ async def test_the_reranker_has_an_arm_of_its_own_which_counts(
 ) -> None:
     texts = {"d1": "refunds refunds", "d2": "refunds and " + "more " * 9, "d3": "refunds of " + "many " * 50}
     questions = beir(tmp_path, texts, {"q": ("refunds", "d2")})
-    found = await evaluate(questions, HashedWords(), words, open_index, reranker=Backwards())
+    found = await evaluate_retrieval(questions, HashedWords(), words, open_index, reranker=Backwards())
     fused = found.arms[FUSED]["q"].found
     assert found.main == RERANKED
     assert found.arms[RERANKED]["q"].found == [fused[1], fused[0], fused[2]]
@@ -132,7 +134,7 @@ async def test_a_reranker_that_fails_is_counted_and_not_hidden(
 ) -> None:
     asked = {"q1": ("refunds", "d1"), "q2": ("kayak", "d2")}
     questions = beir(tmp_path, {"d1": "refunds", "d2": "kayak"}, asked)
-    found = await evaluate(questions, HashedWords(), words, open_index, reranker=Backwards(why="timeout"))
+    found = await evaluate_retrieval(questions, HashedWords(), words, open_index, reranker=Backwards(why="timeout"))
     assert found.lost == {("rerank", "timeout"): 2}
     assert [one.found for one in found.arms[RERANKED].values()] == [one.found for one in found.arms[FUSED].values()]
 
@@ -140,7 +142,7 @@ async def test_a_reranker_that_fails_is_counted_and_not_hidden(
 async def test_a_set_without_questions_is_refused(tmp_path: Path) -> None:
     questions = beir(tmp_path, {"d1": "refunds"}, {})
     with pytest.raises(BadQuestionSet, match="no question"):
-        await evaluate(questions, HashedWords(), words, lambda: pytest.fail("opened"))
+        await evaluate_retrieval(questions, HashedWords(), words, lambda: pytest.fail("opened"))
 
 
 def hit(name: str) -> Hit:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.connector import Health, State
-from grounding.prompt import frozen
+from connectors.connector import ConnectionState, Health
+from grounding.prompt import stable_environment
 from grounding.prompt.memory_budget import BACK_ABOVE
 from grounding.prompt_input import Device, EnvironmentInput, Link, ModelMemory
 from runtime.http.doctor import machine_check
 from runtime.http.routes.admin import machine_gauges
-from runtime.machine import MIB, Gpus, ModelMemories, Seen, Surroundings
+from runtime.machine import MIB, Gpus, MachineMonitor, MachineState, ModelMemories
 from runtime.machine.hardware import DRIVER_BROKEN, NO_GPU, Cards, Supply, free_memory_mib, supply
 from runtime.machine.sampling import SILENT, ReadsCards
 from runtime.observability import Metrics
@@ -154,12 +154,12 @@ class Held:
 
 
 async def no_links() -> dict[str, Health]:
-    return {"redis": Health(State.CONNECTED), "qdrant": Health(State.DEGRADED, "away")}
+    return {"redis": Health(ConnectionState.CONNECTED), "qdrant": Health(ConnectionState.DEGRADED, "away")}
 
 
-def around(make: MakeSettings, gpus: ReadsCards, root: Path, **changes: Any) -> Surroundings:
+def around(make: MakeSettings, gpus: ReadsCards, root: Path, **changes: Any) -> MachineMonitor:
     settings = make(environment_sample_seconds=changes.pop("seconds", 30.0), **changes)
-    return Surroundings(settings, gpus, ModelMemories(settings, ("openai/fake",)), no_links, root)
+    return MachineMonitor(settings, gpus, ModelMemories(settings, ("openai/fake",)), no_links, root)
 
 
 async def test_a_driver_that_hangs_is_said_to_be_silent_asked_once_and_heard_when_it_wakes(
@@ -289,7 +289,7 @@ def machine(free: int = 4000, *, throttled: bool = False, **changes: Any) -> Env
 def test_free_memory_that_wiggles_above_the_buffer_changes_nothing(frees: list[int]) -> None:
     told = machine()
     for free in frees:
-        assert frozen(told, machine(free), BUFFER) is told
+        assert stable_environment(told, machine(free), BUFFER) is told
 
 
 @pytest.mark.parametrize(
@@ -305,25 +305,25 @@ def test_free_memory_that_wiggles_above_the_buffer_changes_nothing(frees: list[i
     ],
 )
 def test_what_may_change_what_is_done_is_told_at_once_and_so_is_its_end(now: EnvironmentInput) -> None:
-    assert frozen(machine(), now, BUFFER) is now
-    assert frozen(now, machine(), BUFFER) == machine()
+    assert stable_environment(machine(), now, BUFFER) is now
+    assert stable_environment(now, machine(), BUFFER) == machine()
 
 
 @pytest.mark.parametrize("state", ["connected", "connecting"])
 def test_a_link_that_is_being_made_is_not_lost(state: str) -> None:
     told = machine()
-    assert frozen(told, machine(links=(Link(name="redis", state=state),)), BUFFER) is told
+    assert stable_environment(told, machine(links=(Link(name="redis", state=state),)), BUFFER) is told
 
 
 def test_memory_that_was_short_is_back_only_well_above_the_line() -> None:
     short = machine(BUFFER - 1)
-    assert frozen(short, machine(BUFFER + 1), BUFFER) is short
+    assert stable_environment(short, machine(BUFFER + 1), BUFFER) is short
     back = machine(int(BUFFER * BACK_ABOVE) + 1)
-    assert frozen(short, back, BUFFER) is back
+    assert stable_environment(short, back, BUFFER) is back
 
 
 def test_the_numbers_for_prometheus_have_each_card_by_name_and_only_what_the_machine_says() -> None:
-    shown = Metrics().exposition(machine_gauges(Seen(machine(throttled=True, low_power=True), 100)))
+    shown = Metrics().exposition(machine_gauges(MachineState(machine(throttled=True, low_power=True), 100)))
     for line in (
         f'agent_runtime_gpu_memory_bytes{{gpu="A10",kind="free"}} {4000 * MIB}',
         f'agent_runtime_gpu_memory_bytes{{gpu="A10",kind="total"}} {24_000 * MIB}',
@@ -333,14 +333,14 @@ def test_the_numbers_for_prometheus_have_each_card_by_name_and_only_what_the_mac
     ):
         assert line in shown.splitlines()
     assert "# TYPE agent_runtime_gpu_memory_bytes gauge" in shown
-    silent = Metrics().exposition(machine_gauges(Seen(EnvironmentInput())))
+    silent = Metrics().exposition(machine_gauges(MachineState(EnvironmentInput())))
     assert "gpu" not in silent
     assert "free_bytes" not in silent
     assert list(machine_gauges(None)) == []
 
 
 def test_the_doctor_says_what_the_machine_has_and_whether_the_model_has_room() -> None:
-    seen = Seen(machine(throttled=True, power="battery", low_power=True), 9000)
+    seen = MachineState(machine(throttled=True, power="battery", low_power=True), 9000)
     alone = machine_check(seen, None, 1024)
     assert alone.ok
     assert alone.detail == (
@@ -351,10 +351,10 @@ def test_the_doctor_says_what_the_machine_has_and_whether_the_model_has_room() -
     assert machine_check(seen, held, 1024).ok
     short = machine_check(seen, held.model_copy(update={"free_mib": 600}), 1024)
     assert (short.ok, "MODEL_MEMORY_BUFFER_MIB" in short.advice) == (False, True)
-    assert machine_check(Seen(EnvironmentInput(note="none")), None, 1024).detail == "GPU: none"
+    assert machine_check(MachineState(EnvironmentInput(note="none")), None, 1024).detail == "GPU: none"
 
 
 def test_without_a_look_what_was_told_stands() -> None:
     told = machine()
-    assert frozen(told, None, BUFFER) is told
-    assert frozen(None, told, BUFFER) is told
+    assert stable_environment(told, None, BUFFER) is told
+    assert stable_environment(None, told, BUFFER) is told

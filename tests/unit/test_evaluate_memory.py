@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grounding.evaluation import Asked, Conversation, Recalled
+from grounding.evaluation import Conversation, ConversationQuestion, MemoryAnswer
 from grounding.evaluation.datasets import BadQuestionSet, load_conversations
 from grounding.evaluation.memory import score_memory, stands_in
 
@@ -50,7 +50,7 @@ def test_messages_are_said_one_after_the_other_on_the_dates_of_their_sessions(tm
         "2023-05-15T02:00:00+00:00",
         "2023-05-16T02:00:00+00:00",
     ]
-    assert conversation.asked == (Asked("q", "Which boat?", "open", frozenset({"m1"})),)
+    assert conversation.asked == (ConversationQuestion("q", "Which boat?", "open", frozenset({"m1"})),)
 
 
 def test_a_set_that_asks_nothing_about_its_conversations_is_refused(tmp_path: Path) -> None:
@@ -82,5 +82,7 @@ def test_what_was_twisted_on_purpose_is_scored_apart() -> None:
     assert sorted(result.categories) == ["adversarial", "open"]
 
 
-def _recalled(category: str, ranked: tuple[str, ...], told: str) -> Recalled:
-    return Recalled(Asked(category, "Which boat?", category, frozenset({"m1"})), ranked, told, 0, 0, 1.0, 0, 0)
+def _recalled(category: str, ranked: tuple[str, ...], told: str) -> MemoryAnswer:
+    return MemoryAnswer(
+        ConversationQuestion(category, "Which boat?", category, frozenset({"m1"})), ranked, told, 0, 0, 1.0, 0, 0
+    )

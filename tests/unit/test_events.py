@@ -47,7 +47,7 @@ class Sink:
 def test_an_event_is_one_line_with_its_fields_in_a_stable_order() -> None:
     """Each event is one JSON line: name, level, time in UTC, the ids that apply, then its own fields."""
     sink = Sink()
-    with events.about(workspace_id="acme", context_id="http:default", connector="http", turn_id="t1"):
+    with events.event_context(workspace_id="acme", context_id="http:default", connector="http", turn_id="t1"):
         structlog.get_logger().info("turn.answered", attempts=1, model="m")
     structlog.get_logger().warning("store.degraded", why="away")
     first, second = sink.lines()
@@ -66,7 +66,7 @@ def test_an_event_is_one_line_with_its_fields_in_a_stable_order() -> None:
 def test_an_event_that_cannot_be_written_is_told_by_what_every_event_has() -> None:
     """A number of thousands of digits, which Python does not print, neither breaks who logs it nor hides the event."""
     sink = Sink()
-    with events.about(workspace_id="acme"):
+    with events.event_context(workspace_id="acme"):
         structlog.get_logger().warning("tool.failed", amount=10**5000)
     (line,) = sink.lines()
     assert sink.kept == [line]
@@ -75,7 +75,7 @@ def test_an_event_that_cannot_be_written_is_told_by_what_every_event_has() -> No
 
 def test_only_the_known_ids_are_bound_to_all_events() -> None:
     """A field that not every event may have cannot be bound to all of them."""
-    with pytest.raises(ValueError, match="strategy"), events.about(strategy="qmd"):
+    with pytest.raises(ValueError, match="strategy"), events.event_context(strategy="qmd"):
         pass
 
 
@@ -106,7 +106,7 @@ def test_for_people_an_event_is_readable_and_as_clean() -> None:
 
 
 def printed(**event: Any) -> str:
-    return events.readable({"level": "info", "timestamp": "2026-11-24T09:08:07.654Z", **event})
+    return events.format_event({"level": "info", "timestamp": "2026-11-24T09:08:07.654Z", **event})
 
 
 def test_an_event_for_people_has_the_fields_that_matter_in_words() -> None:
@@ -133,7 +133,7 @@ def test_a_warning_for_people_says_all_and_why_at_its_end() -> None:
 
 def test_a_line_on_a_terminal_is_broken_between_words() -> None:
     line = printed(event="index.skipped", path="people/holidays.md", why="it is a link, and links are not followed")
-    folded = events.folded(line, 60).splitlines()
+    folded = events.wrap_line(line, 60).splitlines()
     assert len(folded) > 1
     assert all(len(one) <= 60 for one in folded)
     assert all(one.startswith(" " * 10) for one in folded[1:])

@@ -173,7 +173,9 @@ async def test_material_and_global_context_of_the_system_message_answer_too() ->
 
 async def test_an_earlier_question_and_an_earlier_quotation_are_no_sources() -> None:
     said = "Lena: What is the boat called?\nassistant: The boat may be called Falcon.\n  The boat is called Falcon."
-    assert "Falcon" not in await answer(f"{block(layers.TAIL_HEAD, said, layers.TAIL_FOOT)}\n\nWhat is the boat called?")
+    assert "Falcon" not in await answer(
+        f"{block(layers.TAIL_HEAD, said, layers.TAIL_FOOT)}\n\nWhat is the boat called?"
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from grounding.prompt_input import TailEntry
 from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, SparseVector, term_set
 from grounding.retrieval.bm25 import encode_query, term_index
 from grounding.retrieval.query import LARGEST_WEIGHT, mix_terms, mix_vectors, recent, weights
-from grounding.strategy import asked_before
+from grounding.strategy import earlier_questions
 
 texts = st.lists(st.sampled_from(["refund", "window", "parcel", "office", "invoice", "the", "of"]), max_size=8).map(
     " ".join
@@ -92,13 +92,13 @@ def test_only_the_beginnings_of_the_last_turns_are_used() -> None:
 def test_what_people_asked_is_searched_with_and_not_what_they_were_answered() -> None:
     tail = [said("Lena", "How do refunds work?", "t1"), said("assistant", "Within thirty days.", "t1")]
 
-    assert asked_before(tail) == ("How do refunds work?",)
+    assert earlier_questions(tail) == ("How do refunds work?",)
 
 
 def test_small_talk_on_the_way_does_not_hide_what_was_asked_before_it() -> None:
     tail = [said("Lena", "How do refunds work?"), said("Lena", "thanks!"), said("Lena", "hello")]
 
-    assert asked_before(tail) == ("How do refunds work?",)
+    assert earlier_questions(tail) == ("How do refunds work?",)
 
 
 def test_the_last_turns_are_used_in_their_order_and_messages_answered_together_are_one() -> None:
@@ -110,11 +110,11 @@ def test_the_last_turns_are_used_in_their_order_and_messages_answered_together_a
         said("Lena", "Which file explains invoices?", "t3"),
     ]
 
-    assert asked_before(tail) == ("Refunds: how long?", "invoices?")
+    assert earlier_questions(tail) == ("Refunds: how long?", "invoices?")
 
 
 def test_turns_of_a_given_history_have_no_ids_and_are_turns_of_their_own() -> None:
-    assert asked_before([said("user", "parcels"), said("user", "refunds")]) == ("parcels", "refunds")
+    assert earlier_questions([said("user", "parcels"), said("user", "refunds")]) == ("parcels", "refunds")
 
 
 any_vectors = st.lists(st.floats(-1, 1), min_size=8, max_size=8)

@@ -20,7 +20,7 @@ from config.settings import Settings
 from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, build_prompt, problem_of
 from grounding.prompt_input import PLACES, Injected, RunContext, Volatility
 from runtime import formatters as formatting
-from runtime.formatters import MAX_RUNNING, FormattedTexts, Formatters, FormattersRefused, Installed, installed
+from runtime.formatters import MAX_RUNNING, FormattedTexts, Formatters, FormattersRefused, Installed, load_formatters
 from runtime.turns.events import log_grounding
 from runtime.turns.turn_state import BuiltPrompt
 from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
@@ -46,7 +46,7 @@ async def all_of(
     made: Formatters, asked: Request = ASKED, session: str = "t1", before: Sequence[Injected] = ()
 ) -> FormattedTexts:
     """The texts that a turn is given."""
-    return await made.inject(asked) + await made.of_session(asked, session, before)
+    return await made.inject(asked) + await made.session_texts(asked, session, before)
 
 
 def injected(name: str = "notes", place: str = "codex", volatility: Any = "session", **more: Any) -> Injected:
@@ -333,7 +333,7 @@ async def test_the_example_of_the_page_works_as_it_stands_there_and_has_fewer_th
     distribution("team-rota", "rota = team_rota:formatter", team_rota=example())
     (tmp_path / "rota").mkdir()
     (tmp_path / "rota" / "acme.txt").write_text("Mon Ada\nTue Bo\n", encoding="utf-8")
-    found = [one for one in installed(Settings(data_dir=tmp_path)) if one.source == "team-rota 2.0"]
+    found = [one for one in load_formatters(Settings(data_dir=tmp_path)) if one.source == "team-rota 2.0"]
     made = Formatters(found, timeout_seconds=20)
 
     given = await all_of(made)
@@ -366,7 +366,7 @@ def test_all_that_is_wrong_with_what_is_installed_is_said_at_once_with_its_distr
     distribution("good-one", "e=good_one:e", good_one=f"{head}def e(s): return {made.format('tree', 'tail', 'TURN')}")
     distribution("clashing", "f=clashing:f", clashing=f"{head}def f(s): return {made.format('tree', 'tail', 'TURN')}")
     with pytest.raises(FormattersRefused) as refused:
-        installed(Settings())
+        load_formatters(Settings())
     told = str(refused.value)
     assert "bad-places 2.0: a (bad_places:a): there is no place after 'nowhere'" in told
     assert "bad-places 2.0: b (bad_places:b): what changes with every turn" in told
@@ -389,6 +389,6 @@ def test_a_start_does_not_wait_for_ever_for_one_that_hangs_and_says_which_one_it
     slow = importlib.import_module("slow_one")
     try:
         with pytest.raises(FormattersRefused, match=r"slow-one 2.0: slow \(slow_one:slow\) failed: TimeoutError"):
-            installed(Settings())
+            load_formatters(Settings())
     finally:
         slow.ended.set()

@@ -6,7 +6,7 @@ import pytest
 
 from connectors.message import ConversationKey, StoreUnavailable
 from grounding.pipeline import Pipeline
-from grounding.prompt import Continuing, Freezing
+from grounding.prompt import PrefixPolicy, SessionContinuity
 from grounding.strategy import Choice, Strategy
 
 _NONE: Any = None
@@ -33,7 +33,7 @@ class GlobalContexts:
     ],
 )
 async def test_a_layer_that_fails_is_named_and_left_out(error: Exception, why: str) -> None:
-    continuing = Continuing(_NONE, Freezing(_NONE, "prefix_stable"))
+    continuing = SessionContinuity(_NONE, PrefixPolicy(_NONE, "prefix_stable"))
     pipeline = Pipeline(_NONE, continuing, cast("Any", GlobalContexts(error)), _NONE, _NONE, timeout_seconds=1.0)
 
     grounds = await pipeline.ground(KEY, "thanks!", THANKS, _NONE)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.memory.global_context import UnfitLine, foreign_in, shown
+from grounding.memory.global_context import UnfitLine, foreign_in, prompt_line
 from grounding.memory.global_context.lines import folded, must_wait, weight
 from grounding.prompt import layers
 from grounding.prompt_input import (
@@ -112,11 +112,15 @@ def test_the_block_keeps_its_budget_and_says_what_is_left_out(contents: list[str
 @given(st.lists(st.text(min_size=1, max_size=40).filter(lambda text: bool(text.strip())), min_size=1, max_size=20))
 def test_the_weights_of_lines_add_up_to_the_block(contents: list[str]) -> None:
     """What the store adds up when it refuses a line is what the prompt takes."""
-    said = [(number, content) for number, content in enumerate(contents) if shown(number, content) != f"{number}--"]
-    body = "".join(shown(number, content) + "\n" for number, content in said)
+    said = [
+        (number, content) for number, content in enumerate(contents) if prompt_line(number, content) != f"{number}--"
+    ]
+    body = "".join(prompt_line(number, content) + "\n" for number, content in said)
 
     assert TOKENS.count(body) <= sum(weight(content, "person", TOKENS.count) for _, content in said)
-    whole = layers.global_context_frame_tokens(TOKENS) + sum(weight(content, "person", TOKENS.count) for _, content in said)
+    whole = layers.global_context_frame_tokens(TOKENS) + sum(
+        weight(content, "person", TOKENS.count) for _, content in said
+    )
     assert TOKENS.count(f"<global-context>\n{body}</global-context>") <= whole + 1
 
 

@@ -10,18 +10,18 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from config.load import load
-from grounding.prompt import ContextTooLarge, last_turns, line
-from grounding.prompt.session_prefix import pairs
+from grounding.prompt import ContextTooLarge, last_turns, record_line
+from grounding.prompt.session_prefix import split_turns
 from grounding.prompt_input import (
     WINDOW_SAFETY,
     AttachedText,
-    Budgets,
     Censor,
     CodexFile,
     CodexInput,
     ContextLine,
     Passage,
     Prompt,
+    PromptLimits,
     Query,
     RecalledTurn,
     Section,
@@ -98,7 +98,7 @@ def test_a_prompt_keeps_every_limit_with_all_that_is_kept_word_for_word_or_there
         return
     assert_within(prompt, window, characters)
     for one in kept:
-        assert line(one, with_id=False) in prompt.user.splitlines()
+        assert record_line(one, with_id=False) in prompt.user.splitlines()
 
 
 def test_what_is_kept_word_for_word_outlives_everything_else_and_its_own_budget() -> None:
@@ -196,7 +196,7 @@ def test_material_counts_among_the_characters_only_where_somebody_set_how_many_t
 
 def test_how_many_characters_there_may_be_is_known_and_counts_material_once_somebody_set_it() -> None:
     unset, given = load({}).settings, load({"AGENT_RUNTIME_PROMPT_MAX_CHARACTERS": "96000"}).settings
-    budgets = [Budgets.from_settings(one, window_tokens=32_768) for one in (unset, given)]
+    budgets = [PromptLimits.from_settings(one, window_tokens=32_768) for one in (unset, given)]
     assert [one.prompt_characters for one in budgets] == [96_000, 96_000]
     assert [one.bounds_material for one in budgets] == [False, True]
 
@@ -252,8 +252,8 @@ def test_the_window_of_turns_holds_whole_pairs_of_request_and_reply(
     kept = last_turns(entries, most)
 
     assert [entry.text for entry in kept] == [entry.text for entry in entries][len(entries) - len(kept) :]
-    assert len(pairs(kept)) == min(most, len(turns))
-    assert all(turn[0].speaker != "assistant" for turn in pairs(kept))
+    assert len(split_turns(kept)) == min(most, len(turns))
+    assert all(turn[0].speaker != "assistant" for turn in split_turns(kept))
 
 
 def test_more_turns_than_the_window_holds_are_not_shown_however_short_they_are() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from connectors.message import ConversationKey
 from grounding.memory.karma import Exchange, Marked, Opinion, Sign, marks, preferred
 from grounding.memory.karma.examples import CHOSEN_AT_MOST, STANDING_AT_MOST, bearing, good_ones, standing, trace_of
-from grounding.prompt import after, build_prompt
+from grounding.prompt import build_prompt, next_session_state
 from grounding.prompt_input import DegradedBlock, RecalledTurn, SessionInput
 from tests.unit.test_assemble import TOKENS, context
 
@@ -192,15 +192,15 @@ def test_what_stands_is_remembered_with_the_session_and_not_lost_when_it_could_n
     assert trace is not None
     session = SessionInput(id="t5", began_on="2026-11-22", turns=0)
     first = context(turn_id="t5", session=session, karma_floor=(trace,))
-    shown = after(first, build_prompt(first, TOKENS), None, None)
+    shown = next_session_state(first, build_prompt(first, TOKENS), None, None)
     assert shown is not None
     assert shown.karma_floor == ("t1",)
 
     lost = context(turn_id="t6", session=session, degraded=(DegradedBlock(block="karma", why="timeout"),))
-    later = after(lost, build_prompt(lost, TOKENS), shown, None)
+    later = next_session_state(lost, build_prompt(lost, TOKENS), shown, None)
     assert later is not None
     assert later.karma_floor == ("t1",)
     gone = context(turn_id="t7", session=session)
-    last = after(gone, build_prompt(gone, TOKENS), later, None)
+    last = next_session_state(gone, build_prompt(gone, TOKENS), later, None)
     assert last is not None
     assert last.karma_floor == ()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grounding.prompt import CacheShape, Condensed, build_prompt, condensed, line, shape_of
+from grounding.prompt import CacheShape, CondensedPrompt, build_prompt, condense_to_memory, record_line, shape_of
 from grounding.prompt.memory_budget import BYTES_PER_ELEMENT, cache_mib, fits
 from grounding.prompt_input import (
     CONDENSED,
@@ -160,12 +160,12 @@ FULL: dict[str, Any] = {
 }
 
 
-def steps() -> list[Condensed]:
+def steps() -> list[CondensedPrompt]:
     """The prompt for less and less memory, each time that another block is taken."""
-    found: list[Condensed] = []
+    found: list[CondensedPrompt] = []
     whole = context(**FULL)
     for free in range(600, 200, -1):
-        made = condensed(whole.model_copy(update={"memory": memory(free)}), TOKENS)
+        made = condense_to_memory(whole.model_copy(update={"memory": memory(free)}), TOKENS)
         if not found or made.taken != found[-1].taken or made.prompt.sha256 != found[-1].prompt.sha256:
             found.append(made)
     return found
@@ -178,7 +178,7 @@ def test_traces_go_in_the_order_of_their_worth_and_the_message_and_what_is_kept_
     ]
     last = made[-1]
     assert "What does the basic plan cost?" in last.prompt.user
-    assert line(KEPT, with_id=False) in last.prompt.user
+    assert record_line(KEPT, with_id=False) in last.prompt.user
     assert "Lena: second\nassistant: two" in last.prompt.user
     assert "first" not in last.prompt.user
     assert last.prompt.system == made[0].prompt.system
@@ -195,7 +195,7 @@ def test_what_was_said_longer_ago_and_is_known_besides_is_told_in_short_before_i
     }
     whole = context(**full)
     needed = cache_mib(whole.model_copy(update={"memory": memory(0)}), build_prompt(whole, TOKENS))
-    made = condensed(whole.model_copy(update={"memory": memory(256 + needed - 60)}), TOKENS)
+    made = condense_to_memory(whole.model_copy(update={"memory": memory(256 + needed - 60)}), TOKENS)
 
     assert not made.is_over
     assert set(made.taken) <= {"karma", "records", "tail", "summary"}
@@ -231,7 +231,7 @@ def test_a_prompt_fits_the_memory_unless_nothing_is_left_to_take(
     held = memory(free, bytes_per_token=per_token, reserved_tokens=reserved)
     whole = context(**everything(said, (record("r", said[:400] or "x"), KEPT), "why?"), memory=held)
     try:
-        made = condensed(whole, TOKENS)
+        made = condense_to_memory(whole, TOKENS)
     except ContextTooLarge:
         return
     assert made.is_over or cache_mib(made.context, made.prompt) <= max(free - held.buffer_mib, 0)
@@ -239,11 +239,11 @@ def test_a_prompt_fits_the_memory_unless_nothing_is_left_to_take(
         shown = [block.name for block in made.prompt.blocks if block.used]
         assert not {"karma", "summary", "retrieved"} & set(shown)
         assert [one.id for one in made.context.records] == ["v1"]
-    assert line(KEPT, with_id=False) in made.prompt.user
+    assert record_line(KEPT, with_id=False) in made.prompt.user
 
 
 def test_where_nothing_is_left_to_take_the_model_is_asked_all_the_same() -> None:
-    made = condensed(context(**FULL, memory=memory(0)), TOKENS)
+    made = condense_to_memory(context(**FULL, memory=memory(0)), TOKENS)
     assert made.is_over
     assert made.taken == steps()[-1].taken
     assert "What does the basic plan cost?" in made.prompt.user
@@ -255,7 +255,7 @@ def test_what_formatters_added_goes_first_and_what_they_made_of_a_block_goes_wit
     fixed = added.model_copy(update={"name": "tree", "message": "system", "place": "codex", "volatility": "static"})
     whole = context(**FULL, injected=(added, told, fixed))
     assert "retold" in build_prompt(whole, TOKENS).user
-    made = condensed(whole.model_copy(update={"memory": memory(0)}), TOKENS)
+    made = condense_to_memory(whole.model_copy(update={"memory": memory(0)}), TOKENS)
     assert made.taken[0] == "injected"
     assert made.context.injected == (fixed,)
     assert "rain" not in made.prompt.user
@@ -263,7 +263,7 @@ def test_what_formatters_added_goes_first_and_what_they_made_of_a_block_goes_wit
 
 
 def test_without_knowledge_of_the_memory_nothing_is_taken() -> None:
-    made = condensed(context(**FULL), TOKENS)
+    made = condense_to_memory(context(**FULL), TOKENS)
     assert (made.taken, made.is_over, made.needed_mib) == ((), False, 0)
 
 

@@ -6,7 +6,7 @@ import pytest
 from starlette.routing import Route
 
 from config.settings import Settings
-from connectors.connector import MountsRoutes, State
+from connectors.connector import ConnectionState, MountsRoutes
 from runtime.ingress import open_platforms
 
 TOKENS = {"telegram_bot_token": "1:none", "discord_bot_token": "none", "slack_bot_token": "xoxb-none"}
@@ -18,7 +18,7 @@ async def test_a_platform_is_on_when_its_token_is_set(settings: Callable[..., Se
     variable = f"{name}_bot_token"
     (connector,) = await open_platforms(settings(**{variable: TOKENS[variable]}))
     assert connector.name == name
-    assert connector.health.state is State.CONNECTING
+    assert connector.health.state is ConnectionState.CONNECTING
     await connector.close()
 
 

@@ -12,15 +12,15 @@ from bench.chats import Chat, made_up
 from bench.prompts import SIZES
 from config import load
 from grounding.memory.context_document import SECTIONS, ContextDocument
-from grounding.prompt import Freezing, Shown, after, build_prompt, session
+from grounding.prompt import PrefixPolicy, Shown, build_prompt, next_session_state, session_input
 from grounding.prompt.session_prefix import Now
 from grounding.prompt_input import (
-    Budgets,
     ContextLine,
     Layout,
     LineByLine,
     Passage,
     Prompt,
+    PromptLimits,
     Query,
     TailEntry,
     load_tokens,
@@ -32,7 +32,7 @@ CHATS, TURNS = 6, 15
 TOKENS = LineByLine(load_tokens())
 ENCODING = tiktoken.get_encoding(tokens.ENCODING)
 SETTINGS = load({}).settings.model_copy(update=SIZES)
-BUDGETS = Budgets.from_settings(SETTINGS, window_tokens=32_768)
+BUDGETS = PromptLimits.from_settings(SETTINGS, window_tokens=32_768)
 IDENTITY = "Give figures with their unit, and say who measured them on which day and how. " * 39
 LINES = tuple(
     ContextLine(number=n, content=f"The pilot of watch {n} is called on channel {n + 3}, and answers till late.")
@@ -56,7 +56,7 @@ def document(turn: int, turn_ids: tuple[str, ...]) -> ContextDocument:
 
 def prompts(chat: Chat, layout: Layout) -> Iterator[Prompt]:
     """The prompts of a conversation, as the runtime makes them one after the other."""
-    freezing, entries = Freezing(TOKENS, layout), list[TailEntry]()
+    freezing, entries = PrefixPolicy(TOKENS, layout), list[TailEntry]()
     documents: dict[str, ContextDocument] = {}
     shown: Shown | None = None
     for number, said in enumerate(chat.turns):
@@ -67,12 +67,12 @@ def prompts(chat: Chat, layout: Layout) -> Iterator[Prompt]:
         made = context(
             turn_id=turn_id, layout=layout, identity=IDENTITY, budgets=BUDGETS, today=TODAY, recalled=(), hint="",
             query=Query(text=said.asked), global_context=settled.global_context, summary=settled.summary,
-            tail=settled.tail, deltas=settled.deltas, session=session(shown, turn_id, TODAY),
+            tail=settled.tail, deltas=settled.deltas, session=session_input(shown, turn_id, TODAY),
             wants_documents=said.wants_documents, passages=passages(number) if said.wants_documents else (),
         )  # fmt: skip
         prompt = build_prompt(made, TOKENS)
         yield prompt
-        shown = after(made, prompt, shown, None)
+        shown = next_session_state(made, prompt, shown, None)
         entries.append(TailEntry(speaker="Lena", text=said.asked, turn_id=turn_id))
         entries.append(TailEntry(speaker="assistant", text=said.answered, turn_id=turn_id))
         if number % SETTINGS.llm_grounding_memory_summary_refresh_turns == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from connectors.message import ConversationKey, OutboundMessage
-from runtime.delivery import Telling, Watched
+from runtime.delivery import PreviewMode, ProgressReporter
 
 MESSAGE = OutboundMessage(ConversationKey("acme", "telegram", "1"), "t1", "")
 
@@ -25,7 +25,7 @@ class Elsewhere:
 async def test_before_a_pause_the_other_process_is_told_all_that_was_written() -> None:
     """Pieces for another process are gathered; while a tool works, none comes that would bring them along."""
     hub = Elsewhere()
-    told = Telling(cast("Any", hub), "there", MESSAGE, Watched.REPLACEABLE)
+    told = ProgressReporter(cast("Any", hub), "there", MESSAGE, PreviewMode.REPLACEABLE)
     for piece in ("Let ", "me ", "look."):
         await told.show(piece)
     await told.flush()

@@ -42,7 +42,7 @@ class Platform(Board):
     def paced_as(self, key: ConversationKey) -> str:
         return key.external_id.partition("/")[0]
 
-    def most_in_a_minute(self, place: str) -> int:
+    def max_per_minute(self, place: str) -> int:
         return MOST if place.startswith("-") else 0
 
 
@@ -168,7 +168,7 @@ async def test_who_gives_up_waiting_keeps_nobody_else_waiting(limiter: RateLimit
 @given(st.lists(st.tuples(st.floats(0, 2), st.sampled_from(PREVIEWS)), max_size=120))
 def test_previews_never_keep_a_final_part_waiting(calls: list[tuple[float, Extra]]) -> None:
     """In a chat none costs a final part anything; in a group they leave half of the minute."""
-    limits, now = Limits(Platform.capabilities, Platform().most_in_a_minute), 0.0
+    limits, now = Limits(Platform.capabilities, Platform().max_per_minute), 0.0
     for seconds, extra in calls:
         now += seconds
         limits.take_extra("42", extra, now)
@@ -179,7 +179,7 @@ def test_previews_never_keep_a_final_part_waiting(calls: list[tuple[float, Extra
 
 
 def test_previews_keep_their_own_pace_and_go_where_little_is_left() -> None:
-    limits = Limits(Platform.capabilities, Platform().most_in_a_minute)
+    limits = Limits(Platform.capabilities, Platform().max_per_minute)
     assert limits.take_extra("42", Extra.MESSAGE, 0.0) == 0.0
     assert limits.take_extra("42", Extra.EDIT, 0.5) == pytest.approx(1.5)
     assert limits.take_extra("42", Extra.EDIT, 2.0) == 0.0
@@ -191,7 +191,7 @@ def test_previews_keep_their_own_pace_and_go_where_little_is_left() -> None:
 
 
 def test_a_long_reply_grows_in_a_group_until_its_end() -> None:
-    limits = Limits(Platform.capabilities, Platform().most_in_a_minute)
+    limits = Limits(Platform.capabilities, Platform().max_per_minute)
     shown = [second for second in range(300) if limits.take_extra("-7", Extra.EDIT, float(second)) == 0.0]
 
     assert max(later - earlier for earlier, later in pairwise(shown)) <= MINUTE_SECONDS / 8

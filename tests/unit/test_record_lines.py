@@ -1,6 +1,6 @@
 """How a prompt tells a record."""
 
-from grounding.prompt import line
+from grounding.prompt import record_line
 from grounding.prompt_input import SelectedRecord
 
 
@@ -17,7 +17,7 @@ def told(text: str, *, verbatim: bool) -> str:
         verbatim=verbatim,
         tokens=9,
     )
-    return line(record, with_id=False)
+    return record_line(record, with_id=False)
 
 
 def test_what_is_kept_word_for_word_keeps_its_spaces_and_line_breaks() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, Scope
 from grounding.memory.frames import LOADED, SHIPPED, choose
-from grounding.memory.global_context import shown_in
+from grounding.memory.global_context import foreign_text_in
 from grounding.memory.records import FoundRecord, Provenance, Record, State, Type
 from grounding.memory.selection import (
     Floor,
@@ -20,7 +20,7 @@ from grounding.memory.selection import (
     RecordSelector,
     Selected,
     Weights,
-    as_shown,
+    as_selected,
     floor_for,
     triggered_censors,
 )
@@ -37,11 +37,11 @@ from grounding.memory.selection.selection import (
     recency,
     without_repeated,
 )
-from grounding.prompt import build_prompt, line
+from grounding.prompt import build_prompt, record_line
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import term_set
 from runtime.llm import Completion, ToolCall
-from runtime.turns.censors import acted, of_call
+from runtime.turns.censors import censor_actions, triggered_by_call
 from runtime.turns.rounds import Round
 from runtime.turns.turn_state import BuiltPrompt
 from tests.unit.test_assemble import context
@@ -69,7 +69,7 @@ def record(name: str, text: str = "", of: Type = Type.FACT, **changes: Any) -> R
 
 
 def costs(one: Record, level: Level) -> int:
-    return TOKENS.count(line(as_shown(one, level), with_id=True)) + 1
+    return TOKENS.count(record_line(as_selected(one, level), with_id=True)) + 1
 
 
 RECORDS = st.builds(
@@ -280,7 +280,7 @@ def test_parts_of_words_set_no_censor_off(trigger: str, text: str) -> None:
 def test_how_a_call_writes_its_arguments_hides_no_word_of_them(arguments: str) -> None:
     censor = record("c", "Say nothing of it", Type.CENSOR, trigger="falcon")
 
-    assert of_call(in_force([censor]), ToolCall("1", "note", arguments))
+    assert triggered_by_call(in_force([censor]), ToolCall("1", "note", arguments))
 
 
 @given(st.text(max_size=60), st.text(alphabet="abö秘한 -", min_size=1, max_size=12), st.text(max_size=60))
@@ -298,7 +298,7 @@ def test_a_warning_that_what_was_said_beside_a_tool_call_set_off_counts_once_it_
     draft = Round(Completion("It is on its way.", "m", warned="It may go against a rule."))
     built = BuiltPrompt(held, build_prompt(held, TOKENS), 1.0)
 
-    told = acted(built, [looked_up, draft], Completion("It is on its way, I cannot say until when.", "m"))
+    told = censor_actions(built, [looked_up, draft], Completion("It is on its way, I cannot say until when.", "m"))
 
     assert [(one.censor.id, one.where) for one in told] == [("w", "reply")]
 
@@ -607,7 +607,7 @@ def test_a_record_that_came_of_foreign_words_makes_what_is_written_next_foreign(
     told = Conversation(REDIS.model_copy(update={"provenance": Provenance(origin=origin)}))
     records = told.says("Should we use Redis for caching?").records
 
-    assert shown_in(context(records=records, passages=())) == foreign
+    assert foreign_text_in(context(records=records, passages=())) == foreign
 
 
 def test_a_record_that_a_reply_repeated_does_not_make_the_next_message_leave_it() -> None:

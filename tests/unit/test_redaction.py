@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from config.settings import SECRETS, Settings
 from connectors.message import Degraded, Role
 from runtime.observability import Redaction
-from runtime.observability.events import json_line, ordered
+from runtime.observability.events import json_line, order_fields
 from runtime.observability.redaction import MASK
 
 CANARY = "c4n4ry/+secret"
@@ -30,7 +30,7 @@ ANYTHING = st.recursive(
 @given(st.dictionaries(st.sampled_from(["why", "where", "detail", "text", "api_key", CANARY]), ANYTHING))
 def test_whatever_is_logged_is_one_line_of_json_without_the_secret(fields: dict[str, Any]) -> None:
     """Any fields become one line of valid JSON in which no known secret can be read."""
-    event = ordered(Redaction([CANARY]).clean({"event": "x", "level": "info", **fields}), datetime.now(UTC))
+    event = order_fields(Redaction([CANARY]).clean({"event": "x", "level": "info", **fields}), datetime.now(UTC))
     line = json_line(event)
     assert "\n" not in line
     assert line.isascii()

@@ -14,7 +14,7 @@ from connectors.message import Usage
 from grounding.prompt_input import load_tokens
 from runtime.llm import Completion, ToolCall, with_images
 from runtime.llm.multimodal import has_images, without_images, without_tools
-from runtime.turns.rounds import Result, Round, as_one, asked, rows, said, total
+from runtime.turns.rounds import Result, Round, merge_completions, round_rows, text_of_rounds, total_usage, with_rounds
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much?"}]
 IMAGE = SimpleNamespace(uri="data:image/png;base64,AA==")
@@ -27,7 +27,7 @@ def round_(text: str = "", *calls: ToolCall, **more: Any) -> Round:
 
 
 def test_a_round_follows_the_prompt_with_each_result_behind_its_call() -> None:
-    messages = asked(PROMPT, [round_("Let me look.")])
+    messages = with_rounds(PROMPT, [round_("Let me look.")])
 
     assert messages[:2] == PROMPT
     assistant, first, second = messages[2:]
@@ -56,7 +56,7 @@ def test_arguments_that_nobody_reads_are_not_said_again(arguments: str) -> None:
 def test_no_two_calls_of_an_answer_are_said_with_one_id(ids: list[list[str]]) -> None:
     """Providers number them anew in each round, and others refuse such a conversation whole."""
     rounds = [round_("", *(ToolCall(one, "find", "{}") for one in some)) for some in ids]
-    messages = asked([], rounds)
+    messages = with_rounds([], rounds)
     said_ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
 
     assert len(set(said_ids)) == len(said_ids) == sum(map(len, ids))
@@ -66,7 +66,7 @@ def test_no_two_calls_of_an_answer_are_said_with_one_id(ids: list[list[str]]) ->
 
 
 def test_without_tools_there_is_one_system_and_one_user_message_with_what_was_found() -> None:
-    messages = without_tools(asked(PROMPT, [round_("Let me look."), round_()]))
+    messages = without_tools(with_rounds(PROMPT, [round_("Let me look."), round_()]))
 
     assert [message["role"] for message in messages] == ["system", "user"]
     assert messages[1]["content"].startswith("How much?\n\n")
@@ -75,7 +75,7 @@ def test_without_tools_there_is_one_system_and_one_user_message_with_what_was_fo
 
 
 def test_what_was_found_stands_with_a_picture_and_without_it() -> None:
-    messages = without_tools(asked(with_images(PROMPT, [cast("Any", IMAGE)]), [round_()]))
+    messages = without_tools(with_rounds(with_images(PROMPT, [cast("Any", IMAGE)]), [round_()]))
 
     assert has_images(messages)
     text, picture = messages[1]["content"]
@@ -90,20 +90,20 @@ def test_the_calls_of_an_answer_are_counted_and_timed_as_one() -> None:
         Round(Completion(" ", "m", usage=Usage(20, 10, 5, 0.25), latency_ms=100), ()),
     ]
     last = Completion("12.", "m2", "length", Usage(30, 20, 2, 0.125), first_token_ms=30, latency_ms=40)
-    one = as_one(rounds, last)
+    one = merge_completions(rounds, last)
 
     assert (one.text, one.model, one.finish_reason) == ("A moment.\n\n12.", "m2", "length")
     assert one.usage == Usage(60, 30, 12, 0.875)
     assert (one.latency_ms, one.first_token_ms, one.attempts) == (290, 280, 2)
-    assert said(rounds) == "A moment."
-    assert total([]) == Usage()
-    assert as_one([], last) is last
+    assert text_of_rounds(rounds) == "A moment."
+    assert total_usage([]) == Usage()
+    assert merge_completions([], last) is last
 
 
 def test_of_a_round_that_was_stopped_what_ended_is_told() -> None:
     stopped = Round(round_().completion, round_().results[:1])
 
-    [row] = rows([stopped])
+    [row] = round_rows([stopped])
     assert [one["tool"] for one in row["tools"]] == ["find"]
     assert not stopped.is_over
 

@@ -85,7 +85,7 @@ def test_no_bytes_break_the_look_at_them(data: bytes) -> None:
     ],
 )
 def test_a_size_is_told_as_people_tell_it(size: int, words: str) -> None:
-    assert media.in_words(size) == words
+    assert media.size_in_words(size) == words
 
 
 def test_a_family_allows_all_its_members() -> None:

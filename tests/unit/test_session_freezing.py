@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import load
-from grounding.memory.context_document import ContextDocument, Line
-from grounding.prompt import Freezing, Shown, ShownState, layers
+from grounding.memory.context_document import ContextDocument, DocumentLine
+from grounding.prompt import PrefixPolicy, Shown, ShownState, layers
 from grounding.prompt.session_prefix import BlockFingerprint, Now
-from grounding.prompt_input import Budgets, ContextLine, Layout, LineByLine, TailEntry, load_tokens
+from grounding.prompt_input import ContextLine, Layout, LineByLine, PromptLimits, TailEntry, load_tokens
 from grounding.transcript import Reach
 
 TOKENS = LineByLine(load_tokens())
-BUDGETS = Budgets.from_settings(load({}).settings, window_tokens=8192)
+BUDGETS = PromptLimits.from_settings(load({}).settings, window_tokens=8192)
 TODAY = "2026-11-22"
 TEXT = "## Facts\n- boat: blue\n\n## Decisions\n- buy the boat\n"
 LINES = (ContextLine(number=0, content="prefers tea"), ContextLine(number=1, content="lives in Kiel"))
@@ -51,7 +51,7 @@ def settled(
     before: Shown | None = BEFORE, layout: Layout = "prefix_stable", audience: str | None = None, **there: Any
 ) -> ShownState:
     fields: dict[str, Any] = {"lines": LINES, "latest": SHOWN, "shown": SHOWN, "entries": said(2, 3, 4)}
-    return Freezing(TOKENS, layout).settle(before, Now(**(fields | there)), audience, BUDGETS, TODAY)
+    return PrefixPolicy(TOKENS, layout).settle(before, Now(**(fields | there)), audience, BUDGETS, TODAY)
 
 
 def test_where_nothing_changed_everything_stays_and_nothing_is_told() -> None:
@@ -128,7 +128,7 @@ def test_what_a_person_added_to_the_document_is_told_at_once() -> None:
 
 
 def test_what_a_person_added_is_told_though_the_document_was_made_anew_since() -> None:
-    kept = (Line("Decisions", "- and a trailer"),)
+    kept = (DocumentLine("Decisions", "- and a trailer"),)
     newer = document(3, TEXT + "- and a trailer\n", kept=kept, put=Reach(4, 8), turn_ids=("t4",))
 
     assert settled(latest=newer).deltas == ("In the summary, Decisions: and a trailer",)
@@ -241,7 +241,7 @@ def test_the_first_turn_of_a_session_shows_what_there_is() -> None:
 
 
 def test_small_talk_has_no_place_to_tell_what_changed_and_shows_it() -> None:
-    freezing, lines = Freezing(TOKENS, "prefix_stable"), (*LINES, ContextLine(number=2, content="new"))
+    freezing, lines = PrefixPolicy(TOKENS, "prefix_stable"), (*LINES, ContextLine(number=2, content="new"))
 
     assert freezing.settle_small_talk(BEFORE, Now(LINES, None, None, None), None).global_context == LINES
     assert freezing.settle_small_talk(BEFORE, Now(lines, None, None, None), None).global_context == lines
@@ -274,6 +274,6 @@ def test_no_change_of_the_global_context_is_ever_lost(contents: list[str], layou
 def test_without_deltas_the_same_is_shown_as_it_is_now(layout: Layout) -> None:
     lines = (*LINES, ContextLine(number=2, content="has a boat"))
     there = Now(lines, SHOWN, SHOWN, said(3, 4))
-    shown = Freezing(TOKENS, layout).settle(BEFORE, there, None, BUDGETS, TODAY)
+    shown = PrefixPolicy(TOKENS, layout).settle(BEFORE, there, None, BUDGETS, TODAY)
 
-    assert shown.afresh(there) == ShownState(lines, SHOWN, said(3, 4))
+    assert shown.without_deltas(there) == ShownState(lines, SHOWN, said(3, 4))

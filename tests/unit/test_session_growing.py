@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.prompt.layers import GAP, TAIL_FOOT, TailLimits, shortened, tail_section
-from grounding.prompt.session_prefix import AFTER_COMPACTION, History, newest, pairs, visible_history
+from grounding.prompt.session_prefix import AFTER_COMPACTION, History, newest, split_turns, visible_history
 from grounding.prompt_input import LineByLine, TailEntry, load_tokens, utf8_length
 
 TOKENS = LineByLine(load_tokens())
@@ -53,7 +53,7 @@ def test_between_compactions_the_tail_begins_with_the_bytes_of_the_one_before(sa
 def test_no_ceiling_of_the_tail_is_exceeded_and_no_turn_halved(said: list[tuple[str, str]], turns: int) -> None:
     limits = TailLimits(tokens=300, lines=24, bytes=1800, turns=turns)
     for number, shown in enumerate(prompts(said, limits), start=1):
-        kept = pairs(shown.entries)
+        kept = split_turns(shown.entries)
         assert len(kept) <= turns
         assert [len(one) for one in kept] == [2] * len(kept)
         assert kept[-1][0].turn_id == f"t{number:04}"
@@ -68,7 +68,7 @@ def test_the_tail_is_compacted_to_a_third_and_only_now_and_then() -> None:
 
     assert all(later - earlier >= 4 for earlier, later in pairwise(compactions))
     third = LIMITS.share(AFTER_COMPACTION)
-    assert all(third.hold(shown[at].entries, len(pairs(shown[at].entries)), TOKENS) for at in compactions)
+    assert all(third.hold(shown[at].entries, len(split_turns(shown[at].entries)), TOKENS) for at in compactions)
 
 
 def test_turns_that_no_document_tells_of_are_kept_a_little_longer() -> None:
@@ -78,7 +78,7 @@ def test_turns_that_no_document_tells_of_are_kept_a_little_longer() -> None:
     told, untold = (visible_history(entries, "", at, LIMITS, TOKENS) for at in ("t0011", ""))
 
     assert len(untold.entries) > len(told.entries)
-    assert untold.before == pairs(entries)[-len(untold.entries) // 2 - 1][0].turn_id
+    assert untold.before == split_turns(entries)[-len(untold.entries) // 2 - 1][0].turn_id
 
 
 def test_which_turns_are_told_goes_by_their_order_and_not_by_the_clocks_of_who_answered_them() -> None:
@@ -144,5 +144,5 @@ def test_a_turn_that_was_forgotten_lets_the_tail_begin_anew() -> None:
 def test_messages_without_turns_are_paired_by_who_speaks() -> None:
     said = [TailEntry(speaker=by, text=by, turn_id="") for by in ("user", "user", "assistant", "user", "assistant")]
 
-    assert [len(one) for one in pairs(said)] == [3, 2]
+    assert [len(one) for one in split_turns(said)] == [3, 2]
     assert newest(said, TailLimits(300, 24, 1800, 1), TOKENS) == tuple(said[3:])

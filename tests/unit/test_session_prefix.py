@@ -7,19 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import load
-from grounding.prompt import UNKNOWN, Prefix, Shown, after, compared, session, stood
+from grounding.prompt import (
+    UNKNOWN,
+    Prefix,
+    Shown,
+    block_fingerprints,
+    next_session_state,
+    session_input,
+    shared_prefix,
+)
 from grounding.prompt.layers import TAIL_FOOT, TailLimits
 from grounding.prompt.session_prefix import tokens_between, visible_history
 from grounding.prompt_input import (
     PLACES,
     WINDOW_SAFETY,
-    Budgets,
     Censor,
     CodexFile,
     CodexInput,
     ContextLine,
     Passage,
     Prompt,
+    PromptLimits,
     Query,
     SessionInput,
     SummaryInput,
@@ -48,7 +56,7 @@ def test_what_only_grew_is_kept_and_the_block_behind_it_named() -> None:
     first = build(**STABLE)
     second = build(**STABLE, tail=(*context().tail, NEXT), query=Query(text="and then?"))
 
-    prefix = compared(stood(first), second)
+    prefix = shared_prefix(block_fingerprints(first), second)
 
     kept = [block.tokens for block in first.blocks if block.name in ("identity", "summary", "tail")]
     assert prefix == Prefix("records", sum(kept))
@@ -69,13 +77,13 @@ def test_what_only_grew_is_kept_and_the_block_behind_it_named() -> None:
     ],
 )
 def test_the_first_block_that_differs_is_named(changes: dict[str, Any], name: str) -> None:
-    assert compared(stood(build(**STABLE)), build(**(STABLE | changes))).broken_by == name
+    assert shared_prefix(block_fingerprints(build(**STABLE)), build(**(STABLE | changes))).broken_by == name
 
 
 def test_with_the_message_first_the_message_breaks_the_prefix() -> None:
     first, second = build(), build(query=Query(text="and then?"))
 
-    assert compared(stood(first), second) == Prefix("query", first.blocks[0].tokens)
+    assert shared_prefix(block_fingerprints(first), second) == Prefix("query", first.blocks[0].tokens)
 
 
 def test_material_that_is_not_given_whole_any_more_is_named_itself() -> None:
@@ -85,14 +93,14 @@ def test_material_that_is_not_given_whole_any_more_is_named_itself() -> None:
     censors = (Censor(id="c", severity="block", text="Never name a price."),)
     before = build(**STABLE, codex=material, censors=censors)
 
-    broken = compared(stood(before), build(**STABLE, codex=searched, censors=censors))
+    broken = shared_prefix(block_fingerprints(before), build(**STABLE, codex=searched, censors=censors))
 
     assert broken.broken_by == "codex"
 
 
 def test_of_a_shorter_prompt_the_block_is_named_that_is_missing() -> None:
-    assert compared(stood(build(**STABLE)), build(**STABLE, small_talk=True)).broken_by == "query"
-    assert compared((), build()) == UNKNOWN
+    assert shared_prefix(block_fingerprints(build(**STABLE)), build(**STABLE, small_talk=True)).broken_by == "query"
+    assert shared_prefix((), build()) == UNKNOWN
 
 
 @given(
@@ -144,7 +152,7 @@ def test_no_usual_message_moves_what_stands_before_it_where_all_of_it_takes_more
         "global_context": tuple(ContextLine(number=number, content=said * 3) for number in range(15)),
         "summary": SummaryInput(text="## Facts\n" + f"- {said}\n" * 30, turns=3, version=1),
         "tail": tuple(TailEntry(speaker="Lena", text=said * 3, turn_id=f"t{n}") for n in range(12)),
-        "budgets": Budgets.from_settings(load({}).settings, window_tokens=window),
+        "budgets": PromptLimits.from_settings(load({}).settings, window_tokens=window),
         "layout": "prefix_stable",
     }
     found = (Passage(source="a.md", heading="h", text=said * 60, score=1.0),)
@@ -162,7 +170,7 @@ def test_no_usual_message_moves_what_stands_before_it_where_all_of_it_takes_more
 def test_a_tail_that_grows_takes_nothing_off_the_document_before_it() -> None:
     """There is room for only half of a long document beside a full tail."""
     document = SummaryInput(text="## Facts\n" + "- a fact about boats\n" * 200, turns=3, version=1)
-    budgets = Budgets.from_settings(load({}).settings, window_tokens=2900)
+    budgets = PromptLimits.from_settings(load({}).settings, window_tokens=2900)
     said = tuple(TailEntry(speaker="Lena", text="so " * 30, turn_id=f"t{number}") for number in range(8))
 
     def shown(turns: int) -> Prompt:
@@ -187,7 +195,7 @@ def test_one_character_of_the_codex_moves_the_prefix() -> None:
     one, other = with_codex("x = 1"), with_codex("x = 2")
 
     assert one.prefix_digest != other.prefix_digest
-    assert compared(stood(one), other).broken_by == "codex"
+    assert shared_prefix(block_fingerprints(one), other).broken_by == "codex"
 
 
 TURNS = st.tuples(st.text(alphabet="ab 漢🙂\n", min_size=1, max_size=200), ANY_TEXT, ANY_TEXT)
@@ -215,51 +223,53 @@ def test_between_compactions_a_prompt_starts_with_the_one_before_up_to_the_end_o
 
 
 def test_what_stands_between_two_blocks_is_counted_up_to_the_boundary() -> None:
-    blocks = stood(build(**STABLE))
+    blocks = block_fingerprints(build(**STABLE))
     tokens = {block.name: block.tokens for block in blocks}
 
     assert tokens_between(blocks, "summary") == tokens["summary"] + tokens["tail"]
     assert tokens_between(blocks, "identity", ("summary", "tail")) == tokens["identity"]
-    assert tokens_between(stood(build()), "summary") == 0
-    assert tokens_between(stood(build(**STABLE, summary=None)), "summary") == tokens["tail"]
+    assert tokens_between(block_fingerprints(build()), "summary") == 0
+    assert tokens_between(block_fingerprints(build(**STABLE, summary=None)), "summary") == tokens["tail"]
 
 
 def test_a_session_counts_its_turns_and_an_interrupted_one_once() -> None:
-    first = context(turn_id="t1", session=session(None, "t1", "2026-11-22"))
-    kept = after(first, build(), None, None)
+    first = context(turn_id="t1", session=session_input(None, "t1", "2026-11-22"))
+    kept = next_session_state(first, build(), None, None)
     assert kept is not None
     assert (kept.id, kept.turns) == ("t1", 1)
 
-    assert session(kept, "t1", "2026-11-23") == SessionInput(id="t1", began_on="2026-11-22", turns=0)
-    assert session(kept, "t2", "2026-11-23") == SessionInput(id="t1", began_on="2026-11-22", turns=1)
-    assert session(None, "", "2026-11-22") is None
+    assert session_input(kept, "t1", "2026-11-23") == SessionInput(id="t1", began_on="2026-11-22", turns=0)
+    assert session_input(kept, "t2", "2026-11-23") == SessionInput(id="t1", began_on="2026-11-22", turns=1)
+    assert session_input(None, "", "2026-11-22") is None
 
 
 def test_a_dry_run_leaves_nothing_for_the_next_turn() -> None:
     dry = context(turn_id="", session=SessionInput(id="t1", began_on="2026-11-22", turns=3))
 
-    assert after(dry, build(), None, None) is None
+    assert next_session_state(dry, build(), None, None) is None
 
 
 def test_small_talk_leaves_what_was_shown_before_it_for_the_next_turn() -> None:
     here = SessionInput(id="t1", began_on="2026-11-22", turns=1)
     summary = SummaryInput(text="## Facts\n- boat: blue\n", turns=3, version=1, id="5-0")
     talked = build(**STABLE, summary=summary)
-    before = after(context(session=here, summary=summary), talked, None, None)
+    before = next_session_state(context(session=here, summary=summary), talked, None, None)
     assert before is not None
 
     greeting = context(**STABLE, session=here, turn_id="t2", small_talk=True, summary=None, tail=())
-    kept = after(greeting, build(**STABLE, small_talk=True), before, None)
+    kept = next_session_state(greeting, build(**STABLE, small_talk=True), before, None)
 
     assert kept is not None
     assert (kept.begins, kept.document, kept.blocks) == ("t0", "5-0", before.blocks)
-    moved = after(greeting, build(**STABLE, small_talk=True, identity="Other."), before, None)
+    moved = next_session_state(greeting, build(**STABLE, small_talk=True, identity="Other."), before, None)
     assert moved is not None
     assert [block.name for block in moved.blocks] == ["identity"]
 
 
 def test_what_is_known_holds_no_words_of_the_conversation() -> None:
-    kept = after(context(session=SessionInput(id="t1", began_on="2026-11-22", turns=0)), build(), None, None)
+    kept = next_session_state(
+        context(session=SessionInput(id="t1", began_on="2026-11-22", turns=0)), build(), None, None
+    )
     assert kept is not None
 
     stored = kept.model_dump_json()

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from config import load
 from grounding.memory.context_document import ContextDocument
-from grounding.prompt import Freezing, Shown, ShownState, after, compared, session
+from grounding.prompt import PrefixPolicy, Shown, ShownState, next_session_state, session_input, shared_prefix
 from grounding.prompt.layers import TAIL_FOOT, TailLimits
 from grounding.prompt.session_prefix import Now
 from grounding.prompt_input import (
-    Budgets,
     ContextLine,
     Layout,
     LineByLine,
     Prompt,
+    PromptLimits,
     Query,
     RunContext,
     TailEntry,
@@ -72,16 +72,16 @@ class Conversation:
             check_documents(self, settled)
             check_prefix(self, settled, prompt)
             self.prompt = prompt
-        self.before = after(made, prompt, self.before, None)
+        self.before = next_session_state(made, prompt, self.before, None)
         self.said += [TailEntry(speaker=by, text=text, turn_id=name) for by in ("Lena", "assistant")]
 
     def asked(self, text: str, name: str, *, small_talk: bool) -> tuple[ShownState, RunContext, Prompt]:
         latest = self.documents[-1] if self.documents else None
         shown = next((one for one in self.documents if self.before and one.id == self.before.document), None)
-        budgets = Budgets.from_settings(load({}).settings, window_tokens=self.window)
+        budgets = PromptLimits.from_settings(load({}).settings, window_tokens=self.window)
         limits = TailLimits.of(budgets)
         there = Now(tuple(self.lines), latest, shown, tuple(self.said[-limits.lines - 1 :]))
-        freezing = Freezing(TOKENS, self.layout)
+        freezing = PrefixPolicy(TOKENS, self.layout)
         if small_talk:
             settled = freezing.settle_small_talk(self.before, there, None)
         else:
@@ -89,7 +89,7 @@ class Conversation:
         fields = {
             "turn_id": name,
             "layout": self.layout,
-            "session": session(self.before, name, TODAY),
+            "session": session_input(self.before, name, TODAY),
             "global_context": settled.global_context,
             "summary": settled.summary,
             "tail": settled.tail,
@@ -131,7 +131,7 @@ def check_prefix(conversation: Conversation, settled: ShownState, prompt: Prompt
     before, last = conversation.before, conversation.prompt
     if before is None or last is None or conversation.layout == "user_first":
         return
-    broken = compared(before.blocks, prompt).broken_by
+    broken = shared_prefix(before.blocks, prompt).broken_by
     same = (
         before.begins == (settled.tail[0].turn_id if settled.tail else "")
         and before.document == (settled.document.id if settled.document else "")

@@ -64,7 +64,7 @@ def test_a_grounding_number_that_is_no_positive_integer_falls_back_and_is_named(
     loaded = load({f"AGENT_RUNTIME_{name.upper()}": value})
 
     assert getattr(loaded.settings, name) == Settings.model_fields[name].default
-    assert [fallen.variable for fallen in loaded.fallen_back] == [f"AGENT_RUNTIME_{name.upper()}"]
+    assert [fallen.variable for fallen in loaded.defaulted_numbers] == [f"AGENT_RUNTIME_{name.upper()}"]
 
 
 def test_there_are_thirteen_grounding_numbers() -> None:

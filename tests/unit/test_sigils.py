@@ -91,11 +91,11 @@ def test_a_sigil_is_the_same_however_its_scopes_are_written_down(scopes: list[st
 
 def test_scopes_that_no_tool_needs_are_named_with_their_sigil() -> None:
     sigils = Sigils({"reader": ["documents:read", "documnets:read", "*:see"], "viewer": ["*:raed"]}, {})
-    assert sigils.unneeded(["documents:read", "notes:write"]) == {
+    assert sigils.unused_scopes(["documents:read", "notes:write"]) == {
         "reader": ("*:see", "documnets:read"),
         "viewer": ("*:raed",),
     }
-    assert Sigils({}, {}).unneeded(["documents:read"]) == {}
+    assert Sigils({}, {}).unused_scopes(["documents:read"]) == {}
 
 
 def test_the_settings_name_sigils_and_whose_they_are(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
-from grounding.prompt import standing_ends
+from grounding.prompt import cache_breakpoints
 from grounding.prompt_input import Query, SummaryInput, TailEntry
 from runtime.llm import StablePrefix, with_images
 from runtime.llm.prompt_caching import mark_stable_prefix, takes_cache_key
-from runtime.turns.rounds import asked
+from runtime.turns.rounds import with_rounds
 from tests.unit.test_assemble import build
 from tests.unit.test_rounds import IMAGE, round_
 
@@ -41,8 +41,8 @@ def test_all_places_of_a_prompt_are_found_again_in_the_next_of_the_conversation(
 ) -> None:
     one = build(layout="prefix_stable", tail=tail(before), query=Query(text="one?"))
     two = build(layout="prefix_stable", tail=tail([*before, *then]), query=Query(text="two, and more?"), passages=())
-    ends = standing_ends(one)
-    assert set(ends) <= set(standing_ends(two))
+    ends = cache_breakpoints(one)
+    assert set(ends) <= set(cache_breakpoints(two))
     assert list(ends) == sorted(set(ends))
     shared = len(os.path.commonprefix([one.user, two.user]))  # noqa: RUF071 - of text
     assert not ends or ends[-1] <= shared
@@ -50,20 +50,20 @@ def test_all_places_of_a_prompt_are_found_again_in_the_next_of_the_conversation(
 
 def test_the_last_place_is_behind_the_last_entry_of_the_tail() -> None:
     prompt = build(layout="prefix_stable", tail=tail(["hello", "two\nlines", "bye"]))
-    assert prompt.user[: standing_ends(prompt)[-1]].endswith("P0: bye\n")
-    assert prompt.user[standing_ends(prompt)[-1] :].startswith("</recent_conversation>")
+    assert prompt.user[: cache_breakpoints(prompt)[-1]].endswith("P0: bye\n")
+    assert prompt.user[cache_breakpoints(prompt)[-1] :].startswith("</recent_conversation>")
 
 
 def test_nothing_of_the_users_message_comes_again_where_it_begins_with_the_query() -> None:
-    assert standing_ends(build(layout="user_first")) == ()
-    assert standing_ends(build(layout="prefix_stable", small_talk=True)) == ()
+    assert cache_breakpoints(build(layout="user_first")) == ()
+    assert cache_breakpoints(build(layout="prefix_stable", small_talk=True)) == ()
 
 
 @settings(max_examples=60, deadline=None)
 @given(said=SAID, layout=st.sampled_from(["user_first", "prefix_stable"]), rounds=st.integers(0, 2))
 def test_marked_messages_say_the_same_with_at_most_four_marks(said: list[str], layout: str, rounds: int) -> None:
     prompt = build(layout=layout, tail=tail(said), summary=SummaryInput(text="# About\n\nboats", turns=1, version=1))
-    messages = asked(prompt.messages, [round_("Let me look.")] * rounds)
+    messages = with_rounds(prompt.messages, [round_("Let me look.")] * rounds)
     result = mark_stable_prefix(messages, StablePrefix.of(prompt, KEY))
 
     marks = sum(is_marked for message in result[:2] for _, is_marked in parts(message))
@@ -119,6 +119,7 @@ def test_a_key_is_sent_to_openai_only(model: str, own_server: bool, expected: bo
 def test_marks_of_the_prompt_stay_where_they_were_when_a_round_follows() -> None:
     prompt = build(layout="prefix_stable")
     before, after = (
-        mark_stable_prefix(asked(prompt.messages, rounds), StablePrefix.of(prompt, KEY)) for rounds in ([], [round_()])
+        mark_stable_prefix(with_rounds(prompt.messages, rounds), StablePrefix.of(prompt, KEY))
+        for rounds in ([], [round_()])
     )
     assert after[:2] == before

@@ -17,11 +17,11 @@ from grounding.strategy import (
     Strategy,
     addresses_assistant,
     choose,
-    considered,
+    choose_by_relevance,
     is_follow_up,
     is_small_talk,
+    joined_cues,
     search_text,
-    spoken,
     without_courtesy,
 )
 from grounding.strategy.strategy import ASSISTANT_LOG_ODDS, MATCH_LOG_ODDS
@@ -175,7 +175,7 @@ EXPLICIT = load_messages(Path(__file__).parents[1] / "data" / "explicit_cues.jso
 
 @pytest.mark.parametrize("message", EXPLICIT, ids=lambda message: repr(message.text))
 def test_an_explicit_cue_is_understood(message: Message) -> None:
-    choice = choose(message.text, spoken(message.languages))
+    choice = choose(message.text, joined_cues(message.languages))
 
     assert (choice.strategy.value, choice.reason) == (message.strategy, message.reason)
     assert (choice.wants_history, choice.wants_documents) == (message.needs_history, message.needs_documents)
@@ -183,7 +183,7 @@ def test_an_explicit_cue_is_understood(message: Message) -> None:
 
 def test_cues_of_other_languages_cost_english_nothing() -> None:
     """A workspace that chooses all languages still decides English messages as before."""
-    everything = spoken(LANGUAGES)
+    everything = joined_cues(LANGUAGES)
     english = [message for message in EXPLICIT if not message.languages]
     changed = [message.text for message in english if choose(message.text, everything) != choose(message.text)]
 
@@ -222,7 +222,9 @@ UNDECIDED = choose("is the moon made of cheese?")
 def test_a_message_without_cues_wants_documents_that_speak_of_it(
     alone: float, with_history: float | None, assistant: bool, history: bool, documents: bool
 ) -> None:
-    choice = considered(UNDECIDED, alone, with_history, passages=MEASURED_CHUNKS, addresses_assistant=assistant)
+    choice = choose_by_relevance(
+        UNDECIDED, alone, with_history, passages=MEASURED_CHUNKS, addresses_assistant=assistant
+    )
 
     assert (choice.wants_history, choice.wants_documents) == (history, documents)
     assert choice.reason == ("workspace_match" if documents else "no_retrieval_cue")
@@ -231,7 +233,7 @@ def test_a_message_without_cues_wants_documents_that_speak_of_it(
 @pytest.mark.parametrize(("passages", "easier"), [(1, 3.0), (24, 3.0), (74, 2.27), (2416, 0.0), (100_000, 0.0)])
 def test_less_is_enough_in_a_small_workspace(passages: int, easier: float) -> None:
     def wants(relevance: float) -> bool:
-        return considered(UNDECIDED, relevance, None, passages=passages).wants_documents
+        return choose_by_relevance(UNDECIDED, relevance, None, passages=passages).wants_documents
 
     assert wants(MATCH_LOG_ODDS - easier + 0.01)
     assert not wants(MATCH_LOG_ODDS - easier - 0.01)
@@ -239,7 +241,9 @@ def test_less_is_enough_in_a_small_workspace(passages: int, easier: float) -> No
 
 def test_a_follow_up_is_decided_by_what_was_asked_before() -> None:
     def wants(*, is_follow_up: bool) -> bool:
-        return considered(UNDECIDED, -6.0, MATCH_LOG_ODDS, passages=2416, is_follow_up=is_follow_up).wants_documents
+        return choose_by_relevance(
+            UNDECIDED, -6.0, MATCH_LOG_ODDS, passages=2416, is_follow_up=is_follow_up
+        ).wants_documents
 
     assert wants(is_follow_up=True)
     assert not wants(is_follow_up=False)
@@ -265,7 +269,7 @@ def test_a_follow_up_names_little_and_asks(text: str, follows: bool) -> None:
 
 @pytest.mark.parametrize("text", ["und für Studenten?", "et pour les étudiants", "¿y para estudiantes?"])
 def test_a_follow_up_is_known_in_the_languages_that_a_workspace_speaks(text: str) -> None:
-    assert is_follow_up(text, spoken(("german", "french", "spanish")))
+    assert is_follow_up(text, joined_cues(("german", "french", "spanish")))
 
 
 def test_an_unknown_kind_of_cue_is_refused() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import structlog
 
-from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, State
+from connectors.connector import Accept, Capabilities, ConnectionState, ConnectorFailed, Health
 from connectors.message import Accepted, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 from runtime.embedded import background_task
 from runtime.process.connectors import Supervisor
@@ -20,7 +20,7 @@ class Radio:
 
     def __init__(self, name: str, *failures: Exception) -> None:
         self.name = name
-        self.health = Health(State.CONNECTED)
+        self.health = Health(ConnectionState.CONNECTED)
         self.failures = list(failures)
         self.started: list[float] = []
         self.ends = False
@@ -62,7 +62,7 @@ async def test_a_connector_that_breaks_is_named_and_started_again() -> None:
     with structlog.testing.capture_logs() as logs:
         async with background_task(watch.run(refuse), "connectors"):
             await until(lambda: len(radio.started) == 2)
-            await until(lambda: watch.health(radio).state is State.CONNECTED)
+            await until(lambda: watch.health(radio).state is ConnectionState.CONNECTED)
             await asyncio.sleep(0.05)
 
     assert len(other.started) == 1
@@ -75,7 +75,7 @@ async def test_a_connector_that_failed_for_good_stays_so() -> None:
     radio = Radio("radio", ConnectorFailed("the token was revoked"))
     watch = quick(radio)
     async with background_task(watch.run(refuse), "connectors"):
-        await until(lambda: watch.health(radio).state is State.FAILED)
+        await until(lambda: watch.health(radio).state is ConnectionState.FAILED)
         await asyncio.sleep(0.1)
 
     assert len(radio.started) == 1

@@ -6,8 +6,8 @@ import pytest
 from aiogram.types import WebhookInfo
 from pydantic import SecretStr
 
-from connectors.connector import State
-from connectors.health import Backoff, Vitals
+from connectors.connector import ConnectionState
+from connectors.health import Backoff, ConnectionHealth
 from connectors.telegram.api import Api
 from connectors.telegram.check import RECENT_ERROR_SECONDS, is_same_address
 from connectors.telegram.webhook import check_secret, delivery_trouble
@@ -81,20 +81,20 @@ def test_another_is_refused_without_being_shown(secret: str) -> None:
 
 def test_troubles_are_told_until_each_is_over() -> None:
     """Connecting at first; then degraded while anything troubles it; what failed stays failed when it stops."""
-    vitals = Vitals()
+    vitals = ConnectionHealth()
     vitals.trouble("connection", "no network")
-    assert (vitals.health.state, vitals.health.why) == (State.CONNECTING, "no network")
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.CONNECTING, "no network")
     vitals.connected()
     vitals.trouble("store", "no store")
     vitals.well("connection")
-    assert (vitals.health.state, vitals.health.why) == (State.DEGRADED, "no store")
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.DEGRADED, "no store")
     vitals.well("store")
-    assert (vitals.health.state, vitals.health.why) == (State.CONNECTED, "")
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.CONNECTED, "")
     vitals.failed("no token")
     vitals.stopped()
-    assert (vitals.health.state, vitals.health.why) == (State.FAILED, "no token")
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.FAILED, "no token")
     vitals.start()
-    assert (vitals.health.state, vitals.health.why) == (State.CONNECTING, "")
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.CONNECTING, "")
 
 
 def test_waits_grow_to_a_limit_and_one_that_was_asked_for_is_kept() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.text import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, parse, utf16_units
+from connectors.text import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, parse_markdown, utf16_units
 from connectors.text.markdown import MAX_CHARACTERS, Code, Heading, Paragraph, ParsedMarkdown, Span, Style, Table
-from connectors.text.packing import SMALLEST_LIMIT, parts
+from connectors.text.packing import SMALLEST_LIMIT, cut_form
 from tests.emulators.telegram_html import parse_html
 
 # Words that only the text has: no entity, language, tag or list marker looks like them.
@@ -55,7 +55,7 @@ def words(text: str) -> list[str]:
 @settings(max_examples=300, deadline=None)
 def test_the_form_keeps_every_word_in_order(text: str) -> None:
     """Whatever stands around them, the words of the text are the words of its plain rendering."""
-    assert words(shown(parse(text))) == words(text)
+    assert words(shown(parse_markdown(text))) == words(text)
 
 
 @EACH
@@ -65,7 +65,7 @@ def test_parts_are_within_the_limit_and_lose_nothing(
     dialect: Dialect, seen: Callable[[str], str], text: str, limit: int
 ) -> None:
     """Each part measures at most the limit, and together they show every letter in order."""
-    found = parts(parse(text), limit, dialect)
+    found = cut_form(parse_markdown(text), limit, dialect)
     assert all(dialect.size(part) <= limit for part in found)
     letters = "".join(words(text))
     assert _in_order(letters, "".join(map(seen, found)))
@@ -81,7 +81,7 @@ def _in_order(letters: str, text: str) -> bool:
 @settings(max_examples=150, deadline=None)
 def test_any_text_has_parts_of_any_size(dialect: Dialect, seen: Callable[[str], str], text: str, limit: int) -> None:
     """Also with lone surrogates, controls and every script; Telegram's parser takes each part."""
-    for part in parts(parse(text), limit, dialect):
+    for part in cut_form(parse_markdown(text), limit, dialect):
         assert dialect.size(part) <= limit
         assert dialect.size(part) == utf16_units(seen(part)) or dialect is not TELEGRAM_HTML
         part.encode()
@@ -91,7 +91,7 @@ def test_any_text_has_parts_of_any_size(dialect: Dialect, seen: Callable[[str], 
 def test_too_small_a_limit_is_refused(dialect: Dialect, seen: Callable[[str], str]) -> None:
     """There must be room for a character with all its marks."""
     with pytest.raises(ValueError, match="room"):
-        parts(parse("x"), SMALLEST_LIMIT - 1, dialect)
+        cut_form(parse_markdown("x"), SMALLEST_LIMIT - 1, dialect)
 
 
 NOTE = """\
@@ -197,7 +197,7 @@ a    │ b
 )
 def test_one_note_as_each_platform_writes_it(dialect: Dialect, expected: str) -> None:
     """Headings, marks, links, citations, lists, quotes, code, tables, rules and mentions."""
-    assert dialect.render(parse(NOTE)) == expected
+    assert dialect.render(parse_markdown(NOTE)) == expected
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_one_note_as_each_platform_writes_it(dialect: Dialect, expected: str) ->
 )
 def test_what_telegram_gets(text: str, expected: str) -> None:
     """Links that Telegram would drop or misread are text; unfinished Markdown is shown as far as it goes."""
-    assert TELEGRAM_HTML.render(parse(text)) == expected
+    assert TELEGRAM_HTML.render(parse_markdown(text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_telegram_gets(text: str, expected: str) -> None:
 )
 def test_what_slack_and_discord_get(text: str, as_mrkdwn: str, as_discord: str) -> None:
     """What looks like a mark is kept from being one, and marks work where they stand."""
-    assert (SLACK_MRKDWN.render(parse(text)), DISCORD_MARKDOWN.render(parse(text))) == (
+    assert (SLACK_MRKDWN.render(parse_markdown(text)), DISCORD_MARKDOWN.render(parse_markdown(text))) == (
         as_mrkdwn,
         as_discord,
     )
@@ -251,21 +251,21 @@ def test_what_slack_and_discord_get(text: str, as_mrkdwn: str, as_discord: str) 
 
 def test_a_cut_code_block_goes_on_in_its_language() -> None:
     """Each part of it is a block of its own."""
-    found = parts(parse("```py\n" + "x = 1\n" * 40 + "```"), 100, TELEGRAM_HTML)
+    found = cut_form(parse_markdown("```py\n" + "x = 1\n" * 40 + "```"), 100, TELEGRAM_HTML)
     assert len(found) == 3
     assert all(part.startswith('<pre><code class="language-py">x = 1\n') for part in found)
 
 
 def test_a_cut_list_counts_on_and_a_cut_item_shows_its_number_once() -> None:
     """Numbers continue over parts."""
-    found = parts(parse("\n".join(f"{n}. item " + "word " * 20 for n in range(1, 9))), 150, TELEGRAM_HTML)
+    found = cut_form(parse_markdown("\n".join(f"{n}. item " + "word " * 20 for n in range(1, 9))), 150, TELEGRAM_HTML)
     numbers = re.findall(r"^(\d+)\.", "\n".join(found), re.MULTILINE)
     assert numbers == [str(n) for n in range(1, 9)]
 
 
 def test_bold_over_a_cut_is_closed_and_opened_again() -> None:
     """Each part is bold."""
-    found = parts(parse("**" + "word " * 60 + "end**"), 100, TELEGRAM_HTML)
+    found = cut_form(parse_markdown("**" + "word " * 60 + "end**"), 100, TELEGRAM_HTML)
     assert all(part.startswith("<b>") and part.endswith("</b>") for part in found)
     assert len(found) > 2
 
@@ -273,18 +273,21 @@ def test_bold_over_a_cut_is_closed_and_opened_again() -> None:
 def test_a_heading_stays_with_what_follows() -> None:
     """No part ends with a heading that is about the next one."""
     text = "x " * 35 + "\n\n## Next\n\n" + "y " * 35
-    assert [part.startswith("<b>Next</b>") for part in parts(parse(text), 100, TELEGRAM_HTML)] == [False, True]
+    assert [part.startswith("<b>Next</b>") for part in cut_form(parse_markdown(text), 100, TELEGRAM_HTML)] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("text", ["> " * 5000 + "end", "".join("  " * n + "- a\n" for n in range(200)) + "end"])
 def test_deep_nesting_keeps_its_text(text: str) -> None:
     """What stands too deep is a paragraph, however deep."""
-    assert shown(parse(text)).rstrip().endswith("end")
+    assert shown(parse_markdown(text)).rstrip().endswith("end")
 
 
 def test_what_follows_very_much_text_is_not_parsed() -> None:
     """The rest of a text that no chat has is plain."""
-    form: ParsedMarkdown = parse("**word**\n" * (MAX_CHARACTERS // 9 + 2))
+    form: ParsedMarkdown = parse_markdown("**word**\n" * (MAX_CHARACTERS // 9 + 2))
     assert isinstance(form[-1].content, Paragraph)
     assert form[-1].content.spans[0].marks == frozenset()
     assert form[-1].content.spans[0].text.startswith("**word**")
@@ -292,11 +295,11 @@ def test_what_follows_very_much_text_is_not_parsed() -> None:
 
 def test_what_stands_behind_a_language_is_shown() -> None:
     """And a fence whose first line is no language loses nothing."""
-    assert parse("```py title=x\na\n```")[0].content == Code("title=x\na", "py")
-    assert parse("```»this«\na\n```")[0].content == Code("»this«\na")
+    assert parse_markdown("```py title=x\na\n```")[0].content == Code("title=x\na", "py")
+    assert parse_markdown("```»this«\na\n```")[0].content == Code("»this«\na")
 
 
 def test_marks_are_told_apart() -> None:
     """Nested marks give spans with all of them."""
-    content = parse("**a *b***")[0].content
+    content = parse_markdown("**a *b***")[0].content
     assert content == Paragraph((Span("a ", frozenset({Style.BOLD})), Span("b", frozenset({Style.BOLD, Style.ITALIC}))))

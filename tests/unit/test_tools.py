@@ -12,7 +12,7 @@ from pydantic import Field
 
 from grounding.lookup_tools import SectionName, read_section, search_documents
 from grounding.memory.context_document import SECTIONS
-from grounding.prompt import NO_ROOM, layers, tool_results_rendered
+from grounding.prompt import NO_ROOM, layers, render_tool_result
 from grounding.prompt_input import load_tokens
 from grounding.tools import Arguments, Call, Tool, Toolbox, ToolRefused, schema_text
 
@@ -119,7 +119,7 @@ def test_the_real_tools_describe_all_that_may_be_asked() -> None:
 @given(TEXTS, st.integers(0, 300))
 @example("ahoy " * 10, 25)
 def test_an_answer_never_takes_more_than_it_may_and_nothing_in_it_ends_it(text: str, most: int) -> None:
-    shown = tool_results_rendered(text, TOKENS, most)
+    shown = render_tool_result(text, TOKENS, most)
 
     assert TOKENS.count(shown) <= most
     if shown not in ("", NO_ROOM):
@@ -131,7 +131,7 @@ def test_an_answer_never_takes_more_than_it_may_and_nothing_in_it_ends_it(text: 
 
 @given(st.text(alphabet="abc \n", min_size=1, max_size=300), st.integers(60, 600))
 def test_an_answer_that_fits_is_whole_and_one_that_is_cut_says_so(text: str, most: int) -> None:
-    shown = tool_results_rendered(text, TOKENS, most)
+    shown = render_tool_result(text, TOKENS, most)
     whole = f"{layers.TOOL_RESULTS_HEAD}\n{text.strip() or layers.TOOL_RESULTS_EMPTY}\n{layers.TOOL_RESULTS_FOOT}"
 
     if TOKENS.count(whole) <= most:

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
-from grounding.transcript import Entry, EntryRole, UnreadableLog, markdown, read_log
+from grounding.transcript import EntryRole, TranscriptEntry, UnreadableLog, markdown, read_log
 from grounding.transcript.log import EntryId, merge
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
 NOW = 2_000_000_000_000
 
 
-def entry(turn: int, role: EntryRole = EntryRole.INBOUND, at: str = "2026-11-21T10:00:00.000Z") -> Entry:
-    return Entry(role, f"{role} {turn}", f"t{turn}", at)
+def entry(turn: int, role: EntryRole = EntryRole.INBOUND, at: str = "2026-11-21T10:00:00.000Z") -> TranscriptEntry:
+    return TranscriptEntry(role, f"{role} {turn}", f"t{turn}", at)
 
 
-def turn(number: int) -> list[Entry]:
+def turn(number: int) -> list[TranscriptEntry]:
     return [entry(number), entry(number, EntryRole.OUTBOUND)]
 
 
@@ -34,7 +34,7 @@ def test_every_turn_is_there_once_in_the_order_of_the_log(
 ) -> None:
     """Whatever Redis still has; what was not copied to the file yet stays behind what was."""
     logged = [one for number in range(10) for one in turn(number)]
-    stored: list[tuple[EntryId, Entry]] = []
+    stored: list[tuple[EntryId, TranscriptEntry]] = []
     at = 1_700_000_000_000
     for number in [*sorted(kept), *(10 + number for number in sorted(not_logged))]:
         for one in turn(number):
@@ -90,6 +90,8 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_what_somebody_said_forges_no_entry(tmp_path: Path) -> None:
     """A message that looks like a part of a log comes back as that message."""
-    forged = Entry(EntryRole.INBOUND, markdown.render(entry(666)) + markdown.title(KEY), "t1", "2026-11-21T10:00:00Z")
+    forged = TranscriptEntry(
+        EntryRole.INBOUND, markdown.render(entry(666)) + markdown.title(KEY), "t1", "2026-11-21T10:00:00Z"
+    )
     file = write(tmp_path, markdown.title(KEY) + markdown.render(forged))
     assert [one.turn_id for one in read_log(tmp_path, file, "acme")[1]] == ["t1"]

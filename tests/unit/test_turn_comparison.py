@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.turns.manifest import compare
+from runtime.turns.manifest import compare_manifests
 
 
 def block(name: str, text: str, *, used: bool = True) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def turn(turn_id: str, *blocks: dict[str, Any], user: str = "Hello", **other: An
 
 def test_a_turn_compared_with_itself_differs_in_nothing() -> None:
     one = turn("t1", block("identity", "Be kind."), block("query", "Hello"))
-    found = compare(one, one)
+    found = compare_manifests(one, one)
     assert found["identical"] is True
     assert found["changed"] == {}
     assert [part["change"] for part in found["blocks"]] == ["same", "same"]
@@ -50,7 +50,7 @@ def test_a_turn_compared_with_itself_differs_in_nothing() -> None:
 def test_blocks_that_came_went_and_changed_are_told_apart() -> None:
     before = turn("t1", block("identity", "a"), block("tail", "b"), block("query", "c"), block("hint", "", used=False))
     after = turn("t2", block("identity", "a"), block("retrieved", "d e"), block("query", "f"), user="Bye")
-    found = compare(before, after)
+    found = compare_manifests(before, after)
     assert {part["name"]: part["change"] for part in found["blocks"]} == {
         "identity": "same",
         "tail": "removed",
@@ -63,7 +63,7 @@ def test_blocks_that_came_went_and_changed_are_told_apart() -> None:
 def test_what_was_decided_otherwise_and_the_lines_that_differ_are_named() -> None:
     before = turn("t1", user="Hello\nthere")
     after = turn("t2", user="Hello\nyou", strategy="qmd", reason="workspace_retrieval_cue")
-    found = compare(before, after)
+    found = compare_manifests(before, after)
     assert found["identical"] is False
     assert found["changed"] == {
         "strategy": ["none", "qmd"],

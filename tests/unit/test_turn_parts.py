@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from config.settings import EXTRACTIVE, Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
-from grounding.pipeline import Deciding, Grounds
+from grounding.pipeline import StrategyChooser, TurnLayers
 from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import Censor, Passage, load_tokens
 from promptpolicy.policy import EVERYWHERE, Directive, Kind, Place, Slot
@@ -54,8 +54,8 @@ class Layers:
         self.passages = passages
         self.censors = censors
 
-    async def ground(self, key: ConversationKey, text: str, choice: Any, *more: Any) -> Grounds:
-        return Grounds(passages=self.passages if choice.wants_documents else (), censors=self.censors)
+    async def ground(self, key: ConversationKey, text: str, choice: Any, *more: Any) -> TurnLayers:
+        return TurnLayers(passages=self.passages if choice.wants_documents else (), censors=self.censors)
 
 
 class Window:
@@ -88,7 +88,7 @@ class NoMaterial:
 def prompting(rules: Rules | None = None, layers: Layers | None = None) -> PromptBuilder:
     return PromptBuilder(
         Settings(),
-        deciding=Deciding(cast("Any", None), cast("Any", None), 1.0, vocabulary=False),  # by cues alone
+        deciding=StrategyChooser(cast("Any", None), cast("Any", None), 1.0, vocabulary=False),  # by cues alone
         pipeline=cast("Any", layers or Layers()),
         directives=cast("Any", rules or Rules()),
         model=cast("Any", Window()),
@@ -121,8 +121,8 @@ def test_a_conversation_is_direct_only_if_all_of_it_is() -> None:
 def test_in_a_group_a_reply_hangs_at_the_last_message_it_answers_and_directly_at_none() -> None:
     later = replace(MESSAGE, message_id="m2")
 
-    assert replies.broken(batch((MESSAGE, Role.MEMBER), (later, Role.MEMBER))).reply_to == "m2"
-    assert replies.broken(batch((replace(MESSAGE, direct=True), Role.MEMBER))).reply_to is None
+    assert replies.unexpected_error(batch((MESSAGE, Role.MEMBER), (later, Role.MEMBER))).reply_to == "m2"
+    assert replies.unexpected_error(batch((replace(MESSAGE, direct=True), Role.MEMBER))).reply_to is None
 
 
 async def test_only_passages_that_the_model_was_shown_are_sources_and_each_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.access import in_words
+from runtime.access import wait_in_words
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ from runtime.access import in_words
     ],
 )
 def test_a_wait_is_told_rounded_up_to_what_people_say(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
+    assert wait_in_words(seconds) == words

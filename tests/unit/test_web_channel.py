@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.text import Node, tree
+from connectors.text import Node, to_page_tree
 from connectors.web import channel as channels
 from connectors.web import channel as streams
 from connectors.web.channel import Channel, Channels, Subscription, stream
@@ -89,7 +89,7 @@ def test_what_a_page_is_told_of_a_draft_makes_the_whole(deltas: list[str]) -> No
             told = await early.progress("main", channel.drafts["main"])
             if told is not None:
                 page[told["from"] :] = told["nodes"]
-        assert page == tree("".join(deltas))
+        assert page == to_page_tree("".join(deltas))
         if deltas:
             told = await late.progress("main", channel.drafts["main"])
             assert told is not None

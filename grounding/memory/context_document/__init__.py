@@ -5,14 +5,14 @@
 
 from grounding.memory.context_document.document import (
     SECTIONS,
-    Line,
+    DocumentLine,
     bodies,
-    corrected,
+    corrections,
+    has_same_lines,
+    kept_lines,
+    lines_by_people,
     parse,
-    same,
     section_named,
-    surviving,
-    written,
 )
 from grounding.memory.context_document.store import ContextCopy, ContextDocument, ContextDocuments, Mark
 from grounding.memory.context_document.summarise import (
@@ -30,18 +30,18 @@ __all__ = [
     "ContextCopy",
     "ContextDocument",
     "ContextDocuments",
+    "DocumentLine",
     "Facts",
-    "Line",
     "Mark",
     "bodies",
-    "corrected",
+    "corrections",
     "corrects",
+    "has_same_lines",
     "is_question",
+    "kept_lines",
+    "lines_by_people",
     "parse",
-    "same",
     "section_named",
     "sentences",
     "short_line",
-    "surviving",
-    "written",
 ]

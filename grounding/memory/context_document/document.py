@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DocumentLine:
     """One line of a document as a person wrote it. *section* is empty if it stood under no known heading."""
 
     section: str
@@ -91,12 +91,17 @@ def says_nothing(body: str) -> bool:
     return all(not line or line in _NOTHING for line in lines)
 
 
-def lines(text: str) -> list[Line]:
+def lines(text: str) -> list[DocumentLine]:
     """Return the non-blank lines of *text* with their sections, without section headings."""
-    return [Line(part.title, line.rstrip()) for part in parse(text) for line in part.body.splitlines() if line.strip()]
+    return [
+        DocumentLine(part.title, line.rstrip())
+        for part in parse(text)
+        for line in part.body.splitlines()
+        if line.strip()
+    ]
 
 
-def written(text: str, before: str, kept: Iterable[Line] = ()) -> tuple[Line, ...]:
+def lines_by_people(text: str, before: str, kept: Iterable[DocumentLine] = ()) -> tuple[DocumentLine, ...]:
     """Return the lines of *text* that people wrote: those that are new since *before*, and those of *kept* still in it.
 
     *kept* are the lines that people had written earlier.
@@ -105,7 +110,7 @@ def written(text: str, before: str, kept: Iterable[Line] = ()) -> tuple[Line, ..
     return tuple(line for line in lines(text) if _folded(line.text) not in old)
 
 
-def with_kept(text: str, kept: Iterable[Line]) -> str:
+def with_kept(text: str, kept: Iterable[DocumentLine]) -> str:
     """Return *text* in canonical form with all of *kept*, the lines that people wrote, in it.
 
     A missing line is added at the end of its section (of Description, if it had none). It is not added if it was
@@ -131,7 +136,7 @@ def with_kept(text: str, kept: Iterable[Line]) -> str:
     return render(sections)
 
 
-def _with_original_lines(body: str, kept: Iterable[Line]) -> str:
+def _with_original_lines(body: str, kept: Iterable[DocumentLine]) -> str:
     """Return *body* with the lines of *kept* in their original form.
 
     A model sees lines without invisible characters and with harmless brackets, and returns them like that.
@@ -140,13 +145,13 @@ def _with_original_lines(body: str, kept: Iterable[Line]) -> str:
     return "\n".join(shown.get(_folded(line), line) for line in body.splitlines()) if shown else body
 
 
-def surviving(text: str, kept: Iterable[Line]) -> tuple[Line, ...]:
+def kept_lines(text: str, kept: Iterable[DocumentLine]) -> tuple[DocumentLine, ...]:
     """Return the lines of *kept* that *text* still holds, each with its present section."""
     present = {_folded(line.text): line for line in lines(text)}
     return tuple(present[folded] for line in kept if (folded := _folded(line.text)) in present)
 
 
-def same(text: str, other: str) -> bool:
+def has_same_lines(text: str, other: str) -> bool:
     """Say whether two documents have the same lines, however their headings and blank lines are written."""
 
     def said(document: str) -> list[tuple[str, str]]:
@@ -155,7 +160,7 @@ def same(text: str, other: str) -> bool:
     return said(text) == said(other)
 
 
-def corrected(text: str, before: str) -> tuple[Line, ...]:
+def corrections(text: str, before: str) -> tuple[DocumentLine, ...]:
     """Return the lines ``subject: value`` of *text* that correct a line of *before*.
 
     A line corrects another of the same section and subject if the other one is gone. An additional preference of the
@@ -166,7 +171,7 @@ def corrected(text: str, before: str) -> tuple[Line, ...]:
     said = {folded for _, _, folded in old}
     gone = {(title, _subject(line)) for title, line, folded in old if folded not in stays}
     return tuple(
-        Line(title, item(line))
+        DocumentLine(title, item(line))
         for title, body in bodies(text).items()
         for line in body.split("\n")
         if _folded(line) not in said and (subject := _subject(line)) and (title, subject) in gone

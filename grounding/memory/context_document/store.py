@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from connectors.message import ConversationKey, file_stem, redis_key
-from grounding.memory.context_document.document import Line
+from grounding.memory.context_document.document import DocumentLine
 from grounding.transcript import Reach, UnknownFormat
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class ContextDocument:
     at: str
     turn_ids: tuple[str, ...] = ()
     author: str = ""
-    kept: tuple[Line, ...] = ()
+    kept: tuple[DocumentLine, ...] = ()
     put: Reach | None = None
     after_turn: str = ""
     id: str = field(default="", compare=False)
@@ -147,7 +147,7 @@ def from_fields(fields: Mapping[str, str], version_id: str) -> ContextDocument:
         at=fields["at"],
         turn_ids=tuple(json.loads(fields["turn_ids"])),
         author=fields.get("author", ""),
-        kept=tuple(Line(section, text) for section, text in json.loads(fields.get("kept", "[]"))),
+        kept=tuple(DocumentLine(section, text) for section, text in json.loads(fields.get("kept", "[]"))),
         put=_put(fields.get("put_turns"), fields.get("put_entries")),
         after_turn=fields.get("after_turn", ""),
         id=version_id,

@@ -12,18 +12,18 @@ from itertools import accumulate
 
 from grounding.memory.context_document.document import (
     SECTIONS,
-    Line,
+    DocumentLine,
     bodies,
+    has_same_lines,
     item,
     parse,
     render,
-    same,
     says_nothing,
     with_kept,
 )
 from grounding.prompt_input import ChatMessage, as_data, one_line, speaker, utf8_length
 from grounding.strategy import choose
-from grounding.transcript import Entry, EntryRole, Reach
+from grounding.transcript import EntryRole, Reach, TranscriptEntry
 
 MAX_ENTRY_CHARACTERS = 600
 MAX_KEPT_LINES = 40
@@ -49,10 +49,10 @@ def is_due(conversation: Reach, document: Reach | None, every_turns: int) -> boo
 
 def plan(
     previous: str,
-    entries: Sequence[Entry],
+    entries: Sequence[TranscriptEntry],
     max_items: int,
     max_tokens: int,
-    kept: Sequence[Line] = (),
+    kept: Sequence[DocumentLine] = (),
     room_tokens: int = 1_000_000,
 ) -> list[ChatMessage]:
     """Return the messages that ask a model for the document after *entries*, given the *previous* one.
@@ -105,7 +105,7 @@ class Unchanged:
     """The model found nothing to change."""
 
 
-def accept(answer: str, previous: str, max_bytes: int, kept: Sequence[Line] = ()) -> str | Rejected | Unchanged:
+def accept(answer: str, previous: str, max_bytes: int, kept: Sequence[DocumentLine] = ()) -> str | Rejected | Unchanged:
     """Return the document in *answer* in canonical form, or the reason to refuse it.
 
     Refused are an answer over *max_bytes*, one with fewer than half of the headings or without any item, and one that
@@ -130,7 +130,7 @@ def accept(answer: str, previous: str, max_bytes: int, kept: Sequence[Line] = ()
         return Rejected(f"lost {', '.join(lost)}")
     if len(document.encode("utf-8", "surrogatepass")) > max_bytes:
         return Rejected("too long")
-    return Unchanged() if same(document, previous) else document
+    return Unchanged() if has_same_lines(document, previous) else document
 
 
 def _unwrapped(answer: str) -> str:
@@ -142,7 +142,7 @@ def _unwrapped(answer: str) -> str:
     return text.removeprefix("```markdown").removeprefix("```").removesuffix("```").strip()
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: TranscriptEntry) -> str:
     by = "assistant" if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
     folded = " ".join(as_data(entry.text).split())
     return f"{by}: {folded[:MAX_ENTRY_CHARACTERS]}"
@@ -197,7 +197,9 @@ _DONE_LABEL = re.compile(r"^done\s*:\s*", re.IGNORECASE)
 _NEXT_STEP = re.compile(r"^(?:next steps?|next up|next)\s*:?\s*", re.IGNORECASE)
 
 
-def document(previous: str, entries: Sequence[Entry], max_items: int, kept: Sequence[Line] = ()) -> str:
+def document(
+    previous: str, entries: Sequence[TranscriptEntry], max_items: int, kept: Sequence[DocumentLine] = ()
+) -> str:
     """Return the document after *entries* (oldest first), given the *previous* one (may be empty).
 
     People's messages are evidence for intents, open questions and statements. The latest statement about a subject
@@ -236,7 +238,7 @@ class _Findings:
     done: list[str] = field(default_factory=list)
     following: list[str] = field(default_factory=list)
 
-    def hear(self, entry: Entry) -> None:
+    def hear(self, entry: TranscriptEntry) -> None:
         """Read a person's message. Sentences that only state something are no intents."""
         by, text = speaker(entry.author, ""), entry.text[:_MAX_CHARACTERS]
         stated: set[str] = set()
@@ -262,7 +264,7 @@ class _Findings:
                 found = True
         return bool(self.facts.learn(sentence, by, is_group=is_group)) or found
 
-    def hear_assistant(self, entry: Entry) -> None:
+    def hear_assistant(self, entry: TranscriptEntry) -> None:
         """Read a reply of the assistant. It is evidence only for actions done and announced, not for facts."""
         for sentence in sentences(entry.text[:_MAX_CHARACTERS]):
             if is_question(sentence):
@@ -289,7 +291,7 @@ def _intent(text: str, used: Container[str] = ()) -> str:
 class _Messages:
     """The messages since the last document, and who wrote them."""
 
-    def __init__(self, entries: Sequence[Entry], description: str) -> None:
+    def __init__(self, entries: Sequence[TranscriptEntry], description: str) -> None:
         self.entries = [
             entry
             for entry in entries

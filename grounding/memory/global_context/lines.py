@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from connectors.message import AgentRuntimeError, ConversationKey, Scope, encode_id, person_in
+from connectors.message import AgentRuntimeError, ConversationKey, Scope, encode_id, person_of_audience
 from grounding.prompt_input import RunContext, neutral, one_line, speaker
 
 Owner = Literal["workspace", "user", "place"]
@@ -116,7 +116,7 @@ class Editor:
 
 
 @dataclass(frozen=True, slots=True)
-class By:
+class EditOrigin:
     """Who edits, and in which turn. Calls with the same non-empty ``key`` are the same edit."""
 
     author: str
@@ -126,7 +126,7 @@ class By:
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class EditResult:
     """The result of an edit: the line's number and text, or in ``waits`` the id under which it waits for approval."""
 
     number: int = -1
@@ -135,7 +135,7 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingEdit:
     """An edit that waits for approval. ``before`` is the text of its line."""
 
     id: str
@@ -150,7 +150,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LineChange:
     """One entry of the history.
 
     ``action`` is append, replace or delete, or one of these after propose, approve or deny. ``by`` is who did that.
@@ -168,7 +168,7 @@ class Change:
 
 def owner_in(scope: Scope) -> Owner:
     """Return the owner of the lines that *scope* edits."""
-    return "workspace" if scope.audience is None else "user" if person_in(scope.audience) else "place"
+    return "workspace" if scope.audience is None else "user" if person_of_audience(scope.audience) else "place"
 
 
 def folded(content: str) -> str:
@@ -183,7 +183,7 @@ def folded(content: str) -> str:
     return line
 
 
-def shown(number: int, content: str, *, is_marked: bool = False) -> str:
+def prompt_line(number: int, content: str, *, is_marked: bool = False) -> str:
     """Return a line as the model reads it, ``3-- text``. It can neither end its block nor begin another line."""
     return f"{number}-- {one_line(content)}{MARK if is_marked else ''}" if content else f"{number}--"
 
@@ -194,7 +194,7 @@ def weight(content: str, origin: Origin, count: Callable[[str], int]) -> int:
     The sums are exact: no token spans the end of one line and the number of the next (see
     `grounding.prompt_input.tokens.LineByLine`), and numbers up to 999 are one token.
     """
-    return count(shown(0, content, is_marked=origin in UNTRUSTED) + "\n")
+    return count(prompt_line(0, content, is_marked=origin in UNTRUSTED) + "\n")
 
 
 # Whether the model's writes to the memory may hold somebody else's words
@@ -205,12 +205,12 @@ _LONGER_WORD = re.compile(r"\w{4,}")
 _STEM_CHARACTERS = 4
 
 
-def shown_in(context: RunContext) -> Foreign:
+def foreign_text_in(context: RunContext) -> Foreign:
     """Say whether this turn adds text to the prompt that the people asking have not written.
 
     ``retrieved``: passages of documents, codex material, attached files and pictures. ``others``: quoted and forwarded
     messages, and several authors. Records and good answers count by their own origin. The result is stored with the
-    turn's answer (`grounding.transcript.entry.Entry`).
+    turn's answer (`grounding.transcript.entry.TranscriptEntry`).
     """
     query, material = context.query, context.codex.files if context.codex is not None else ()
     came_of = {one.origin for one in context.records} | {one.foreign for one in context.karma}
@@ -222,7 +222,7 @@ def shown_in(context: RunContext) -> Foreign:
 def foreign_in(context: RunContext, content: str = "") -> Foreign:
     """Say whether a prompt made of *context* holds text that the people asking have not written.
 
-    The following count besides those of `shown_in`:
+    The following count besides those of `foreign_text_in`:
 
     - in a group, what others said in the tail and in recalled turns
     - good answers to other people's questions in the workspace
@@ -231,7 +231,7 @@ def foreign_in(context: RunContext, content: str = "") -> Foreign:
 
     The summary does not count: its origins are not known, and in a group every write would have to wait.
     """
-    if shown := shown_in(context):
+    if shown := foreign_text_in(context):
         return shown
     if not context.direct and (context.recalled or _others_spoke(context)):
         return "others"

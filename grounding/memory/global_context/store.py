@@ -27,19 +27,19 @@ import structlog
 
 from connectors.message import CALLER_PREFIX, Scope, encode_id, redis_key
 from grounding.memory.global_context.lines import (
-    By,
-    Change,
-    Edited,
     Editor,
+    EditOrigin,
+    EditResult,
     GlobalContextFull,
     GlobalContextRefused,
     Line,
+    LineChange,
     LineChanged,
     NoSuchLine,
     NothingWaits,
     Owner,
+    PendingEdit,
     TooManyWaiting,
-    Waiting,
     folded,
     owner_in,
     weight,
@@ -381,14 +381,21 @@ class GlobalContexts:
             _line(editor.scope, int(number), *one) for number, *one in zip(numbers, names, packed, strict=True)
         )
 
-    async def append(self, editor: Editor, content: str, by: By, *, waits: bool = False) -> Edited:
+    async def append(self, editor: Editor, content: str, by: EditOrigin, *, waits: bool = False) -> EditResult:
         """Append a line for the owner `Editor.appends_to`. Raises `UnfitLine` and `GlobalContextFull`."""
         line = self._checked(content)
         return await self._edited(editor, "append", _LETTERS[editor.appends_to], line, by, "", waits=waits)
 
     async def replace(
-        self, editor: Editor, number: int, content: str, by: By, expected: int | None = None, *, waits: bool = False
-    ) -> Edited:
+        self,
+        editor: Editor,
+        number: int,
+        content: str,
+        by: EditOrigin,
+        expected: int | None = None,
+        *,
+        waits: bool = False,
+    ) -> EditResult:
         """Change line *number* to *content*.
 
         Raises `LineChanged` if the line is not as *editor* saw it (for programs: not at version *expected*, if given),
@@ -399,12 +406,12 @@ class GlobalContexts:
         )
 
     async def delete(
-        self, editor: Editor, number: int, by: By, expected: int | None = None, *, waits: bool = False
-    ) -> Edited:
+        self, editor: Editor, number: int, by: EditOrigin, expected: int | None = None, *, waits: bool = False
+    ) -> EditResult:
         """Delete line *number*; its number stays blank in this session. Raises the errors of `replace`."""
         return await self._edited(editor, "delete", str(number), "", by, _check(editor, expected), waits=waits)
 
-    async def share(self, editor: Editor, number: int, by: By) -> str:
+    async def share(self, editor: Editor, number: int, by: EditOrigin) -> str:
         """Move line *number* of the audience to the whole workspace in one step and return its text.
 
         Raises the errors of `replace`.
@@ -448,7 +455,7 @@ class GlobalContexts:
         if await self._redis.exists(key):
             await self._redis.hset(key, "at", "0")
 
-    async def history(self, scope: Scope, limit: int = 50) -> list[Change]:
+    async def history(self, scope: Scope, limit: int = 50) -> list[LineChange]:
         """Return the newest *limit* edits of the scope's audience (else of the workspace), the newest first."""
         name = self._key(scope, "history", encode_id(scope.audience or ""))
         found: Any = await self._redis.xrevrange(name, count=limit)
@@ -456,7 +463,7 @@ class GlobalContexts:
             if one["v"] != "1":
                 raise UnknownFormat(f"an edit was kept with format {one['v']}; this runtime reads 1: upgrade it")
         return [
-            Change(
+            LineChange(
                 action=one["action"],
                 line=one["line"],
                 by=one["by"],
@@ -469,7 +476,7 @@ class GlobalContexts:
             for _, one in found
         ]
 
-    async def waiting(self, scope: Scope) -> list[Waiting]:
+    async def waiting(self, scope: Scope) -> list[PendingEdit]:
         """Return the edits that wait for approval, the oldest first, of the same owner as in `history`."""
         found: Any = await self._redis.hgetall(self._key(scope, "waiting", encode_id(scope.audience or "")))
         return [
@@ -503,8 +510,8 @@ class GlobalContexts:
         return folded(content)
 
     async def _edited(
-        self, editor: Editor, action: str, target: str, content: str, by: By, check: str, *, waits: bool
-    ) -> Edited:
+        self, editor: Editor, action: str, target: str, content: str, by: EditOrigin, check: str, *, waits: bool
+    ) -> EditResult:
         scope = editor.scope
         lines = self._lines(scope)
         owners = ["", scope.audience][: len(lines)]
@@ -539,7 +546,11 @@ class GlobalContexts:
             origin=by.origin,
             waits=answer[0] == "waits",
         )
-        return Edited(waits=str(answer[1])) if answer[0] == "waits" else Edited(int(answer[1]), "".join(answer[2:]))
+        return (
+            EditResult(waits=str(answer[1]))
+            if answer[0] == "waits"
+            else EditResult(int(answer[1]), "".join(answer[2:]))
+        )
 
     async def _decided(self, scope: Scope, id_: str, what: Literal["approve", "deny"], by: str) -> None:
         lines = self._lines(scope)
@@ -609,8 +620,8 @@ def _line(scope: Scope, number: int, name: str, packed: str) -> Line:
     return Line(number, one["c"], owner, one["a"], one["t"], one["at"], int(one["v"]), one["o"])
 
 
-def _waiting(id_: str, owner: Owner, packed: str) -> Waiting:
+def _waiting(id_: str, owner: Owner, packed: str) -> PendingEdit:
     one = json.loads(packed)
     if one["f"] != 1:
         raise UnknownFormat(f"an edit that waits has format {one['f']}; this runtime reads 1: upgrade it")
-    return Waiting(id_, one["action"], owner, one["c"], one["before"], one["a"], one["t"], one["at"], one["o"])
+    return PendingEdit(id_, one["action"], owner, one["c"], one["before"], one["a"], one["t"], one["at"], one["o"])

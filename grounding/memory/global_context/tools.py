@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import Field
 
 from grounding.memory.global_context.lines import (
-    By,
-    Edited,
     Editor,
+    EditOrigin,
+    EditResult,
     GlobalContextRefused,
     Origin,
     foreign_in,
@@ -107,17 +107,17 @@ def delete_context(lines: GlobalContexts, approval: Approval) -> Tool[DeleteCont
     )
 
 
-def _by(call: Call, approval: Approval, content: str = "") -> tuple[By, bool]:
+def _by(call: Call, approval: Approval, content: str = "") -> tuple[EditOrigin, bool]:
     foreign = "retrieved" if call.has_read_untrusted else foreign_in(call.context, content)
     origin: Origin = foreign or "model"
-    return By(call.user, call.turn_id, origin, call.idempotency_key), must_wait(origin, approval)
+    return EditOrigin(call.user, call.turn_id, origin, call.idempotency_key), must_wait(origin, approval)
 
 
 def _editor(call: Call) -> Editor:
     return model_in(call.key, audience_of(call.context))
 
 
-async def _message_about(editing: Awaitable[Edited], done: str) -> str:
+async def _message_about(editing: Awaitable[EditResult], done: str) -> str:
     """Return the message to the model about an edit. Raises `ToolRefused`."""
     try:
         edited = await editing

@@ -60,7 +60,7 @@ class Exchange(_Strict):
     """The question and answer of a turn, and who may see them.
 
     ``audience`` is as in `connectors.message.Scope`, empty for the workspace; ``foreign`` as in
-    `grounding.transcript.entry.Entry`. ``asked_in`` are the ids of the messages that were answered.
+    `grounding.transcript.entry.TranscriptEntry`. ``asked_in`` are the ids of the messages that were answered.
     """
 
     asked: str

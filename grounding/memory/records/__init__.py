@@ -32,7 +32,7 @@ from grounding.memory.records.model import (
     WritesRecords,
     in_words,
 )
-from grounding.memory.records.records import FollowsRecords, Records, digest
+from grounding.memory.records.records import Records, RecordSearch, digest
 from grounding.memory.records.store import Change, RecordStore, place
 from grounding.memory.records.tools import create_item, delete_item, expand, query_items, update_item
 
@@ -42,7 +42,6 @@ __all__ = [
     "Added",
     "Candidate",
     "Change",
-    "FollowsRecords",
     "ForgetsRecords",
     "FoundRecord",
     "ItemKind",
@@ -59,6 +58,7 @@ __all__ = [
     "RecordBusy",
     "RecordIndex",
     "RecordRefused",
+    "RecordSearch",
     "RecordStore",
     "Records",
     "Rules",

@@ -15,12 +15,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from connectors.message import person_in
+from connectors.message import person_of_audience
 from grounding.memory.context_document import BYTES_PER_TOKEN, Facts, corrects, is_question, sentences, short_line
 from grounding.memory.records.model import NewRecord, Origin, Provenance, Record, State, Type
 from grounding.prompt_input import ChatMessage, as_data, one_line, speaker, utf8_length
 from grounding.retrieval import terms
-from grounding.transcript import Entry, EntryRole
+from grounding.transcript import EntryRole, TranscriptEntry
 
 # The messages of a few turns, and the rules for records that are extracted from them
 
@@ -49,7 +49,7 @@ _DENIALS = frozenset(("no", "not", "never", "kein", "keine", "nicht", "sin", "pa
 GONE = frozenset({State.SUPERSEDED, State.INACTIVE, State.RETIRED})
 
 
-def is_evidence(entry: Entry) -> bool:
+def is_evidence(entry: TranscriptEntry) -> bool:
     """Say whether a person wrote *entry* in their own words, not forwarded."""
     return entry.role is EntryRole.INBOUND and not entry.foreign and bool(entry.text.strip())
 
@@ -63,19 +63,19 @@ class Window:
     """
 
     context_id: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TranscriptEntry, ...]
     owner: str
     origins: Mapping[str, Origin]
 
     @property
-    def said(self) -> tuple[Entry, ...]:
+    def said(self) -> tuple[TranscriptEntry, ...]:
         """What people wrote themselves: the evidence. All other entries, also forwarded messages, are only context."""
         return tuple(filter(is_evidence, self.entries))
 
     @property
     def is_private(self) -> bool:
         """Whether it is the direct message of one person."""
-        return person_in(self.owner) is not None
+        return person_of_audience(self.owner) is not None
 
     @property
     def turns(self) -> int:
@@ -100,7 +100,7 @@ class Candidate:
     key: str
 
 
-def candidate_from(new: NewRecord, evidence: Entry, origin: Origin) -> Candidate:
+def candidate_from(new: NewRecord, evidence: TranscriptEntry, origin: Origin) -> Candidate:
     """Return *new* as a candidate with the author, turn and time of *evidence*."""
     digest = hashlib.sha256(f"{new.type}\x00{_plain(new.text)}".encode("utf-8", "surrogatepass")).hexdigest()[:24]
     by = Provenance(author=evidence.user, turn_id=evidence.turn_id, origin=origin)
@@ -339,7 +339,7 @@ def found_in(window: Window, known: Sequence[Record]) -> list[Candidate]:
     return newest_distinct([*decisions, *facts.found()], window.most)
 
 
-def may_state(entries: Sequence[Entry]) -> bool:
+def may_state(entries: Sequence[TranscriptEntry]) -> bool:
     """Say whether *entries* can contain a statement, whoever owns them and whatever is known.
 
     Mostly they do not, and then nothing else must be read.
@@ -392,13 +392,13 @@ class _Facts:
         self._known = [one for one in known if one.type is Type.FACT]
         here = [one for one in self._known if self._is_from_here(one)]
         self._facts = Facts.read("\n".join(one.text for one in sorted(here, key=lambda one: one.changed_at)))
-        self._statement: dict[str, tuple[str, Entry]] = {}
+        self._statement: dict[str, tuple[str, TranscriptEntry]] = {}
 
     def _is_from_here(self, record: Record) -> bool:
         """A correction ("no, make it Friday") refers to this conversation, never to another."""
         return bool(subject_of(record.text)) and record.provenance.context_id == self._window.context_id
 
-    def hear(self, entry: Entry, sentence: str) -> None:
+    def hear(self, entry: TranscriptEntry, sentence: str) -> None:
         by, is_private = speaker(entry.author, ""), self._window.is_private
         if is_private and (text := _preference(sentence) or _statement(sentence, _STANDING)):
             for former in [one for one in self._statement if opposed(text, one)]:
@@ -626,7 +626,7 @@ def _new_record(one: _AnswerRecord, names: dict[str, Record], known: Collection[
     return resolve(new, known, replaced if may_replace(new, replaced) else None)
 
 
-def _standing_kind(text: str, evidence: Sequence[Entry]) -> StandingRuleKind | None:
+def _standing_kind(text: str, evidence: Sequence[TranscriptEntry]) -> StandingRuleKind | None:
     """Say whether *evidence* states *text* as a standing rule or as a preference.
 
     One sentence of the evidence must contain `BORNE_BY_EVIDENCE` of the words of *text*.
@@ -639,7 +639,7 @@ def _standing_kind(text: str, evidence: Sequence[Entry]) -> StandingRuleKind | N
     return None
 
 
-def _is_supported(text: str, evidence: Sequence[Entry]) -> bool:
+def _is_supported(text: str, evidence: Sequence[TranscriptEntry]) -> bool:
     evidence_text = " ".join(f"{one.author} {one.text}" for one in evidence)
     if not numbers(text) <= numbers(evidence_text):
         return False

@@ -18,7 +18,7 @@ from grounding.retrieval import (
     TURN_AVERAGE_TERMS,
     Embedder,
     EmbedderUnavailable,
-    Entry,
+    IndexEntry,
     Kind,
     Passage,
     PassageIndex,
@@ -38,7 +38,7 @@ _BATCH = 64
 
 
 class RecordIndex:
-    """Implements `grounding.memory.records.records.FollowsRecords` over the records of *store*."""
+    """Implements `grounding.memory.records.records.RecordSearch` over the records of *store*."""
 
     def __init__(self, index: PassageIndex, embedder: Embedder, store: RecordStore, *, is_former: bool = False) -> None:
         """*is_former*: this index answers only until its replacement is ready. Its progress is not stored, and if the
@@ -138,9 +138,9 @@ class RecordIndex:
             texts = [indexed_text(record) for record in shown]
             vectors = await self._embed(shown, texts)
 
-            def entries() -> list[Entry]:
+            def entries() -> list[IndexEntry]:
                 return [
-                    Entry(_passage(record), vector, encode_document(text, TURN_AVERAGE_TERMS))
+                    IndexEntry(_passage(record), vector, encode_document(text, TURN_AVERAGE_TERMS))
                     for record, vector, text in zip(shown, vectors, texts, strict=True)
                 ]
 

@@ -66,7 +66,7 @@ _NOT_WORDS = re.compile(r"(?:(?!(?<!\w)[-−]\d)[^\w%$€£+#<>=≠≤≥])+")
 _log = structlog.get_logger()
 
 
-class FollowsRecords(Protocol):
+class RecordSearch(Protocol):
     """The index of the records. Raises `IndexUnavailable` and `EmbedderUnavailable`."""
 
     async def find(
@@ -86,7 +86,7 @@ class Records:
         self,
         store: RecordStore,
         tokens: Tokens,
-        index: FollowsRecords,
+        index: RecordSearch,
         rules: Rules | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:

@@ -11,7 +11,7 @@ from grounding.memory.selection.selection import (
     Selected,
     Standing,
     Weights,
-    as_shown,
+    as_selected,
     floor_for,
 )
 
@@ -25,7 +25,7 @@ __all__ = [
     "Selected",
     "Standing",
     "Weights",
-    "as_shown",
+    "as_selected",
     "floor_for",
     "triggered_censors",
 ]

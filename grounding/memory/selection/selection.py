@@ -372,7 +372,7 @@ def _selected(filled: Filled) -> SelectedRecord:
     )
 
 
-def as_shown(record: Record, level: Level) -> SelectedRecord:
+def as_selected(record: Record, level: Level) -> SelectedRecord:
     """Return *record* as a prompt would show it, to measure its size."""
     return _selected(Filled(Scored(record, 0.0, 0.0, 0.0), level, 0))
 

@@ -11,7 +11,7 @@ from runtime.cli.invocation import Invocation, json_option, only_workspace_optio
 from runtime.cli.output import count, emit, line, show_diff, table
 from runtime.cli.progress import status_line
 from runtime.cli.turns import find_turn, turn_path
-from runtime.turns import SAME, compare
+from runtime.turns import SAME, compare_manifests
 
 
 @click.command()
@@ -29,7 +29,7 @@ def command(invocation: Invocation, turn_a: str, turn_b: str, workspace: str | N
 
     with status_line("opening the stores …"):
         a, b = run_with_client(invocation, get)
-    emit(invocation, compare(a, b), _show_comparison)
+    emit(invocation, compare_manifests(a, b), _show_comparison)
 
 
 def _show_comparison(comparison: dict[str, Any]) -> None:

@@ -71,17 +71,17 @@ def _with_settings(loaded: LoadedSettings, checks: list[Check]) -> list[Check]:
     source = f"from {loaded.file} and the environment" if loaded.file else "from the environment and defaults"
     read = _check("settings", ok=True, detail=f"read {source}")
     first = next((check for check in checks if check["name"] == "settings"), read)
-    fallen_back = [
+    defaulted_numbers = [
         _check(
             "settings",
             ok=False,
             detail=f"{number.variable}={number.value!r} is not a positive integer; {number.default} is used",
             advice=f"set {number.variable} to a positive integer, or unset it",
         )
-        for number in loaded.fallen_back
+        for number in loaded.defaulted_numbers
     ]
     others = [check for check in checks if check is not first]
-    return [{**first, "detail": read["detail"]} if first["ok"] else first, *fallen_back, *others]
+    return [{**first, "detail": read["detail"]} if first["ok"] else first, *defaulted_numbers, *others]
 
 
 def _check(name: str, *, ok: bool, detail: str, advice: str = "") -> Check:

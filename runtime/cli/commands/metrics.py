@@ -12,7 +12,7 @@ import click
 from runtime.cli.client import Client, api_path, run_with_client
 from runtime.cli.invocation import Invocation, json_option, only_workspace_option
 from runtime.cli.output import emit, line
-from runtime.observability import COLOURS, folded, readable
+from runtime.observability import LEVEL_COLOURS, format_event, wrap_line
 
 _PREFIX = "agent_runtime_memory_"
 _FIGURES = (
@@ -61,10 +61,10 @@ def tail(
 
 
 def _show_event(event: dict[str, Any]) -> None:
-    text = readable(event)
+    text = format_event(event)
     if sys.stdout.isatty():
-        text = folded(text, shutil.get_terminal_size().columns)
-    colour = COLOURS.get(str(event.get("level")))
+        text = wrap_line(text, shutil.get_terminal_size().columns)
+    colour = LEVEL_COLOURS.get(str(event.get("level")))
     line(text, **({"fg": colour} if colour else {}))
 
 

@@ -52,7 +52,7 @@ async def _serve(
 
     The index gets ready while this process imports the rest. Separate roles have no such process: they share a server.
     """
-    from runtime.embedded.index_client import begun
+    from runtime.embedded.index_client import start_index_process as begun
     from runtime.stores import check_unused, prepare_data_dir
 
     if role != "worker":
@@ -61,4 +61,4 @@ async def _serve(
     async with begun(loaded.settings) if role == "all" else nullcontext() as engine:
         from runtime.process.serve import serve
 
-        await serve(loaded.settings, role, log_format, loaded.fallen_back, engine)
+        await serve(loaded.settings, role, log_format, loaded.defaulted_numbers, engine)

@@ -15,16 +15,16 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from connectors.connector import Health, State
+from connectors.connector import ConnectionState, Health
 from connectors.message import Role, Scope, StoreUnavailable
 from grounding.documents import Progress
 from grounding.strategy import Strategy
-from runtime.background import Reindexed, Restored, Tells
+from runtime.background import ProgressCallback, ReindexCounts, RestoreCounts
 from runtime.http.auth import Routes, caller_of, require_entry, require_everywhere
 from runtime.http.errors import ApiError, Body, reply
 from runtime.http.sse import Emit, EventResponse, Report, progress_response
-from runtime.machine import MIB, Seen
-from runtime.observability import CONTENT_TYPE, Gauge, Metrics, newest, tail
+from runtime.machine import MIB, MachineState
+from runtime.observability import CONTENT_TYPE, Gauge, Metrics, newest_id, read_events
 from runtime.stores import NewerFormat
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_LISTED = 5000
 _EVENT = re.compile(r"[a-z_]+(\.[a-z_]+)+")
-STORES_NEEDED = {"redis": (State.CONNECTED,), "qdrant": (State.CONNECTED, State.DEGRADED)}
+STORES_NEEDED = {"redis": (ConnectionState.CONNECTED,), "qdrant": (ConnectionState.CONNECTED, ConnectionState.DEGRADED)}
 """The states in which a store lets the process be ready. Without Redis no message is accepted; without the index turns
 are answered, degraded, so only its opening is waited for."""
 
@@ -60,7 +60,7 @@ class HealthRoutes:
         stores = await self._runtime.store_health()
         connectors = self._runtime.connector_health()
         http = connectors.get(self._runtime.http.name)  # a worker process has none
-        accepting = http is None or http.state is State.CONNECTED
+        accepting = http is None or http.state is ConnectionState.CONNECTED
         ready = accepting and all(stores[name].state in states for name, states in STORES_NEEDED.items())
         answer = {"ready": ready, "connectors": _shown(connectors), "stores": _shown(stores)}
         return reply(answer, 200 if ready else 503)
@@ -92,7 +92,7 @@ def _shown(healths: Mapping[str, Health]) -> dict[str, dict[str, str]]:
     }
 
 
-def machine_gauges(seen: Seen | None) -> Iterator[Gauge]:
+def machine_gauges(seen: MachineState | None) -> Iterator[Gauge]:
     """Yield the figures of the machine that are known; none before it was first looked at."""
     if seen is None:
         return
@@ -122,7 +122,7 @@ def _states(name: str, label: str, healths: Mapping[str, Health]) -> list[Gauge]
     return [
         Gauge(name, float(health.state is state), ((label, key), ("state", state.value)))
         for key, health in healths.items()
-        for state in State
+        for state in ConnectionState
     ]
 
 
@@ -151,14 +151,14 @@ class EventRoutes(Routes):
             require_entry(caller, only)
         redis = self._runtime.store.client
         # Asked before the answer begins, so that an outage is still an error answer, and no later event is missed.
-        until = await newest(redis)
+        until = await newest_id(redis)
 
         async def produce(emit: Emit) -> None:
             filters = {"workspace": only, "strategy": strategy or None, "event": event or None}
-            async for found in tail(redis, until=until, limit=limit, follow=follow, **filters):
+            async for found in read_events(redis, until=until, limit=limit, follow=follow, **filters):
                 await emit(found["event"], found)
 
-        return EventResponse(produce, self._stopping, lambda: self._runtime.api_tokens.still_holds(caller))
+        return EventResponse(produce, self._stopping, lambda: self._runtime.api_tokens.is_valid(caller))
 
 
 class ReindexRun(Body):
@@ -192,9 +192,9 @@ class RebuildingRoutes(Routes):
             scopes = [await self.enter(run.workspace)]
         else:
             scopes = [Scope(workspace.id) for workspace in await self._runtime.workspaces.all()]
-        done = Reindexed()
+        done = ReindexCounts()
 
-        async def work(scope: Scope, tell: Tells) -> None:
+        async def work(scope: Scope, tell: ProgressCallback) -> None:
             await self._rebuilding.reindex(scope, done, tell)
 
         return self._events(scopes, work, lambda: asdict(done))
@@ -204,9 +204,9 @@ class RebuildingRoutes(Routes):
         run = await self.read(request, RestoreRun)
         names = [run.workspace] if run.workspace else await asyncio.to_thread(self._rebuilding.workspaces_with_logs)
         scopes = [Scope(name) for name in names]
-        done = Restored()
+        done = RestoreCounts()
 
-        async def work(scope: Scope, tell: Tells) -> None:
+        async def work(scope: Scope, tell: ProgressCallback) -> None:
             await self._rebuilding.restore(scope, done, tell, dry_run=run.dry_run)
 
         return self._events(scopes, work, lambda: {**asdict(done), "dry_run": run.dry_run})
@@ -214,7 +214,7 @@ class RebuildingRoutes(Routes):
     def _events(
         self,
         scopes: Sequence[Scope],
-        work: Callable[[Scope, Tells], Awaitable[None]],
+        work: Callable[[Scope, ProgressCallback], Awaitable[None]],
         result: Callable[[], dict[str, Any]],
     ) -> Response:
         """Do *work* for each of *scopes*, with its progress, then answer with *result*."""

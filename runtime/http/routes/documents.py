@@ -18,16 +18,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
-from grounding.codex import CodexEntry, shown_path
+from grounding.codex import CodexEntry, prompt_path
 from grounding.codex import check_path as material_check_path
 from grounding.documents import PATH_MAX_BYTES, DocumentMissing, DocumentRefused, check_path
 from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import DegradedBlock, Participant
 from grounding.prompt_input import Query as Asked
 from grounding.retrieval import Hit, IndexUnavailable
-from runtime.background import underway
+from runtime.background import migration_status
 from runtime.http.auth import Routes, caller_of, require_reader, require_role
-from runtime.http.errors import ApiError, Body, as_api_error, describe, lines, read_body, reply
+from runtime.http.errors import ApiError, Body, as_api_error, body_lines, describe_mistakes, read_body, reply
 from runtime.http.sse import Report, progress_response
 from runtime.turns import Question
 
@@ -134,7 +134,7 @@ class DocumentRoutes(Routes):
         number = failed = 0
         try:
             # JSON may write one byte of text as six.
-            async for line in lines(request, 6 * self._max_bytes + 10_000):
+            async for line in body_lines(request, 6 * self._max_bytes + 10_000):
                 number += 1
                 problem = await self._put_line(scope, line, stored)
                 failed += problem is not None
@@ -155,7 +155,7 @@ class DocumentRoutes(Routes):
         try:
             document = NewDocument.model_validate_json(line)
         except ValidationError as error:
-            return {"code": "bad_request", "message": describe(error)}
+            return {"code": "bad_request", "message": describe_mistakes(error)}
         try:
             await self._check_twin(scope, document.path)
             await self._shelf.put(scope, document.path, document.text)
@@ -170,7 +170,7 @@ class DocumentRoutes(Routes):
         answers."""
         if wait:
             await self._indexing.index(scope, paths)
-            if await underway(self._runtime.knowledge, scope) is not None:
+            if await migration_status(self._runtime.knowledge, scope) is not None:
                 return reply({**answer, "indexed": False}, 202)
             return reply({**answer, "indexed": True})
         response = reply({**answer, "indexed": False}, 202)
@@ -187,7 +187,7 @@ class DocumentRoutes(Routes):
     async def status(self, workspace_id: str) -> Response:
         scope = await self.enter(workspace_id)
         status = await self._runtime.knowledge.status(scope)
-        changing = await underway(self._runtime.knowledge, scope)
+        changing = await migration_status(self._runtime.knowledge, scope)
         return reply(asdict(status) | ({"change_over": asdict(changing)} if changing else {}))
 
     async def index(self, request: Request, workspace_id: str) -> Response:
@@ -395,7 +395,7 @@ def _parts(context_id: str) -> tuple[str, str]:
 def _codex_row(scope: Scope, path: str, entry: CodexEntry) -> dict[str, Any]:
     return {
         "path": path,
-        "shown_as": shown_path(scope, path),
+        "shown_as": prompt_path(scope, path),
         "context": scope.context_id or "",
         "bytes": entry.size_bytes,
         "tokens": entry.size.tokens,

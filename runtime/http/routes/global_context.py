@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import PLACE_PREFIX, Role, Scope, place_audience
-from grounding.memory.global_context import By, Editor, Line
+from grounding.memory.global_context import Editor, EditOrigin, Line
 from runtime.http.auth import OWN_CONNECTOR, Routes, User, caller_of, idempotency_key
 from runtime.http.errors import ApiError, Body, reply
 
@@ -155,8 +155,8 @@ def _require_administrator(request: Request) -> None:
         raise ApiError(403, "forbidden", why)
 
 
-def _by(request: Request) -> By:
-    return By(caller_of(request).signature, key=idempotency_key(request))
+def _by(request: Request) -> EditOrigin:
+    return EditOrigin(caller_of(request).signature, key=idempotency_key(request))
 
 
 def _owner_row(audience: str, lines: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from connectors.message import EVERYONE, Role, Scope, person_in, place_audience
+from connectors.message import EVERYONE, Role, Scope, person_of_audience, place_audience
 from grounding.memory.records import (
     STATES,
     Change,
@@ -224,7 +224,7 @@ def _record_row(record: Record) -> dict[str, Any]:
     row = record.model_dump(mode="json", include={*names, "provenance", *_OF_TYPE.get(record.type, ())})
     if record.type is Type.ITEM:
         row["status"] = record.state.value
-    owner = {"user": person_in(record.audience), "audience": record.audience or "workspace"}
+    owner = {"user": person_of_audience(record.audience), "audience": record.audience or "workspace"}
     return row | owner | {"shared_by": record.shared_by or None}
 
 

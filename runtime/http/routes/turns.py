@@ -22,14 +22,14 @@ from connectors.message import (
     Role,
     Scope,
     is_turn_id,
-    person_in,
+    person_of_audience,
     place_audience,
 )
 from grounding.memory.karma import Marked, Sign
 from grounding.prompt import build_prompt
 from grounding.prompt_input import TailEntry, audience_of
 from runtime.access import Caller
-from runtime.background import By
+from runtime.background import Marker
 from runtime.http.auth import OWN_CONNECTOR, Routes, User, caller_of, may_read
 from runtime.http.errors import ApiError, Body, reply
 from runtime.ingress import reply_hint_of
@@ -42,9 +42,9 @@ from runtime.turns import (
     Question,
     UnknownTurn,
     block_rows,
-    compare,
+    compare_manifests,
     prefix_row,
-    shown_record_rows,
+    record_rows,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class TurnRoutes(Routes):
         scope = await self.enter(workspace_id)
         manifests = [await self._manifest(request, scope, id_) for id_ in (turn_id, other)]
         before, after = [await self._describe(scope, manifest, prompt=True) for manifest in manifests]
-        return reply(await asyncio.to_thread(compare, before, after))
+        return reply(await asyncio.to_thread(compare_manifests, before, after))
 
     async def _manifest(self, request: Request, scope: Scope, turn_id: str) -> Manifest:
         """Return the manifest. Raises `UnknownTurn`, also if the caller may not read the turn's place."""
@@ -214,7 +214,7 @@ class MarkRoutes(Routes):
         is_admin = caller.role.covers(Role.ADMIN)
         if user is not None and not user.startswith(OWN_CONNECTOR) and not is_admin:
             raise ApiError(403, "forbidden", "marks of another connector's people are for admins' tokens")
-        by = By(user or caller.id, caller.role, "api", is_vouched_for=is_admin)
+        by = Marker(user or caller.id, caller.role, "api", is_vouched_for=is_admin)
         key = await self._conversation(scope, turn_id, caller)
         if not self._marking.may(by, key):
             raise ApiError(403, "forbidden", "the sigil of this token does not allow karma:write")
@@ -305,8 +305,8 @@ class GroundRoutes(Routes):
             raise ApiError(400, "bad_request", 'give "direct" or "public", not both')
         author = _author(body, caller)
         reader = await self._reader(key)
-        direct = body.direct or (person_in(reader) is not None and not body.public)
-        if direct and body.author is None and (person := person_in(reader)) is not None:
+        direct = body.direct or (person_of_audience(reader) is not None and not body.public)
+        if direct and body.author is None and (person := person_of_audience(reader)) is not None:
             author = Author(person.removeprefix(f"{key.connector}:"))
         message = InboundMessage(
             connector=key.connector,
@@ -361,7 +361,7 @@ def _prompt_row(built: BuiltPrompt) -> dict[str, object]:
     rows = block_rows(prompt)
     for row in rows:
         if row["name"] == "records":
-            row["items"] = shown_record_rows(built)
+            row["items"] = record_rows(built)
     return {
         "strategy": context.strategy,
         "reason": context.reason,

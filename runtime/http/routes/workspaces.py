@@ -12,11 +12,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from connectors.message import InvalidWorkspaceId, Role, Scope
-from runtime.billing import TERMS, ModelUsage, State
+from runtime.billing import TERMS, BudgetState, ModelUsage
 from runtime.http.auth import Routes, caller_of, require_everywhere
 from runtime.http.errors import ApiError, Body, reply
 from runtime.ingress import remove_workspace
-from runtime.workspaces import EVERYWHERE, MAX_PLACE_CHARACTERS, Answering, QueueMode, Settled, make_document_folder
+from runtime.workspaces import (
+    EVERYWHERE,
+    MAX_PLACE_CHARACTERS,
+    Answering,
+    PlaceSettings,
+    QueueMode,
+    make_document_folder,
+)
 
 if TYPE_CHECKING:
     from runtime.process import Runtime
@@ -133,7 +140,7 @@ class PlaceRoutes(Routes):
         names = self._runtime.model.names
         if body.model is not None and body.model not in names:
             raise ApiError(400, "bad_request", f'"model": the configured ones are {", ".join(names)}')
-        settled = Settled(body.answering, body.model, body.queue, body.sources)
+        settled = PlaceSettings(body.answering, body.model, body.queue, body.sources)
         await self._runtime.places.put(scope, _check_place(place), settled)
         return reply(_row(place, settled))
 
@@ -148,7 +155,7 @@ def _check_place(place: str) -> str:
     return place
 
 
-def _row(place: str, settled: Settled) -> dict[str, Any]:
+def _row(place: str, settled: PlaceSettings) -> dict[str, Any]:
     return {"place": place, **asdict(settled)}
 
 
@@ -190,7 +197,7 @@ class BudgetRoutes(Routes):
         return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope)))
 
 
-def budget_row(workspace_id: str, state: State, user: str = "") -> dict[str, Any]:
+def budget_row(workspace_id: str, state: BudgetState, user: str = "") -> dict[str, Any]:
     """Return limit, spending and rest by term, in tokens and dollars; a person's terms have the last two only if *user*
     is named."""
     terms: dict[str, dict[str, float | None]] = {}
