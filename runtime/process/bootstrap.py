@@ -378,7 +378,7 @@ class Runtime:
         )
         self.tooling = Tooling(settings, toolbox, self.model, checkpoints, tokens)
         for name, scopes in self.tooling.unused_scopes().items():
-            _log.warning("sigil.unused_scopes", sigil=name, scopes=scopes)
+            _log.warning("sigil.unneeded", sigil=name, scopes=scopes)
         self.formatters = Formatters(installed_formatters, timeout_seconds=settings.formatter_timeout_seconds)
         self.prompting = PromptBuilder(
             settings,

@@ -65,7 +65,7 @@ async def serve(
     configure_events(redaction, log_format=log_format, keep=observe)
     await asyncio.to_thread(check_installed, settings)
     for number in defaulted_numbers:
-        _log.warning("setting.defaulted_numbers", variable=number.variable, value=number.value, default=number.default)
+        _log.warning("setting.fallen_back", variable=number.variable, value=number.value, default=number.default)
     await prepare_data_dir(settings.data_dir)
     with _stop_signals() as stop:
         async with _listening(settings, has_commands=role != "worker") as sockets:

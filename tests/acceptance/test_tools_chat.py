@@ -320,7 +320,7 @@ async def test_what_a_sigil_does_not_allow_is_neither_offered_nor_done_and_the_r
     assert context.sigil == SigilInput(name="burner", scopes=("notes:*",))
     assert checks["sigil reader"] == "no tool needs shop:read"
     assert [(one["tool"], one["why"]) for one in bot.told("tool.refused")] == [("note", "scope")] * 2
-    assert [(one["sigil"], one["scopes"]) for one in bot.told("sigil.unused_scopes")] == [("reader", ["shop:read"])]
+    assert [(one["sigil"], one["scopes"]) for one in bot.told("sigil.unneeded")] == [("reader", ["shop:read"])]
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -16,26 +16,14 @@ RIDDLES = frozenset(
     | {"there", "told"}
 )
 RIDDLES_ALLOWED = {
-    "grounding.codex.shown_path": "the path that a prompt shows",
-    "grounding.memory.global_context.shown": "a line as a prompt shows it",
-    "grounding.memory.global_context.shown_in": "what a prompt shows of foreign text",
-    "grounding.memory.selection.as_shown": "a record as a prompt shows it",
+    "grounding.memory.context_document.kept_lines": "the lines that people wrote and that stay",
     "grounding.prompt.Shown": "what a prompt shows of a session",
-    "grounding.retrieval.asked_terms": "the terms that say what is asked",
-    "grounding.strategy.asked_before": "what people asked in earlier turns",
-    "runtime.turns.NOTHING_SAID": "the text of an answer that was stopped before its first word",
-    "runtime.turns.shown_record_rows": "the records that a prompt showed",
 }
 """Exported names with a riddle in them, each with what it means."""
 
 SHARED_CLASS_NAMES = {
-    "Budgets": "of one prompt; of all workspaces",
     "Change": "of a line; of a record",
-    "Conversation": "in a person's list on the chat page; of a question set",
-    "Entry": "of the index; of the transcript",
-    "Line": "of a context document; of the global context",
     "Passage": "in the index; in a prompt (evidence)",
-    "Person": "who acts on the chat page; who has a role",
 }
 """Class names that two faces export, each with its two meanings."""
 

@@ -75,7 +75,7 @@ def test_serve_takes_its_file_and_format_before_and_behind_its_name(behind: bool
         )  # fmt: skip
     assert ended.returncode == 1
     assert f"port {port}" in ended.stderr
-    assert "WARNING setting.defaulted_numbers" in ended.stdout
+    assert "WARNING setting.fallen_back" in ended.stdout
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

@@ -257,7 +257,7 @@ async def test_a_grounding_number_that_is_none_falls_back_with_an_event(
     wrong = {"LLM_GROUNDING_TOP_K": "many", "LLM_GROUNDING_QMD_MAX_TOKENS": "0"}
     async with process(data_dir, openai_server, **wrong) as running:
         await running.event("http.listening")
-    warnings = [event for event in running.events if event["event"] == "setting.defaulted_numbers"]
+    warnings = [event for event in running.events if event["event"] == "setting.fallen_back"]
     assert [(one["level"], one["variable"], one["value"], one["default"]) for one in warnings] == [
         ("warning", "AGENT_RUNTIME_LLM_GROUNDING_TOP_K", "many", 3),
         ("warning", "AGENT_RUNTIME_LLM_GROUNDING_QMD_MAX_TOKENS", "0", 900),
