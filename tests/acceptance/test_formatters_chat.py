@@ -30,7 +30,7 @@ async def test_the_source_tree_of_a_session_stays_as_it_was_and_the_turn_is_buil
         made: Any = source_tree.formatter(settings)
         return (Installed(made, "agent-runtime 0.1.0"),)
 
-    monkeypatch.setattr(bootstrap, "installed", installed)
+    monkeypatch.setattr(bootstrap, "load_formatters", installed)
     async with running_bot(settings, openai_server) as bot:
         turn = (await bot.say("which file is there?"))["turn_id"]
         assert bot.sent["system"].count(f"{source_tree.HEAD}\napp.py 12") == 1

@@ -193,7 +193,7 @@ async def test_a_document_is_accepted_while_the_former_model_s_index_answers(
     async def underway(*_: object) -> MigrationStatus:
         return MigrationStatus("old", "new", 0, turns=False)
 
-    monkeypatch.setattr("runtime.http.routes.documents.underway", underway)
+    monkeypatch.setattr("runtime.http.routes.documents.migration_status", underway)
     put = await face.client.put(f"{here}/documents/late.md?wait=true", content=b"The ibex is late.")
     assert (put.status_code, put.json()["indexed"]) == (202, False)
 

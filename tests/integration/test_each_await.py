@@ -13,6 +13,7 @@ import pytest
 from config.settings import Settings
 from connectors.message import ConversationKey
 from grounding.transcript import EntryRole
+from runtime import stores
 from runtime.coordination import Hub
 from runtime.delivery import Outbox, deliverer
 from runtime.turns import worker
@@ -62,7 +63,8 @@ def halt(monkeypatch: pytest.MonkeyPatch) -> Halt:
     monkeypatch.setattr(Worker, "_serve", lambda one, offer: made.serve(one, offer))
     for module in (worker, deliverer):
         monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
-        monkeypatch.setattr(module, "_RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(worker, "_RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(stores, "RETRY_SECONDS", (0.01, 0.02))
     return made
 
 

@@ -60,7 +60,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     monkeypatch.setattr(stores.Client, "execute_command", execute_command)
     monkeypatch.setattr(stores._Pipeline, "execute", execute)
     monkeypatch.setattr(worker, "_RETRY_SECONDS", (0.01, 0.02))
-    monkeypatch.setattr(deliverer, "_RETRY_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(stores, "RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(worker, "SWEEP_SECONDS", 0.1)
     monkeypatch.setattr(deliverer, "SWEEP_SECONDS", 0.1)
     return made
