@@ -23,6 +23,7 @@ from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessa
 from runtime.coordination import StreamEntry
 from runtime.delivery.outbox import Outbox, PartStage, PartState, ReplyForgotten
 from runtime.delivery.rate_limiter import RateLimiter, RateLimiters
+from runtime.stores import retry_until_stored
 
 LONG_TEXT_CHARACTERS = 20_000
 """A longer reply is rendered off the event loop."""
@@ -275,7 +276,12 @@ class _ReplySender:
         raise AssertionError("the loop returns or raises")
 
     async def _mark(self, part: OutboundPart, stage: PartStage, message_id: str = "") -> None:
-        await self._outbox.mark(self._message, part.index, stage, message_id, as_holder=True)
+        """Store the stage of *part*, and wait for a store that is away: this process knows what became of the part."""
+
+        async def mark() -> None:
+            await self._outbox.mark(self._message, part.index, stage, message_id, as_holder=True)
+
+        await retry_until_stored(mark)
 
     def _log_ambiguous(self, part: OutboundPart, why: str) -> None:
         _log.warning("reply.ambiguous", part=part.index, why=why, then=self._ambiguous)
