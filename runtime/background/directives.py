@@ -38,7 +38,7 @@ class NoModelAnswer(NotCondensed):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A shorter text for version ``version`` of a directive. ``notes`` say what a person should check."""
+    """A shorter text for version ``version`` of a directive."""
 
     slot: Slot
     version: int
@@ -46,7 +46,6 @@ class Proposal:
     diff: str
     tokens_before: int
     tokens_after: int
-    notes: tuple[str, ...]
     model: str
 
 
@@ -91,7 +90,7 @@ class DirectiveCondenser:
         if judged.problems:
             raise NotCondensed(f"the model's text was rejected: {'; '.join(judged.problems)}")
         diff = condense.difference(current.text, judged.text, f"{slot.label} version {current.version}")
-        return Proposal(slot, current.version, judged.text, diff, before, after, judged.notes, model)
+        return Proposal(slot, current.version, judged.text, diff, before, after, model)
 
     async def publish(self, slot: Slot, text: str, expected_version: int, author: str) -> Version:
         """Check *text* again, and publish it in place of version *expected_version*.
@@ -117,7 +116,7 @@ class DirectiveCondenser:
             answer, is_cut, model = await self._ask_model(scope, messages, most)
             judged = await asyncio.to_thread(condense.judge, text, answer, self._tokens.count)
             if is_cut:
-                judged = CondensedDraft(judged.text, ("it is cut off", *judged.problems), judged.notes)
+                judged = CondensedDraft(judged.text, ("it is cut off", *judged.problems))
             if not judged.problems:
                 break
             messages = condense.retry_messages(messages, answer, judged.problems)

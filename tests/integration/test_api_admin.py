@@ -169,11 +169,7 @@ async def test_a_shorter_text_is_proposed_paid_for_and_published_in_a_second_ste
     await face.client.put(prompt, json={"text": long})
     provider.will("Answer in fewer than 40 words.")
     made = (await face.client.post(f"{prompt}/condense")).json()
-    assert (made["version"], made["text"], made["notes"]) == (
-        1,
-        "Answer in fewer than 40 words.",
-        ["these words are gone: always"],
-    )
+    assert (made["version"], made["text"]) == (1, "Answer in fewer than 40 words.")
     assert (await face.client.get(prompt)).json()["text"] == long
     [total] = await face.runtime.usage.totals(Scope("dense"))
     assert (total.calls, total.replies) == (1, 0)

