@@ -1,17 +1,10 @@
-"""Health of a connection, waits between attempts, and work in order within each place."""
+"""Health of a connection, and waits between attempts."""
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
 
 from connectors.connector import ConnectionState, Health
-
-_Item = TypeVar("_Item")
 
 
 class ConnectionHealth:
@@ -74,47 +67,3 @@ class Backoff:
         longest = min(self.longest_seconds, self.first_seconds * 2.0 ** min(self.failures, 20))
         self.failures += 1
         return asked_seconds or longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-
-
-class Lanes(Generic[_Item]):
-    """Calls ``work(place, item)`` for each item: in order within a place, concurrently among places.
-
-    *work* handles its own errors. An item whose work was cancelled is the first of its place when the lanes are opened
-    again.
-    """
-
-    def __init__(self, work: Callable[[str, _Item], Awaitable[None]]) -> None:
-        self._work = work
-        self._lanes: dict[str, deque[_Item]] = {}
-        self._tasks: asyncio.TaskGroup | None = None
-
-    def put(self, place: str, item: _Item) -> None:
-        """Append *item* to the lane of *place*. Never waits."""
-        if place in self._lanes:
-            self._lanes[place].append(item)
-        else:
-            self._lanes[place] = deque([item])
-            self._start(place)
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[asyncio.TaskGroup]:
-        """Work within this context, and cancel the work at its end. Other tasks may join the group."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            for place in self._lanes:
-                self._start(place)
-            try:
-                yield tasks
-            finally:
-                self._tasks = None
-
-    def _start(self, place: str) -> None:
-        if self._tasks is not None:
-            self._tasks.create_task(self._empty(place), name=f"lane {place}")
-
-    async def _empty(self, place: str) -> None:
-        lane = self._lanes[place]
-        while lane:
-            await self._work(place, lane[0])
-            lane.popleft()
-        del self._lanes[place]

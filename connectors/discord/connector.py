@@ -31,8 +31,8 @@ from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
 from connectors.discord.interactions import TOKEN_SECONDS, Interactions, are_registered, is_allowed, to_commands
 from connectors.discord.login import SESSION_WAIT_SECONDS, GatewayClient, Login, OnEvent
 from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, button_row, to_edit, to_parts, to_send
-from connectors.discord.receive import Inbox, Intake, messages_after
-from connectors.discord.session import Patience, Session
+from connectors.discord.receive import MAX_WAITING, Intake, messages_after
+from connectors.discord.session import Session
 from connectors.health import Backoff
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 
@@ -51,8 +51,10 @@ class DiscordConnector:
     `BackfillsMessages`,
     `LocatesAttachments`, `RegistersCommands`, `ShowsButtons`.
 
-    ``timeout_seconds`` limits one request; a call may also wait ``rate_limit_seconds`` for rate limits. ``patience``
-    says how long to wait for the gateway. A reply of more than ``reply_max_parts`` is sent as its beginning and a file.
+    ``timeout_seconds`` limits one request; a call may also wait ``rate_limit_seconds`` for rate limits. A gateway that
+    answers no heartbeat for ``heartbeat_timeout_seconds`` is given up; a session that does not come back within
+    ``session_seconds`` is opened anew. A reply of more than ``reply_max_parts`` is sent as its beginning and a file.
+    At most ``max_waiting`` messages wait in memory.
     """
 
     name = events.CONNECTOR
@@ -76,14 +78,15 @@ class DiscordConnector:
         timeout_seconds: float = 20.0,
         rate_limit_seconds: float = 60.0,
         reply_max_parts: int = 5,
-        patience: Patience = Patience(),  # noqa: B008 - immutable
+        heartbeat_timeout_seconds: float = 60.0,
+        session_seconds: float = 120.0,
         ready_seconds: float = 2.0,
         session_wait_seconds: float = SESSION_WAIT_SECONDS,
         first_backoff_seconds: float = 1.0,
         longest_backoff_seconds: float = 30.0,
         answer_seconds: float = 2.0,
         token_seconds: float = TOKEN_SECONDS,
-        inbox: Inbox | None = None,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         def create_client(on_event: OnEvent) -> GatewayClient:
             return GatewayClient(
@@ -91,7 +94,7 @@ class DiscordConnector:
                 api_base,
                 gateway_url,
                 timeout_seconds=timeout_seconds,
-                heartbeat_timeout_seconds=patience.heartbeat_timeout_seconds,
+                heartbeat_timeout_seconds=heartbeat_timeout_seconds,
                 ready_seconds=ready_seconds,
                 session_wait_seconds=session_wait_seconds,
             )
@@ -100,9 +103,9 @@ class DiscordConnector:
         self._api_base = api_base
         self._reply_max_parts = reply_max_parts
         self._login = Login(token, create_client, timeout_seconds + rate_limit_seconds, backoff)
-        self._intake = Intake(self._login, inbox or Inbox(), backoff, patience.missed_seconds)
+        self._intake = Intake(self._login, backoff, max_waiting)
         self._interactions = Interactions(self._login, answer_seconds, token_seconds)
-        self._session = Session(self._login, backoff, patience, self._intake.session_began, self._take)
+        self._session = Session(self._login, backoff, session_seconds, self._intake.session_began, self._take)
 
     # Receiving
 

@@ -84,10 +84,6 @@ _FATAL_CLOSES = {
 }
 
 
-class Deaf(OSError):
-    """The gateway is open and answers heartbeats, but delivers no events."""
-
-
 class DiscordUnavailable(AgentRuntimeError):
     """Discord cannot be asked at the moment."""
 

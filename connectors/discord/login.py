@@ -8,11 +8,8 @@ task for each event, so that events may overtake one another.)
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
 import re
-import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -55,10 +52,6 @@ SESSION_WAIT_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
 _MAX_ERROR_CHARACTERS = 300
 _NEEDS_NO_TOKEN = re.compile(r"/(?:interactions|webhooks)/\d+/")
-_HELLO, _HEARTBEAT_ANSWERED = 10, 11
-"""Reference, "Gateway Opcodes"."""
-_MAX_SIGN_CHARACTERS = 300
-"""A longer frame is neither a hello nor the answer to a heartbeat."""
 
 
 class Login:
@@ -168,11 +161,7 @@ async def _close_in_time(closing: Awaitable[None]) -> None:
 
 
 class GatewayClient(discord.Client):
-    """discord.py's client for one login. *on_event* receives every event of the gateway.
-
-    ``heard_at`` is the time of the last frame (``time.monotonic``), answers to heartbeats included; ``answered_at`` is
-    the time of the last answer to a heartbeat. Discord demands a heartbeat every ``heartbeat_seconds``.
-    """
+    """discord.py's client for one login. *on_event* receives every event of the gateway."""
 
     def __init__(
         self,
@@ -188,9 +177,6 @@ class GatewayClient(discord.Client):
         self._on_event = on_event
         self._http_options = (api_base, gateway_url, timeout_seconds)
         self._session_wait_seconds = session_wait_seconds
-        self.heard_at = self.answered_at = time.monotonic()
-        self.heartbeat_seconds = math.inf
-        self._last_frame = "null"
         super().__init__(
             # A person has to allow the message content in the Developer Portal.
             intents=discord.Intents(
@@ -204,7 +190,6 @@ class GatewayClient(discord.Client):
             allowed_mentions=discord.AllowedMentions.none(),
             heartbeat_timeout=heartbeat_timeout_seconds,
             guild_ready_timeout=ready_seconds,
-            enable_debug_events=True,  # the only way to see heartbeats and their answers
         )
 
     @property
@@ -223,30 +208,7 @@ class GatewayClient(discord.Client):
 
     def dispatch(self, event: str, /, *args: Any, **_: Any) -> None:
         """Report *event* at once. discord.py would start a task, and may change the message before the task runs."""
-        if event == "socket_raw_receive":
-            self._note_frame(args[0])
-        else:
-            self._on_event(event, args)
-
-    @property
-    def last_message(self) -> tuple[int, int] | None:
-        """The ids of the channel and the message in the last frame; None if it contains no message."""
-        try:
-            data = json.loads(self._last_frame)["d"]
-            return int(data["channel_id"]), int(data["id"])
-        except (ValueError, KeyError, TypeError):
-            return None
-
-    def _note_frame(self, frame: str) -> None:
-        self._last_frame = frame
-        self.heard_at = time.monotonic()
-        if len(frame) > _MAX_SIGN_CHARACTERS:
-            return
-        content = json.loads(frame)
-        if content.get("op") == _HELLO:
-            self.heartbeat_seconds = content["d"]["heartbeat_interval"] / 1000
-        if content.get("op") in (_HELLO, _HEARTBEAT_ANSWERED):
-            self.answered_at = self.heard_at
+        self._on_event(event, args)
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         if not initial:

@@ -1,8 +1,8 @@
 """Hand Discord's events to the runtime until it accepts them, in order within a channel. I/O.
 
-Discord sends nothing twice and has no acknowledgement. So `Inbox` keeps in this process what the runtime has not
-accepted yet. Messages that were written while there was no session, or that found no room, are a `Gap`: `Intake` reads
-them over REST.
+Discord sends nothing twice and has no acknowledgement. So `Intake` keeps in this process what the runtime has not
+accepted yet. Messages that were written while there was no session, or that found no room, are a `Gap`: they are read
+over REST.
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ from connectors.connector import Accept
 from connectors.discord.errors import DISCORD_ERRORS, retry_after_seconds
 from connectors.discord.events import CONNECTOR, to_inbound
 from connectors.discord.login import GatewayClient, Login
-from connectors.health import Backoff, Lanes
+from connectors.health import Backoff
 from connectors.message import Accepted, InboundMessage, StoreUnavailable
 
 log = structlog.get_logger()
 
 MAX_WAITING = 10_000
-MAX_IN_HAND = 2_000
-"""Messages that were given out and are not accepted yet. The limit is high, so that one that waits does not hold up the
-others."""
 MAX_CHANNELS = 10_000
 
 SLACK_MILLISECONDS = 60_000
@@ -78,23 +75,28 @@ class _OpenGap:
 
 
 class Intake:
-    """Takes the events of *login*, keeps them in *inbox*, and reads what is missing.
+    """Takes the events of *login*, keeps them until they are accepted, and reads what is missing.
 
-    New messages of a channel wait until its missing ones were read, unless for *patience_seconds* none of them could
-    be read. Other channels do not wait.
+    Each channel has a lane: its messages are offered in order, and new ones wait until its missing ones were read.
+    Other channels do not wait. If *max_waiting* messages wait, newer ones are left at Discord and read later.
     """
 
-    def __init__(self, login: Login, inbox: Inbox, backoff: Backoff, patience_seconds: float) -> None:
+    def __init__(self, login: Login, backoff: Backoff, max_waiting: int = MAX_WAITING) -> None:
         self._login = login
-        self._inbox = inbox
         self._backoff = backoff
-        self._patience_seconds = patience_seconds
+        self._max_waiting = max_waiting
         self._servers_known = asyncio.Event()
-        self._lanes: Lanes[InboundMessage | _Backfill] = Lanes(self._work_on)
-        self._late_lanes: Lanes[_Backfill] = Lanes(self._read_late)
+        self._lanes: dict[str, deque[InboundMessage | _Backfill]] = {}
+        self._waiting = 0
+        self._overflowed = False
+        self._seen: OrderedDict[int, int] = OrderedDict()
+        """The newest message of each channel that the gateway has delivered."""
+        self._started_at = 0
+        self._newest = 0
         self._gaps: list[_OpenGap] = []
         self._reading = asyncio.Semaphore(_MAX_CHANNELS_READ)
         self._accept: Accept = _refuse
+        self._tasks: asyncio.TaskGroup | None = None
         self._troubles: dict[str, str] = {}
 
     @property
@@ -103,47 +105,83 @@ class Intake:
         return next(iter(self._troubles.values()), "")
 
     def session_began(self) -> None:
-        """Note a new session. Messages since the end of the last one are missing."""
+        """Note a new session. Messages since the end of the last one are missing; before the first one, none are."""
         self._servers_known.clear()
-        self._inbox.put_gap()
-        self._inbox.start_at(discord.utils.time_snowflake(discord.utils.utcnow()))
+        if not self._started_at:
+            self._started_at = discord.utils.time_snowflake(discord.utils.utcnow())
+        elif not self._overflowed:
+            self._open_gap()
 
     def servers_known(self) -> None:
         """Note that Discord has described the bot's servers."""
         self._servers_known.set()
 
     def take(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
-        """Put an event into the inbox. Neither blocks nor raises."""
+        """Put an event into its lane. Neither blocks nor raises."""
         for message in _convert(client, event, args):
-            self._inbox.put(message)
-        if event == "message":
-            self._inbox.note_seen(args[0].channel.id, args[0].id)
-        elif event == "unreadable" and args[0] is not None:
-            self._inbox.note_seen(*args[0])  # so the next session reads what follows it in its channel
+            if self._overflowed or self._waiting >= self._max_waiting:
+                self._overflowed = True
+            else:
+                self._waiting += 1
+                self._backfill_place(message.external_id)
+                self._put(message.external_id, message)
+        if event == "message" and not self._overflowed:
+            self._note_seen(args[0].channel.id, args[0].id)
 
     async def accept_all(self, accept: Accept) -> None:
-        """Offer everything in the inbox until cancelled. Items in hand at that time stay the next ones."""
+        """Offer everything in the lanes until cancelled. What is being offered then stays the first of its lane."""
         self._accept = accept
-        async with self._late_lanes.opened(), self._lanes.opened() as tasks:
-            for gap in self._gaps:
-                tasks.create_task(self._find_channels(gap))
-            while True:
-                item = await self._inbox.get()
-                if isinstance(item, Gap):
-                    self._gaps.append(_OpenGap(item))
-                    tasks.create_task(self._find_channels(self._gaps[-1]))
-                else:
-                    self._backfill_place(item.external_id)
-                    self._lanes.put(item.external_id, item)
+        async with asyncio.TaskGroup() as self._tasks:
+            for open_gap in self._gaps:
+                self._tasks.create_task(self._find_channels(open_gap))
+            for place in self._lanes:
+                self._tasks.create_task(self._empty_lane(place))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
+
+    # Lanes and gaps
+
+    def _put(self, place: str, item: InboundMessage | _Backfill) -> None:
+        if place in self._lanes:
+            self._lanes[place].append(item)
+            return
+        self._lanes[place] = deque([item])
+        if self._tasks is not None:
+            self._tasks.create_task(self._empty_lane(place), name=f"discord lane {place}")
+
+    async def _empty_lane(self, place: str) -> None:
+        lane = self._lanes[place]
+        while lane:
+            item = lane[0]
+            if isinstance(item, _Backfill):
+                await self._read_all(place, item)
+            else:
+                await self._offer(item)
+                self._waiting -= 1
+            lane.popleft()
+            if self._overflowed and self._waiting <= self._max_waiting // 2:
+                self._overflowed = False
+                self._open_gap()
+        del self._lanes[place]
+
+    def _note_seen(self, channel_id: int, message_id: int) -> None:
+        self._newest = max(self._newest, message_id)
+        self._seen[channel_id] = max(message_id, self._seen.get(channel_id, 0))
+        self._seen.move_to_end(channel_id)
+        if len(self._seen) > MAX_CHANNELS:
+            self._seen.popitem(last=False)
+
+    def _open_gap(self) -> None:
+        """Have the messages read that may be missing after those that were seen."""
+        # By Discord's clock if it has sent a message, else by ours.
+        floor = (self._newest or self._started_at) - (SLACK_MILLISECONDS << _TIME_SHIFT)
+        self._gaps.append(_OpenGap(Gap(seen=dict(self._seen), floor=max(floor, 0))))
+        if self._tasks is not None:
+            self._tasks.create_task(self._find_channels(self._gaps[-1]))
 
     # Offering
-
-    async def _work_on(self, place: str, item: InboundMessage | _Backfill) -> None:
-        if isinstance(item, _Backfill):
-            await self._read_in_time(place, item)
-        else:
-            await self._offer(item)
-            self._inbox.done()
 
     async def _offer(self, message: InboundMessage) -> None:
         """Offer *message* until it is accepted. After some failures of ours, give it up."""
@@ -185,22 +223,9 @@ class Intake:
     def _begin_backfill(self, open_gap: _OpenGap, channel_id: int) -> None:
         if channel_id not in open_gap.begun:
             open_gap.begun.add(channel_id)
-            self._lanes.put(str(channel_id), _Backfill(channel_id, open_gap.gap.after_in(channel_id)))
+            self._put(str(channel_id), _Backfill(channel_id, open_gap.gap.after_in(channel_id)))
 
-    async def _read_in_time(self, place: str, backfill: _Backfill) -> None:
-        """Read what is missing. If that makes no progress in time, go on with it next to the new messages."""
-        try:
-            async with asyncio.timeout(self._patience_seconds) as limit:
-                await self._read_all(place, backfill, limit)
-        except TimeoutError:
-            log.warning("connector.overtaken", connector=CONNECTOR, external_id=place, why=self._troubles.get(place))
-            self._late_lanes.put(place, backfill)
-
-    async def _read_late(self, place: str, backfill: _Backfill) -> None:
-        async with asyncio.timeout(None) as limit:
-            await self._read_all(place, backfill, limit)
-
-    async def _read_all(self, place: str, backfill: _Backfill, limit: asyncio.Timeout) -> None:
+    async def _read_all(self, place: str, backfill: _Backfill) -> None:
         backoff, is_unreadable = self._backoff.fresh(), False
         while True:
             client = await self._login.open_with_retries()
@@ -209,7 +234,7 @@ class Intake:
                     if is_unreadable and not await _skip_next(client, backfill):
                         break
                     is_unreadable = False
-                    await self._read_on(client, backfill, limit)
+                    await self._read_on(client, backfill)
             except DISCORD_ERRORS as error:
                 self._troubles[place] = f"what was missed cannot be read yet: {self._login.describe(error)}"
                 await asyncio.sleep(backoff.next_seconds(retry_after_seconds(error)))
@@ -220,16 +245,12 @@ class Intake:
                 break
         self._troubles.pop(place, None)
 
-    async def _read_on(self, client: GatewayClient, backfill: _Backfill, limit: asyncio.Timeout) -> None:
+    async def _read_on(self, client: GatewayClient, backfill: _Backfill) -> None:
         """Raises one of `DISCORD_ERRORS`."""
-        is_limited = limit.when() is not None
         async for message in messages_after(client, backfill.channel_id, backfill.after):
-            limit.reschedule(None)  # waiting for the store does not count, and reading has made progress
             for inbound in _convert(client, "message", (message,)):
                 await self._offer(inbound)
             backfill.after = message.id
-            if is_limited:
-                limit.reschedule(asyncio.get_running_loop().time() + self._patience_seconds)
 
 
 async def _refuse(message: InboundMessage) -> Accepted:
@@ -298,80 +319,3 @@ def _log_fault(error: Exception, message_id: str) -> None:
         where=f"{frame.name}:{frame.lineno}",
         message_id=message_id,
     )
-
-
-class Inbox:
-    """Messages that the runtime has not accepted yet, in order, and the gaps between them.
-
-    One consumer takes items with `get` and reports with `done` that it has finished a message. Putting never waits.
-    *limit* messages may wait, and *max_in_hand* may be in the consumer's hand.
-    """
-
-    def __init__(self, limit: int = MAX_WAITING, max_in_hand: int = MAX_IN_HAND) -> None:
-        self._limit = limit
-        self._max_in_hand = max_in_hand
-        self._in_hand = 0
-        self._waiting: deque[InboundMessage | Gap] = deque()
-        self._changed = asyncio.Event()
-        self._seen: OrderedDict[int, int] = OrderedDict()
-        self._start = 0
-        self._newest = 0
-        self._overflowed = False
-
-    def start_at(self, snowflake: int) -> None:
-        """Declare that nothing before *snowflake* is missing. Only the first call counts."""
-        self._start = self._start or snowflake
-
-    def put(self, message: InboundMessage) -> None:
-        """Add *message*, or make it part of a gap if there is no room."""
-        if self._overflowed:
-            return
-        if len(self._waiting) >= self._limit:
-            self._put(self._gap())
-            self._overflowed = True
-            return
-        self._put(message)
-
-    def note_seen(self, channel_id: int, message_id: int) -> None:
-        """Note a message of the gateway, by anybody: later ones are new. Call it after `put`."""
-        if self._overflowed:
-            return  # the message has to be read again
-        self._newest = max(self._newest, message_id)
-        self._seen[channel_id] = max(message_id, self._seen.get(channel_id, 0))
-        self._seen.move_to_end(channel_id)
-        if len(self._seen) > MAX_CHANNELS:
-            self._seen.popitem(last=False)
-
-    def put_gap(self) -> None:
-        """Declare that messages between the last one and the next one may be missing."""
-        if self._start and not self._overflowed:
-            self._put(self._gap())
-
-    async def get(self) -> InboundMessage | Gap:
-        """Return the next item; wait for one. After the gap of an overflow there is room again."""
-        while not self._waiting or self._in_hand >= self._max_in_hand:
-            self._changed.clear()
-            await self._changed.wait()
-        item = self._waiting.popleft()
-        if isinstance(item, Gap):
-            self._overflowed = False
-        else:
-            self._in_hand += 1
-        return item
-
-    def done(self) -> None:
-        """Report that a message from `get` was accepted or given up."""
-        self._in_hand -= 1
-        self._changed.set()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def _gap(self) -> Gap:
-        # By Discord's clock if it has sent a message, else by ours.
-        floor = (self._newest or self._start) - (SLACK_MILLISECONDS << _TIME_SHIFT)
-        return Gap(seen=dict(self._seen), floor=max(floor, 0))
-
-    def _put(self, item: InboundMessage | Gap) -> None:
-        self._waiting.append(item)
-        self._changed.set()
