@@ -44,7 +44,6 @@ from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
 from runtime import stores
-from runtime.cli.main import SWITCH_SECONDS
 from runtime.embedded.index_client import index_process
 from runtime.search import Knowledge
 from runtime.workspaces import Workspaces
@@ -257,6 +256,5 @@ if __name__ == "__main__":
     parser.add_argument("--who", action="store_true")
     parser.add_argument("--in-process", action="store_true", help="no process of its own for the search engine")
     asked = parser.parse_args()
-    sys.setswitchinterval(SWITCH_SECONDS)  # as in `serve`
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     asyncio.run(main(asked.burst, asked.imported, asked.shared, asked.who, asked.in_process))

@@ -22,7 +22,6 @@ import asyncio
 import gc
 import random
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -51,7 +50,6 @@ from grounding.retrieval import (
 )
 from grounding.retrieval.minilm import VOCABULARY
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from runtime.cli.main import SWITCH_SECONDS
 from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, index_process
 from runtime.llm import open_embedder
 from runtime.search import deepening, deepening_unavailable_reason
@@ -266,6 +264,5 @@ if __name__ == "__main__":
     )
     parser.add_argument("--in-process", action="store_true", help="no process of its own for the engine")
     asked = parser.parse_args()
-    sys.setswitchinterval(SWITCH_SECONDS)  # as in `serve`
     chosen = Settings(embedding_model=asked.model, deep_embedding_model=asked.deeper)
     asyncio.run(main(asked.chunks, asked.workspaces, chosen, in_process=asked.in_process))

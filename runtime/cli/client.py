@@ -149,6 +149,9 @@ class Client:
         answer: dict[str, Any] = response.json() if response.content else {}
         return answer
 
+    async def workspaces(self) -> list[str]:
+        return [workspace["id"] for workspace in (await self.get(api_path("workspaces")))["workspaces"]]
+
     async def get_text(self, path: str) -> str:
         return (await self._send("GET", path)).text
 

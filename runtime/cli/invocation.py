@@ -64,6 +64,11 @@ def json_option(function: F) -> F:
     return option(function)
 
 
+def data_command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--json``, and pass the `Invocation` as the first argument."""
+    return json_option(click.pass_obj(function))
+
+
 def workspace_option(function: F) -> F:
     """Add ``--workspace``; the default is the workspace of the terminal chat."""
 

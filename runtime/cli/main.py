@@ -24,40 +24,34 @@ from runtime.cli.invocation import Invocation, Terminated, as_typed, command_nam
 
 INTERRUPTED = 130
 TERMINATED = 143
-COLLECTED_OBJECTS = 50_000
-"""New objects before Python looks for garbage. With its default of 700, a start looks again and again through all that
-it imports."""
-SWITCH_SECONDS = 0.001
-"""How long one thread computes before a waiting thread has its turn. With Python's 5 ms, the event loop was 13 ms late
-at p90 while threads cut documents for the index; with this it was 9 ms (two busy cores)."""
 
 _COMMANDS = {
-    "setup": "Set up a model and platforms, step by step.",
-    "chat": "Talk to the bot in this terminal.",
-    "serve": "Run the bot: connectors, answers and the HTTP interface.",
-    "workspace": "Create, list, route and delete workspaces.",
-    "index": "Index a workspace's Markdown documents for search.",
-    "codex": "Manage material that the model is given whole: add, list, remove.",
-    "search": "Show the passages that a search finds.",
-    "ground": "Show the prompt for a text, without calling a model.",
-    "explain": "Show what went into a turn, and why.",
-    "replay": "Rebuild a turn's prompt and check that it is identical.",
-    "diff": "Compare what went into two turns.",
-    "prompt": "Show, set, edit and roll back directives.",
-    "global-context": "Manage the lines that are in every prompt of a workspace.",
-    "memory": "Manage records: decisions, facts, procedures, tasks and more.",
-    "karma": "Manage the marks on answers (👍 and 👎).",
-    "context-doc": "Show and replace a conversation's summary (context document).",
-    "dead-letters": "List, retry and drop turns that failed for good.",
-    "access": "Manage people, roles, pairing codes and tokens.",
-    "metrics": "Show events and memory figures.",
-    "usage": "Show tokens, cost and budgets.",
-    "eval": "Measure retrieval, the strategy or memory on a test set.",
-    "logs": "Restore conversations from the Markdown chat logs.",
-    "reindex": "Rebuild the search index from documents and transcripts.",
-    "doctor": "Check settings, stores, models, platforms and disk.",
+    "setup": ("setup.command", "Set up a model and platforms, step by step."),
+    "chat": ("chat.command", "Talk to the bot in this terminal."),
+    "serve": ("serve.command", "Run the bot: connectors, answers and the HTTP interface."),
+    "workspace": ("workspace.command", "Create, list, route and delete workspaces."),
+    "index": ("index.command", "Index a workspace's Markdown documents for search."),
+    "codex": ("codex.command", "Manage material that the model is given whole: add, list, remove."),
+    "search": ("search.command", "Show the passages that a search finds."),
+    "ground": ("turns.ground", "Show the prompt for a text, without calling a model."),
+    "explain": ("turns.explain", "Show what went into a turn, and why."),
+    "replay": ("turns.replay", "Rebuild a turn's prompt and check that it is identical."),
+    "diff": ("turns.diff", "Compare what went into two turns."),
+    "prompt": ("prompt.command", "Show, set, edit and roll back directives."),
+    "global-context": ("global_context.command", "Manage the lines that are in every prompt of a workspace."),
+    "memory": ("memory.command", "Manage records: decisions, facts, procedures, tasks and more."),
+    "karma": ("karma.command", "Manage the marks on answers (👍 and 👎)."),
+    "context-doc": ("context_doc.command", "Show and replace a conversation's summary (context document)."),
+    "dead-letters": ("dead_letters.command", "List, retry and drop turns that failed for good."),
+    "access": ("access.command", "Manage people, roles, pairing codes and tokens."),
+    "metrics": ("metrics.command", "Show events and memory figures."),
+    "usage": ("usage.command", "Show tokens, cost and budgets."),
+    "eval": ("eval.command", "Measure retrieval, the strategy or memory on a test set."),
+    "logs": ("rebuild.logs", "Restore conversations from the Markdown chat logs."),
+    "reindex": ("rebuild.reindex", "Rebuild the search index from documents and transcripts."),
+    "doctor": ("doctor.command", "Check settings, stores, models, platforms and disk."),
 }
-"""The summary of each command. The command is ``runtime.cli.commands.<name>.command``, with ``_`` for ``-``."""
+"""By command: its place below ``runtime.cli.commands``, and its summary."""
 
 
 class _Commands(click.Group):
@@ -67,7 +61,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"runtime.cli.commands.{cmd_name.replace('-', '_')}").command
+        module, _, name = _COMMANDS[cmd_name][0].partition(".")
+        command: click.Command = getattr(importlib.import_module(f"runtime.cli.commands.{module}"), name)
         if isinstance(command, click.Group):
             for child in command.commands.values():
                 child.short_help = child.short_help or _first_paragraph(child)  # click would cut it in the middle
@@ -84,7 +79,7 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
 
 def _first_paragraph(command: click.Command) -> str:
@@ -111,10 +106,7 @@ def cli(ctx: click.Context, config: Path | None, log_format: Literal["json", "co
 
 def main() -> NoReturn:
     """Run the console script."""
-    gc.set_threshold(COLLECTED_OBJECTS)
-    sys.setswitchinterval(SWITCH_SECONDS)
-    arguments = sys.argv[1:]
-    code = invoke(arguments)
+    code = invoke(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:

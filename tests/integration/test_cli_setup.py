@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from config.load import ConfigurationError
-from runtime.cli import setup as cli_setup
+from runtime.cli.commands import setup as cli_setup
 from runtime.cli.main import cli
 from tests.emulators.discord import DiscordEmulator
 from tests.emulators.openai import FakeOpenAI

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from connectors.console import neutralise
 from connectors.message import ConversationKey, Degraded, Source, Usage
 from grounding.strategy import Reason, Strategy, choose
-from runtime.cli.chat import EXAMPLES, Greeting, answer, greeting
+from runtime.cli.commands.chat import EXAMPLES, Greeting, answer, greeting
 from runtime.cli.commands.search import excerpt
 from runtime.cli.output import count, dollars, json_text, milliseconds, plain_table
 from runtime.observability import format_event

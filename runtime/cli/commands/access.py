@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from runtime.cli.client import api_path, request
-from runtime.cli.invocation import Invocation, default_workspace_option, json_option, only_workspace_option
+from runtime.cli.invocation import Invocation, data_command, default_workspace_option, only_workspace_option
 from runtime.cli.output import count, emit, line, table
 
 ROLES = ("admin", "member", "viewer")
@@ -21,8 +21,7 @@ def command() -> None:
 
 @command.command(name="list")
 @only_workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def list_(invocation: Invocation, workspace: str | None) -> None:
     """List people, open pairing codes and tokens."""
     emit(invocation, request(invocation, "GET", api_path("access"), workspace=workspace), _show_access)
@@ -83,8 +82,7 @@ def _age(time: str | None) -> str:
 @command.command()
 @click.argument("code")
 @click.option("--role", type=click.Choice(ROLES), default="member", show_default=True, help="What the person may do.")
-@json_option
-@click.pass_obj
+@data_command
 def approve(invocation: Invocation, code: str, role: str) -> None:
     """Approve a pairing code: let the person who has CODE in."""
     answer = _change(invocation, action="approve", code=code, role=role)
@@ -94,8 +92,7 @@ def approve(invocation: Invocation, code: str, role: str) -> None:
 
 @command.command()
 @click.argument("code")
-@json_option
-@click.pass_obj
+@data_command
 def deny(invocation: Invocation, code: str) -> None:
     """Reject a pairing code: do not let the person who has CODE in."""
     answer = _change(invocation, action="deny", code=code)
@@ -112,8 +109,7 @@ def _name(person: dict[str, Any]) -> str:
 @click.argument("user")
 @click.argument("role", type=click.Choice([*ROLES, "none"]))
 @default_workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def role(invocation: Invocation, user: str, role: str, workspace: str) -> None:
     """Give USER (connector:user_id, e.g. telegram:1234) a ROLE in a workspace. `none` removes the role."""
     removed = role == "none"
@@ -126,8 +122,7 @@ def role(invocation: Invocation, user: str, role: str, workspace: str) -> None:
 @default_workspace_option
 @click.option("--role", type=click.Choice(ROLES), default="member", show_default=True)
 @click.option("--name", default="", help="Who or what uses the token. `access list` shows it.")
-@json_option
-@click.pass_obj
+@data_command
 def token(invocation: Invocation, workspace: str, role: str, name: str) -> None:
     """Create a token for a program, for one workspace and role. The token is shown only once."""
     answer = _change(invocation, action="token", workspace=workspace, role=role, name=name)
@@ -139,8 +134,7 @@ def token(invocation: Invocation, workspace: str, role: str, name: str) -> None:
 @default_workspace_option
 @click.option("--role", type=click.Choice(ROLES), help="What the person may do. Default: member.")
 @click.option("--renew", is_flag=True, help="Replace the person's link. The old link stops working.")
-@json_option
-@click.pass_obj
+@data_command
 def invite(invocation: Invocation, name: str, workspace: str, role: str | None, renew: bool) -> None:
     """Create a link with which the person NAME signs in to the chat page."""
 
@@ -157,8 +151,7 @@ def invite(invocation: Invocation, name: str, workspace: str, role: str | None, 
 
 @command.command()
 @click.argument("token_id")
-@json_option
-@click.pass_obj
+@data_command
 def revoke(invocation: Invocation, token_id: str) -> None:
     """Revoke a token by its TOKEN_ID. `access list` shows the ids."""
     emit(invocation, _change(invocation, action="revoke", token_id=token_id), f"Token {token_id} is revoked.")

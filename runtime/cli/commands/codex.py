@@ -13,7 +13,7 @@ import click
 
 from connectors.message import AgentRuntimeError
 from runtime.cli.client import ApiError, Client, api_path, request, run_with_client
-from runtime.cli.invocation import Invocation, json_option, workspace_option
+from runtime.cli.invocation import Invocation, data_command, workspace_option
 from runtime.cli.output import count, emit, line, note, table
 from runtime.cli.progress import status_line
 
@@ -52,8 +52,7 @@ def command() -> None:
 @paths_argument
 @context_option
 @workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def add(invocation: Invocation, paths: tuple[str, ...], context: str | None, workspace: str) -> None:
     """Add files, or folders with everything in them.
 
@@ -173,8 +172,7 @@ def _readable(path: str) -> str:
 @command.command(name="list")
 @context_option
 @workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def list_(invocation: Invocation, context: str | None, workspace: str) -> None:
     """List the files, and say whether they are given whole or searched, and why."""
     emit(invocation, request(invocation, "GET", _path(workspace), context=context), _show_codex)
@@ -195,8 +193,7 @@ def _show_codex(codex: dict[str, Any]) -> None:
 @paths_argument
 @context_option
 @workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def remove(invocation: Invocation, paths: tuple[str, ...], context: str | None, workspace: str) -> None:
     """Remove files, or folders with everything in them."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from runtime.cli.client import ApiError, Client, api_path, request, run_with_client
-from runtime.cli.invocation import F, Invocation, json_option, workspace_option
+from runtime.cli.invocation import F, Invocation, data_command, workspace_option
 from runtime.cli.output import count, emit, line, note, table
 
 DEFAULTS = ("http:default", "console:default")
@@ -35,8 +35,7 @@ def command() -> None:
 @document_options
 @click.option("--section", help="Only this section, e.g. Progress. The beginning of its name is enough.")
 @click.option("--version", metavar="ID", help="Show this version instead of the latest. `history` lists the versions.")
-@json_option
-@click.pass_obj
+@data_command
 def show(invocation: Invocation, workspace: str, context: str | None, section: str | None, version: str | None) -> None:
     """Print a context document."""
     if section and version:
@@ -61,8 +60,7 @@ def show(invocation: Invocation, workspace: str, context: str | None, section: s
 @click.option(
     "--if-match", metavar="ETAG", help="Fail unless the latest version has this ETag. `show --json` shows it."
 )
-@json_option
-@click.pass_obj
+@data_command
 def put(
     invocation: Invocation,
     text: str | None,
@@ -96,8 +94,7 @@ def put(
     show_default=True,
     help="Number of versions, the newest first.",
 )
-@json_option
-@click.pass_obj
+@data_command
 def history(invocation: Invocation, workspace: str, context: str | None, limit: int) -> None:
     """List a document's versions, with time and author."""
 

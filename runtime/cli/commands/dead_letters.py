@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from runtime.cli.client import ApiError, Client, api_path, run_with_client
-from runtime.cli.invocation import F, Invocation, json_option
+from runtime.cli.invocation import F, Invocation, data_command
 from runtime.cli.output import count, emit, note, table
 
 Letter = dict[str, Any]
@@ -16,7 +16,7 @@ workspace_option = click.option("-w", "--workspace", metavar="W", help="Only thi
 
 def letter_options(function: F) -> F:
     """Add the argument TURN, ``--all``, ``--workspace`` and ``--json``."""
-    function = workspace_option(json_option(function))
+    function = workspace_option(data_command(function))
     function = click.option("--all", "all_", is_flag=True, help="All turns that `list` shows.")(function)
     return click.argument("turn", required=False)(function)
 
@@ -31,8 +31,7 @@ def command() -> None:
 
 @command.command(name="list")
 @workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def list_(invocation: Invocation, workspace: str | None) -> None:
     """List the turns that failed for good, with the beginning of each question."""
     emit(invocation, run_with_client(invocation, lambda client: _letters(client, workspace)), _show_letters)
@@ -50,7 +49,6 @@ def _show_letters(letters: list[Letter]) -> None:
 
 @command.command()
 @letter_options
-@click.pass_obj
 def retry(invocation: Invocation, turn: str | None, all_: bool, workspace: str | None) -> int:
     """Retry TURN: answer it in a new turn. `serve` must run for this."""
     return _end(invocation, turn, all_, workspace, "POST", "retry")
@@ -58,7 +56,6 @@ def retry(invocation: Invocation, turn: str | None, all_: bool, workspace: str |
 
 @command.command()
 @letter_options
-@click.pass_obj
 def drop(invocation: Invocation, turn: str | None, all_: bool, workspace: str | None) -> int:
     """Drop TURN: it is never answered."""
     return _end(invocation, turn, all_, workspace, "DELETE")
@@ -97,12 +94,8 @@ def _end(invocation: Invocation, turn: str | None, all_: bool, workspace: str | 
 
 async def _letters(client: Client, workspace: str | None) -> list[Letter]:
     """Return the dead letters of *workspace*, or of all workspaces, each with its ``workspace_id``."""
-    if workspace is None:
-        names = [row["id"] for row in (await client.get(api_path("workspaces")))["workspaces"]]
-    else:
-        names = [workspace]
     letters: list[Letter] = []
-    for name in names:
+    for name in [workspace] if workspace else await client.workspaces():
         answer = await client.get(api_path("workspaces", name, "dead-letters"))
         letters += [{**letter, "workspace_id": name} for letter in answer["dead_letters"]]
     return letters

@@ -11,7 +11,7 @@ from config.load import ConfigurationError, LoadedSettings
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from runtime.cli.client import ApiError, Client, api_path, connect
-from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.invocation import Invocation, data_command, run
 from runtime.cli.output import count, emit, line
 from runtime.cli.progress import RunEnded, StatusLine, index_if_pending, status_line
 
@@ -19,8 +19,7 @@ Check = dict[str, Any]
 
 
 @click.command()
-@json_option
-@click.pass_obj
+@data_command
 def command(invocation: Invocation) -> int:
     """Check settings, stores, models, platforms and disk, and say what to do about each problem.
 
@@ -61,9 +60,9 @@ async def _ask_runtime(settings: Settings) -> list[Check]:
 async def _index_all(client: Client) -> None:
     """Index what is pending, as `serve` does when it starts. Failures show in the checks."""
     with contextlib.suppress(ApiError):
-        for workspace in (await client.get(api_path("workspaces")))["workspaces"]:
+        for workspace in await client.workspaces():
             with contextlib.suppress(ApiError, RunEnded):
-                await index_if_pending(client, workspace["id"], StatusLine())
+                await index_if_pending(client, workspace, StatusLine())
 
 
 def _with_settings(loaded: LoadedSettings, checks: list[Check]) -> list[Check]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from runtime.cli.client import Client, api_path, request, run_with_client
-from runtime.cli.invocation import Invocation, json_option, workspace_option
+from runtime.cli.invocation import Invocation, data_command, workspace_option
 from runtime.cli.output import count, emit, line, table
 
 Owner = dict[str, str]
@@ -30,7 +30,7 @@ def owner_options(function: Callable[..., None]) -> Callable[..., None]:
         owner = {"user": user, "context": context}
         function(*args, owner={name: value for name, value in owner.items() if value is not None}, **options)
 
-    return _USER(_CONTEXT(workspace_option(json_option(with_owner))))
+    return _USER(_CONTEXT(workspace_option(data_command(with_owner))))
 
 
 @click.group()
@@ -45,7 +45,6 @@ def command() -> None:
 @click.option("--waiting", is_flag=True, help="Show the edits that wait for approval.")
 @click.option("--history", is_flag=True, help="Show the newest edits and their authors.")
 @owner_options
-@click.pass_obj
 def show(invocation: Invocation, waiting: bool, history: bool, owner: Owner, workspace: str) -> None:
     """List the lines with their numbers."""
     if waiting and history:
@@ -105,7 +104,6 @@ def _owner_option(owner: dict[str, Any]) -> str:
 @command.command()
 @click.argument("content")
 @owner_options
-@click.pass_obj
 def append(invocation: Invocation, content: str, owner: Owner, workspace: str) -> None:
     """Add CONTENT as a line at the end."""
     row = request(invocation, "POST", _path(workspace), {"content": content, **owner})
@@ -117,7 +115,6 @@ def append(invocation: Invocation, content: str, owner: Owner, workspace: str) -
 @click.argument("content")
 @expected_option
 @owner_options
-@click.pass_obj
 def replace(
     invocation: Invocation, number: int, content: str, expected_version: int | None, owner: Owner, workspace: str
 ) -> None:
@@ -133,7 +130,6 @@ def replace(
 @number_argument
 @expected_option
 @owner_options
-@click.pass_obj
 def delete(invocation: Invocation, number: int, expected_version: int | None, owner: Owner, workspace: str) -> None:
     """Delete line NUMBER."""
     path = _path(workspace, str(number))
@@ -144,7 +140,6 @@ def delete(invocation: Invocation, number: int, expected_version: int | None, ow
 @command.command()
 @number_argument
 @owner_options
-@click.pass_obj
 def share(invocation: Invocation, number: int, owner: Owner, workspace: str) -> None:
     """Show line NUMBER of a place or a person to the whole workspace."""
     row = request(invocation, "POST", _path(workspace, str(number), "share"), owner)
@@ -154,7 +149,6 @@ def share(invocation: Invocation, number: int, owner: Owner, workspace: str) -> 
 @command.command()
 @click.argument("id_", metavar="ID")
 @owner_options
-@click.pass_obj
 def approve(invocation: Invocation, id_: str, owner: Owner, workspace: str) -> None:
     """Approve the edit ID. `show --waiting` shows the ids."""
     answer = request(invocation, "POST", _path(workspace, "waiting", id_), {"decision": "approve", **owner})
@@ -164,7 +158,6 @@ def approve(invocation: Invocation, id_: str, owner: Owner, workspace: str) -> N
 @command.command()
 @click.argument("id_", metavar="ID")
 @owner_options
-@click.pass_obj
 def deny(invocation: Invocation, id_: str, owner: Owner, workspace: str) -> None:
     """Reject the edit ID. `show --waiting` shows the ids."""
     answer = request(invocation, "POST", _path(workspace, "waiting", id_), {"decision": "deny", **owner})

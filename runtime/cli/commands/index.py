@@ -14,7 +14,7 @@ from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from grounding.documents import is_document_path
 from runtime.cli.client import Client, api_path, connect
-from runtime.cli.invocation import Invocation, json_option, run
+from runtime.cli.invocation import Invocation, data_command, run
 from runtime.cli.output import count, emit, line, milliseconds, note, print_json
 from runtime.cli.progress import index_documents, status_line
 from runtime.process import Part
@@ -32,8 +32,7 @@ class NothingToIndex(AgentRuntimeError):
 @click.option("-w", "--workspace", metavar="W", help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE.")
 @click.option("--fresh", is_flag=True, help="Index everything again, also what has not changed.")
 @click.option("--watch", is_flag=True, help="Keep indexing what changes, until Ctrl-C.")
-@json_option
-@click.pass_obj
+@data_command
 def command(invocation: Invocation, paths: tuple[str, ...], workspace: str | None, fresh: bool, watch: bool) -> None:
     """Index a workspace's Markdown documents for search.
 

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from runtime.cli.client import Client, api_path, request, run_with_client
-from runtime.cli.invocation import Invocation, json_option, workspace_option
+from runtime.cli.commands.turns import find_turn, turn_path
+from runtime.cli.invocation import Invocation, data_command, workspace_option
 from runtime.cli.output import emit, table
-from runtime.cli.turns import find_turn, turn_path
 
 Row = dict[str, Any]
 _QUESTION_CHARACTERS = 60
@@ -25,13 +25,12 @@ def command() -> None:
 @click.argument("mark", metavar="MARK", type=click.Choice(["good", "bad", "none"]))
 @click.option("--user", metavar="CONNECTOR:ID", help="The person whose mark it is. Default: you.")
 @workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def mark(invocation: Invocation, turn: str, mark: str, user: str | None, workspace: str) -> None:
     """Mark the answer of TURN (a turn id, or `last`) as good or bad, or remove the mark (none)."""
 
     async def store(client: Client) -> Row:
-        path = turn_path(*await find_turn(client, turn, workspace)) + "/mark"
+        path = turn_path(*await find_turn(client, turn, workspace), "mark")
         return await client.call("POST", path, {"mark": mark} | ({"user": user} if user else {}))
 
     row = run_with_client(invocation, store)
@@ -40,8 +39,7 @@ def mark(invocation: Invocation, turn: str, mark: str, user: str | None, workspa
 
 @command.command("list")
 @workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def list_(invocation: Invocation, workspace: str) -> None:
     """List the marked turns, the newest first, and the examples that came from them."""
     rows = request(invocation, "GET", api_path("workspaces", workspace, "karma"))["karma"]
@@ -70,8 +68,7 @@ def _show_marks(rows: list[Row]) -> None:
 @command.command()
 @click.argument("turn")
 @workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def remove(invocation: Invocation, turn: str, workspace: str) -> None:
     """Remove all marks of TURN, and the example that came from it."""
     row = request(invocation, "DELETE", api_path("workspaces", workspace, "karma", turn))

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from runtime.cli.client import api_path, request
-from runtime.cli.invocation import F, Invocation, json_option, workspace_option
+from runtime.cli.invocation import F, Invocation, data_command, workspace_option
 from runtime.cli.output import count, emit, line, table
 
 _KINDS = click.Choice(["decision", "fact", "procedure", "episode", "censor", "item"])
@@ -21,7 +21,7 @@ id_argument = click.argument("id_", metavar="ID")
 def owner_options(function: F) -> F:
     """Add ``--user``, ``--workspace`` and ``--json``."""
     user_option = click.option("--user", metavar="CONNECTOR:ID", help="Include this person's own records.")
-    return user_option(workspace_option(json_option(function)))
+    return user_option(workspace_option(data_command(function)))
 
 
 @click.group()
@@ -39,7 +39,6 @@ def command() -> None:
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @click.option("--before", help="Show the next page: the value of `next` in --json.")
 @owner_options
-@click.pass_obj
 def list_(
     invocation: Invocation,
     kinds: tuple[str, ...],
@@ -71,7 +70,6 @@ def list_(
 @command.command()
 @id_argument
 @owner_options
-@click.pass_obj
 def show(invocation: Invocation, id_: str, user: str | None, workspace: str) -> None:
     """Show one record in full, with its history."""
     emit(invocation, request(invocation, "GET", _path(workspace, id_), user=user), _show_record)
@@ -117,7 +115,6 @@ def _show_record(row: dict[str, Any]) -> None:
 )
 @click.option("--due", help="For items: a day (2026-11-27) or a time (2026-11-27T16:00:00Z).")
 @owner_options
-@click.pass_obj
 def add(invocation: Invocation, /, text: str, kind: str, type_: str | None, workspace: str, **fields: Any) -> None:
     """Add TEXT as a record. Adding the same text again confirms the record."""
     item = kind if kind in _ITEMS else None
@@ -134,7 +131,6 @@ def _add_change(name: str, description: str, **fields: Any) -> None:
     @command.command(name, help=description)
     @id_argument
     @owner_options
-    @click.pass_obj
     def change(invocation: Invocation, id_: str, user: str | None, workspace: str) -> None:
         _change(invocation, workspace, id_, user, **fields)
 
@@ -157,7 +153,6 @@ _add_change("false-positive", "Report that the censor ID acted by mistake.", fal
 @id_argument
 @click.argument("outcome", type=_OUTCOMES)
 @owner_options
-@click.pass_obj
 def outcome(invocation: Invocation, id_: str, outcome: str, user: str | None, workspace: str) -> None:
     """Set the outcome of the decision or procedure ID."""
     _change(invocation, workspace, id_, user, outcome=outcome)
@@ -167,7 +162,6 @@ def outcome(invocation: Invocation, id_: str, outcome: str, user: str | None, wo
 @id_argument
 @click.option("--off", is_flag=True, help="No longer keep it word for word.")
 @owner_options
-@click.pass_obj
 def verbatim(invocation: Invocation, id_: str, off: bool, user: str | None, workspace: str) -> None:
     """Keep the record ID word for word."""
     _change(invocation, workspace, id_, user, verbatim=not off)
@@ -182,7 +176,6 @@ def _change(invocation: Invocation, workspace: str, id_: str, user: str | None, 
 @click.argument("id_", metavar="[ID]", required=False)
 @click.option("--all", "everything", is_flag=True, help="Erase all records of the person named by --user.")
 @owner_options
-@click.pass_obj
 def forget(invocation: Invocation, id_: str | None, everything: bool, user: str | None, workspace: str) -> None:
     """Erase the record ID, or all records of a person (--user and --all). A decision is only erased with its person."""
     if everything == bool(id_) or (everything and not user):

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from runtime.cli.client import Client, api_path, run_with_client
-from runtime.cli.invocation import Invocation, json_option, only_workspace_option
+from runtime.cli.invocation import Invocation, data_command, only_workspace_option
 from runtime.cli.output import emit, line
 from runtime.observability import LEVEL_COLOURS, format_event, wrap_line
 
@@ -36,8 +36,7 @@ def command() -> None:
 @click.option("--event", metavar="NAME", help="Only events with this name, e.g. turn.answered.")
 @click.option("-n", "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Number of past events.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new events, until Ctrl-C.")
-@json_option
-@click.pass_obj
+@data_command
 def tail(
     invocation: Invocation, workspace: str | None, strategy: str | None, event: str | None, limit: int, follow: bool
 ) -> None:
@@ -69,8 +68,7 @@ def _show_event(event: dict[str, Any]) -> None:
 
 
 @command.command()
-@json_option
-@click.pass_obj
+@data_command
 def memory(invocation: Invocation) -> None:
     """Print the memory figures since the process started. docs/selection.md explains them."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from runtime.cli.client import Client, api_path, run_with_client
-from runtime.cli.invocation import Invocation, json_option, workspace_option
+from runtime.cli.invocation import Invocation, data_command, workspace_option
 from runtime.cli.output import emit, line, note
 from runtime.cli.progress import index_if_pending, status_line
 
@@ -23,8 +23,7 @@ MAX_COLUMNS = 100
 @workspace_option
 @click.option("--top-k", type=click.IntRange(1, 100), default=5, show_default=True, help="Number of passages.")
 @click.option("--explain", is_flag=True, help="Show the rank and score in each part of the search.")
-@json_option
-@click.pass_obj
+@data_command
 def command(invocation: Invocation, query: str, workspace: str, top_k: int, explain: bool) -> None:
     """Show the passages that a search finds for QUERY, the best first.
 

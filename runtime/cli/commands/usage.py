@@ -8,7 +8,7 @@ import click
 
 from runtime.billing import TERMS, UNLIMITED
 from runtime.cli.client import Client, api_path, run_with_client
-from runtime.cli.invocation import Invocation, json_option, only_workspace_option
+from runtime.cli.invocation import Invocation, data_command, only_workspace_option
 from runtime.cli.output import dollars, emit, line, table
 
 Limit = float | str | None
@@ -47,8 +47,7 @@ def _parse_limits(_context: click.Context, option: click.Parameter, texts: tuple
     help="Set a limit of the workspace: a number, 'unlimited', or 'default' (what the settings say). LIMIT is "
     f"one of {', '.join(term.name for term in TERMS)}. Can be repeated.",
 )
-@json_option
-@click.pass_obj
+@data_command
 def command(invocation: Invocation, workspace: str | None, user: str | None, limits: dict[str, Limit]) -> None:
     """Show the tokens and cost of each workspace, and what is left of its budgets."""
     if (limits or user) and workspace is None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from runtime.cli.client import Client, api_path, request, run_with_client
-from runtime.cli.invocation import Invocation, default_workspace_option, json_option
+from runtime.cli.invocation import Invocation, data_command, default_workspace_option
 from runtime.cli.output import emit, table
 
 
@@ -18,8 +18,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("workspace")
-@json_option
-@click.pass_obj
+@data_command
 def create(invocation: Invocation, workspace: str) -> None:
     """Create WORKSPACE (1 to 64 characters of a-z, 0-9, '.', '_', '-')."""
     answer = request(invocation, "POST", api_path("workspaces"), {"id": workspace})
@@ -29,8 +28,7 @@ def create(invocation: Invocation, workspace: str) -> None:
 
 
 @command.command(name="list")
-@json_option
-@click.pass_obj
+@data_command
 def list_(invocation: Invocation) -> None:
     """List all workspaces and their routes."""
     emit(invocation, request(invocation, "GET", api_path("workspaces")), _show_workspaces)
@@ -53,8 +51,7 @@ def _show_workspaces(answer: dict[str, Any]) -> None:
 @click.argument("place")
 @click.argument("workspace", required=False)
 @click.option("--remove", is_flag=True, help="Remove the route of PLACE.")
-@json_option
-@click.pass_obj
+@data_command
 def route(invocation: Invocation, place: str, workspace: str | None, remove: bool) -> None:
     """Route PLACE (e.g. telegram:-10001 or slack:T123) to WORKSPACE, which is created if it does not exist."""
     if remove == (workspace is not None):
@@ -72,8 +69,7 @@ def route(invocation: Invocation, place: str, workspace: str | None, remove: boo
 @click.argument("place")
 @click.argument("mode", required=False, type=click.Choice(["addressed", "all", "never", "default"]))
 @default_workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def answer(invocation: Invocation, place: str, mode: str | None, workspace: str) -> None:
     """Set when the bot answers in the group PLACE (e.g. telegram:-10001). Without MODE, show it."""
     change = None if mode is None else {"answering": None if mode == "default" else mode}
@@ -86,8 +82,7 @@ def answer(invocation: Invocation, place: str, mode: str | None, workspace: str)
 @click.argument("place")
 @click.argument("mode", required=False, type=click.Choice(["on", "off", "default"]))
 @default_workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def sources(invocation: Invocation, place: str, mode: str | None, workspace: str) -> None:
     """Set whether replies in PLACE (e.g. slack:T1/C1, or * for all) end with sources. Without MODE, show it."""
     change = None if mode is None else {"sources": None if mode == "default" else mode == "on"}
@@ -114,8 +109,7 @@ def _change_place(invocation: Invocation, workspace: str, place: str, change: di
 @command.command()
 @click.argument("workspace")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@json_option
-@click.pass_obj
+@data_command
 def delete(invocation: Invocation, workspace: str, yes: bool) -> None:
     """Delete WORKSPACE with its conversations, records, people and routes, and its folder of files."""
     if not yes:
