@@ -175,9 +175,5 @@ class Recent(Generic[_Key, _Value]):
         """Remove *key* if it is there."""
         self._entries.pop(key, None)
 
-    def newest(self, count: int) -> list[tuple[_Key, _Value]]:
-        """Return the *count* entries that were written or read last, the newest first."""
-        return [(key, self._entries[key]) for key, _ in zip(reversed(self._entries), range(count), strict=False)]
-
     def __contains__(self, key: _Key) -> bool:
         return key in self._entries

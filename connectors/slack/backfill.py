@@ -1,8 +1,7 @@
 """Messages that no event brought, read from Slack's history. I/O.
 
-Three uses: conversations are caught up after a downtime (`History.missed`); a broken connection may have swallowed
-messages that belong before the next one (`Gaps`); and a silent connection is tested by what was said meanwhile
-(`Silence`).
+Two uses: conversations are caught up after a downtime (`History.missed`), and a broken connection may have swallowed
+messages that belong before the next one (`Gaps`).
 """
 
 from __future__ import annotations
@@ -30,16 +29,12 @@ MAX_MISSED_SECONDS = 7 * 24 * 3600.0
 """Conversations that were silent for longer are not read. There may be thousands of them, and Slack's rate limits
 would delay all."""
 
-GRACE_SECONDS = 15.0
-"""A younger message may still be on its way as an event."""
-
 GAP_SECONDS = 5.0
 """The longest time that all events wait for the history of one conversation."""
 
 _PAGES = 10
 _MESSAGES = 200
 _UNREADABLE = frozenset({"channel_not_found", "not_in_channel", "thread_not_found", "missing_scope", "is_archived"})
-_PLACES_TESTED = 5
 _RETRY_SECONDS = 0.2
 _PAUSE_SECONDS = 5.0
 """A pause in the search for gaps after the history could not be read, unless Slack asks for a longer one."""
@@ -165,11 +160,6 @@ class Gaps:
         if float(ts) > float(self._newest_anywhere or 0):
             self._newest_anywhere = ts
 
-    def is_late(self, event: Mapping[str, Any]) -> bool:
-        """Return whether a newer message of the same conversation was passed on before."""
-        spoken = _place_and_ts(event)
-        return spoken is not None and float(spoken[1]) < float(self._newest.get(spoken[0]) or 0)
-
     async def fill(self, event: dict[str, Any], breaks: int) -> list[dict[str, Any]]:
         """Return *event* among the missing messages of its conversation, oldest first.
 
@@ -222,62 +212,3 @@ def _place_and_ts(event: Mapping[str, Any]) -> tuple[_Place, str] | None:
 
 def _is_number(ts: Any) -> TypeGuard[str]:
     return isinstance(ts, str) and ts.replace(".", "", 1).isdecimal()
-
-
-class Silence:
-    """Tells when a connection is suspiciously silent, and what it should have brought.
-
-    After *quiet_seconds* without an event (and again after each test), the history of the places that were heard last
-    is read.
-    """
-
-    def __init__(self, history: History, quiet_seconds: float) -> None:
-        self._history = history
-        self._quiet_seconds = quiet_seconds
-        self._heard_at: float | None = None
-        self._tested_at = 0.0
-        self._newest: Recent[_Place, str] = Recent(1000)
-
-    def note_heard(self, payload: Mapping[str, Any], now: float) -> None:
-        """Note an event of any kind; *now* is the loop's time."""
-        self._heard_at = now
-        event = payload.get("event")
-        # An ``app_mention`` alone does not show that the app is subscribed to the channel's messages.
-        if isinstance(event, Mapping) and event.get("type") == "message" and event.get("subtype") in MESSAGE_SUBTYPES:
-            self.note_message(event)
-
-    def note_message(self, event: Mapping[str, Any]) -> None:
-        """Note that the messages of a place are known up to this one."""
-        channel, ts, thread = event.get("channel"), event.get("ts"), event.get("thread_ts")
-        if not isinstance(channel, str) or not _is_number(ts):
-            return
-        place = (channel, thread if isinstance(thread, str) and thread != ts else None)
-        if float(ts) > float(self._newest.get(place) or 0):
-            self._newest.put(place, ts)
-
-    def is_due(self, now: float) -> bool:
-        """Return whether it is time for a test; never before the first event."""
-        return self._heard_at is not None and now - max(self._heard_at, self._tested_at) > self._quiet_seconds
-
-    async def unheard(self, now: float) -> list[dict[str, Any]]:
-        """Test: return the messages that should have come as events, oldest first."""
-        self._tested_at = now
-        overdue: list[dict[str, Any]] = []
-        for (channel, thread), ts in self._newest.newest(_PLACES_TESTED):
-            try:
-                messages = await self._history.after(channel, thread, ts)
-            except SendFailed as failed:
-                log.debug("connector.lookup_failed", connector=CONNECTOR, what="history", why=str(failed))
-                continue
-            overdue += [message for message in messages if is_overdue(message, time.time())]
-        return sorted(overdue, key=lambda event: float(event["ts"]))
-
-
-def is_overdue(message: Mapping[str, Any], now_seconds: float) -> bool:
-    """Return whether *message* should have come as an event by now.
-
-    False for apps' messages: an app need not get events for its own, such as those that it streams.
-    """
-    if message.get("bot_id"):
-        return False
-    return message.get("subtype") in MESSAGE_SUBTYPES and now_seconds - float(message["ts"]) > GRACE_SECONDS

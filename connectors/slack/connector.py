@@ -38,14 +38,13 @@ SECRET_VARIABLE = "AGENT_RUNTIME_SLACK_SIGNING_SECRET"  # noqa: S105
 BASE_VARIABLE = "AGENT_RUNTIME_SLACK_API_BASE"
 
 _STATUS = "is thinking…"
-_NO_STATUS_IN_WORKSPACE = frozenset({"missing_scope", "unknown_method", "access_denied", "not_allowed"})
 
 
 class SlackConnector:
     """A bot on Slack: `connectors.connector.Connector`, `EditsMessages`, `AppendsText`, `ShowsTyping`, `Reacts`,
     `FindsSentParts`, `BackfillsMessages`, `LocatesAttachments`, `ShowsButtons` and `MountsRoutes`.
 
-    With *app_token* events come by Socket Mode (see `SocketMode` for *ping_seconds* and *quiet_seconds*), else with
+    With *app_token* events come by Socket Mode (see `SocketMode` for *ping_seconds*), else with
     *signing_secret* over HTTP. *timeout_seconds* bounds each call. The bot token is tested every *check_seconds*.
     After failures the waits grow from *first_backoff_seconds* to *longest_backoff_seconds*. A reply of more than
     *reply_max_parts* parts is sent as its beginning and a file.
@@ -77,7 +76,6 @@ class SlackConnector:
         signing_secret: SecretStr | None = None,
         timeout_seconds: float = 20.0,
         ping_seconds: float = 10.0,
-        quiet_seconds: float = 300.0,
         check_seconds: float = 300.0,
         first_backoff_seconds: float = 1.0,
         longest_backoff_seconds: float = 30.0,
@@ -88,7 +86,6 @@ class SlackConnector:
         self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
         self._vitals = ConnectionHealth()
         self._me: events.Identity | None = None
-        self._has_status = True
         self._api = Api(token, api_base, timeout_seconds, app_token, signing_secret)
         self._streams, responses = Streams(self._api), CommandResponses(self._api)
         lookups = Lookups(self._api)
@@ -107,7 +104,6 @@ class SlackConnector:
                 app_token,
                 timeout_seconds=timeout_seconds,
                 ping_seconds=ping_seconds,
-                quiet_seconds=quiet_seconds,
                 backoff=self._backoff,
             )
         elif signing_secret is not None and signing_secret.get_secret_value().strip():
@@ -171,15 +167,13 @@ class SlackConnector:
         """Show a status in a thread; Slack has none in other places."""
         try:
             channel, thread = payloads.split_place(key.external_id)
-            if thread is not None and self._has_status:
+            if thread is not None:
                 await self._api.request(
                     lambda client: client.assistant_threads_setStatus(
                         channel_id=channel, thread_ts=thread, status=_STATUS
                     )
                 )
         except SendFailed as failed:
-            if errors.word(failed.__cause__) in _NO_STATUS_IN_WORKSPACE:
-                self._has_status = False
             log.debug("connector.sign_lost", connector=self.name, why=str(failed))
             if failed.retry_after_seconds:
                 raise

@@ -19,7 +19,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from connectors.message import StoreUnavailable
-from connectors.slack.api import Recent
 from connectors.slack.backfill import Gaps, History, as_payload
 from connectors.slack.events import CONNECTOR
 from connectors.slack.payloads import ephemeral
@@ -39,22 +38,19 @@ ANSWER_WITHIN_SECONDS = 2.8
 _GAP_SECONDS = 1.2
 """For the history of a conversation: less than half of `ANSWER_WITHIN_SECONDS`."""
 
-_SIGNATURES_REMEMBERED = 10_000
-"""Of answered requests. Slack sends at most 5,000 events in the ten minutes (five before and after its timestamp) for
-which a signature is valid (docs.slack.dev, "Events API rate limits": 30,000 an hour)."""
-
 _FORM = "application/x-www-form-urlencoded"
 
 
 class HttpEvents:
-    """Checks requests, passes them on to *intake*, and acknowledges them after it has accepted them."""
+    """Checks requests, passes them on to *intake*, and acknowledges them after it has accepted them.
+
+    A request that somebody recorded and sends again says nothing new: each event, command and press has an id.
+    """
 
     def __init__(self, secret: SecretStr, intake: Intake, history: History) -> None:
         self._verifier = SignatureVerifier(secret.get_secret_value())
         self._intake = intake
         self._gaps = Gaps(history, _GAP_SECONDS)
-        self._answered: Recent[str, None] = Recent(_SIGNATURES_REMEMBERED)
-        self._passed_on: Recent[tuple[object, object], None] = Recent()
 
     def routes(self) -> Sequence[BaseRoute]:
         return [Route(path, self._receive, methods=["POST"]) for path in (PATH, COMMANDS_PATH)]
@@ -76,15 +72,8 @@ class HttpEvents:
         if not is_genuine(self._verifier, request.headers.get("x-slack-request-timestamp", ""), body, signature):
             log.warning("connector.request_refused", connector=CONNECTOR, why="signature")
             return PlainTextResponse("not signed by Slack", 401)
-        if signature in self._answered:
-            log.warning("connector.request_refused", connector=CONNECTOR, why="replay")
-            return PlainTextResponse("answered before", 403)
         is_form = request.headers.get("content-type", "").split(";")[0].strip().lower() == _FORM
-        response = await (self._answer_form(body) if is_form else self._answer_event(body))
-        if response.status_code == 200:
-            # Not before: Slack may repeat an unanswered request at once, in the same second.
-            self._answered.put(signature, None)
-        return response
+        return await (self._answer_form(body) if is_form else self._answer_event(body))
 
     async def _answer_event(self, body: bytes) -> Response:
         payload = _json_object(body)
@@ -127,13 +116,8 @@ class HttpEvents:
 
     async def _take_in_order(self, payload: dict[str, Any], event: dict[str, Any]) -> bool:
         for message in await self._gaps.fill(event, self._gaps.breaks):
-            message_id = (message.get("channel"), message.get("ts"))
-            late = self._gaps.is_late(message) and message_id not in self._passed_on
             if not await self._intake.take(payload if message is event else as_payload(message)):
                 return False
-            if late:
-                log.info("message.late", connector=CONNECTOR, message_id=message_id[1])
-            self._passed_on.put(message_id, None)
             self._gaps.note_passed_on(message)
         return True
 

@@ -31,24 +31,6 @@ _RESPONSE_HOST = "hooks.slack.com"
 _RESPONSE_PREFIX = "response-"
 _URL_EXPIRED = frozenset({"used_url", "expired_url", "expired_trigger_id", "no_such_url"})
 
-_NO_STREAMING_IN_WORKSPACE = frozenset(
-    {
-        "access_denied",
-        "deprecated_endpoint",
-        "enterprise_is_restricted",
-        "feature_not_enabled",
-        "method_deprecated",
-        "missing_scope",
-        "no_permission",
-        "not_allowed",
-        "not_allowed_token_type",
-        "paid_only",
-        "team_access_not_granted",
-        "unknown_method",
-    }
-)
-"""Refusals that hold for the whole workspace. Any other one holds for the channel."""
-
 _STILL_STREAMING = frozenset({"streaming_state_conflict", "cant_delete_message"})
 """Errors of ``chat.update`` and ``chat.delete`` for a message that is streaming."""
 
@@ -166,7 +148,6 @@ class Streams:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._allowed = True
         self._refusing_channels: Recent[str, None] = Recent()
         self._open: Recent[tuple[str, str], None] = Recent()
         self._askers: Recent[tuple[str, str], tuple[str, str]] = Recent()
@@ -179,9 +160,7 @@ class Streams:
     def possible(self, message: OutboundMessage) -> bool:
         """Return whether *message* can stream: in a thread, to a person who is known, unless Slack refused it."""
         channel, _, thread = message.key.external_id.partition("/")
-        return bool(
-            self._allowed and thread and channel not in self._refusing_channels and self._asker(channel, message)
-        )
+        return bool(thread and channel not in self._refusing_channels and self._asker(channel, message))
 
     async def begin(self, message: OutboundMessage, text: str) -> Receipt:
         channel, thread = payloads.split_place(message.key.external_id)
@@ -245,12 +224,8 @@ class Streams:
 
     def _note_refusal(self, channel: str, failed: SendFailed) -> None:
         word = errors.word(failed.__cause__)
-        if failed.retryable or not word:
-            return
-        log.info("connector.streaming_unavailable", connector="slack", why=word)
-        if word in _NO_STREAMING_IN_WORKSPACE:
-            self._allowed = False
-        else:
+        if not failed.retryable and word:
+            log.info("connector.streaming_unavailable", connector="slack", why=word)
             self._refusing_channels.put(channel, None)
 
 

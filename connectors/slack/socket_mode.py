@@ -20,7 +20,7 @@ from slack_sdk.errors import SlackApiError
 from connectors.connector import ConnectorFailed
 from connectors.health import Backoff, ConnectionHealth
 from connectors.slack.api import Api
-from connectors.slack.backfill import Gaps, History, Silence, as_payload
+from connectors.slack.backfill import Gaps, History, as_payload
 from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds
 from connectors.slack.payloads import ephemeral
 from connectors.slack.receive import Intake
@@ -35,16 +35,13 @@ _SEND_SECONDS = 5.0
 _MAX_AGE_FACTOR = 1.1
 """Slack may have forgotten a socket that lives longer than this factor times what Slack said."""
 
-_DEAF = "the connection is open, but brings no events"
-
 
 class SocketMode:
     """Keeps a connection open. Passes on events in order, and commands and presses concurrently, as people wait.
 
     Slack replaces a connection from time to time: the old one is read until the new one is open. A connection on which
-    a ping of every *ping_seconds* is not answered in half that time is replaced. So is one that is silent for
-    *quiet_seconds* while the history has newer messages; these are then passed on. After a connection broke, the
-    history fills what it may have swallowed (`Gaps`).
+    a ping of every *ping_seconds* is not answered in half that time is replaced. After a connection broke, the history
+    fills what it may have swallowed (`Gaps`).
     """
 
     def __init__(
@@ -57,7 +54,6 @@ class SocketMode:
         *,
         timeout_seconds: float,
         ping_seconds: float,
-        quiet_seconds: float,
         backoff: Backoff,
     ) -> None:
         self._api = api
@@ -67,12 +63,9 @@ class SocketMode:
         self._timeout_seconds = timeout_seconds
         self._ping_seconds = ping_seconds
         self._backoff = backoff
-        self._silence = Silence(history, quiet_seconds)
-        self._silence_check_seconds = min(quiet_seconds, ping_seconds)
         self._gaps = Gaps(history)
         self._overrun = False
         self._events: asyncio.Queue[Envelope] = asyncio.Queue(_QUEUE_SIZE)
-        self._socket: Socket | None = None
         self._tasks: asyncio.TaskGroup
 
     async def run(self) -> None:
@@ -80,7 +73,6 @@ class SocketMode:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._take_events(), name="slack events")
-            tasks.create_task(self._watch_silence(), name="slack silence")
             tasks.create_task(self._stay_connected(), name="slack socket")
 
     async def _stay_connected(self) -> None:
@@ -104,7 +96,6 @@ class SocketMode:
             await socket.settled.wait()
             opened_at = asyncio.get_running_loop().time()
             if socket.greeted:
-                self._socket = socket
                 self._vitals.well("socket")
                 self._vitals.connected()
             await socket.retiring.wait()
@@ -124,7 +115,6 @@ class SocketMode:
         return Socket(websocket, self._receive, self._gaps.breaks)
 
     def _receive(self, envelope: Envelope) -> None:
-        self._silence.note_heard(envelope.payload, asyncio.get_running_loop().time())
         if envelope.kind in {"slash_commands", "interactive"}:
             self._tasks.create_task(self._take_command(envelope), name="slack command")
             return
@@ -164,22 +154,6 @@ class SocketMode:
         elif await self._intake.take_press(envelope.payload):
             await envelope.acknowledge()
 
-    async def _watch_silence(self) -> None:
-        while True:
-            await asyncio.sleep(self._silence_check_seconds)
-            now = asyncio.get_running_loop().time()
-            if not self._events.empty() or not self._silence.is_due(now):
-                continue
-            unheard = await self._silence.unheard(now)
-            if not unheard or self._socket is None:
-                continue
-            log.warning("connector.deaf", connector="slack", unheard=len(unheard))
-            self._vitals.trouble("socket", _DEAF)
-            await self._socket.give_up(_DEAF)
-            for event in unheard:
-                self._silence.note_message(event)
-                await self._intake.take_until_accepted(as_payload(event), self._backoff.fresh())
-
 
 class Socket:
     """One connection. `read` runs until it ends; ``retiring`` is set when a successor is wanted, for the reason
@@ -202,7 +176,6 @@ class Socket:
         """Set once it is known whether Slack greets."""
         self.retiring = asyncio.Event()
         self.why = "the connection ended"
-        self._condemned = False
 
     async def read(self, hello_seconds: float) -> None:
         """Pass on envelopes until the connection ends, or for `_LINGER_SECONDS` after Slack announced its end."""
@@ -213,7 +186,7 @@ class Socket:
         except TimeoutError:
             if not self.greeted:
                 self.why = "Slack did not greet on the new connection"
-            elif not self.announced and not self._condemned:
+            elif not self.retiring.is_set():
                 self.announced = True  # it works as far as we know: it is time for a successor, but no trouble
                 self.why = "Slack did not replace the connection in its time"
         finally:
@@ -229,11 +202,6 @@ class Socket:
         except (ClientError, OSError, TimeoutError) as error:
             log.debug("connector.acknowledgement_lost", connector="slack", why=type(error).__name__)
 
-    async def give_up(self, why: str) -> None:
-        """End a connection that only looks alive."""
-        self._condemn(why)
-        await self.close()
-
     async def close(self) -> None:
         try:
             async with asyncio.timeout(_SEND_SECONDS):
@@ -245,7 +213,7 @@ class Socket:
         """Read one frame. Returns False at the end of the connection."""
         frame = await self._websocket.receive()
         if frame.type is not WSMsgType.TEXT:
-            if not self._condemned:
+            if not self.retiring.is_set():
                 if frame.type is WSMsgType.ERROR:
                     self.why = f"the connection broke ({type(frame.data).__name__})"
                 elif isinstance(error := self._websocket.exception(), Exception):
@@ -263,21 +231,16 @@ class Socket:
             deadline.reschedule(_successor_due_at(message))
         elif kind == "disconnect":
             reason = message.get("reason", "no reason")
-            self.announced = True
             self.why = f"Slack asked for another connection ({reason})"
-            if reason == "link_disabled":
-                self._condemn("Socket Mode was turned off in the app's settings")
+            self.announced = reason != "link_disabled"
+            if not self.announced:
+                self.why = "Socket Mode was turned off in the app's settings"
             self.retiring.set()
             deadline.reschedule(asyncio.get_running_loop().time() + _LINGER_SECONDS)
         elif "envelope_id" in message:
             payload = message.get("payload")
             self._take(Envelope(kind, payload if isinstance(payload, dict) else {}, str(message["envelope_id"]), self))
         return True
-
-    def _condemn(self, why: str) -> None:
-        """Make *why* the reason of the end, whatever happens next, and the end no planned replacement."""
-        self.why, self._condemned, self.announced = why, True, False
-        self.retiring.set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -626,7 +626,6 @@ async def test_status_and_reactions_are_shown_and_may_be_lost(
         slack.down = False
         slack.scopes.discard("chat:write")
         await bot.typing(thread)
-        await bot.typing(thread)
     assert shown == [(TEAM.id, root, "is thinking…")]
     assert slack.statuses == []
     assert slack.reactions == {(TEAM.id, root): ["eyes"]}

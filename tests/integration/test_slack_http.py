@@ -91,14 +91,14 @@ async def test_forged_and_stale_requests_are_refused(door: Door, gateway: FakeGa
     assert door.slack.signing_secret not in str(logs)
 
 
-async def test_a_replay_is_refused(door: Door, gateway: FakeGateway) -> None:
+async def test_a_replay_is_not_heard_again(door: Door, gateway: FakeGateway) -> None:
     """The same signed request again, within its five minutes."""
     body = door.event()
     headers = door.slack.signed(body)
     async with running(door.bot, gateway):
         answers = [await door.post(body, headers) for _ in range(2)]
         again = await door.post(body, door.slack.signed(body, at=time.time() - 100))
-    assert [answer.status_code for answer in answers] == [200, 403]
+    assert [answer.status_code for answer in answers] == [200, 200]
     assert again.status_code == 200  # Slack itself, delivering again: signed anew
     assert len(gateway.accepted) == 1
 
@@ -152,20 +152,14 @@ async def test_the_first_that_somebody_says_is_read_too_before_what_follows(door
     assert [m.text for m in gateway.accepted] == ["hello", "one", "two"]
 
 
-async def test_what_comes_after_newer_messages_is_taken_and_told(door: Door, gateway: FakeGateway) -> None:
+async def test_what_comes_after_newer_messages_is_taken(door: Door, gateway: FakeGateway) -> None:
     """A request that never reached the runtime, and that Slack repeats; said once however often it comes."""
-    with capture_logs() as logs:
-        async with running(door.bot, gateway):
-            for text, ts in (
-                ("one", "1700000001.000100"),
-                ("three", "1700000003.000100"),
-                ("two", "1700000002.000100"),
-            ):
-                assert (await door.post(door.event(text, ts))).status_code == 200
-            again = door.event("two", "1700000002.000100")
-            assert (await door.post(again, door.slack.signed(again, at=time.time() - 100))).status_code == 200
+    async with running(door.bot, gateway):
+        for text, ts in (("one", "1700000001.000100"), ("three", "1700000003.000100"), ("two", "1700000002.000100")):
+            assert (await door.post(door.event(text, ts))).status_code == 200
+        again = door.event("two", "1700000002.000100")
+        assert (await door.post(again, door.slack.signed(again, at=time.time() - 100))).status_code == 200
     assert [m.text for m in gateway.accepted] == ["one", "three", "two"]
-    assert [one["message_id"] for one in logs if one["event"] == "message.late"] == ["1700000002.000100"]
 
 
 async def test_a_history_that_cannot_be_had_keeps_nothing_from_being_taken(door: Door, gateway: FakeGateway) -> None:

@@ -1,4 +1,4 @@
-"""What Slack does not bring (any more) is read from its history; a connection that is deaf is noticed."""
+"""What Slack does not bring (any more) is read from its history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from structlog.testing import capture_logs
 
 from connectors.connector import BackfillsMessages, ConnectionState, ConnectorFailed, SendFailed
 from connectors.message import ConversationKey, InboundMessage
@@ -116,41 +115,7 @@ async def test_where_slack_does_not_let_the_bot_read_nothing_was_missed(
     assert await missed(bot, key, after) == []
 
 
-# A connection that looks alive
-
-
-async def test_a_socket_that_answers_pings_and_brings_nothing_is_replaced(
-    slack: SlackEmulator, gateway: FakeGateway
-) -> None:
-    """Slack's history tells; and what the socket swallowed is heard from there, once."""
-    bot = slack_connector(slack, quiet_seconds=0.1)
-    with capture_logs() as logs:
-        async with running(bot, gateway):
-            for text in ("one", "two"):
-                slack.say(text)
-            await gateway.until(lambda g: len(g.accepted) == 2)
-            slack.deafen()
-            slack.say("are you there?")
-            await gateway.until(lambda g: len(g.accepted) == 3)
-            await slack.until(lambda s: s.opened == 2)
-            slack.say("good")
-            await gateway.until(lambda g: len(g.accepted) == 4)
-            await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
-    assert [message.text for message in gateway.accepted] == ["one", "two", "are you there?", "good"]
-    assert [e["unheard"] for e in logs if e["event"] == "connector.deaf"] == [1]
-
-
-async def test_a_quiet_workspace_is_no_deaf_socket(slack: SlackEmulator, gateway: FakeGateway) -> None:
-    """Slack is asked, says that nothing was said, and the connection stays."""
-    bot = slack_connector(slack, quiet_seconds=0.02)
-    async with running(bot, gateway):
-        slack.say("one")
-        await gateway.until(lambda g: len(g.accepted) == 1)
-        await slack.until(lambda s: s.calls.count("conversations.history") >= 3)
-        slack.fail_next("conversations.history", emulated.SERVER_ERROR)
-        await slack.until(lambda s: s.calls.count("conversations.history") >= 5)
-        assert bot.health.state is ConnectionState.CONNECTED
-    assert slack.opened == 1
+# A connection that is turned off
 
 
 async def test_socket_mode_that_is_turned_off_is_told_as_such(slack: SlackEmulator, gateway: FakeGateway) -> None:
