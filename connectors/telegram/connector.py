@@ -181,22 +181,21 @@ class TelegramConnector:
         return payloads.to_parts(message, self._reply_max_parts)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        """Send *part*. If the group has become a supergroup, send it there; the receipt then names that chat."""
         try:
-            return await self._send(message, part)
+            return Receipt(str(await self._send(message, part)))
         except SendFailed as failed:
             new = migrated_to(failed)
             if new is None:
                 raise
-        # The former chat refused the message, so nobody has seen it: it may be sent again to the new one.
-        self._places.note_migration(payloads.split_place(message.key.external_id)[0], new)
-        return await self._send(message, part)
+        # The former chat refused the message, so nobody has seen it.
+        return Receipt(f"{new}/{await self._send(payloads.in_chat(message, new), part)}")
 
-    async def _send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        current = payloads.in_current_chat(message, self._places.current_chat)
-        sent = await self._api.ask_formatted(part, lambda formatted: payloads.to_send(current, formatted))
-        chat, topic = payloads.split_place(current.key.external_id)
+    async def _send(self, message: OutboundMessage, part: OutboundPart) -> int:
+        sent = await self._api.ask_formatted(part, lambda formatted: payloads.to_send(message, formatted))
+        chat, topic = payloads.split_place(message.key.external_id)
         self._places.note_topic(chat, sent.message_id, topic)
-        return payloads.to_receipt(message, current, sent.message_id)
+        return sent.message_id
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         message, receipt = payloads.in_receipt_chat(message, receipt)

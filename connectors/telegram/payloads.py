@@ -7,7 +7,7 @@ They raise `ValueError` for an id that is none of Telegram's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from aiogram.methods import (
@@ -97,32 +97,19 @@ def split_place(external_id: str) -> tuple[int, int | None]:
     return int(chat), int(topic) if slash else None
 
 
-def in_current_chat(message: OutboundMessage, current_chat: Callable[[int], int]) -> OutboundMessage:
-    """Return *message* with the chat that *current_chat* gives for its chat (a group may have become a supergroup).
-
-    Returns *message* itself if the chat is the same, or if its place is none of Telegram's.
-    """
-    chat, slash, topic = message.key.external_id.partition("/")
-    if not chat.lstrip("-").isdecimal() or current_chat(int(chat)) == int(chat):
-        return message
-    return replace(message, key=replace(message.key, external_id=f"{current_chat(int(chat))}{slash}{topic}"))
-
-
-def to_receipt(message: OutboundMessage, sent: OutboundMessage, message_id: int) -> Receipt:
-    """Return the receipt of *message*, which was sent as *sent* (see `in_current_chat`).
-
-    If the chat differs, the receipt names it (``chat/message``), so that every process can find the message later.
-    A supergroup numbers its messages anew.
-    """
-    if sent is message:
-        return Receipt(str(message_id))
-    return Receipt(f"{split_place(sent.key.external_id)[0]}/{message_id}")
+def in_chat(message: OutboundMessage, chat: int) -> OutboundMessage:
+    """Return *message* for *chat*, the supergroup that its group became, and the same topic."""
+    _, slash, topic = message.key.external_id.partition("/")
+    return replace(message, key=replace(message.key, external_id=f"{chat}{slash}{topic}"))
 
 
 def in_receipt_chat(message: OutboundMessage, receipt: Receipt) -> tuple[OutboundMessage, Receipt]:
-    """Return *message* in the chat that *receipt* names, and the receipt as that chat knows it."""
+    """Return *message* in the chat that *receipt* names (``chat/message``), and the receipt as that chat knows it.
+
+    A receipt names a chat if it is not that of *message*. A supergroup numbers its messages anew.
+    """
     chat, slash, message_id = receipt.message_id.rpartition("/")
-    return (in_current_chat(message, lambda _: int(chat)), Receipt(message_id)) if slash else (message, receipt)
+    return (in_chat(message, int(chat)), Receipt(message_id)) if slash else (message, receipt)
 
 
 # Calls

@@ -196,7 +196,6 @@ class Intake:
         migration = updates.chat_migration(update)
         if migration is not None:
             old, new = migration
-            self._places.note_migration(old, new)
             log.warning("connector.place_moved", connector=CONNECTOR, old=str(old), new=str(new))
 
     def _address_album(self, update: Update, message: InboundMessage) -> InboundMessage:
@@ -244,14 +243,11 @@ class Places:
 
     - The topic of a message: a reaction to it does not name the topic.
     - Albums that are addressed to the bot: only the file with the caption says so.
-    - The new id of a group that became a supergroup. Replies on their way still have the old id. A process that missed
-      the change learns the new id when Telegram refuses its next message.
     """
 
     def __init__(self) -> None:
         self._topics: OrderedDict[tuple[int, int], int] = OrderedDict()
         self._albums: OrderedDict[tuple[int, str], None] = OrderedDict()
-        self._migrations: dict[int, int] = {}
 
     def note_topic(self, chat: int, message_id: int, topic: int | None) -> None:
         """Remember the topic of a message. Keeps the newest few thousand."""
@@ -275,11 +271,3 @@ class Places:
     def is_addressed_album(self, chat: int, album: str) -> bool:
         """Return whether a file of *album* was addressed to the bot."""
         return (chat, album) in self._albums
-
-    def note_migration(self, old: int, new: int) -> None:
-        """Remember that the chat *old* now has the id *new*."""
-        self._migrations[old] = new
-
-    def current_chat(self, chat: int) -> int:
-        """Return the present id of *chat*."""
-        return self._migrations.get(chat, chat)

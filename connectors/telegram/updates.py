@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Literal, NamedTuple
@@ -79,14 +79,6 @@ def to_inbound(update: Update, me: Identity, topic_of: TopicOf = lambda _chat, _
         return _from_membership(update.my_chat_member, update.update_id, me)
     if update.callback_query is not None:
         return _from_button(update.callback_query)
-    return None
-
-
-def chat_of(raw: Mapping[str, Any]) -> int | None:
-    """Return the chat of an unvalidated update, or None if it has none."""
-    for content in raw.values():
-        if isinstance(content, Mapping) and isinstance(chat := content.get("chat"), Mapping):
-            return chat["id"] if isinstance(chat.get("id"), int) else None
     return None
 
 

@@ -7,9 +7,7 @@ import hmac
 import json
 import re
 import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -29,7 +27,7 @@ from connectors.telegram.check import PATH, PUBLIC_URL_VARIABLE, RECENT_ERROR_SE
 from connectors.telegram.errors import AIOGRAM_ERRORS
 from connectors.telegram.payloads import CONNECTOR
 from connectors.telegram.receive import Intake, Recover
-from connectors.telegram.updates import ALLOWED_UPDATES, chat_of
+from connectors.telegram.updates import ALLOWED_UPDATES
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -41,8 +39,9 @@ SECRET_VARIABLE = "AGENT_RUNTIME_TELEGRAM_WEBHOOK_SECRET"  # noqa: S105 - the va
 
 MAX_BODY_BYTES = 1_000_000
 
-MAX_CONNECTIONS = 8
-"""Deliveries that Telegram may make at the same time (Bot API, setWebhook: 1 to 100, default 40)."""
+MAX_CONNECTIONS = 1
+"""Deliveries that Telegram may make at the same time (Bot API, setWebhook: 1 to 100, default 40). One by one they keep
+their order."""
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")  # Bot API, setWebhook, "secret_token"
 
@@ -60,15 +59,15 @@ def check_secret(secret: SecretStr) -> str:
 class Webhook:
     """The route of one bot. It answers 200 only after *intake* has accepted the update.
 
-    Telegram repeats every other update, for about a day. Updates of one chat that arrive together are accepted in the
-    order of their ids. Accepting one may take ``timeout_seconds``.
+    Telegram repeats every other update, for about a day. One update is accepted at a time, as with long polling.
+    Waiting for its turn and accepting it may take ``timeout_seconds``.
     """
 
     def __init__(self, secret: SecretStr, intake: Intake, timeout_seconds: float) -> None:
         self._secret = secret
         self._intake = intake
         self._timeout_seconds = timeout_seconds
-        self._order = InOrder()
+        self._turn = asyncio.Lock()
 
     def routes(self) -> Sequence[BaseRoute]:
         return [Route(PATH, self._receive, methods=["POST"])]
@@ -85,8 +84,6 @@ class Webhook:
             return _ask_for_repeat("it took too long")
         except StoreUnavailable:
             return _ask_for_repeat("the store is unavailable")
-        except OvertookAnother:
-            return _ask_for_repeat("one before it was not accepted")
 
     async def _respond(self, request: Request) -> Response:
         body = bytearray()
@@ -100,68 +97,13 @@ class Webhook:
             update = None
         if not isinstance(update, dict) or not isinstance(update.get("update_id"), int):
             return PlainTextResponse("no update", 400)
-        if await self._order.take_turn(chat_of(update), update["update_id"], lambda: self._intake.take(update)):
-            return Response(status_code=200)
-        return _ask_for_repeat("it could not be accepted")
+        async with self._turn:
+            is_accepted = await self._intake.take(update)
+        return Response(status_code=200) if is_accepted else _ask_for_repeat("it could not be accepted")
 
 
 def _ask_for_repeat(why: str) -> Response:
     return PlainTextResponse(why, 503)
-
-
-class OvertookAnother(Exception):
-    """An earlier item of the same place, which arrived with this one, was not done."""
-
-
-class InOrder:
-    """Does one thing at a time for each place. Of those that wait, the smallest number is next."""
-
-    def __init__(self) -> None:
-        self._places: defaultdict[Hashable, _Place] = defaultdict(_Place)
-
-    async def take_turn(self, key: Hashable, number: int, do: Callable[[], Awaitable[bool]]) -> bool:
-        """Wait for the turn of *number* in the place *key*, and return the result of *do*.
-
-        If *do* returns False or raises, `OvertookAnother` is raised for all larger numbers that wait.
-        """
-        place = self._places[key]
-        turn = _Turn(number)
-        place.turns.append(turn)
-        done = False
-        try:
-            while place.current is not None or turn is not min(place.turns, key=lambda turn: turn.number):
-                await place.changed.wait()
-                if turn.is_refused:
-                    raise OvertookAnother
-            place.current = turn
-            done = await do()
-        finally:
-            place.turns.remove(turn)
-            if place.current is turn:
-                place.current = None
-                if not done:
-                    for later in place.turns:
-                        later.is_refused = later.number > number
-            place.changed.set()
-            place.changed = asyncio.Event()
-            if not place.turns:
-                self._places.pop(key, None)
-        return done
-
-
-@dataclass(eq=False, slots=True)
-class _Turn:
-    number: int
-    is_refused: bool = False
-
-
-class _Place:
-    """The turns of a place, the current one included. ``changed`` is set, and replaced, after each of them."""
-
-    def __init__(self) -> None:
-        self.turns: list[_Turn] = []
-        self.current: _Turn | None = None
-        self.changed = asyncio.Event()
 
 
 class Registration:

@@ -383,21 +383,6 @@ def test_a_group_that_becomes_a_supergroup_says_so(more: dict[str, int], ids: tu
 
 
 @pytest.mark.parametrize(
-    ("raw", "chat"),
-    [
-        ({"update_id": 1, "message": message("x")}, -10001),
-        ({"update_id": 1, "message_reaction": {"chat": PRIVATE}}, 501),
-        ({"update_id": 1, "poll": {"id": "7"}}, None),
-        ({"update_id": 1, "message": {"chat": "?"}}, None),
-        ({"update_id": 1, "message": {"chat": {"id": "?"}}}, None),
-    ],
-)
-def test_the_chat_of_an_update_is_found_whatever_its_shape(raw: dict[str, Any], chat: int | None) -> None:
-    """Also where Telegram sends what nobody knows yet."""
-    assert updates.chat_of(raw) == chat
-
-
-@pytest.mark.parametrize(
     ("said", "more", "unfinished"),
     [
         ("x" * 100, {}, False),
@@ -590,14 +575,6 @@ def test_a_reply_of_too_many_parts_goes_as_its_beginning_and_a_file() -> None:
     assert (document.chat_id, document.message_thread_id, document.reply_parameters) == (-10001, 7, None)
     assert (document.document.filename, document.document.data.decode()) == (file.file_name, said.text)
     assert first.text.startswith("<b>Title</b>")
-
-
-def test_a_group_that_moved_is_spoken_to_where_it_is() -> None:
-    """The topic stays; places of others and of no platform of ours are left alone."""
-    now = {-5: -1005}
-    places = ("-5", "-5/7", "-6", "C1/2")
-    moved = [payloads.in_current_chat(outbound("x", place), lambda chat: now.get(chat, chat)) for place in places]
-    assert [message.key.external_id for message in moved] == ["-1005", "-1005/7", "-6", "C1/2"]
 
 
 @given(
