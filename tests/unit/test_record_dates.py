@@ -47,20 +47,11 @@ FRIDAY = datetime(2026, 11, 27, 10, 30, tzinfo=UTC)
         ("Friday at noon", "2026-11-27T12:00:00Z"),
         ("in two hours", "2026-11-22T12:30:00Z"),
         ("in 30 minutes", "2026-11-22T11:00:00Z"),
-        ("morgen um 15 Uhr", "2026-11-23T15:00:00Z"),
-        ("nächsten Freitag", "2026-11-27"),
-        ("übermorgen", "2026-11-24"),
-        ("3. Dezember", "2026-12-03"),
-        ("in zwei Wochen", "2026-12-06"),
-        ("mañana", "2026-11-23"),
-        ("el viernes que viene", "2026-11-27"),
-        ("3 de diciembre de 2026", "2026-12-03"),
-        ("demain", "2026-11-23"),
-        ("vendredi prochain", "2026-11-27"),
-        ("dans trois jours", "2026-11-25"),
+        ("this week", "2026-11-22"),
+        ("the next two weeks", "2026-12-06"),
     ],
 )
-def test_iso_and_words_of_four_languages_are_days(words: str, day: str) -> None:
+def test_iso_and_words_are_days(words: str, day: str) -> None:
     assert due(words, SUNDAY) == day
 
 
@@ -99,7 +90,7 @@ def test_what_is_no_one_day_is_refused_with_what_to_write(words: str) -> None:
         due(words, SUNDAY)
 
 
-@given(st.dates(date(1990, 1, 1), date(2090, 1, 1)), st.sampled_from(["Monday", "Sunday", "Mittwoch", "jeudi"]))
+@given(st.dates(date(1990, 1, 1), date(2090, 1, 1)), st.sampled_from(["Monday", "Sunday", "Wed", "thurs"]))
 def test_a_weekday_lies_in_the_seven_days_to_come(today: date, words: str) -> None:
     day = date.fromisoformat(due(words, datetime(today.year, today.month, today.day, 23, tzinfo=UTC)))
     assert 1 <= (day - today).days <= 7
@@ -134,18 +125,6 @@ def test_whatever_is_written_is_a_day_or_is_refused(words: str) -> None:
         ("What is due in March?", "2027-03-01", "2027-03-31"),
         ("What's overdue?", "", "2026-11-21"),
         ("What is due?", "", ""),
-        ("Was ist nächsten Monat fällig?", "2026-12-01", "2026-12-31"),
-        ("Was steht diese Woche an?", "2026-11-16", "2026-11-22"),
-        ("Was ist am 10. Dezember?", "2026-12-10", "2026-12-10"),
-        ("Was ist überfällig?", "", "2026-11-21"),
-        ("Qu'est-ce qu'il y a le mois prochain ?", "2026-12-01", "2026-12-31"),
-        ("Et cette semaine ?", "2026-11-16", "2026-11-22"),
-        ("Qu'y a-t-il aujourd’hui ?", "2026-11-22", "2026-11-22"),
-        ("Qu'est-ce qui est en retard ?", "", "2026-11-21"),
-        ("¿Qué vence el mes que viene?", "2026-12-01", "2026-12-31"),
-        ("¿Qué hay la próxima semana?", "2026-11-23", "2026-11-29"),
-        ("¿Qué hay el jueves?", "2026-11-26", "2026-11-26"),
-        ("¿Qué está vencido?", "", "2026-11-21"),
     ],
 )
 def test_a_message_names_days(text: str, first: str, last: str) -> None:
@@ -156,7 +135,7 @@ def test_a_message_names_days(text: str, first: str, last: str) -> None:
     "text",
     [
         "How high is the mast?",
-        "C'est mon bateau",
+        "How does port 8080 work now?",
         "The sun sat on the sea",
         "It failed due to rain",
         "We may march on",

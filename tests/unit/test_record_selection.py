@@ -645,7 +645,7 @@ PAINT = item("paint", "Order paint", "2026-07-01")
         ("What's on Thursday?", ["vat"]),
         ("And tomorrow?", ["printer"]),
         ("What comes this month?", ["printer", "vat"]),
-        ("Was kommt nächsten Monat?", ["paint"]),
+        ("What comes next month?", ["paint"]),
         ("What is due?", ["printer", "vat", "paint"]),
     ],
 )

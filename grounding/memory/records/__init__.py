@@ -3,7 +3,7 @@
 `Records` adds, changes, finds and forgets them; `extraction` finds new ones in a conversation.
 """
 
-from grounding.memory.records.dates import days_meant
+from grounding.memory.records.dates import days_meant, in_words
 from grounding.memory.records.extraction import Candidate, Window, is_heard_preference
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.lifecycle import Rules
@@ -30,7 +30,6 @@ from grounding.memory.records.model import (
     State,
     Type,
     WritesRecords,
-    in_words,
 )
 from grounding.memory.records.records import Records, RecordSearch, digest
 from grounding.memory.records.store import Change, RecordStore, place

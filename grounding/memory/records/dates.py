@@ -1,4 +1,4 @@
-"""Read due dates as people and models write them: ISO, or words in English, German, Spanish or French.
+"""Read due dates as people and models write them, and write them in words. Pure.
 
 - ``2026-11-27``, ``2026-11-27 15:00``, ``2026-11-27T15:00:00+01:00``
 - ``today``, ``tomorrow``, ``the day after tomorrow``
@@ -9,14 +9,15 @@
 - ``27 November``, ``November 27th, 2026``: without a year the next one, today included
 - each of these with a time: ``tomorrow at 3pm``, ``Friday 15:00``; and ``in two hours``, ``in 30 minutes``
 
-Pure: the result depends only on the words and the moment. Ambiguous words (``03/04/2026``, ``soon``) are refused.
+The words are English; the model that calls a tool translates others. Ambiguous words (``03/04/2026``, ``soon``) are
+refused. The library dateparser accepts these and reads "now", "may", "sat" and plain numbers in a sentence as days. It
+knows no first and last day of "this week" or "until the end of the month", so most of this module would remain.
 """
 
 from __future__ import annotations
 
 import calendar
 import re
-import unicodedata
 from datetime import UTC, date, datetime, time, timedelta
 
 MAX_CHARACTERS = 80
@@ -24,106 +25,45 @@ _HOW = (
     "write a day like 2026-11-27, a time like 2026-11-27T15:00, or words: today, tomorrow, Friday, next Friday, "
     "in two weeks, 27 November, each with 'at 15:00' if there is a time"
 )
-_WEEKDAYS = (
-    "monday mon montag lunes lundi",
-    "tuesday tue tues dienstag martes mardi",
-    "wednesday wed mittwoch miercoles mercredi",
-    "thursday thu thur thurs donnerstag jueves jeudi",
-    "friday fri freitag viernes vendredi",
-    "saturday sat samstag sonnabend sabado samedi",
-    "sunday sun sonntag domingo dimanche",
-)
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
-    "january jan januar janner enero janvier",
-    "february feb februar febrero fevrier",
-    "march mar marz maerz marzo mars",
-    "april apr abril avril",
-    "may mai mayo",
-    "june jun juni junio juin",
-    "july jul juli julio juillet",
-    "august aug agosto aout",
-    "september sep sept septiembre septembre",
-    "october oct oktober okt octubre octobre",
-    "november nov noviembre novembre",
-    "december dec dezember dez diciembre decembre",
-)
-_NUMBERS = {
-    word: number
-    for number, words in enumerate(
-        (
-            "a an one ein eine einem einer un une uno una",
-            "two zwei dos deux",
-            "three drei tres trois",
-            "four vier cuatro quatre",
-            "five funf fuenf cinco cinq",
-            "six sechs seis",
-            "seven sieben siete sept",
-            "eight acht ocho huit",
-            "nine neun nueve neuf",
-            "ten zehn diez dix",
-        ),
-        start=1,
-    )
-    for word in words.split()
-}
-_UNITS = {
-    "minute": "minute minutes min mins minuten minuto minutos",
-    "hour": "hour hours hrs stunde stunden hora horas heure heures",
-    "day": "day days tag tage tagen dia dias jour jours",
-    "week": "week weeks woche wochen semana semanas semaine semaines",
-    "month": "month months monat monate monaten mes meses mois",
-    "year": "year years jahr jahre jahren ano anos an ans annee annees",
-}
-_UNIT = {word: unit for unit, words in _UNITS.items() for word in words.split()}
-_DAY = {word: number for number, words in enumerate(_WEEKDAYS) for word in words.split()}
-_MONTH = {word: number for number, words in enumerate(_MONTHS, start=1) for word in words.split()}
-_DAYS_FROM_NOW = {
-    **dict.fromkeys(("today", "tonight", "heute", "hoy", "aujourd'hui"), 0),
-    **dict.fromkeys(("tomorrow", "morgen", "manana", "demain"), 1),
-    **dict.fromkeys(("day after tomorrow", "ubermorgen", "uebermorgen", "pasado manana", "apres-demain"), 2),
-}
-_LEADING = re.compile(
-    r"^(?:(?:due|by|on|until|till|before|the|bis|hasta|am|zum|den|der|el|para|le|pour|this|diesen|este|ce)\s+)+"
-)
-_NEXT = re.compile(
-    r"^(?:next|nachste[nrs]?|naechste[nrs]?|proxim[oa])\s+(?P<a>\w+)$"
-    r"|^(?P<b>\w+)\s+(?:prochaine?|que viene|proxim[oa])$"
-)
-_IN = re.compile(r"^(?:in|en|dans|dentro de)\s+(?P<count>\d{1,4}|[a-z]+)\s+(?P<unit>[a-z]+)$")
-_END = re.compile(
-    r"^end of (?:the |this )?(?P<a>week|month|year)$|^ende (?:der |des )?(?P<b>woche|monats?|jahres|jahr)$"
-)
-_DATE = re.compile(
-    r"^(?P<day>\d{1,2})(?:st|nd|rd|th|\.|er)?\s*(?:of\s+|de\s+)?(?P<month>[a-z]+)\.?,?(?:\s+(?:de\s+)?(?P<year>\d{4}))?$"
-    r"|^(?P<month2>[a-z]+)\.?\s+(?P<day2>\d{1,2})(?:st|nd|rd|th)?,?(?:\s+(?P<year2>\d{4}))?$"
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+_WEEKDAY = {name[:length].lower(): at for at, name in enumerate(_WEEKDAYS) for length in range(3, 10)}
+_MONTH = {name[:length].lower(): at for at, name in enumerate(_MONTHS, 1) for length in range(3, 10)}
+"""Names may be cut to three or more letters."""
+_ABBREVIATED = 4
+"""Weekday names of at most this length have other meanings too ("sun"). In a message they need an "on" before them."""
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBER = {"a": 1, "an": 1, **{word: number for number, word in enumerate(_NUMBERS, 1)}}
+_DAYS_FROM_NOW = {"today": 0, "tonight": 0, "tomorrow": 1, "day after tomorrow": 2}
+_COUNT = r"(?P<count>\d{1,4}|[a-z]+)"
+_LEADING = re.compile(r"^(?:(?:due|by|on|until|till|before|the)\s)+")
+_UNTIL = re.compile(r"^(?:by|until|till|before)\s")
+_NAMES_DAY = re.compile(r"^(?:on|by|until|till|next)\s")
+_PERIOD = re.compile(r"(?P<which>this|next) (?P<unit>week|month|year)")
+_COMING = re.compile(rf"(?:in )?(?:the )?next {_COUNT} (?P<unit>day|week|month|year)s?")
+_IN = re.compile(rf"in {_COUNT} (?P<unit>day|week|month|year)s?")
+_SOON = re.compile(rf"in {_COUNT} (?P<unit>minute|min|hour|hr)s?")
+_END = re.compile(r"end of (?:the |this )?(?P<unit>week|month|year)")
+_DAY_OF_WEEK = re.compile(r"(?P<which>this |next |)(?P<day>[a-z]+)")
+_WHOLE_MONTH = re.compile(r"(?:in|for) (?P<month>[a-z]+)(?: (?P<year>\d{4}))?")
+_DATES = (
+    re.compile(r"(?P<day>\d{1,2})(?:st|nd|rd|th|\.)? ?(?:of )?(?P<month>[a-z]+)[.,]?(?: (?P<year>\d{4}))?"),
+    re.compile(r"(?P<month>[a-z]+)\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?,?(?: (?P<year>\d{4}))?"),
 )
 _TIME = re.compile(
-    r"(?:^|[\s,]+)(?:(?:at|um|a las|a)\s+)?(?:"
-    r"(?P<hour>\d{1,2})[:h](?P<minute>\d{2})\s*(?P<half>[ap]\.?m\.?)?(?:\s*uhr)?"
-    r"|(?P<hour2>\d{1,2})\s*(?P<half2>[ap]\.?m\.?)|(?P<hour3>\d{1,2})\s*(?:uhr|h)|(?P<noon>noon|midday|midnight))$"
+    r"(?:^|[ ,]+)(?:at )?(?:(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?\s*(?P<half>[ap]\.?m\.?)"
+    r"|(?P<hour24>\d{1,2}):(?P<minute24>\d{2})|(?P<noon>noon|midday|midnight))$"
 )
-_ISO = re.compile(r"^(\d{4}-\d{2}-\d{2})(?:[t ](\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)\s*(z|[+-]\d{2}:?\d{2})?)?$")
-
-
-_OVERDUE = re.compile(r"\b(?:overdue|past due|uberfallig\w*|ueberfaellig\w*|en retard|atrasad[oa]s?|vencid[oa]s?)\b")
-_ASKS_DUE = re.compile(
-    r"\b(?:what|what's|whats|which|anything|something)\b.*\bdue\b(?! to\b)|\bwas\b.*\b(?:fallig|faellig)\b"
-    r"|\bque\b.*\bvencen?\b|\b(?:qu'est-ce|quoi|quel\w*)\b.*\becheances?\b"
-)
-_THIS = re.compile(r"^(?:this|diese[nmrs]?|est[ea]|ce|cette)\s+(?P<unit>\w+)$")
-_COMING = re.compile(
-    r"^(?:(?:next|nachsten|naechsten|proxim[oa]s)\s+(?P<a>\w+)|(?P<b>\w+)\s+(?:prochaine?s|proxim[oa]s))\s+(?P<unit>\w+)$"
-    r"|^(?P<c>\w+)\s+(?P<unit2>\w+)\s+prochaine?s$"
-)
-_IN_MONTH = re.compile(r"^(?:in|im|en|for|fur|pour|para)\s+(?P<month>[a-z]+)(?:\s+(?:de\s+)?(?P<year>\d{4}))?$")
-_UNTIL = re.compile(r"^(?:by|until|till|before|bis|hasta)\s+")
-_NAMES_DAY = re.compile(r"^(?:on|by|until|till|next)\s")
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?:[t ].+)?")
+_OVERDUE = re.compile(r"\b(?:overdue|past due)\b")
+_ASKS_DUE = re.compile(r"\b(?:what|what's|whats|which|anything|something)\b.*\bdue\b(?! to\b)")
 _MEANT_WORDS = 100
 """How many words at the beginning of a message are searched for a day."""
 _SPAN_WORDS = 6
-_ABBREVIATED = 3
-"""Weekday names of at most this length have other meanings too ("mon", "sun"). In a message they need an "on" before
-them."""
+_Span = tuple[date, date]
 
 
 class NoSuchDay(ValueError):
@@ -139,11 +79,30 @@ def due(words: str, at: datetime) -> str:
     if not text or len(text) > MAX_CHARACTERS:
         raise NoSuchDay(f"no day is said: {_HOW}")
     try:
-        return _iso(text, at) or _relative(text, at) or _spoken(text, at)
-    except (OverflowError, ValueError) as error:
-        if isinstance(error, NoSuchDay):
-            raise
-        raise NoSuchDay(f"there is no such day or time: {_HOW}") from None
+        found = _moment(text, at)
+    except (OverflowError, ValueError):
+        found = ""
+    if not found:
+        raise NoSuchDay(f"which day is meant is not clear, or there is no such day: {_HOW}")
+    return found
+
+
+def _moment(text: str, at: datetime) -> str:
+    if _ISO.fullmatch(text) and len(text) > len("2026-11-27"):
+        moment = datetime.fromisoformat(text.upper())
+        return _utc(moment if moment.tzinfo else moment.replace(tzinfo=at.tzinfo))
+    if match := _SOON.fullmatch(text):
+        count = _count(match["count"])
+        return _utc(at + (timedelta(hours=count) if match["unit"][0] == "h" else timedelta(minutes=count)))
+    clock: time | None = None
+    if timed := _TIME.search(text):
+        clock = _clock(timed)
+        text = text[: timed.start()] or "today"
+    span = _span(text, at.date())
+    if span is None:
+        return ""
+    day = span[1] if span[0] <= at.date() else span[0]  # "this week" ends on Sunday, "next week" begins on Monday
+    return _utc(datetime.combine(day, clock, at.tzinfo)) if clock else day.isoformat()
 
 
 def days_meant(text: str, at: datetime) -> tuple[str, str] | None:
@@ -153,15 +112,15 @@ def days_meant(text: str, at: datetime) -> tuple[str, str] | None:
     that names no day has both empty.
     """
     today = at.astimezone(UTC).date()
-    words = [word.strip("?!.,;:()\"'¿¡«»") for word in text.split(maxsplit=_MEANT_WORDS)[:_MEANT_WORDS]]
-    words = [plain for word in words if (plain := _plain(word))]
+    words = [_plain(word.strip("?:()\"'“”")) for word in text.split(maxsplit=_MEANT_WORDS)[:_MEANT_WORDS]]
+    words = [word for word in words if word]
     said = " ".join(words)
     if _OVERDUE.search(said):
         return "", (today - timedelta(days=1)).isoformat()
     for length in range(_SPAN_WORDS, 0, -1):
         for start in range(len(words) - length + 1):
             try:
-                span = _span(" ".join(words[start : start + length]), today)
+                span = _span_in_message(" ".join(words[start : start + length]), today)
             except (OverflowError, ValueError):
                 continue
             if span is not None:
@@ -169,165 +128,111 @@ def days_meant(text: str, at: datetime) -> tuple[str, str] | None:
     return ("", "") if _ASKS_DUE.search(said) else None
 
 
-def _span(text: str, today: date) -> tuple[date, date] | None:
-    """Return the first and the last day that exactly these words mean."""
-    if match := _THIS.match(text):
-        return _whole(_UNIT.get(match["unit"], ""), today)
-    if match := _COMING.match(text):
-        unit = _UNIT.get(match["unit"] or match["unit2"], "")
-        last = _later(today, _count(match["a"] or match["b"] or match["c"]), unit)
-        return (today, last) if last else None
-    if (match := _IN_MONTH.match(text)) and match["month"] in _MONTH:
-        month = _MONTH[match["month"]]
-        year = int(match["year"]) if match["year"] else today.year + (month < today.month)
-        return _whole("month", date(year, month, 1))
-    if match := _NEXT.match(_LEADING.sub("", text)):
-        first = _next(match["a"] or match["b"], today)
-        unit = _UNIT.get(match["a"] or match["b"], "")
-        return (_whole(unit, first) or (first, first)) if first else None
-    if _ISO.match(text):
-        day = date.fromisoformat(text[:10])
-        return day, day
+def _span_in_message(text: str, today: date) -> _Span | None:
+    """Return what `_span` returns, from today on if *text* says "until"; None for words with other meanings too."""
     last_word = text.split()[-1]
-    if last_word in _DAY and len(last_word) <= _ABBREVIATED and not _NAMES_DAY.match(text):
+    if last_word in _WEEKDAY and len(last_word) <= _ABBREVIATED and not _NAMES_DAY.match(text):
         return None
-    found = _day(text, today)
-    if found is None:
-        return None
-    is_until = _UNTIL.match(text) or _END.match(_LEADING.sub("", text))
-    return min(today, found) if is_until else found, found
+    span = _span(text, today)
+    is_until = _UNTIL.match(text) or _END.fullmatch(_LEADING.sub("", text))
+    return (min(today, span[0]), span[1]) if span and is_until else span
 
 
-def _whole(unit: str, day: date) -> tuple[date, date] | None:
+def in_words(day: str) -> str:
+    """Return a day or time (as `Record.due`) in words, "Friday 27 November 2026"; empty for an empty one."""
+    if not day:
+        return ""
+    when = date.fromisoformat(day[:10])
+    clock = ""
+    if len(day) > len("2026-11-27"):
+        moment = datetime.fromisoformat(day).astimezone(UTC)
+        when, clock = moment.date(), f" {moment:%H:%M} UTC"
+    return f"{_WEEKDAYS[when.weekday()]} {when.day} {_MONTHS[when.month - 1]} {when.year}{clock}"
+
+
+def _span(text: str, today: date) -> _Span | None:
+    """Return the first and the last day that exactly these words mean; None if they mean none. Raises ValueError."""
+    if match := _WHOLE_MONTH.fullmatch(text):
+        month = _MONTH.get(match["month"], 0)
+        year = int(match["year"]) if match["year"] else today.year + (month < today.month)
+        return _whole("month", date(year, month, 1)) if month else None
+    text = _LEADING.sub("", text)
+    if match := _COMING.fullmatch(text):
+        return today, _later(today, _count(match["count"]), match["unit"])
+    if match := _PERIOD.fullmatch(text):
+        first = _whole(match["unit"], today)[0]
+        return _whole(match["unit"], first if match["which"] == "this" else _later(first, 1, match["unit"]))
+    day = _day(text, today)
+    return None if day is None else (day, day)
+
+
+def _day(text: str, today: date) -> date | None:
+    if _ISO.fullmatch(text):
+        return date.fromisoformat(text[:10])
+    if text in _DAYS_FROM_NOW:
+        return today + timedelta(days=_DAYS_FROM_NOW[text])
+    if (match := _DAY_OF_WEEK.fullmatch(text)) and match["day"] in _WEEKDAY:
+        weekday = _WEEKDAY[match["day"]]
+        if match["which"] == "next ":
+            return today + timedelta(days=7 - today.weekday() + weekday)
+        return today + timedelta(days=(weekday - today.weekday() - 1) % 7 + 1)
+    if match := _IN.fullmatch(text):
+        return _later(today, _count(match["count"]), match["unit"])
+    if match := _END.fullmatch(text):
+        return _whole(match["unit"], today)[1]
+    dates = (match for pattern in _DATES if (match := pattern.fullmatch(text)) and match["month"] in _MONTH)
+    return next((_dated(int(one["day"]), _MONTH[one["month"]], one["year"], today) for one in dates), None)
+
+
+def _whole(unit: str, day: date) -> _Span:
     """Return the first and the last day of the week, month or year of *day*."""
     if unit == "week":
         monday = day - timedelta(days=day.weekday())
         return monday, monday + timedelta(days=6)
-    if unit not in ("month", "year"):
-        return None
-    return day.replace(month=1 if unit == "year" else day.month, day=1), _end_of(unit[0], day)
+    first = day.replace(month=1 if unit == "year" else day.month, day=1)
+    month = 12 if unit == "year" else day.month
+    return first, date(day.year, month, calendar.monthrange(day.year, month)[1])
 
 
-def _iso(text: str, at: datetime) -> str:
-    match = _ISO.match(text)
-    if match is None:
-        return ""
-    day, clock, zone = match.groups()
-    if clock is None:
-        return date.fromisoformat(day).isoformat()
-    moment = datetime.fromisoformat(f"{day}T{clock}{(zone or '').upper()}")
-    return _utc(moment if moment.tzinfo else moment.replace(tzinfo=at.tzinfo))
+def _later(day: date, count: int, unit: str) -> date:
+    if unit in ("day", "week"):
+        return day + timedelta(days=count * (7 if unit == "week" else 1))
+    year, month = divmod(day.year * 12 + day.month - 1 + count * (12 if unit == "year" else 1), 12)
+    return date(year, month + 1, min(day.day, calendar.monthrange(year, month + 1)[1]))
 
 
-def _relative(text: str, at: datetime) -> str:
-    """Read ``in two hours``, counted from *at*."""
-    match = _IN.match(text)
-    unit = _UNIT.get(match["unit"]) if match else None
-    if match is None or unit not in ("minute", "hour"):
-        return ""
-    count = _count(match["count"])
-    return _utc(at + (timedelta(hours=count) if unit == "hour" else timedelta(minutes=count)))
-
-
-def _spoken(text: str, at: datetime) -> str:
-    clock: time | None = None
-    if timed := _TIME.search(text):
-        clock = _clock(timed)
-        text = text[: timed.start()].strip(" ,") or "today"
-    day = _day(text, at.date())
-    if day is None:
-        raise NoSuchDay(f"which day is meant is not clear: {_HOW}")
-    return _utc(datetime.combine(day, clock, at.tzinfo)) if clock else day.isoformat()
+def _dated(day: int, month: int, year: str | None, today: date) -> date | None:
+    if year:
+        return date(int(year), month, day)
+    for next_year in range(today.year, today.year + 9):  # the next 29th of February can be up to eight years away
+        try:
+            found = date(next_year, month, day)
+        except ValueError:
+            continue
+        if found >= today:
+            return found
+    return None
 
 
 def _clock(match: re.Match[str]) -> time:
     if match["noon"]:
         return time(0 if match["noon"] == "midnight" else 12)
-    hour = int(match["hour"] or match["hour2"] or match["hour3"])
-    half = (match["half"] or match["half2"] or "")[:1]
-    if half and not 1 <= hour <= 12:
-        raise NoSuchDay(f"there is no such time: {_HOW}")
-    if half:
-        hour = hour % 12 + (12 if half == "p" else 0)
-    return time(hour, int(match["minute"] or 0))
-
-
-def _day(text: str, today: date) -> date | None:
-    text = _LEADING.sub("", text)
-    if text in _DAYS_FROM_NOW:
-        return today + timedelta(days=_DAYS_FROM_NOW[text])
-    if text in _DAY:
-        return today + timedelta(days=(_DAY[text] - today.weekday() - 1) % 7 + 1)
-    if match := _NEXT.match(text):
-        return _next(match["a"] or match["b"], today)
-    if match := _IN.match(text):
-        return _later(today, _count(match["count"]), _UNIT.get(match["unit"], ""))
-    if match := _END.match(text):
-        return _end_of((match["a"] or match["b"])[0], today)
-    if match := _DATE.match(text):
-        return _dated(
-            match["day"] or match["day2"], match["month"] or match["month2"], match["year"] or match["year2"], today
-        )
-    return None
-
-
-def _next(word: str, today: date) -> date | None:
-    monday = today + timedelta(days=7 - today.weekday())
-    if word in _DAY:
-        return monday + timedelta(days=_DAY[word])
-    unit = _UNIT.get(word)
-    if unit == "week":
-        return monday
-    if unit == "month":
-        return _later(today.replace(day=1), 1, "month")
-    return today.replace(year=today.year + 1, month=1, day=1) if unit == "year" else None
-
-
-def _later(day: date, count: int, unit: str) -> date | None:
-    if unit in ("day", "week"):
-        return day + timedelta(days=count * (7 if unit == "week" else 1))
-    if unit not in ("month", "year"):
-        return None
-    months = day.year * 12 + day.month - 1 + count * (12 if unit == "year" else 1)
-    year, month = divmod(months, 12)
-    return date(year, month + 1, min(day.day, calendar.monthrange(year, month + 1)[1]))
-
-
-def _end_of(unit: str, today: date) -> date:
-    if unit == "w":
-        return today + timedelta(days=6 - today.weekday())
-    month = 12 if unit in "yj" else today.month
-    return date(today.year, month, calendar.monthrange(today.year, month)[1])
-
-
-def _dated(day: str, month: str, year: str | None, today: date) -> date | None:
-    if month not in _MONTH:
-        return None
-    if year:
-        return date(int(year), _MONTH[month], int(day))
-    for year_ in range(today.year, today.year + 9):  # the next 29th of February can be up to eight years away
-        try:
-            found = date(year_, _MONTH[month], int(day))
-        except ValueError:
-            continue
-        if found >= today:
-            return found
-    raise NoSuchDay(f"there is no such day: {_HOW}")
+    if match["hour24"]:
+        return time(int(match["hour24"]), int(match["minute24"]))
+    hour = int(match["hour"])
+    if not 1 <= hour <= 12:
+        raise ValueError("there is no such hour")
+    return time(hour % 12 + (12 if match["half"][0] == "p" else 0), int(match["minute"] or 0))
 
 
 def _count(word: str) -> int:
-    if word.isdecimal():
-        return int(word)
-    if word not in _NUMBERS:
-        raise NoSuchDay(f"which day is meant is not clear: {_HOW}")
-    return _NUMBERS[word]
+    """Return the number that *word* means. Raises ValueError."""
+    return _NUMBER[word] if word in _NUMBER else int(word)
 
 
 def _plain(words: str) -> str:
-    """Return *words* in lower case, without accents, with one blank between words."""
-    bare = unicodedata.normalize("NFKD", words.replace("ß", "ss"))
-    bare = "".join(one for one in bare if not unicodedata.combining(one)).casefold().replace("’", "'")
-    return " ".join(bare.split()).strip(" .!,;")
+    """Return *words* in lower case, with one blank between words."""
+    return " ".join(words.casefold().replace("’", "'").split()).strip(" .!,;")
 
 
 def _utc(moment: datetime) -> str:

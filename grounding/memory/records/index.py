@@ -17,15 +17,13 @@ from grounding.memory.records.store import RecordStore
 from grounding.retrieval import (
     TURN_AVERAGE_TERMS,
     Embedder,
-    EmbedderUnavailable,
     IndexEntry,
     Kind,
     Passage,
     PassageIndex,
-    SparseVector,
+    PassageQuery,
     Vector,
     encode_document,
-    query_terms,
     query_vectors,
     shorten,
 )
@@ -53,9 +51,11 @@ class RecordIndex:
     ) -> Sequence[tuple[str, str, float, float]]:
         """Return owner, record id, cosine and BM25 score of the records relevant to *query*, the best first."""
         query = shorten(query)
-        dense, sparse = await self._vectors(query)
+        dense, sparse = await query_vectors(self._embedder, query, words_alone=self._is_former)
         only = sorted(set(types)) if types else []
-        hits = await self._index.search(scope, Kind.RECORD, dense, sparse, top_k, scores=True, only_sources=only)
+        hits = await self._index.search(
+            PassageQuery(scope, Kind.RECORD, dense, sparse, top_k, scores=True, only_sources=only)
+        )
         return [
             (
                 hit.passage.heading,
@@ -65,14 +65,6 @@ class RecordIndex:
             )
             for hit in hits
         ]
-
-    async def _vectors(self, query: str) -> tuple[Vector | None, SparseVector]:
-        try:
-            return await query_vectors(self._embedder, query)
-        except EmbedderUnavailable:
-            if not self._is_former:
-                raise
-        return None, await query_terms(query)
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
         """Update the index for these records of the scope's owner, again if they change meanwhile."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
@@ -12,6 +11,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from connectors.message import AgentRuntimeError, Scope
 from grounding.memory.context_document import sentences
+from grounding.memory.records.dates import in_words
 from grounding.prompt_input import Tokens, clip
 
 
@@ -340,11 +340,6 @@ _READ_CHARACTERS = 4000
 """The length of the text that may enter a summary: 100 tokens are seldom more than 600 characters."""
 _LINE_CHARACTERS = 600
 _HEADS = {Type.DECISION: "Decision", Type.PROCEDURE: "Procedure", Type.EPISODE: "Episode"}
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
 
 
 def with_short_forms(record: Record, tokens: Tokens) -> Record:
@@ -356,18 +351,6 @@ def with_short_forms(record: Record, tokens: Tokens) -> Record:
         return record
     said = _sentences(record)
     return record.model_copy(update={"micro": _micro(record, said, tokens), "summary": _summary(record, said, tokens)})
-
-
-def in_words(day: str) -> str:
-    """Return a day or time (as `Record.due`) in words, "Friday 27 November 2026"; empty for an empty one."""
-    if not day:
-        return ""
-    when = date.fromisoformat(day[:10])
-    clock = ""
-    if len(day) > len("2026-11-27"):
-        moment = datetime.fromisoformat(day).astimezone(UTC)
-        when, clock = moment.date(), f" {moment:%H:%M} UTC"
-    return f"{_WEEKDAYS[when.weekday()]} {when.day} {_MONTHS[when.month - 1]} {when.year}{clock}"
 
 
 def indexed_text(record: Record) -> str:

@@ -11,7 +11,7 @@ from pydantic import Field
 from connectors.message import Scope
 from grounding.memory.global_context import foreign_in
 from grounding.memory.records.dates import MAX_CHARACTERS as MAX_DUE_CHARACTERS
-from grounding.memory.records.dates import NoSuchDay, due
+from grounding.memory.records.dates import NoSuchDay, due, in_words
 from grounding.memory.records.model import (
     ItemKind,
     ItemStatus,
@@ -24,7 +24,6 @@ from grounding.memory.records.model import (
     RecordRefused,
     State,
     Type,
-    in_words,
     indexed_text,
 )
 from grounding.prompt_input import audience_of, one_line
