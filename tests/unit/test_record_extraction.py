@@ -64,12 +64,8 @@ def kept(answer: str, of: Window, known: tuple[Record, ...] = ()) -> list[Candid
     [
         (["The launch date is 12 March."], ["launch date: 12 March"]),
         (["The launch date is 12 March.", "Actually, make it 14 March."], ["launch date: 14 March"]),
-        (["Das Budget beträgt 5.000 €."], ["budget: 5.000 €"]),
         (["We decided to use Postgres instead of MySQL."], ["We decided to use Postgres instead of MySQL"]),
         (["Well, let's go with the blue logo!"], ["let's go with the blue logo"]),
-        (["Wir haben uns für Berlin entschieden."], ["Wir haben uns für Berlin entschieden"]),
-        (["Hemos decidido abrir en Lyon."], ["Hemos decidido abrir en Lyon"]),
-        (["On a décidé de garder le nom."], ["On a décidé de garder le nom"]),
     ],
 )
 def test_what_is_stated_in_so_many_words_is_kept_in_its_latest_form(said: list[str], found: list[str]) -> None:
@@ -144,7 +140,7 @@ def test_in_a_direct_message_the_persons_own_things_are_kept_too() -> None:
             ["Always include version numbers when I ask about software"],
         ),
         ("Never mind that. Never again. Always nice to meet you!", []),
-        ("Ab jetzt antworte bitte auf Deutsch.", ["Ab jetzt antworte bitte auf Deutsch"]),
+        ("From now on answer in German and Spanish.", ["From now on answer in German and Spanish"]),
         (
             "I prefer submitting applications early, which is why I made sure to upload mine to the portal on June 14 "
             "at 9:30 PM, and I'm hoping that this will help with the rest of it, can you tell me how much it does?",
@@ -386,7 +382,6 @@ def test_what_a_person_prefers_is_kept_word_for_word_as_long_as_rules_find_room_
         "He said: I prefer tea in the morning.",
         'My boss told me: "I prefer short reports with charts".',
         '"I prefer dark roast coffee," said Anna.',
-        "Er sagte: Ich bevorzuge kurze Antworten mit Beispielen.",
         "Translate into German: I prefer red wine with fish.",
         "Write a mail to Bo saying I prefer Tuesday for the review.",
         "I never said I prefer tea over coffee.",

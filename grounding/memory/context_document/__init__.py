@@ -20,6 +20,7 @@ from grounding.memory.context_document.summarise import (
     Facts,
     corrects,
     is_question,
+    is_unsure,
     sentences,
     short_line,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "corrects",
     "has_same_lines",
     "is_question",
+    "is_unsure",
     "kept_lines",
     "lines_by_people",
     "parse",

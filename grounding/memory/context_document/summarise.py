@@ -180,13 +180,12 @@ _DOES_NOT_KNOW = re.compile(
 )
 _PREFERENCE = re.compile(
     r"\bI (?:prefer|like|love|hate|dislike|always|never|don['’]t like|do not like|can['’]t stand|would rather)\b"
-    r".{2,160}|\b(?:ich bevorzuge|ich mag|prefiero|me gusta|je préfère|j['’]aime)\b.{2,160}",
+    r".{2,160}",
     re.IGNORECASE,
 )
 _DECISION = re.compile(
     r"\b(?:we|i)(?:['’]ve| have)? (?:decided|agreed|settled|chose|will go with|go with|went with)\b.{2,160}"
-    r"|\blet['’]s go with\b.{2,160}|\b(?:wir haben (?:uns )?.{0,60}(?:entschieden|beschlossen)|hemos decidido|"
-    r"decidimos|on a décidé|nous avons décidé).{0,160}",
+    r"|\blet['’]s go with\b.{2,160}",
     re.IGNORECASE,
 )
 _OFFERS = re.compile(
@@ -374,90 +373,56 @@ def _items(lines: Iterable[str]) -> str:
 
 # Statements of fact in messages, as ``subject: value`` of which the latest holds
 #
-# Patterns match English, German, Spanish and French sentences that say what something is or shall be. Questions,
-# suppositions and doubts are no facts.
+# Patterns match English sentences that say what something is or shall be. Questions, suppositions and doubts are no
+# facts.
 
 MAX_FACTS = 24
 _SUBJECT = r"(?P<subject>[\w\-/#'’&.` ]{2,60}?)"
 _VALUE = r"(?P<value>\S.{0,160})"
-_LATER = r"(?:(?:now|actually|currently|still|jetzt|nun|ahora|maintenant|désormais|called|named|be)\s+)*"
-_IS = {
-    "en": (
-        r"the|our|my|this",
-        r"is|are|was|were|will be|should be|became|equals|=|(?:has |have )?changed to|moved to|"
-        r"(?:has|have|is|was|were|got)(?: been)? (?:now )?"
-        r"(?:moved|changed|renamed|set|pushed|postponed|raised|lowered) to",
-    ),
-    "de": (
-        r"der|die|das|unser(?:e|er|es)?|mein(?:e)?",
-        r"ist|sind|heißt|heisst|lautet|beträgt|betragen|wird|liegt bei",
-    ),
-    "es": (r"el|la|los|las|nuestr[oa]s?|mis?", r"es|son|será|está en|se llama|asciende a"),
-    "fr": (r"le|la|les|notre|nos|mon|ma|mes", r"est|sont|sera|s['’]appelle|s['’]élève à"),
-}
-_TO_BE = {
-    "en": (
-        r"change|set|rename|switch|move|update|correct|make|push|postpone|raise|lower|bump",
-        r"the|our|my",
-        r"to|from .{1,60}? to",
-    ),
-    "de": (r"änder\w*|setz\w*|verschieb\w*|leg\w*|benenn\w*", r"den|die|das|unser\w*|mein\w*", r"auf|in|zu"),
-    "es": (r"cambi\w*|pon\w*|muev\w*", r"el|la|los|las|nuestr[oa]s?|mi", r"a|por"),
-    "fr": (r"chang\w*|mets|mettez|déplac\w*|renomm\w*", r"le|la|les|notre|mon|ma", r"en|à|pour|au"),
-}
+_LATER = r"(?:(?:now|actually|currently|still|called|named|be)\s+)*"
+_WHOSE = r"(?P<whose>the|our|my|this)"
+_IS = (
+    r"is|are|was|were|will be|should be|became|equals|=|(?:has |have )?changed to|moved to|"
+    r"(?:has|have|is|was|were|got)(?: been)? (?:now )?(?:moved|changed|renamed|set|pushed|postponed|raised|lowered) to"
+)
+_CHANGE = r"change|set|rename|switch|move|update|correct|make|push|postpone|raise|lower|bump"
 _PATTERNS = (
-    *(
-        re.compile(rf"\b(?:{verb})\s+(?P<whose>{the})\s+{_SUBJECT}\s+(?:{to})\s+{_LATER}{_VALUE}", re.IGNORECASE)
-        for verb, the, to in _TO_BE.values()
+    re.compile(
+        rf"\b(?:{_CHANGE})\s+{_WHOSE}\s+{_SUBJECT}\s+(?:to|from .{{1,60}}? to)\s+{_LATER}{_VALUE}", re.IGNORECASE
     ),
-    *(
-        re.compile(rf"(?<![\w'’])(?P<whose>{the})\s+{_SUBJECT}\s+(?:{is_})\s+{_LATER}{_VALUE}", re.IGNORECASE)
-        for the, is_ in _IS.values()
-    ),
-    re.compile(rf"\bl['’](?P<subject>[\w\-/ ]{{2,50}}?)\s+(?:{_IS['fr'][1]})\s+{_LATER}{_VALUE}", re.IGNORECASE),
+    re.compile(rf"(?<![\w'’]){_WHOSE}\s+{_SUBJECT}\s+(?:{_IS})\s+{_LATER}{_VALUE}", re.IGNORECASE),
     re.compile(
         r"\b(?P<subject>(?!(?:It|That|This|What|Who|Let|There|Here|He|She|Where|How)['’])[A-Z]\w+['’]s [\w\- ]{2,40}?)"
         rf"\s+(?:is|are|was|will be)\s+{_LATER}{_VALUE}"
     ),
-    re.compile(r"^(?P<subject>[^\s、。はが]{2,20})は(?:今は?)?(?P<value>[^。、]{1,60}?)(?:です|である|だ)(?:。|$)"),
     re.compile(rf"^(?P<subject>[^\W\d_][\w\-/]*(?: [\w\-/#]+){{0,3}})\s*(?::|=|->|→)\s+{_VALUE}"),
 )
-_NAMED = re.compile(
-    r"\b(?:call me|i am called|i['’]m called|(?:ich )?heiße|me llamo|je m['’]appelle)\s+(?P<name>[^,;.!?\n]{1,60})",
-    re.IGNORECASE,
-)
+_NAMED = re.compile(r"\b(?:call me|i am called|i['’]m called)\s+(?P<name>[^,;.!?\n]{1,60})", re.IGNORECASE)
 _CORRECTS = re.compile(
-    r"^(?:(?:(?:no|nope|actually|sorry|wait|hold on|correction|oops|scratch that|ah|oh|hm+|well|nein|korrektur|"
-    r"entschuldigung|perdón|perdona|pardon|non|en fait|corrección)"
-    r"\b[\s,.:;!–—-]*)+|(?=make (?:it|that)\b|i meant\b|ich meinte\b))"
-    r"(?:(?:it|that)(?:['’]s| is| should be| must be| will be)|make (?:it|that)|i mean(?:t)?|back to|let['’]s make it|"
-    rf"es ist|ich mein(?:t)?e|es|c['’]est)\s+{_LATER}{_VALUE}",
+    r"^(?:(?:(?:no|nope|actually|sorry|wait|hold on|correction|oops|scratch that|ah|oh|hm+|well)\b[\s,.:;!–—-]*)+"
+    r"|(?=make (?:it|that)\b|i meant\b))"
+    r"(?:(?:it|that)(?:['’]s| is| should be| must be| will be)|make (?:it|that)|i mean(?:t)?|back to|let['’]s make it)"
+    rf"\s+{_LATER}{_VALUE}",
     re.IGNORECASE,
 )
-_CLAUSES = re.compile(
-    r";\s+|(?<=\w)(?:,\s*|\s+)(?:and|und|y|et|but|aber|pero|mais)\s+"
-    r"(?=(?:the|our|my|der|die|das|unsere?|meine?|el|la|nuestr[oa]|mi|le|notre|mon|ma)\s)",
-    re.IGNORECASE,
-)
+_CLAUSES = re.compile(r";\s+|(?<=\w)(?:,\s*|\s+)(?:and|but)\s+(?=(?:the|our|my)\s)", re.IGNORECASE)
 _UNSURE = re.compile(
-    r"\b(?:if|whether|unless|suppose|imagine|assuming|wonder\w*|not sure|unsure|maybe|perhaps|wenn|falls|vielleicht|"
-    r"quizás|tal vez|peut-être)\b|\b(?:ob|si)\s",
+    r"\b(?:if|whether|unless|suppose|imagine|assuming|wonder\w*|not sure|unsure|maybe|perhaps|might|should we|"
+    r"could we)\b",
     re.IGNORECASE,
 )
 _ASIDE = re.compile(
     r"[,.!:;]?\s+(?:but|because|so that|since|although|though|which|instead|rather than|unless|please|thanks|"
-    r"as (?:we|i|you)|aber|weil|statt|pero|porque|mais|parce que)\b.*$"
-    r"|,\s*(?:not|nicht|no|pas|so|right|ok(?:ay)?|if|when|and|und|y|et|by the way)\b.*$"
+    r"as (?:we|i|you))\b.*$"
+    r"|,\s*(?:not|no|so|right|ok(?:ay)?|if|when|and|by the way)\b.*$"
     r"|\s+and (?:it|he|she|they|i|we|you|that|there|then|please)\b.*$|\s+(?:[–—]|-{1,2})\s.*$",
     re.IGNORECASE,
 )
-_NOT_BUT = re.compile(r"^(?:not|nicht|no)\s+.{1,60}?,?\s+(?:but|sondern|sino)\s+", re.IGNORECASE)
-_TRAILING = re.compile(
-    r"(?:\s+from now on|(?<!\bfrom)\s+now|\s+(?:instead|then|again|jetzt|ahora|maintenant))+$", re.IGNORECASE
-)
+_NOT_BUT = re.compile(r"^(?:not|no)\s+.{1,60}?,?\s+but\s+", re.IGNORECASE)
+_TRAILING = re.compile(r"(?:\s+from now on|(?<!\bfrom)\s+now|\s+(?:instead|then|again))+$", re.IGNORECASE)
 _NOT_FACTS = re.compile(
     r"^(?:question|problem|point|things?|whole|same|reason|idea|answer|only|best|worst|most|rest|other|way|trick|issue|"
-    r"truth|fact|frage|punkt|grund|cosa|pregunta|razón|chose|raison|problème|problema)\b",
+    r"truth|fact)\b",
     re.IGNORECASE,
 )
 _LABELS_WITHOUT_SUBJECT = re.compile(
@@ -466,10 +431,8 @@ _LABELS_WITHOUT_SUBJECT = re.compile(
     re.IGNORECASE,
 )
 """Words before a colon that are no subject."""
-_CLAUSE_WORDS = re.compile(r"\b(?:that|which|who|when|where|because|if|i|you|we|they|it|dass|que|qui)\b", re.IGNORECASE)
-_MINE = frozenset(("my", "mein", "meine", "mi", "mis", "mon", "ma", "mes"))
-_NAME = frozenset(("name", "nombre", "nom"))
-_NEWNESS = re.compile(r"^(?:new|current|updated|final|latest|neue[rs]?|nuev[oa]|nouve(?:au|lle))\s+", re.IGNORECASE)
+_CLAUSE_WORDS = re.compile(r"\b(?:that|which|who|when|where|because|if|i|you|we|they|it)\b", re.IGNORECASE)
+_NEWNESS = re.compile(r"^(?:new|current|updated|final|latest)\s+", re.IGNORECASE)
 
 
 @dataclass
@@ -538,6 +501,11 @@ class Facts:
         return subject
 
 
+def is_unsure(text: str) -> bool:
+    """Say whether *text* only supposes or doubts what follows it."""
+    return bool(_UNSURE.search(text))
+
+
 def corrects(sentence: str) -> bool:
     """Say whether *sentence* may correct an earlier statement."""
     return bool(_CORRECTS.match(sentence))
@@ -558,7 +526,7 @@ def _stated(sentence: str, user: str, *, is_group: bool) -> list[tuple[str, str]
     found: list[tuple[str, str]] = []
     for clause in _CLAUSES.split(sentence):
         match = next((match for pattern in _PATTERNS if (match := pattern.search(clause))), None)
-        if match is None or _UNSURE.search(clause[: match.end("subject")]):
+        if match is None or is_unsure(clause[: match.end("subject")]):
             continue
         subject, value = _subject(match.groupdict(), user, is_group=is_group), _value(match["value"])
         if subject and value:
@@ -580,11 +548,9 @@ def _subject(groups: Mapping[str, str | None], user: str, *, is_group: bool) -> 
     whose = (groups.get("whose") or "").casefold()
     if not re.match(r"[A-Z]\w+['’]s ", subject):
         subject = subject.casefold()
-    if whose not in _MINE:
+    if whose != "my":
         return subject
-    if subject in _NAME and not is_group:
-        return "user's name"
-    return f"{user or 'user'}'s {'name' if subject in _NAME else subject}"
+    return f"{'user' if subject == 'name' and not is_group else user or 'user'}'s {subject}"
 
 
 def _value(text: str) -> str:
@@ -593,7 +559,7 @@ def _value(text: str) -> str:
     value = _ASIDE.sub("", value).strip().rstrip(".!…。！,;:")
     value = re.sub(rf"^{_LATER}", "", value, flags=re.IGNORECASE)
     value = _TRAILING.sub("", value).strip()
-    if re.match(r"(?:that|what|how|why|dass|que)\b", value, re.IGNORECASE):
+    if re.match(r"(?:that|what|how|why)\b", value, re.IGNORECASE):
         return ""
     return short_line(value)
 
@@ -606,8 +572,8 @@ _CODE = re.compile(r"(```|~~~).*?(?:\1|\Z)", re.DOTALL)
 _MARK = re.compile(r"^\s*(?:[-*+•]\s+(?:\[[ xX]\]\s+)?|\d{1,3}[.)]\s+|#{1,6}\s+)")
 _END = re.compile(r"[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』]?")
 _ABBREVIATED = re.compile(
-    r"(?:^|[\s(])(?:[A-Za-z]|dr|mr|mrs|ms|prof|st|no|nr|hr|fr|sr|sra|mme|m|vs|ca|approx|etc|e\.g|i\.e|z\.B|bzw|usw|inkl|apt|str|fig|ext|"
-    r"jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|okt|nov|dec|dez)\.$",
+    r"(?:^|[\s(])(?:[A-Za-z]|dr|mr|mrs|ms|prof|st|no|nr|vs|ca|approx|etc|e\.g|i\.e|z\.B|bzw|usw|apt|str|fig|ext|"
+    r"jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|nov|dec)\.$",
     re.IGNORECASE,
 )
 _DAY = re.compile(r"(?:^|\s)\d{1,2}\.$")

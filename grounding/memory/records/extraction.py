@@ -16,7 +16,15 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from connectors.message import person_of_audience
-from grounding.memory.context_document import BYTES_PER_TOKEN, Facts, corrects, is_question, sentences, short_line
+from grounding.memory.context_document import (
+    BYTES_PER_TOKEN,
+    Facts,
+    corrects,
+    is_question,
+    is_unsure,
+    sentences,
+    short_line,
+)
 from grounding.memory.records.model import NewRecord, Origin, Provenance, Record, State, Type
 from grounding.prompt_input import ChatMessage, as_data, one_line, speaker, utf8_length
 from grounding.retrieval import terms
@@ -44,7 +52,7 @@ REPLACES = 1 / 3
 claim is believed that one confirms, or replaces, the other. The slip of a weak model must not erase knowledge."""
 _NUMBER = re.compile(r"(?<!\w)\w*\d[\w.,:/-]*")  # begins at a word's first character: long words are scanned once
 _SIGNS = re.compile(r"(?<!\w)[-−](?=\d)|!=|[<>≠≤≥]")
-_DENIALS = frozenset(("no", "not", "never", "kein", "keine", "nicht", "sin", "pas"))
+_DENIALS = frozenset(("no", "not", "never"))
 """A search ignores these words, but here they change the meaning."""
 GONE = frozenset({State.SUPERSEDED, State.INACTIVE, State.RETIRED})
 
@@ -212,31 +220,23 @@ _MAX_SUBJECT_WORDS = 5
 _MAX_VALUE_WORDS = 14
 _DECIDED = re.compile(
     r"\b(?:we(?:['’]ve| have)?(?: now| just| all| finally)? (?:decided|agreed|settled) (?:to|on|that|against)|"
-    r"let['’]s go with|we(?:['’]re| are) going with|we(?:['’]ll| will) go with|"
-    r"wir haben (?:uns )?(?:darauf geeinigt|(?:dafür|dagegen) entschieden)|wir einigen uns auf|"
-    r"hemos (?:decidido|acordado)|decidimos|quedamos en que|"
-    r"(?:on a|nous avons) (?:décidé|convenu)(?: de| que| d['’]))\b.{2,240}"
-    r"|\bwir haben (?:uns )?.{2,200}?\b(?:entschieden|beschlossen)\b",
+    r"let['’]s go with|we(?:['’]re| are) going with|we(?:['’]ll| will) go with)\b.{2,240}",
     re.IGNORECASE,
 )
 _I_DECIDED = re.compile(
-    r"\b(?:I(?:['’]ve| have)?(?: now| just| finally)? decided (?:to|on|that|against)|ich habe (?:mich|beschlossen)|"
-    r"he decidido|j['’]ai décidé)\b.{2,240}",
-    re.IGNORECASE,
+    r"\bI(?:['’]ve| have)?(?: now| just| finally)? decided (?:to|on|that|against)\b.{2,240}", re.IGNORECASE
 )
-_LIKED = re.compile(
-    r"\b(?:I(?: really| much| always| generally)? prefer|ich bevorzuge|prefiero|je préfère)\b", re.IGNORECASE
-)
+_LIKED = re.compile(r"\bI(?: really| much| always| generally)? prefer\b", re.IGNORECASE)
 _PREFERS = re.compile(_LIKED.pattern + r".{2,240}", re.IGNORECASE)
-_ANY_PREFERENCE = re.compile(r"\b(?:prefers?|bevorzugt?|prefiere|préfère)\b", re.IGNORECASE)
+_ANY_PREFERENCE = re.compile(r"\bprefers?\b", re.IGNORECASE)
 """A preference in anybody's words, a model's too."""
 _ANOTHERS = re.compile(
-    r"[\"“„«‘]\s*$|^(?:(?:please|can you|could you|bitte),? )*(?:correct|draft|proofread|quote|rephrase|reply|rewrite|"
-    r"send|tell|translate|write|schreibe?|sage?|übersetze?)\b"
+    r"[\"“„«‘]\s*$|^(?:(?:please|can you|could you),? )*(?:correct|draft|proofread|quote|rephrase|reply|rewrite|"
+    r"send|tell|translate|write)\b"
     r"|(?<!\bI )(?<!\bI['’]ve )(?<!\bI['’]d )\b(?:said|says|saying|told|tells|wrote|writes|asked|asks|repl(?:ied|ies)|"
-    r"claim(?:s|ed)|sagte?|schrieb|schreibt|meinte?|dijo|dice|escribió|(?:a|ont) (?:dit|écrit))\b"
+    r"claim(?:s|ed))\b"
     r"|\b(?:they|people|who|you|some|others) say\b|\b(?:do|did|does|should|would|could|can)\s*$"
-    r"|(?:\b(?:not|never|no longer|used to|nicht|nie)|n['’]t)\b(?:(?!\b(?:and|but|so|because|since|as)\b)[^,;:.–—])*$",
+    r"|(?:\b(?:not|never|no longer|used to)|n['’]t)\b(?:(?!\b(?:and|but|so|because|since|as)\b)[^,;:.–—])*$",
     re.IGNORECASE,
 )
 """Words before a preference that show that it is another person's, part of a text to be edited, denied, or asked for.
@@ -253,19 +253,17 @@ _OPPOSITES = tuple(
         "short shorter brief concise / long longer detailed verbose", "dark / light", "formal / casual informal",
         "early earlier / late later", "morning mornings / evening evenings", "more / fewer less", "simple / complex",
         "window / aisle", "metric / imperial", "celsius / fahrenheit", "cheap cheaper / expensive", "hot / cold",
-        "kurze kürzere knappe / lange längere ausführliche", "du / sie", "dunkle / helle", "formelle / informelle",
-        "cortas breves / largas detalladas", "courtes brèves / longues détaillées",
     )
 )  # fmt: skip
 _ADDED_CLAUSE = re.compile(
     r"(?:[,;:–—]|\s-)\s*(?:but|so|yet|though|although|can|could|would|will|what|how|is|are|am|do|does|did|which|who|where|maybe|"
-    r"perhaps|please|right|ok(?:ay)?|you know|I|I['’]\w+|we['’]\w+|and (?:I|I['’]\w+|since|now|then|you|he|she|they)|"
-    r"aber|weil|und ich|pero|y yo|mais|et je)\b.*$|\s+(?:but|so (?:that|can|could|I)|and (?:I|I['’]\w+|now|then))\b.*$",
+    r"perhaps|please|right|ok(?:ay)?|you know|I|I['’]\w+|we['’]\w+|and (?:I|I['’]\w+|since|now|then|you|he|she|they))"
+    r"\b.*$|\s+(?:but|so (?:that|can|could|I)|and (?:I|I['’]\w+|now|then))\b.*$",
     re.IGNORECASE,
 )
 """The rest of a long sentence after the statement itself, mostly a question about it."""
-_PURPOSE = re.compile(r"\s+(?:to (?:fully )?\w+|because|since|for|due to|um|para|pour)\s.*$", re.IGNORECASE)
-_CLAUSE_START = re.compile(r"(?:^|[,;:–—])\s*(?:(?:and|so|but|since|because|und|y|et|weil)\s+)*$", re.IGNORECASE)
+_PURPOSE = re.compile(r"\s+(?:to (?:fully )?\w+|because|since|for|due to)\s.*$", re.IGNORECASE)
+_CLAUSE_START = re.compile(r"(?:^|[,;:–—])\s*(?:(?:and|so|but|since|because)\s+)*$", re.IGNORECASE)
 """Text that ends where a new clause can begin."""
 _REFERENCES = re.compile(
     r"\b(?:it|its|them|those|these|that one|this one)\b"
@@ -279,7 +277,7 @@ _REFERENCES = re.compile(
 """Words that refer to an earlier message. Nobody can resolve them a month later."""
 _LASTING = re.compile(
     r"\b(?:favou?rite|preferred|usual|profession|occupation|role|title|hobby|hobbies|diet|allerg\w+|language|"
-    r"size|major|time ?zone|pronouns|lieblings\w+|beruf|favorit[oa]|préférée?)\b",
+    r"size|major|time ?zone|pronouns)\b",
     re.IGNORECASE,
 )
 """Attributes of a person that last, whatever their value."""
@@ -292,24 +290,16 @@ _RULE_VERBS = (
     r"translate|use|verify|warn|write"
 )
 _STANDING = re.compile(
-    rf"^(?:please,? )?(?:(?:from now on|in future|in the future)\b|(?:always|never)\s+(?:{_RULE_VERBS})\s).{{4,240}}$"
-    r"|^(?:bitte |por favor,? )?(?:ab jetzt|von jetzt an|a partir de ahora|désormais)\b.{4,240}$",
+    rf"^(?:please,? )?(?:(?:from now on|in future|in the future)\b|(?:always|never)\s+(?:{_RULE_VERBS})\s).{{4,240}}$",
     re.IGNORECASE,
 )
 """A rule for all later answers."""
-_UNSURE = re.compile(
-    r"\b(?:if|whether|unless|suppose|imagine|assuming|maybe|perhaps|might|should we|could we|wenn|falls|ob|vielleicht|"
-    r"quizás|tal vez|peut-être)\b",
-    re.IGNORECASE,
-)
 _PASSING = re.compile(
-    r"\b(?:today|tonight|right now|at the moment|this (?:morning|afternoon|evening)|heute|gerade|hoy|ahora mismo|"
-    r"aujourd['’]hui)\b",
-    re.IGNORECASE,
+    r"\b(?:today|tonight|right now|at the moment|this (?:morning|afternoon|evening))\b", re.IGNORECASE
 )
 _LABEL = re.compile(r"^[^:=→]{1,60}(?::|=|->|→)\s")
 _NAME_OR_NUMBER = re.compile(
-    r"\d|^(?:(?:the|an?|in|at|on|by|to|from|der|die|das|den|dem|am|im|el|la|los|las|en|le|les|à|au|près de|de)\s+)*"
+    r"\d|^(?:(?:the|an?|in|at|on|by|to|from)\s+)*"
     r"(?!I\b)[\"'“„«]?(?:[A-ZÄÖÜÉÈÀÑ]|[^\x00-\u024f])|[/@_]"
 )
 _CHAT_WORDS = re.compile(
@@ -469,7 +459,7 @@ def _statement(sentence: str, pattern: re.Pattern[str]) -> str:
     An added question ("I prefer tea, can you order some?") does not make the statement a question.
     """
     match = pattern.search(sentence)
-    if match is None or _UNSURE.search(before := sentence[: match.start()]):
+    if match is None or is_unsure(before := sentence[: match.start()]):
         return ""
     clause = _clause(match[0])
     if is_question(sentence) and not (_CLAUSE_START.search(before) and _ADDED_CLAUSE.search(match[0])):
