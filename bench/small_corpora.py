@@ -21,7 +21,7 @@ import numpy as np
 from bench.calibrate import records
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.evaluation.retrieval import fill, load_documents
+from grounding.evaluation import fill, load_documents
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import Embedder, Kind, Vocabulary
 from grounding.retrieval.qdrant_edge import EmbeddedIndex

@@ -8,10 +8,11 @@ from grounding.evaluation.datasets import (
     QuestionSet,
     load,
     load_conversations,
+    load_documents,
 )
 from grounding.evaluation.memory import MEMORY_TOKENS, MemoryAnswer, MemoryResult, MemoryScores, score_memory
 from grounding.evaluation.metrics import Difference, Figures, Scores, figures, paired, score
-from grounding.evaluation.retrieval import Evaluation, evaluate_retrieval, fill, load_documents
+from grounding.evaluation.retrieval import Evaluation, evaluate_retrieval, fill
 from grounding.evaluation.strategy import Message, Share, StrategyScores, evaluate_strategy, load_messages
 
 __all__ = [

@@ -5,8 +5,7 @@ Questions about documents have two forms. One is a BEIR folder (Thakur et al., N
 ``metadata.workspace`` and ``metadata.history``) and ``qrels/test.tsv`` (query, document, relevance; more than 0 is
 relevant). The other is a JSON lines file of questions (``question``, ``expected``: a path or a list of paths, optional
 ``history``) with Markdown beside it, in a folder ``docs`` or in the file's own folder. A history is a list of
-``{"role": "user"|…, "text": …}``, the oldest first. Documents are read twice, once to check the set and once to index
-it, so that a large corpus is never held whole.
+``{"role": "user"|…, "text": …}``, the oldest first.
 
 Conversations are a BEIR folder too: ``corpus.jsonl`` has one message a line, in the order of the conversation (``_id``,
 ``text``, ``metadata`` with ``workspace``, which names the conversation, and optional ``session``, ``date`` and
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +27,6 @@ from typing import Any
 from connectors.message import AgentRuntimeError
 from grounding.documents import is_document_path
 
-LABEL_CHARACTERS = 160
 CHARACTERS_PER_TOKEN = 4
 """A rule of thumb that needs no tokenizer, so that figures of different machines and models can be compared."""
 
@@ -44,22 +42,13 @@ def rough_tokens(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One document of a set. ``path`` is its path under ``docs/``."""
+    """One document of a set. ``path`` is its path under ``docs/``, ``tokens`` what it costs without its title."""
 
     id: str
     path: str
     text: str
     workspace: str
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The outline of a document while a set is scored: its cost in tokens, and its title or first words."""
-
-    id: str
-    workspace: str
     tokens: int
-    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +66,11 @@ class Question:
 class QuestionSet:
     """Documents and questions. Workspaces are the set's own names; each is searched alone.
 
-    ``known`` is by `Text.path`. ``documents`` reads the texts once more. ``absent`` are expected documents that the
-    set does not have, so that nothing can find them.
+    ``absent`` are expected documents that the set does not have, so that nothing can find them.
     """
 
-    known: Mapping[str, Known]
+    documents: tuple[Text, ...]
     questions: tuple[Question, ...]
-    documents: Callable[[], Iterator[Text]]
     absent: frozenset[str] = frozenset()
 
 
@@ -157,7 +144,8 @@ def metadata_of(place: str, record: Mapping[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _history(place: str, found: object) -> tuple[tuple[str, str], ...]:
+def history_of(place: str, found: object) -> tuple[tuple[str, str], ...]:
+    """Return the earlier turns of a record, each with its role and text."""
     turns = found or []
     expected = f'{place}: expected "history" to be a list of {{"role", "text"}}, the oldest first'
     if not isinstance(turns, list):
@@ -170,15 +158,21 @@ def _history(place: str, found: object) -> tuple[tuple[str, str], ...]:
     return tuple(history)
 
 
+def load_documents(path: Path) -> dict[str, str]:
+    """Return texts by path: of a ``corpus.jsonl``, of a folder with one, or of a folder of Markdown.
+
+    Raises `BadQuestionSet`, also if there is no document.
+    """
+    corpus = path / "corpus.jsonl" if path.is_dir() else path
+    texts = _corpus_texts(corpus) if corpus.is_file() else _markdown_texts(path)
+    if not texts:
+        raise BadQuestionSet(f"{path} holds no documents: expected corpus.jsonl (_id, title, text) or Markdown")
+    return {one.path: one.text for one in texts}
+
+
 def _load_beir(folder: Path) -> QuestionSet:
-    corpus = folder / "corpus.jsonl"
-    known: dict[str, Known] = {}
-    places: dict[str, str] = {}
-    for number, (place, record) in enumerate(records(corpus, "_id", "text")):
-        document, text = _beir_text(place, number, record), string_of(place, record, "text")
-        once(places, document.id, place)
-        label = str(record.get("title") or "") or text
-        known[document.path] = Known(document.id, document.workspace, rough_tokens(text), _label(label))
+    documents = _corpus_texts(folder / "corpus.jsonl")
+    known = {one.id for one in documents}
     gold = judgements(qrels_of(folder))
     asked: dict[str, str] = {}
     questions = []
@@ -187,21 +181,21 @@ def _load_beir(folder: Path) -> QuestionSet:
         once(asked, name, place)
         text = string_of(place, record, "text")
         if name in gold:
-            history, workspace = _history(place, metadata.get("history")), str(metadata.get("workspace", ""))
+            history, workspace = history_of(place, metadata.get("history")), str(metadata.get("workspace", ""))
             questions.append(Question(name, text, frozenset(gold[name]), workspace, history))
-
-    def documents() -> Iterator[Text]:
-        for number, (place, record) in enumerate(records(corpus, "_id", "text")):
-            yield _beir_text(place, number, record)
-
-    absent = frozenset(one for question in questions for one in question.expected if one not in places)
-    return QuestionSet(known, tuple(questions), documents, absent)
+    absent = frozenset(one for question in questions for one in question.expected if one not in known)
+    return QuestionSet(documents, tuple(questions), absent)
 
 
-def _beir_text(place: str, number: int, record: dict[str, Any]) -> Text:
-    text, workspace = string_of(place, record, "text"), str(metadata_of(place, record).get("workspace", ""))
-    title = str(record.get("title") or "")
-    return Text(id_of(place, record), f"{number}.txt", f"{title}\n\n{text}".strip(), workspace)
+def _corpus_texts(file: Path) -> tuple[Text, ...]:
+    places: dict[str, str] = {}
+    texts = []
+    for number, (place, record) in enumerate(records(file, "_id", "text")):
+        name, text = id_of(place, record), string_of(place, record, "text")
+        once(places, name, place)
+        title, workspace = str(record.get("title") or ""), str(metadata_of(place, record).get("workspace", ""))
+        texts.append(Text(name, f"{number}.txt", f"{title}\n\n{text}".strip(), workspace, rough_tokens(text)))
+    return tuple(texts)
 
 
 def once(places: dict[str, str], name: str, place: str) -> None:
@@ -244,20 +238,8 @@ def judgements(file: Path) -> dict[str, set[str]]:
 
 def _load_markdown(file: Path) -> QuestionSet:
     root = file.parent / "docs" if (file.parent / "docs").is_dir() else file.parent
-    paths = sorted(
-        path
-        for found in root.rglob("*")
-        if found.is_file() and is_document_path(path := found.relative_to(root).as_posix())
-    )
-
-    def documents() -> Iterator[Text]:
-        for path in paths:
-            try:
-                yield Text(path, path, (root / path).read_text(encoding="utf-8"), "")
-            except (OSError, UnicodeDecodeError) as error:
-                raise BadQuestionSet(f"{root / path} cannot be read as UTF-8 text: {error}") from error
-
-    known = {one.path: Known(one.id, "", rough_tokens(one.text), _label(one.text)) for one in documents()}
+    documents = _markdown_texts(root)
+    known = {one.id for one in documents}
     asked: dict[str, str] = {}
     questions = []
     for place, record in records(file, "question", "expected"):
@@ -266,23 +248,32 @@ def _load_markdown(file: Path) -> QuestionSet:
         if text in asked:
             raise BadQuestionSet(f"{place}: the same question was asked before ({asked[text]})")
         asked[text] = place
-        expected, history = _expected(place, record["expected"], known, root), _history(place, record.get("history"))
+        expected, history = _expected(place, record["expected"], known, root), history_of(place, record.get("history"))
         questions.append(Question(text, text, expected, "", history))
-    return QuestionSet(known, tuple(questions), documents)
+    return QuestionSet(documents, tuple(questions))
 
 
-def _expected(place: str, found: object, known: Mapping[str, Known], root: Path) -> frozenset[str]:
+def _markdown_texts(root: Path) -> tuple[Text, ...]:
+    texts = []
+    for file in sorted(root.rglob("*")):
+        path = file.relative_to(root).as_posix()
+        if not file.is_file() or not is_document_path(path):
+            continue
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadQuestionSet(f"{file} cannot be read as UTF-8 text: {error}") from error
+        texts.append(Text(path, path, text, "", rough_tokens(text)))
+    return tuple(texts)
+
+
+def _expected(place: str, found: object, known: Set[str], root: Path) -> frozenset[str]:
     paths = found if isinstance(found, list) else [found]
     if not paths or not all(isinstance(path, str) for path in paths):
         raise BadQuestionSet(f'{place}: expected "expected" to be a path or a list of paths')
     if missing := [path for path in paths if path not in known]:
         raise BadQuestionSet(f"{place}: {missing[0]!r} is expected, but there is no such document in {root}")
     return frozenset(paths)
-
-
-def _label(text: str) -> str:
-    words = " ".join(text[: 4 * LABEL_CHARACTERS].split())
-    return words if len(words) <= LABEL_CHARACTERS else words[: LABEL_CHARACTERS - 1].rstrip() + "…"
 
 
 # Conversations

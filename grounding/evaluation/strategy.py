@@ -9,14 +9,14 @@ of documents.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from connectors.message import AgentRuntimeError, ConversationKey
+from connectors.message import ConversationKey
+from grounding.evaluation.datasets import BadQuestionSet, history_of, metadata_of, records, string_of
 from grounding.pipeline import StrategyChooser
 from grounding.prompt_input import TailEntry
 from grounding.strategy import ASSISTANT, LANGUAGES, Choice, Cues, Reason, Strategy, joined_cues
@@ -24,11 +24,6 @@ from grounding.strategy import ASSISTANT, LANGUAGES, Choice, Cues, Reason, Strat
 LABELS = ("strategy", "reason", "needs_history", "needs_documents")
 """The labels of a message."""
 REASONS: tuple[str, ...] = get_args(Reason)
-ROLES = {"user": "user", "assistant": ASSISTANT, "agent": ASSISTANT}
-
-
-class BadMessages(AgentRuntimeError):
-    """A set that cannot be read; the text names the file, the line and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,54 +83,38 @@ class StrategyScores:
 
 
 def load_messages(path: Path) -> tuple[Message, ...]:
-    """Read the set at *path*. Raises `BadMessages`."""
+    """Read the set at *path*. Raises `BadQuestionSet`."""
     file = path / "queries.jsonl" if path.is_dir() else path
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadMessages(f"{file} cannot be read: {error}") from error
-    messages = [_message(file, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    messages = tuple(_message(place, record) for place, record in records(file, "text"))
     if not messages:
-        raise BadMessages(f"{file} holds no message")
+        raise BadQuestionSet(f"{file} holds no message")
     if not any(label is not None for message in messages for label in message.labels):
-        raise BadMessages(f"{file} says nothing to score: give its lines {', '.join(LABELS)}, or some of these")
-    return tuple(messages)
+        raise BadQuestionSet(f"{file} says nothing to score: give its lines {', '.join(LABELS)}, or some of these")
+    return messages
 
 
-def _message(file: Path, number: int, line: str) -> Message:
-    place = f"{file}, line {number}"
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise BadMessages(f"{place}: no JSON: {error}") from error
-    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-        raise BadMessages(f'{place}: expected an object with "text"')
-    if not isinstance(record.get("metadata") or {}, dict):
-        raise BadMessages(f"{place}: metadata is an object")
-    labels: dict[str, Any] = {**(record.get("metadata") or {}), **record}
+def _message(place: str, record: dict[str, Any]) -> Message:
+    labels = {**metadata_of(place, record), **record}
     strategy = labels.get("strategy", labels.get("label"))
     if strategy not in (None, *Strategy):
-        raise BadMessages(f"{place}: the strategy is none, tail or qmd, not {strategy!r}")
-    bits = [labels.get(need) for need in ("needs_history", "needs_documents")]
-    if any(bit not in (None, True, False) for bit in bits):
-        raise BadMessages(f"{place}: needs_history and needs_documents are true or false")
+        raise BadQuestionSet(f"{place}: the strategy is none, tail or qmd, not {strategy!r}")
+    needs = [labels.get(need) for need in ("needs_history", "needs_documents")]
+    if any(need not in (None, True, False) for need in needs):
+        raise BadQuestionSet(f"{place}: needs_history and needs_documents are true or false")
     if (reason := labels.get("reason")) not in (None, *REASONS):
-        raise BadMessages(f"{place}: the reason is one of {', '.join(REASONS)}, not {reason!r}")
+        raise BadQuestionSet(f"{place}: the reason is one of {', '.join(REASONS)}, not {reason!r}")
     languages = labels.get("languages") or []
     if not isinstance(languages, list):
-        raise BadMessages(f'{place}: languages is a list, such as ["german"]')
+        raise BadQuestionSet(f'{place}: languages is a list, such as ["german"]')
     if unknown := [one for one in languages if not isinstance(one, str) or one not in LANGUAGES]:
-        raise BadMessages(f"{place}: no cues ship for {unknown[0]!r}: use {', '.join(LANGUAGES)}")
-    counts = not (bits[1] and labels.get("gold_in_pool") is False)
-    history = _history(place, labels.get("history") or [])
-    return Message(record["text"], strategy, reason, bits[0], bits[1], counts, history, tuple(languages))
-
-
-def _history(place: str, turns: Any) -> tuple[TailEntry, ...]:
-    try:
-        return tuple(TailEntry(speaker=ROLES[one["role"]], text=one["text"], turn_id="") for one in turns)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadMessages(f'{place}: history is a list of {{"role": "user"|"assistant", "text"}}') from error
+        raise BadQuestionSet(f"{place}: no cues ship for {unknown[0]!r}: use {', '.join(LANGUAGES)}")
+    counts = not (needs[1] and labels.get("gold_in_pool") is False)
+    history = tuple(
+        TailEntry(speaker=ASSISTANT if role in ("assistant", "agent") else role, text=text, turn_id="")
+        for role, text in history_of(place, labels.get("history"))
+    )
+    text = string_of(place, record, "text")
+    return Message(text, strategy, reason, needs[0], needs[1], counts, history, tuple(languages))
 
 
 async def evaluate_strategy(

@@ -53,7 +53,7 @@ from grounding.prompt_input import (
     Tokens,
     load_tokens,
 )
-from grounding.retrieval import DeepEmbedder, Embedder, Fusion, PassageIndex, Reranker, TurnFloor, TurnIndex, Vocabulary
+from grounding.retrieval import DeepEmbedder, Embedder, PassageIndex, Reranker, TurnFloor, TurnIndex, Vocabulary
 from grounding.strategy import Choice, Cues, Strategy
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.background import RememberTurns
@@ -92,7 +92,6 @@ def evaluation_index(
         embedder.name,
         embedder.dimensions,
         timeout_seconds=settings.qdrant_timeout_seconds,
-        fusion=Fusion.from_settings(settings),
         deep_dimensions=deep_dimensions,
     )
 
@@ -174,7 +173,7 @@ class Result:
         evaluation = self.evaluation
         lost = [{"block": block, "why": why, "questions": times} for (block, why), times in evaluation.lost.items()]
         return {
-            "documents": len(self.questions.known),
+            "documents": len(self.questions.documents),
             "passages": evaluation.chunks,
             "questions": len(self.questions.questions),
             "absent": len(self.questions.absent),

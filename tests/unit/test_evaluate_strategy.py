@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from grounding.evaluation import Message
-from grounding.evaluation.strategy import BadMessages, load_messages, score_strategy
+from grounding.evaluation.datasets import BadQuestionSet
+from grounding.evaluation.strategy import load_messages, score_strategy
 from grounding.strategy import Choice, Strategy, choose
 
 QMD = Choice(Strategy.QMD, "workspace_retrieval_cue", wants_documents=True)
@@ -70,12 +71,12 @@ def test_what_was_decided_otherwise_is_listed_with_what_was_decided() -> None:
         ("[]", 'expected an object with "text"'),
         ('{"text": "a", "strategy": "search"}', "the strategy is none, tail or qmd, not 'search'"),
         ('{"text": "a", "needs_history": "yes"}', "are true or false"),
-        ('{"text": "a", "history": [{"role": "robot", "text": "b"}]}', "history is a list of"),
+        ('{"text": "a", "history": [{"text": "b"}]}', 'expected "history" to be a list of'),
         ('{"text": "a", "languages": ["klingon"]}', "no cues ship for 'klingon'"),
         ('{"text": "a", "languages": "german"}', "languages is a list"),
         ('{"text": "a", "languages": [["german"]]}', "no cues ship for ['german']"),
-        ('{"text": "a", "metadata": "none"}', "metadata is an object"),
-        ('{"text": "a", "history": [{"role": "user", "text": 5}]}', "history is a list of"),
+        ('{"text": "a", "metadata": "none"}', 'expected "metadata" to be an object'),
+        ('{"text": "a", "history": [{"role": "user", "text": 5}]}', 'expected "history" to be a list of'),
         ('{"text": "a", "reason": "smalltalk"}', "not 'smalltalk'"),
         ("[" * 100_000, "no JSON"),
         ('{"text": "a", "stratgy": "none"}', "says nothing to score"),
@@ -86,7 +87,7 @@ def test_a_bad_set_is_refused_with_its_line(tmp_path: Path, line: str, said: str
     file = tmp_path / "m.jsonl"
     file.write_text(line)
 
-    with pytest.raises(BadMessages, match=r"m\.jsonl") as refused:
+    with pytest.raises(BadQuestionSet, match=r"m\.jsonl") as refused:
         load_messages(file)
 
     assert said in str(refused.value)

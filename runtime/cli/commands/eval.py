@@ -31,7 +31,7 @@ from runtime.cli.evaluation import (
     run_retrieval,
     run_strategy,
 )
-from runtime.cli.invocation import Invocation, json_option, run, silence_events
+from runtime.cli.invocation import Invocation, data_command, run, silence_events
 from runtime.cli.output import count, emit, line, note, table
 
 
@@ -61,8 +61,7 @@ COMPARED = {
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Compare with an earlier run: a file with its --json output.",
 )
-@json_option
-@click.pass_obj
+@data_command
 def retrieval(invocation: Invocation, path: Path, earlier_file: Path | None) -> None:
     """Measure retrieval on the set at PATH, with the current settings, in an index of its own.
 
@@ -92,8 +91,8 @@ def retrieval(invocation: Invocation, path: Path, earlier_file: Path | None) -> 
 
 def _show_result(result: Result) -> None:
     evaluation, questions, scores = result.evaluation, result.questions, result.scores
-    asked = count(len(questions.questions), "question")
-    line(f"{result.name}: {count(len(questions.known), 'document')}, {count(evaluation.chunks, 'passage')}, {asked}")
+    documents, asked = count(len(questions.documents), "document"), count(len(questions.questions), "question")
+    line(f"{result.name}: {documents}, {count(evaluation.chunks, 'passage')}, {asked}")
     table(HEADERS, [[arm, *_score_cells(of_arm)] for arm, of_arm in scores.items()], right=HEADERS[1:])
     line("@1000tok: recall within 1,000 tokens of whole documents; p50, p95: milliseconds.")
     if any(of_arm.recall_at_1000_tokens != of_arm.recall_at_1000_tokens_of_passages for of_arm in scores.values()):
@@ -146,8 +145,7 @@ def _change(difference: Difference) -> str:
     "--cues", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Use the cues in this CUES.toml."
 )
 @click.option("--wrong", is_flag=True, help="List the messages where the decision differs from the label.")
-@json_option
-@click.pass_obj
+@data_command
 def strategy(invocation: Invocation, path: Path, documents: Path | None, cues: Path | None, wrong: bool) -> None:
     """Measure the strategy on the messages at PATH.
 
@@ -214,8 +212,7 @@ MEMORY_HEADERS = ("category", "questions", "recall@5", "recall@10", "nDCG@10", "
 
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@json_option
-@click.pass_obj
+@data_command
 def memory(invocation: Invocation, folder: Path) -> None:
     """Measure what is recalled of the long conversations in FOLDER, with the current settings.
 
