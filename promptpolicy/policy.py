@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -276,8 +275,6 @@ def effective(directives: Iterable[Directive]) -> list[Directive]:
 
 
 CountTokens = Callable[[str], int]
-REMEMBERED_IDENTITIES = 128
-"""About 2 MB with the default limit of 3000 tokens."""
 
 _BASELINE = "You are a chat assistant. Answer in the language of the question, briefly and plainly."
 _BASELINES = {
@@ -340,27 +337,6 @@ def compose(role: Role, directives: Iterable[Directive], count: CountTokens, max
 def measure(role: Role, directives: Iterable[Directive], count: CountTokens) -> Policy:
     """Compose the identity like `compose`, but without a limit."""
     return _compose(role, directives, count)[0]
-
-
-class Composer:
-    """Composes like `compose` and caches the last identities."""
-
-    def __init__(self, count: CountTokens, max_tokens: int) -> None:
-        self._count = count
-        self._max_tokens = max_tokens
-        self._cache: OrderedDict[tuple[str, tuple[Directive, ...]], Policy] = OrderedDict()
-
-    def compose(self, role: Role, directives: tuple[Directive, ...]) -> Policy:
-        """See `compose`. Raises `PolicyTooLarge` and ValueError."""
-        key = (baseline(role), directives)
-        policy = self._cache.get(key)
-        if policy is None:
-            policy = compose(role, directives, self._count, self._max_tokens)
-            self._cache[key] = policy
-            if len(self._cache) > REMEMBERED_IDENTITIES:
-                self._cache.popitem(last=False)
-        self._cache.move_to_end(key)
-        return policy
 
 
 def baseline(role: Role) -> str:

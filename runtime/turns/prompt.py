@@ -26,7 +26,6 @@ from grounding.prompt import (
     ContextTooLarge,
     Request,
     Shown,
-    block_fingerprints,
     build_prompt,
     condense_to_memory,
     next_session_state,
@@ -47,7 +46,7 @@ from grounding.prompt_input import (
 from grounding.strategy import ENGLISH, Choice, Cues, InvalidCues, Strategy, cues_of
 from promptpolicy import policy
 from promptpolicy.directives import Directives
-from promptpolicy.policy import Composer, Directive, Kind, Policy, PolicyTooLarge
+from promptpolicy.policy import Directive, Kind, Policy, PolicyTooLarge
 from runtime.formatters import FormattedTexts, Formatters
 from runtime.llm import Model
 from runtime.machine import MachineMonitor
@@ -57,8 +56,6 @@ from runtime.turns.turn_state import BuiltPrompt, Question
 
 LONG_TEXT_CHARACTERS = 20_000
 """If a question is longer, its prompt is assembled in a thread."""
-BUDGETS_CACHE = 64
-"""The number of windows and tool sets whose budgets are cached."""
 _log = structlog.get_logger()
 
 
@@ -113,8 +110,6 @@ class PromptBuilder:
         self._attaching = attaching
         self._tokens = LineByLine(tokens)
         self._now = now
-        self._composer = Composer(self._tokens.count, settings.policy_max_tokens)
-        self._budgets_cache: dict[tuple[int, int], PromptLimits] = {}
 
     async def build(
         self,
@@ -182,13 +177,7 @@ class PromptBuilder:
 
     def _budgets(self, window: int, tools_tokens: int = 0) -> PromptLimits:
         """Return the budgets for a window of which tool descriptions take *tools_tokens*."""
-        budgets = self._budgets_cache.get((window, tools_tokens))
-        if budgets is None:
-            if len(self._budgets_cache) >= BUDGETS_CACHE:
-                self._budgets_cache.clear()
-            budgets = PromptLimits.from_settings(self._settings, window, tools_tokens)
-            self._budgets_cache[window, tools_tokens] = budgets
-        return budgets
+        return PromptLimits.from_settings(self._settings, window, tools_tokens)
 
     async def _assemble(
         self, context: RunContext, question: Question, grounds: TurnLayers, started: float
@@ -203,15 +192,12 @@ class PromptBuilder:
             condensed_prompt = await self._condense(context.model_copy(update=blocks), question)
         _log_condensed(condensed_prompt)
         context, prompt = condensed_prompt.context, condensed_prompt.prompt
-        fingerprints = block_fingerprints(prompt)
         return BuiltPrompt(
             context,
             prompt,
             (time.perf_counter() - started) * 1000,
-            shared_prefix(grounds.before.blocks, prompt, fingerprints) if grounds.before else UNKNOWN,
-            next_session_state(
-                context, prompt, grounds.before, question.audience, condensed_prompt.whole, fingerprints
-            ),
+            shared_prefix(grounds.before.blocks, prompt) if grounds.before else UNKNOWN,
+            next_session_state(context, prompt, grounds.before, question.audience, condensed_prompt.whole),
             _is_renewed(context, grounds),
         )
 
@@ -287,7 +273,7 @@ class PromptBuilder:
         if degraded:
             return policy.measure(role, directives, self._tokens.count), degraded
         try:
-            return self._composer.compose(role, directives), ()
+            return policy.compose(role, directives, self._tokens.count, self._settings.policy_max_tokens), ()
         except PolicyTooLarge as error:
             return error.policy, (DegradedBlock(block="identity", why="over_policy_max_tokens"),)
 

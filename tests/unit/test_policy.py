@@ -14,9 +14,6 @@ from promptpolicy import publishing
 from promptpolicy.policy import (
     ACTION_POLICY,
     EVERYWHERE,
-    REMEMBERED_IDENTITIES,
-    Composer,
-    CountTokens,
     Directive,
     InvalidDirective,
     Kind,
@@ -40,16 +37,6 @@ PLACES = (EVERYWHERE, ACME, ROOM)
 
 def words(text: str) -> int:
     return len(text.split())
-
-
-def noting(counted: list[str]) -> CountTokens:
-    """Counts as `words` does, and notes what it was given."""
-
-    def count(text: str) -> int:
-        counted.append(text)
-        return words(text)
-
-    return count
 
 
 def directive(place: Place, kind: Kind, text: str, name: str = "", version: int = 1) -> Directive:
@@ -94,32 +81,6 @@ def test_an_identity_without_directives_is_baseline_and_action_policy_and_short(
         assert policy.text == f"{baseline(role)}\n\n{ACTION_POLICY}"
         assert policy.used == ()
         assert policy.tokens < 220
-
-
-def test_an_identity_is_composed_again_only_for_other_directives_or_another_role() -> None:
-    counted: list[str] = []
-    composer = Composer(noting(counted), max_tokens=10_000)
-    held = [directive(EVERYWHERE, Kind.SOUL, "Be kind.", version=version) for version in (1, 1, 2)]
-    for one, role in ((held[0], Role.MEMBER), (held[1], Role.MEMBER), (held[2], Role.MEMBER), (held[0], Role.ADMIN)):
-        assert composer.compose(role, (one,)) == compose(role, [one], words, 10_000)
-    assert len(counted) == 3
-
-
-def test_only_the_last_identities_are_remembered() -> None:
-    counted: list[str] = []
-    composer = Composer(noting(counted), max_tokens=10_000)
-
-    for number in [*range(REMEMBERED_IDENTITIES + 1), 1, 0]:
-        composer.compose(Role.MEMBER, (directive(EVERYWHERE, Kind.SOUL, f"Number {number}."),))
-
-    assert len(counted) == REMEMBERED_IDENTITIES + 2  # the first one had to make room
-
-
-def test_an_identity_over_the_cap_is_refused_each_time() -> None:
-    composer = Composer(words, max_tokens=5)
-    for _ in range(2):
-        with pytest.raises(PolicyTooLarge):
-            composer.compose(Role.MEMBER, ())
 
 
 def test_only_administrators_get_the_admin_baseline() -> None:
