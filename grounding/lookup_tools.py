@@ -36,21 +36,21 @@ def found_passages(
     return Evidence("\n\n".join((missing, *shown) if missing else shown), tuple(found))
 
 
-class SearchDocuments(Arguments):
+class SearchQuery(Arguments):
     query: str = Field(
         min_length=1,
         max_length=MAX_QUERY_CHARACTERS,
-        description="What to look for, in words that the documents may use.",
+        description="What to look for, in words that the text may use.",
     )
 
 
 def search_documents(
     documents: FindsPassages, tokens: Tokens, top_k: int, excerpt_bytes: int, max_tokens: int
-) -> Tool[SearchDocuments]:
+) -> Tool[SearchQuery]:
     """Return the tool that finds at most *top_k* passages, of *excerpt_bytes* bytes each and *max_tokens* tokens
     together."""
 
-    async def run(call: Call, arguments: SearchDocuments) -> Evidence:
+    async def run(call: Call, arguments: SearchQuery) -> Evidence:
         check_query(arguments.query)
         lost: list[DegradedBlock] = []
         found = await documents.passages(
@@ -65,7 +65,7 @@ def search_documents(
         "brackets by which to cite it, like [refunds.md › Windows]. Use it where what you were given does not answer "
         "a question about the workspace, its people, rules or things, and again with other words where it found "
         "nothing that helps.",
-        SearchDocuments,
+        SearchQuery,
         run,
         scopes=frozenset({"documents:read"}),
         untrusted=True,

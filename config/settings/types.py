@@ -126,7 +126,6 @@ BUNDLED = "bundled/"
 EXTRACTIVE, SMOLLM2 = "bundled/extractive", "bundled/smollm2"
 BUNDLED_MODELS = (EXTRACTIVE, SMOLLM2)
 """Language models that need no provider. The first is the default; it quotes evidence instead of writing."""
-_FORMER_NAMES = {"local/SmolLM2-135M-Instruct": SMOLLM2}
 BUNDLED_EMBEDDING_MODELS = ("bundled/wordllama", "bundled/minilm")
 """Embedding models that run in this process. The first is the default."""
 
@@ -138,12 +137,9 @@ def _check_embedding_model(value: object) -> object:
 
 
 def _check_model(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    name = _FORMER_NAMES.get(value, value)
-    if name.startswith(BUNDLED) and name not in BUNDLED_MODELS:
+    if isinstance(value, str) and value.startswith(BUNDLED) and value not in BUNDLED_MODELS:
         raise ValueError(f"expected {' or '.join(BUNDLED_MODELS)}, or a LiteLLM model id")
-    return name
+    return value
 
 
 LanguageModel = Annotated[str, BeforeValidator(_check_model)]

@@ -17,14 +17,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
-from pydantic import Field
-
 from connectors.message import AgentRuntimeError, Scope
 from grounding.documents import check_relative_path
-from grounding.lookup_tools import MAX_QUERY_CHARACTERS, check_query, found_passages
+from grounding.lookup_tools import SearchQuery, check_query, found_passages
 from grounding.prompt import passages_room
 from grounding.prompt_input import MATERIAL_SAFETY, WINDOW_SAFETY, Passage, Tokens
-from grounding.tools import Arguments, Call, Evidence, Tool
+from grounding.tools import Call, Evidence, Tool
 
 VERSION = 1
 HERE = "here/"
@@ -239,21 +237,13 @@ class FindsMaterial(Protocol):
         """
 
 
-class SearchCodex(Arguments):
-    query: str = Field(
-        min_length=1,
-        max_length=MAX_QUERY_CHARACTERS,
-        description="What to look for, in words that the material may use.",
-    )
-
-
 def search_codex(
     material: FindsMaterial, tokens: Tokens, top_k: int, excerpt_bytes: int, max_tokens: int
-) -> Tool[SearchCodex]:
+) -> Tool[SearchQuery]:
     """Return the tool that finds at most *top_k* passages, of *excerpt_bytes* bytes each and *max_tokens* tokens
     together."""
 
-    async def run(call: Call, arguments: SearchCodex) -> Evidence:
+    async def run(call: Call, arguments: SearchQuery) -> Evidence:
         check_query(arguments.query)
         room = passages_room(max_tokens)
         found, is_whole = await material.find(call.scope, arguments.query, top_k, excerpt_bytes, room)
@@ -266,7 +256,7 @@ def search_codex(
         "much to be shown whole. Returns passages, the best match first, each under a label in brackets by which to "
         "cite it. Use it for every question that the material may answer, and again with other words where it found "
         "nothing that helps.",
-        SearchCodex,
+        SearchQuery,
         run,
         scopes=frozenset({SCOPE}),
         untrusted=True,

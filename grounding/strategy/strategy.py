@@ -1,9 +1,8 @@
 """Decide what a message needs to be answered: nothing, this conversation, or the workspace's documents. Pure.
 
-`choose` decides by cues. If these leave it open, `considered` decides by the relevance of the workspace's documents to
+`choose` decides by cues. If these leave it open, `choose_by_relevance` decides by the relevance of the workspace's documents to
 the message; `grounding.pipeline.StrategyChooser` asks for it. Needing the conversation and needing documents are two
-separate
-questions: the strategy is named after the message's request, and a message that needs both gets both.
+separate questions: the strategy is named after the message's request, and a message that needs both gets both.
 """
 
 from __future__ import annotations
@@ -158,9 +157,8 @@ def choose_by_relevance(
 
 
 def is_small_talk(text: str, cues: Cues = ENGLISH) -> bool:
-    """Say whether `choose` calls *text* small talk, at a quarter of its cost for most other messages."""
-    plain = unicodedata.normalize("NFKC", text[:_LONGEST_CONSIDERED_CHARACTERS])
-    return _is_small_talk(plain, words_of(plain), cues) and choose(text, cues).small_talk
+    """Say whether `choose` calls *text* small talk."""
+    return choose(text, cues).small_talk
 
 
 def is_question(text: str, cues: Cues = ENGLISH) -> bool:
