@@ -112,6 +112,7 @@ def _app(runtime: Runtime, metrics: Metrics, public: Sequence[BaseRoute], stoppi
     for kind in (HTTPException, RequestValidationError):  # FastAPI's own answers have another form
         app.add_exception_handler(kind, _answer)
     app.state.stopping = stopping
+    app.state.runtime = runtime
     return app
 
 

@@ -34,7 +34,7 @@ USER_HEADER = "X-Agent-Runtime-User"
 """The name of the person who uses the admin's token, percent-encoded; the command line sends it."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _LONGEST_SHOWN = 255
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_CONNECTOR = "http:"
 """Begins the names of places and people of the http connector: they are the programs' own."""
 _CONNECTORS_OF_PEOPLE = frozenset({"console", "web", *(platform.name for platform in PLATFORMS)})
@@ -140,7 +140,7 @@ class Guard:
             raise HTTPException(403, "the token is for another workspace")
         if caller.person:  # programs may name any person, and read all that was said to them
             raise HTTPException(403, "this token signs a person in to the chat page; programs need `access token`")
-        if request.method not in _READING:
+        if request.method not in READING:
             require_role(caller, Role.MEMBER)
 
 
@@ -183,9 +183,9 @@ class Routes:
             openapi_extra={"security": [{"bearer": []}], **self._openapi_body(body), "x-least-role": role.value},
         )
 
-    async def enter(self, workspace_id: str, context_id: str | None = None) -> Scope:
+    async def enter(self, workspace_id: str) -> Scope:
         """Return the scope of a workspace that exists. Raises `UnknownWorkspace` and `InvalidWorkspaceId`."""
-        return Scope(await self._runtime.workspaces.require(workspace_id), context_id)
+        return Scope(await self._runtime.workspaces.require(workspace_id))
 
     async def read(self, request: Request, kind: type[B]) -> B:
         """Return the JSON body as *kind*. Raises `ApiError` 400 and 413."""
@@ -199,6 +199,14 @@ class Routes:
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+async def _enter(request: Request, workspace_id: str) -> Scope:
+    return Scope(await request.app.state.runtime.workspaces.require(workspace_id))
+
+
+Workspace = Annotated[Scope, Depends(_enter)]
+"""The scope of the workspace that the path names. If it does not exist, the call is refused."""
+
+
 def _check_caller(least: Role) -> Callable[[Request], Awaitable[None]]:
     """Return the dependency of a route for callers of at least the role *least*.
 
@@ -208,7 +216,7 @@ def _check_caller(least: Role) -> Callable[[Request], Awaitable[None]]:
 
     async def check_caller(request: Request) -> None:
         require_role(caller_of(request), least)
-        if request.method in _READING:
+        if request.method in READING:
             return
         known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
         if any(name not in known for name in request.query_params):

@@ -26,7 +26,7 @@ from grounding.prompt_input import DegradedBlock, Participant
 from grounding.prompt_input import Query as Asked
 from grounding.retrieval import Hit, IndexUnavailable
 from runtime.background import migration_status
-from runtime.http.auth import Routes, caller_of, require_reader, require_role
+from runtime.http.auth import Routes, Workspace, caller_of, require_reader, require_role
 from runtime.http.errors import ApiError, Body, as_api_error, body_lines, describe_mistakes, read_body, reply
 from runtime.http.sse import Report, progress_response
 from runtime.turns import Question
@@ -80,8 +80,7 @@ class DocumentRoutes(Routes):
         )
         self.add("GET", f"{here}/search", self.search, Role.VIEWER, answers="Passages, the best first")
 
-    async def listing(self, workspace_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def listing(self, scope: Workspace) -> Response:
         files, _ = await self._shelf.look_through(scope)
         try:
             skipped = {file.path: file.why for file in await self._runtime.knowledge.skipped(scope)}
@@ -94,14 +93,12 @@ class DocumentRoutes(Routes):
         ]
         return reply({"documents": rows, "skipped": [{"path": path, "why": why} for path, why in skipped.items()]})
 
-    async def get(self, workspace_id: str, path: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def get(self, scope: Workspace, path: str) -> Response:
         document = await self._shelf.get(scope, path)
         headers = {"X-Content-Type-Options": "nosniff"}
         return Response(document.text.encode(), 200, headers, media_type="text/markdown; charset=utf-8")
 
-    async def put(self, request: Request, workspace_id: str, path: str, wait: bool = False) -> Response:
-        scope = await self.enter(workspace_id)
+    async def put(self, request: Request, scope: Workspace, path: str, wait: bool = False) -> Response:
         check_path(path)
         text = await read_body(request, self._max_bytes, "DOCUMENT_MAX_BYTES")
         await self._check_twin(scope, path)
@@ -121,14 +118,12 @@ class DocumentRoutes(Routes):
                 why = f"{path!r} is, in Unicode's form C, the path of another document; put that one"
                 raise DocumentRefused(why, why="path")
 
-    async def delete(self, workspace_id: str, path: str, wait: bool = False) -> Response:
-        scope = await self.enter(workspace_id)
+    async def delete(self, scope: Workspace, path: str, wait: bool = False) -> Response:
         await self._shelf.delete(scope, path)
         return await self._indexed(scope, [path], wait, {"path": path, "deleted": True})
 
-    async def put_many(self, request: Request, workspace_id: str, wait: bool = False) -> Response:
+    async def put_many(self, request: Request, scope: Workspace, wait: bool = False) -> Response:
         """Store each line's document. A bad line is named in the answer and stops no other."""
-        scope = await self.enter(workspace_id)
         stored: list[str] = []
         refused: list[dict[str, Any]] = []
         number = failed = 0
@@ -184,14 +179,12 @@ class DocumentRoutes(Routes):
             # The files are stored: the next change, or the next start, indexes them.
             _log.warning("index.failed", workspace_id=scope.workspace_id, why=str(error))
 
-    async def status(self, workspace_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def status(self, scope: Workspace) -> Response:
         status = await self._runtime.knowledge.status(scope)
         changing = await migration_status(self._runtime.knowledge, scope)
         return reply(asdict(status) | ({"change_over": asdict(changing)} if changing else {}))
 
-    async def index(self, request: Request, workspace_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def index(self, request: Request, scope: Workspace) -> Response:
         run = await self.read(request, IndexRun)
 
         async def work(report: Report) -> dict[str, Any]:
@@ -205,7 +198,7 @@ class DocumentRoutes(Routes):
     async def search(
         self,
         request: Request,
-        workspace_id: str,
+        scope: Workspace,
         q: str,
         top_k: Annotated[int, Query(ge=1, le=MAX_TOP_K)] = DEFAULT_TOP_K,
         explain: bool = False,
@@ -221,9 +214,10 @@ class DocumentRoutes(Routes):
             raise ApiError(400, "bad_request", "give context, or connector with external_id, not both")
         if context:
             connector, external_id = _parts(context)
-        scope = await self.enter(workspace_id, f"{connector}:{external_id}" if connector else None)
         if connector:
-            require_reader(caller_of(request), ConversationKey(workspace_id, connector, external_id))
+            key = ConversationKey(scope.workspace_id, connector, external_id)
+            require_reader(caller_of(request), key)
+            scope = key.scope
         lost: list[DegradedBlock] = []
         hits = await self._runtime.knowledge.finding.search(scope, q, top_k, explain=explain, lost=lost)
         degraded = [{"block": part.block, "why": part.why} for part in lost]
@@ -316,13 +310,12 @@ class CodexRoutes(Routes):
         self.add("PUT", file, self.put, Role.ADMIN, answers="It is given from the next turn on")
         self.add("DELETE", file, self.delete, Role.ADMIN, answers="It is given no more")
 
-    async def listing(self, request: Request, workspace_id: str, context: Context = "") -> Response:
+    async def listing(self, request: Request, scope: Workspace, context: Context = "") -> Response:
         """List the workspace's files, and those of *context*; mode and reason are those of a turn there now."""
-        scope = await self._scope(request, workspace_id, context)
-        owners = [Scope(workspace_id), *([scope] if context else [])]
+        workspace, scope = scope, _own_scope(request, scope, context)
         rows = [
             _codex_row(owner, path, entry)
-            for owner in owners
+            for owner in dict.fromkeys((workspace, scope))
             for path, entry in (await self._materials.store.entries(owner)).items()
         ]
         return reply({"files": rows, **await self._mode(scope), "indexed": await self._is_indexed(scope)})
@@ -358,30 +351,31 @@ class CodexRoutes(Routes):
         except IndexUnavailable:
             return False
 
-    async def get(self, request: Request, workspace_id: str, path: str, context: Context = "") -> Response:
-        scope = await self._scope(request, workspace_id, context)
+    async def get(self, request: Request, scope: Workspace, path: str, context: Context = "") -> Response:
+        scope = _own_scope(request, scope, context)
         text = await self._materials.store.get(scope, path)
         headers = {"X-Content-Type-Options": "nosniff"}
         return Response(text.encode(), 200, headers, media_type="text/plain; charset=utf-8")
 
-    async def put(self, request: Request, workspace_id: str, path: str, context: Context = "") -> Response:
-        scope = await self._scope(request, workspace_id, context)
+    async def put(self, request: Request, scope: Workspace, path: str, context: Context = "") -> Response:
+        scope = _own_scope(request, scope, context)
         material_check_path(path)
         raw = await read_body(request, self._max_bytes, "CODEX_FILE_MAX_BYTES")
         return reply(_codex_row(scope, path, await self._materials.put(scope, path, raw)))
 
-    async def delete(self, request: Request, workspace_id: str, path: str, context: Context = "") -> Response:
-        scope = await self._scope(request, workspace_id, context)
+    async def delete(self, request: Request, scope: Workspace, path: str, context: Context = "") -> Response:
+        scope = _own_scope(request, scope, context)
         await self._materials.delete(scope, path)
         return reply({"path": path, "deleted": True})
 
-    async def _scope(self, request: Request, workspace_id: str, context: str) -> Scope:
-        if not context:
-            return await self.enter(workspace_id)
-        connector, _ = _parts(context)
-        scope = await self.enter(workspace_id, context)
-        require_role(caller_of(request), Role.MEMBER if connector == "http" else Role.ADMIN)
+
+def _own_scope(request: Request, scope: Scope, context: str) -> Scope:
+    """Return the scope of the conversation *context* in the workspace *scope*; the workspace's without *context*."""
+    if not context:
         return scope
+    connector, _ = _parts(context)
+    require_role(caller_of(request), Role.MEMBER if connector == "http" else Role.ADMIN)
+    return Scope(scope.workspace_id, context)
 
 
 def _parts(context_id: str) -> tuple[str, str]:

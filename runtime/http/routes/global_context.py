@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from connectors.message import PLACE_PREFIX, Role, Scope, place_audience
 from grounding.memory.global_context import Editor, EditOrigin, Line
-from runtime.http.auth import OWN_CONNECTOR, Routes, User, caller_of, idempotency_key
+from runtime.http.auth import OWN_CONNECTOR, Routes, User, Workspace, caller_of, idempotency_key
 from runtime.http.errors import ApiError, Body, reply
 
 if TYPE_CHECKING:
@@ -64,44 +64,43 @@ class GlobalContextRoutes(Routes):
         self.add("POST", share, self.share, Role.MEMBER, body=Owner, answers="The line that is shared")
 
     async def show(
-        self, request: Request, workspace_id: str, user: UserQuery = None, context: UserQuery = None
+        self, request: Request, scope: Workspace, user: UserQuery = None, context: UserQuery = None
     ) -> Response:
-        editor = await self._editor(request, workspace_id, user, context)
+        editor = self._editor(request, scope, user, context)
         return reply({"lines": [_line_row(line) for line in await self._lines.open(editor)]})
 
-    async def append(self, request: Request, workspace_id: str) -> Response:
+    async def append(self, request: Request, scope: Workspace) -> Response:
         body = await self.read(request, NewLine)
-        editor = await self._editor(request, workspace_id, body.user, body.context)
+        editor = self._editor(request, scope, body.user, body.context)
         edited = await self._lines.append(editor, body.content, _by(request))
         return reply(await self._row(editor, edited.number), 201)
 
-    async def replace(self, request: Request, workspace_id: str, line: Number) -> Response:
+    async def replace(self, request: Request, scope: Workspace, line: Number) -> Response:
         body = await self.read(request, ChangedLine)
-        editor = await self._editor(request, workspace_id, body.user, body.context)
+        editor = self._editor(request, scope, body.user, body.context)
         edited = await self._lines.replace(editor, line, body.content, _by(request), body.expected_version)
         return reply(await self._row(editor, edited.number))
 
     async def delete(
         self,
         request: Request,
-        workspace_id: str,
+        scope: Workspace,
         line: Number,
         user: UserQuery = None,
         context: UserQuery = None,
         expected_version: Version = None,
     ) -> Response:
-        editor = await self._editor(request, workspace_id, user, context)
+        editor = self._editor(request, scope, user, context)
         await self._lines.delete(editor, line, _by(request), expected_version)
         return reply({"line": line, "deleted": True})
 
-    async def share(self, request: Request, workspace_id: str, line: Number) -> Response:
+    async def share(self, request: Request, scope: Workspace, line: Number) -> Response:
         body = await self.read(request, Owner)
-        editor = await self._editor(request, workspace_id, body.user, body.context)
+        editor = self._editor(request, scope, body.user, body.context)
         content = await self._lines.share(editor, line, _by(request))
         return reply({"line": line, "content": content, "shared": True})
 
-    async def owners(self, request: Request, workspace_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def owners(self, request: Request, scope: Workspace) -> Response:
         _require_administrator(request)
         counts = await self._lines.counts(scope)
         return reply({"owners": [_owner_row(audience, lines) for audience, lines in counts.items() if audience]})
@@ -109,30 +108,29 @@ class GlobalContextRoutes(Routes):
     async def history(
         self,
         request: Request,
-        workspace_id: str,
+        scope: Workspace,
         user: UserQuery = None,
         context: UserQuery = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     ) -> Response:
-        scope = (await self._editor(request, workspace_id, user, context)).scope
+        scope = self._editor(request, scope, user, context).scope
         rows = [asdict(edit) for edit in await self._lines.history(scope, limit)]
         return reply({"edits": [{"line_id": row.pop("line"), **row} for row in rows]})
 
     async def waiting(
-        self, request: Request, workspace_id: str, user: UserQuery = None, context: UserQuery = None
+        self, request: Request, scope: Workspace, user: UserQuery = None, context: UserQuery = None
     ) -> Response:
-        scope = (await self._editor(request, workspace_id, user, context)).scope
+        scope = self._editor(request, scope, user, context).scope
         return reply({"waiting": [asdict(edit) for edit in await self._lines.waiting(scope)]})
 
-    async def decide(self, request: Request, workspace_id: str, id: str) -> Response:  # noqa: A002 - as the path has it
+    async def decide(self, request: Request, scope: Workspace, id: str) -> Response:  # noqa: A002 - as the path has it
         body = await self.read(request, Decision)
-        scope = (await self._editor(request, workspace_id, body.user, body.context)).scope
+        scope = self._editor(request, scope, body.user, body.context).scope
         decide = self._lines.approve if body.decision == "approve" else self._lines.deny
         await decide(scope, id, caller_of(request).signature)
         return reply({"id": id, "decision": body.decision})
 
-    async def _editor(self, request: Request, workspace_id: str, user: str | None, context: str | None) -> Editor:
-        scope = await self.enter(workspace_id)
+    def _editor(self, request: Request, scope: Scope, user: str | None, context: str | None) -> Editor:
         if user is not None and context is not None:
             raise ApiError(400, "bad_request", "name a user or a context, not both")
         owner = user or context

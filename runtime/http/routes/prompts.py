@@ -16,7 +16,7 @@ from grounding.memory.frames import as_table as frames_as_table
 from grounding.strategy import as_table
 from promptpolicy.directives import Version
 from promptpolicy.policy import EVERYWHERE, Directive, Kind, Level, Place, Slot, check_context_id
-from runtime.http.auth import Endpoint, Routes, caller_of, require_everywhere
+from runtime.http.auth import READING, Endpoint, Routes, Workspace, caller_of, require_everywhere
 from runtime.http.errors import ApiError, Body, reply
 from runtime.turns import cues_in, frames_in
 
@@ -89,8 +89,7 @@ class PromptRoutes(Routes):
         path = f"/workspaces/{{workspace_id}}/prompts{slot}{action}"
         self.add(method, path, endpoint, role, body=body, answers=_ANSWERS[action])
 
-    async def listing(self, workspace_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def listing(self, scope: Workspace) -> Response:
         rows: list[dict[str, Any]] = []
         for home in (EVERYWHERE, Place(scope)):
             snapshot = await self._publisher.directives.snapshot(home)
@@ -98,8 +97,10 @@ class PromptRoutes(Routes):
         notes = [note for home in (EVERYWHERE, Place(scope)) for note in await self._publisher.refused(home)]
         return reply({"prompts": sorted(rows, key=_order), "refused": [asdict(note) for note in notes]})
 
-    async def show(self, request: Request, context: str = "", version: Number | None = None) -> Response:
-        slot = await self._slot(request, context)
+    async def show(
+        self, request: Request, scope: Workspace, context: str = "", version: Number | None = None
+    ) -> Response:
+        slot = _slot(request, scope, context)
         if version is not None:
             return reply(_whole(await self._publisher.directives.version(slot, version)))
         latest = await self._publisher.directives.latest(slot)
@@ -107,8 +108,8 @@ class PromptRoutes(Routes):
             raise _not_found(slot)
         return reply(_whole(latest))
 
-    async def publish(self, request: Request, context: str = "") -> Response:
-        slot = await self._slot(request, context, write=True)
+    async def publish(self, request: Request, scope: Workspace, context: str = "") -> Response:
+        slot = _slot(request, scope, context)
         body = await self.read(request, NewText)
         author = caller_of(request).signature
         published = await self._publisher.publish(
@@ -116,8 +117,10 @@ class PromptRoutes(Routes):
         )
         return reply(_whole(published))
 
-    async def clear(self, request: Request, context: str = "", expected_version: Number | None = None) -> Response:
-        slot = await self._slot(request, context, write=True)
+    async def clear(
+        self, request: Request, scope: Workspace, context: str = "", expected_version: Number | None = None
+    ) -> Response:
+        slot = _slot(request, scope, context)
         author = caller_of(request).signature
         cleared = await self._publisher.clear(slot, author=author, origin="api", expected_version=expected_version)
         if cleared is None:
@@ -127,20 +130,21 @@ class PromptRoutes(Routes):
     async def history(
         self,
         request: Request,
+        scope: Workspace,
         context: str = "",
         limit: Annotated[int, Query(ge=1, le=500)] = 50,
         before: Number | None = None,
     ) -> Response:
-        slot = await self._slot(request, context)
+        slot = _slot(request, scope, context)
         versions = await self._publisher.directives.history(slot, limit, before)
         return reply({"versions": [_row(version) for version in versions]})
 
-    async def diff(self, request: Request, a: Number, b: Number, context: str = "") -> Response:
-        slot = await self._slot(request, context)
+    async def diff(self, request: Request, scope: Workspace, a: Number, b: Number, context: str = "") -> Response:
+        slot = _slot(request, scope, context)
         return reply({"diff": await self._publisher.diff(slot, a, b)})
 
-    async def rollback(self, request: Request, context: str = "") -> Response:
-        slot = await self._slot(request, context, write=True)
+    async def rollback(self, request: Request, scope: Workspace, context: str = "") -> Response:
+        slot = _slot(request, scope, context)
         body = await self.read(request, Rollback)
         author = caller_of(request).signature
         restored = await self._publisher.rollback(
@@ -148,11 +152,10 @@ class PromptRoutes(Routes):
         )
         return reply(_whole(restored))
 
-    async def condense(self, request: Request, context: str = "") -> Response:
+    async def condense(self, request: Request, scope: Workspace, context: str = "") -> Response:
         """Return a shorter text by the model. Nothing is published."""
-        slot = await self._slot(request, context, write=True)
-        workspace = await self.enter(request.path_params["workspace_id"])
-        proposal = await self._runtime.condensing.propose(workspace, slot)
+        slot = _slot(request, scope, context)
+        proposal = await self._runtime.condensing.propose(scope, slot)
         return reply(
             {
                 "scope": slot.place.level.value,
@@ -167,18 +170,18 @@ class PromptRoutes(Routes):
             }
         )
 
-    async def publish_condensed(self, request: Request, context: str = "") -> Response:
-        slot = await self._slot(request, context, write=True)
+    async def publish_condensed(self, request: Request, scope: Workspace, context: str = "") -> Response:
+        slot = _slot(request, scope, context)
         body = await self.read(request, Condensed)
         author = caller_of(request).signature
         return reply(_whole(await self._runtime.condensing.publish(slot, body.text, body.expected_version, author)))
 
-    async def cues(self, workspace_id: str, context: str = "") -> Response:
-        directives = await self._in_force(workspace_id, context)
+    async def cues(self, scope: Workspace, context: str = "") -> Response:
+        directives = await self._in_force(scope, context)
         return reply({"cues": as_table(cues_in(directives)), "changed_by": _changed_by(directives, Kind.CUES)})
 
-    async def frames(self, workspace_id: str, context: str = "") -> Response:
-        directives = await self._in_force(workspace_id, context)
+    async def frames(self, scope: Workspace, context: str = "") -> Response:
+        directives = await self._in_force(scope, context)
         frames = frames_in(directives)
         return reply(
             {
@@ -188,25 +191,20 @@ class PromptRoutes(Routes):
             }
         )
 
-    async def _in_force(self, workspace_id: str, context: str) -> Sequence[Directive]:
-        scope = await self.enter(workspace_id)
+    async def _in_force(self, scope: Scope, context: str) -> Sequence[Directive]:
         if context:
             scope = Scope(scope.workspace_id, check_context_id(context))
         return await self._publisher.directives.load(scope)
 
-    async def _slot(self, request: Request, context: str, *, write: bool = False) -> Slot:
-        """Return the slot that the path names. Writing one that holds everywhere needs the admin token."""
-        names = request.path_params
-        scope = await self.enter(names["workspace_id"])
-        slot = Slot.named(
-            names["scope"],
-            names.get("kind", "skill"),
-            names.get("name", ""),
-            Scope(scope.workspace_id, context or None),
-        )
-        if write and slot.place.level is Level.GLOBAL:
-            require_everywhere(caller_of(request))
-        return slot
+
+def _slot(request: Request, scope: Scope, context: str) -> Slot:
+    """Return the slot that the path names. Changing one that holds everywhere needs the admin token."""
+    names = request.path_params
+    kind, name = names.get("kind", "skill"), names.get("name", "")
+    slot = Slot.named(names["scope"], kind, name, Scope(scope.workspace_id, context or None))
+    if slot.place.level is Level.GLOBAL and request.method not in READING:
+        require_everywhere(caller_of(request))
+    return slot
 
 
 def _changed_by(directives: Sequence[Directive], kind: Kind) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from grounding.memory.records import (
     Type,
     place,
 )
-from runtime.http.auth import OWN_CONNECTOR, Routes, User, caller_of, idempotency_key, require_role
+from runtime.http.auth import OWN_CONNECTOR, Routes, User, Workspace, caller_of, idempotency_key, require_role
 from runtime.http.errors import ApiError, Body, reply
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class RecordRoutes(Routes):
     async def listing(
         self,
         request: Request,
-        workspace_id: str,
+        scope: Workspace,
         type: Annotated[list[Type] | None, Query()] = None,  # noqa: A002 - as the parameter is named
         state: Annotated[list[State] | None, Query()] = None,
         user: UserQuery = None,
@@ -111,7 +111,7 @@ class RecordRoutes(Routes):
         limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 100,
         before: Annotated[str, Query(max_length=100)] = "",
     ) -> Response:
-        scope = await self._scope(request, workspace_id, user, context)
+        scope = self._visible(request, scope, user, context)
         types, states = type or [], state or []
         _check_filters(types, states, before)
         if q is not None:
@@ -126,9 +126,9 @@ class RecordRoutes(Routes):
         more = place(page[-1]) if len(page) == limit else None
         return reply({"records": [_record_row(record) for record in page], "next": more})
 
-    async def add_one(self, request: Request, workspace_id: str) -> Response:
+    async def add_one(self, request: Request, scope: Workspace) -> Response:
         body = await self.read(request, RecordBody)
-        scope = await self._write_scope(request, workspace_id, body.user)
+        scope = self._writable(request, scope, body.user)
         fields = body.model_dump(exclude={"user"}) | {"due": body.due or ""}
         added = await self._records.add(scope, NewRecord(**fields), _by(request), idempotency_key(request))
         is_new = added.came in ("new", "superseded")
@@ -137,12 +137,12 @@ class RecordRoutes(Routes):
     async def show(
         self,
         request: Request,
-        workspace_id: str,
+        scope: Workspace,
         id: str,  # noqa: A002 - as the path has it
         user: UserQuery = None,
         context: PlaceQuery = None,
     ) -> Response:
-        scope = await self._scope(request, workspace_id, user, context)
+        scope = self._visible(request, scope, user, context)
         record = await self._records.get(scope, id)
         history = await self._records.history(scope, id)
         return reply(_record_row(record) | {"history": [_change_row(change) for change in history]})
@@ -150,7 +150,7 @@ class RecordRoutes(Routes):
     async def change(
         self,
         request: Request,
-        workspace_id: str,
+        scope: Workspace,
         id: str,  # noqa: A002 - as the path has it
         user: UserQuery = None,
         context: PlaceQuery = None,
@@ -158,10 +158,9 @@ class RecordRoutes(Routes):
         body = await self.read(request, RecordChange)
         sent = body.model_dump(exclude_unset=True, exclude={"user"})
         fields = {name: value for name, value in sent.items() if value is not None or name == "due"}
-        scope = await self._scope(request, workspace_id, user or body.user, context)
-        record = await self._records.get(scope, id)
-        if not record.audience and not set(fields) <= OPINIONS:
-            require_role(caller_of(request), Role.ADMIN)
+        scope = self._visible(request, scope, user or body.user, context)
+        if not set(fields) <= OPINIONS:
+            await self._check_writable(request, scope, id)
         if fields.pop("audience", None) is not None:
             if fields:
                 raise ApiError(400, "bad_request", '"audience" is changed alone, without other fields')
@@ -173,27 +172,31 @@ class RecordRoutes(Routes):
     async def erase(
         self,
         request: Request,
-        workspace_id: str,
+        scope: Workspace,
         id: str,  # noqa: A002 - as the path has it
         user: UserQuery = None,
         context: PlaceQuery = None,
     ) -> Response:
-        scope = await self._scope(request, workspace_id, user, context)
-        if not (await self._records.get(scope, id)).audience:
-            require_role(caller_of(request), Role.ADMIN)
+        scope = self._visible(request, scope, user, context)
+        await self._check_writable(request, scope, id)
         await self._records.erase(scope, id, _by(request))
         return reply({"id": id, "deleted": True})
 
     async def forget(
-        self, request: Request, workspace_id: str, user: Annotated[User, Query(description="connector:user_id")]
+        self, request: Request, scope: Workspace, user: Annotated[User, Query(description="connector:user_id")]
     ) -> Response:
-        scope = await self._write_scope(request, workspace_id, user)
+        scope = self._writable(request, scope, user)
         return reply({"user": user, "forgotten": await self._records.forget(scope)})
 
-    async def _scope(self, request: Request, workspace_id: str, user: str | None, context: str | None = None) -> Scope:
+    async def _check_writable(self, request: Request, scope: Scope, record_id: str) -> None:
+        """Raise `ApiError` 403 if the record is the whole workspace's and the caller is no admin."""
+        if not (await self._records.get(scope, record_id)).audience:
+            require_role(caller_of(request), Role.ADMIN)
+
+    def _visible(self, request: Request, scope: Scope, user: str | None, context: str | None = None) -> Scope:
         """Return the scope that the caller may see: the workspace's records and those of the person or place that it
         names. The runtime's administrator who names none sees all."""
-        scope, sees_all = await self.enter(workspace_id), caller_of(request).sees_all
+        sees_all = caller_of(request).sees_all
         if user is not None and not user.startswith(OWN_CONNECTOR) and not sees_all:
             raise ApiError(403, "forbidden", "records of another connector's people need the runtime's admin token")
         if user is not None and context is not None:
@@ -201,11 +204,11 @@ class RecordRoutes(Routes):
         place = place_audience(OWN_CONNECTOR + context) if context is not None else None
         return Scope(scope.workspace_id, None, user or place or (EVERYONE if sees_all else None))
 
-    async def _write_scope(self, request: Request, workspace_id: str, user: str | None) -> Scope:
-        scope = await self._scope(request, workspace_id, user)
-        if user is None:
-            require_role(caller_of(request), Role.ADMIN)
-            return Scope(scope.workspace_id)
+    def _writable(self, request: Request, scope: Scope, user: str | None) -> Scope:
+        visible = self._visible(request, scope, user)
+        if user is not None:
+            return visible
+        require_role(caller_of(request), Role.ADMIN)
         return scope
 
 

@@ -30,7 +30,7 @@ from grounding.prompt import build_prompt
 from grounding.prompt_input import TailEntry, audience_of
 from runtime.access import Caller
 from runtime.background import Marker
-from runtime.http.auth import OWN_CONNECTOR, Routes, User, caller_of, may_read
+from runtime.http.auth import OWN_CONNECTOR, Routes, User, Workspace, caller_of, may_read
 from runtime.http.errors import ApiError, Body, reply
 from runtime.ingress import reply_hint_of
 from runtime.turns import (
@@ -74,29 +74,26 @@ class TurnRoutes(Routes):
     async def listing(
         self,
         request: Request,
-        workspace_id: str,
+        scope: Workspace,
         limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50,
         before: str = "",
     ) -> Response:
         if before and not is_turn_id(before):
             raise ApiError(400, "bad_request", "query.before: expected the turn_id of an earlier page's last turn")
-        scope, caller = await self.enter(workspace_id), caller_of(request)
         found: list[Manifest] = []
         while page := await self._runtime.manifests.newest(scope, limit, before):
-            found += [manifest for manifest in page if _may_read(caller, manifest)]
+            found += [manifest for manifest in page if _may_read(caller_of(request), manifest)]
             before = page[-1].turn_id
             if len(found) >= limit:
                 break
         return reply({"turns": [_row(manifest) for manifest in found[:limit]]})
 
-    async def show(self, request: Request, workspace_id: str, turn_id: str, prompt: bool = False) -> Response:
-        scope = await self.enter(workspace_id)
+    async def show(self, request: Request, scope: Workspace, turn_id: str, prompt: bool = False) -> Response:
         return reply(await self._describe(scope, await self._manifest(request, scope, turn_id), prompt))
 
     async def diff(
-        self, request: Request, workspace_id: str, turn_id: str, other: Annotated[str, Query(alias="with")]
+        self, request: Request, scope: Workspace, turn_id: str, other: Annotated[str, Query(alias="with")]
     ) -> Response:
-        scope = await self.enter(workspace_id)
         manifests = [await self._manifest(request, scope, id_) for id_ in (turn_id, other)]
         before, after = [await self._describe(scope, manifest, prompt=True) for manifest in manifests]
         return reply(await asyncio.to_thread(compare_manifests, before, after))
@@ -127,8 +124,8 @@ class TurnRoutes(Routes):
             answer["messages"] = rebuilt.messages
         return answer
 
-    async def replay(self, request: Request, workspace_id: str, turn_id: str) -> Response:
-        manifest = await self._manifest(request, await self.enter(workspace_id), turn_id)
+    async def replay(self, request: Request, scope: Workspace, turn_id: str) -> Response:
+        manifest = await self._manifest(request, scope, turn_id)
         rebuilt = await asyncio.to_thread(build_prompt, manifest.context, self._runtime.tokens)
         return reply(
             {
@@ -182,15 +179,15 @@ class MarkRoutes(Routes):
         self.add("GET", karma, self.listing, Role.ADMIN, answers="The marked turns, the newest first")
         self.add("DELETE", f"{karma}/{{turn_id}}", self.remove, Role.ADMIN, answers="Whether there was such a one")
 
-    async def mark(self, request: Request, workspace_id: str, turn_id: str) -> Response:
+    async def mark(self, request: Request, scope: Workspace, turn_id: str) -> Response:
         body = await self.read(request, MarkBody)
-        return await self._put(request, workspace_id, turn_id, body.user, None if body.mark == "none" else body.mark)
+        return await self._put(request, scope, turn_id, body.user, None if body.mark == "none" else body.mark)
 
-    async def unmark(self, request: Request, workspace_id: str, turn_id: str, user: UserQuery = None) -> Response:
-        return await self._put(request, workspace_id, turn_id, user, None)
+    async def unmark(self, request: Request, scope: Workspace, turn_id: str, user: UserQuery = None) -> Response:
+        return await self._put(request, scope, turn_id, user, None)
 
-    async def listing(self, request: Request, workspace_id: str) -> Response:
-        scope, caller = await self.enter(workspace_id), caller_of(request)
+    async def listing(self, request: Request, scope: Workspace) -> Response:
+        caller = caller_of(request)
         return reply(
             {
                 "karma": [
@@ -201,16 +198,13 @@ class MarkRoutes(Routes):
             }
         )
 
-    async def remove(self, workspace_id: str, turn_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def remove(self, scope: Workspace, turn_id: str) -> Response:
         if not await self._marking.forget(scope, [turn_id]):
             raise ApiError(404, "not_found", f"turn {turn_id!r} is not marked")
         return reply({"turn_id": turn_id, "removed": True})
 
-    async def _put(
-        self, request: Request, workspace_id: str, turn_id: str, user: str | None, sign: Sign | None
-    ) -> Response:
-        scope, caller = await self.enter(workspace_id), caller_of(request)
+    async def _put(self, request: Request, scope: Scope, turn_id: str, user: str | None, sign: Sign | None) -> Response:
+        caller = caller_of(request)
         is_admin = caller.role.covers(Role.ADMIN)
         if user is not None and not user.startswith(OWN_CONNECTOR) and not is_admin:
             raise ApiError(403, "forbidden", "marks of another connector's people are for admins' tokens")
@@ -286,8 +280,7 @@ class GroundRoutes(Routes):
         path = "/workspaces/{workspace_id}/ground"
         self.add("POST", path, self.ground, Role.MEMBER, body=Ground, answers="The prompt and its blocks")
 
-    async def ground(self, request: Request, workspace_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def ground(self, request: Request, scope: Workspace) -> Response:
         body = await self.read(request, Ground)
         question = await self._question(body, scope.workspace_id, caller_of(request))
         history = None if body.history is None else [_tail_entry(message) for message in body.history]
@@ -385,8 +378,8 @@ class DeadLetterRoutes(Routes):
         self.add("POST", f"{here}/{{turn_id}}/retry", self.retry, Role.ADMIN, answers="The turn that is retried")
         self.add("DELETE", f"{here}/{{turn_id}}", self.drop, Role.ADMIN, answers="The turn that was dropped")
 
-    async def listing(self, request: Request, workspace_id: str) -> Response:
-        scope, caller = await self.enter(workspace_id), caller_of(request)
+    async def listing(self, request: Request, scope: Workspace) -> Response:
+        caller = caller_of(request)
         rows = [
             _letter_row(letter)
             for letter in await self._runtime.dead_letters.all(scope)
@@ -394,13 +387,11 @@ class DeadLetterRoutes(Routes):
         ]
         return reply({"dead_letters": rows})
 
-    async def retry(self, workspace_id: str, turn_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def retry(self, scope: Workspace, turn_id: str) -> Response:
         letter = await self._runtime.dead_letters.retry(scope, turn_id)
         return reply({"turn_id": turn_id, "retried": True, "messages": len(letter.envelopes)})
 
-    async def drop(self, workspace_id: str, turn_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def drop(self, scope: Workspace, turn_id: str) -> Response:
         await self._runtime.dead_letters.drop(scope, turn_id)
         return reply({"turn_id": turn_id, "dropped": True})
 

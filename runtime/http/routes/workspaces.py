@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from connectors.message import InvalidWorkspaceId, Role, Scope
 from runtime.billing import TERMS, BudgetState, ModelUsage
-from runtime.http.auth import Routes, caller_of, require_everywhere
+from runtime.http.auth import Routes, Workspace, caller_of, require_everywhere
 from runtime.http.errors import ApiError, Body, reply
 from runtime.ingress import remove_workspace
 from runtime.workspaces import (
@@ -84,11 +84,10 @@ class WorkspaceRoutes(Routes):
         await asyncio.to_thread(make_document_folder, self._runtime.settings, body.id)
         return reply({"id": body.id, "created": created}, 201 if created else 200)
 
-    async def delete(self, request: Request, workspace_id: str) -> Response:
+    async def delete(self, request: Request, scope: Workspace) -> Response:
         require_everywhere(caller_of(request))
-        scope = await self.enter(workspace_id)
         await remove_workspace(self._runtime, scope)
-        return reply({"id": workspace_id, "deleted": True})
+        return reply({"id": scope.workspace_id, "deleted": True})
 
     async def route(self, request: Request, place: str) -> Response:
         require_everywhere(caller_of(request))
@@ -125,17 +124,14 @@ class PlaceRoutes(Routes):
         self.add("GET", f"{here}/{{place:path}}", self.show, Role.ADMIN, answers="What was settled for the place")
         self.add("PUT", f"{here}/{{place:path}}", self.settle, Role.ADMIN, body=Place, answers="What holds there now")
 
-    async def listing(self, workspace_id: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def listing(self, scope: Workspace) -> Response:
         found = await self._runtime.places.all(scope)
         return reply({"places": [_row(place, settled) for place, settled in found.items()]})
 
-    async def show(self, workspace_id: str, place: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def show(self, scope: Workspace, place: str) -> Response:
         return reply(_row(place, await self._runtime.places.get(scope, _check_place(place))))
 
-    async def settle(self, request: Request, workspace_id: str, place: str) -> Response:
-        scope = await self.enter(workspace_id)
+    async def settle(self, request: Request, scope: Workspace, place: str) -> Response:
         body = await self.read(request, Place)
         names = self._runtime.model.names
         if body.model is not None and body.model not in names:
@@ -182,19 +178,17 @@ class BudgetRoutes(Routes):
         # The operator pays: a workspace's own admins see its budget, but do not set it.
         self.add("PUT", here, self.put, Role.ADMIN, body=Budget, answers="The limits that hold now")
 
-    async def show(self, workspace_id: str, user: str = "") -> Response:
-        scope = await self.enter(workspace_id)
-        return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope, user), user))
+    async def show(self, scope: Workspace, user: str = "") -> Response:
+        return reply(budget_row(scope.workspace_id, await self._runtime.budgets.state(scope, user), user))
 
-    async def put(self, request: Request, workspace_id: str) -> Response:
+    async def put(self, request: Request, scope: Workspace) -> Response:
         caller = caller_of(request)
         require_everywhere(caller)
-        scope = await self.enter(workspace_id)
         body = await self.read(request, Budget)
         limits = body.model_dump(exclude_none=True)
         await self._runtime.budgets.set(scope, limits)
-        _log.info("budget.changed", workspace_id=workspace_id, limits=limits, by=caller.signature)
-        return reply(budget_row(workspace_id, await self._runtime.budgets.state(scope)))
+        _log.info("budget.changed", workspace_id=scope.workspace_id, limits=limits, by=caller.signature)
+        return reply(budget_row(scope.workspace_id, await self._runtime.budgets.state(scope)))
 
 
 def budget_row(workspace_id: str, state: BudgetState, user: str = "") -> dict[str, Any]:
@@ -226,8 +220,8 @@ class UsageRoutes(Routes):
         workspaces = [workspace for workspace in await self._runtime.workspaces.all() if caller.may_enter(workspace.id)]
         return reply({"workspaces": [await self._row(Scope(workspace.id)) for workspace in workspaces]})
 
-    async def show(self, workspace_id: str) -> Response:
-        return reply({"workspaces": [await self._row(await self.enter(workspace_id))]})
+    async def show(self, scope: Workspace) -> Response:
+        return reply({"workspaces": [await self._row(scope)]})
 
     async def _row(self, scope: Scope) -> dict[str, Any]:
         row = usage_row(scope.workspace_id, await self._runtime.usage.totals(scope))
