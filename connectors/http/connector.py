@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 
-import structlog
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
@@ -20,13 +17,21 @@ from starlette.types import Receive, Scope, Send
 from config.settings import Settings
 from connectors.connector import Accept, Capabilities, ConnectionState, Health
 from connectors.http import convert
-from connectors.http.convert import OPENAPI, RequestError
+from connectors.http.convert import OPENAPI
+from connectors.http_requests import (
+    HANDLED_ERRORS,
+    STREAM_HEADERS,
+    RequestError,
+    error_response,
+    json_response,
+    read_body,
+    refusal,
+    sse_event,
+)
 from connectors.message import (
     Accepted,
-    AgentRuntimeError,
     ConversationKey,
     InboundMessage,
-    InvalidWorkspaceId,
     OutboundMessage,
     OutboundPart,
     Receipt,
@@ -145,14 +150,8 @@ MARGIN_SECONDS = 15.0
 """Time that a turn may need besides its model calls."""
 KEEP_ALIVE_SECONDS = 15.0
 """Interval between the comments on a quiet stream, which make proxies keep it open."""
-DISCARDED_BYTES = 8_000_000
-"""How many bytes of a too large body are read beyond the limit and discarded."""
 MAX_PART_CHARACTERS = 100_000_000
 """HTTP has no limit, so a reply is always one part."""
-
-_CODES = {401: "unauthenticated", 403: "forbidden", 404: "not_found", 413: "too_large", 503: "store_unavailable"}
-
-log = structlog.get_logger()
 
 
 class HttpCaller(Protocol):
@@ -198,12 +197,10 @@ class HttpConnector:
         authenticate: Authenticate,
         *,
         max_body_bytes: int,
-        body_timeout_seconds: float = 30.0,
         wait_seconds: float,
     ) -> None:
         self._authenticate = authenticate
         self._max_body_bytes = max_body_bytes
-        self._body_timeout_seconds = body_timeout_seconds
         self._wait_seconds = wait_seconds
         self._accept: Accept | None = None
         self._waiting = Waiters()
@@ -266,24 +263,13 @@ class HttpConnector:
         self.release()
 
     def routes(self) -> Sequence[BaseRoute]:
-        return (Route("/v1/workspaces/{workspace_id}/messages", _Endpoint(self._post), methods=["POST"]),)
+        return (Route("/v1/workspaces/{workspace_id}/messages", self._post, methods=["POST"]),)
 
     async def _post(self, request: Request) -> Response:
         try:
             return await self._answer_request(request)
-        except RequestError as error:
-            return _error_response(error)
-        except HTTPException as error:
-            code = _CODES.get(error.status_code, "refused")
-            refused = RequestError(error.status_code, code, error.detail)
-            return _error_response(refused, error.headers)
-        except InvalidWorkspaceId as error:
-            return _error_response(RequestError(404, "unknown_workspace", str(error)))
-        except AgentRuntimeError as error:
-            failure = convert.failure(error)
-            if failure.status >= 500:  # below 500 it is the caller's mistake
-                log.warning("http.failed", error=type(error).__name__, connector=self.name)
-            return _error_response(failure)
+        except HANDLED_ERRORS as error:
+            return error_response(error, self.name)
 
     async def _answer_request(self, request: Request) -> Response:
         caller = await self._authenticate(request)
@@ -297,10 +283,12 @@ class HttpConnector:
         with self._waiting.wait(question(key, message.message_id)) as waiter:
             earlier_answer = await self._submit(message)
             answer = earlier_answer or await self._wait(waiter)
-        return _json_response(convert.outcome(answer, message.message_id))
+        return json_response(convert.outcome(answer, message.message_id))
 
     async def _read_message(self, request: Request, workspace_id: str, caller: HttpCaller) -> InboundMessage:
-        body = convert.parse_body(await self._read_body(request))
+        limit = self._max_body_bytes
+        too_large = f"the body is larger than {limit} bytes (AGENT_RUNTIME_HTTP_MAX_BODY_BYTES)"
+        body = convert.parse_body(await read_body(request, limit, too_large))
         idempotency_key = request.headers.get("idempotency-key")
         return convert.to_inbound(
             body,
@@ -313,39 +301,6 @@ class HttpConnector:
             sent_at=datetime.now(UTC),
         )
 
-    async def _read_body(self, request: Request) -> bytes:
-        """Read the body. Raises `RequestError` (413) if it is larger than the limit.
-
-        Reads and discards up to `DISCARDED_BYTES` beyond the limit: a client that is still sending when the
-        connection closes does not see the response.
-        """
-        body, size = bytearray(), 0
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length[:20]) > self._max_body_bytes + DISCARDED_BYTES:
-            raise self._too_large(close=True)
-        try:
-            async with asyncio.timeout(self._body_timeout_seconds):
-                more = True
-                while more:
-                    event = await request.receive()
-                    if event["type"] == "http.disconnect":
-                        raise RequestError(400, "bad_request", "the body ended early", close=True)
-                    chunk, more = event.get("body", b""), event.get("more_body", False)
-                    size += len(chunk)
-                    if size <= self._max_body_bytes:
-                        body += chunk
-                    elif size > self._max_body_bytes + DISCARDED_BYTES:
-                        raise self._too_large(close=True)
-        except TimeoutError:
-            raise RequestError(408, "timeout", "the body did not come in time", close=True) from None
-        if size > self._max_body_bytes:
-            raise self._too_large(close=False)
-        return bytes(body)
-
-    def _too_large(self, *, close: bool) -> RequestError:
-        message = f"the body is larger than {self._max_body_bytes} bytes (AGENT_RUNTIME_HTTP_MAX_BODY_BYTES)"
-        return RequestError(413, "too_large", message, close=close)
-
     async def _submit(self, message: InboundMessage) -> OutboundMessage | None:
         """Submit *message* to the gateway. Returns the answer if an earlier copy of *message* was already answered."""
         if self._accept is None:
@@ -354,7 +309,7 @@ class HttpConnector:
         if accepted.outcome == "duplicate":
             return accepted.reply
         if accepted.outcome != "stored":
-            raise convert.refusal(accepted)
+            raise refusal(accepted)
         return None
 
     async def _wait(self, waiter: Waiter) -> OutboundMessage:
@@ -395,34 +350,18 @@ class HttpConnector:
                 except Closed:
                     raise _stopping_error() from None
                 if isinstance(update, OutboundMessage):
-                    yield convert.sse_event("done", convert.outcome(update, message_id))
+                    yield sse_event("done", convert.outcome(update, message_id))
                     return
-                yield convert.sse_event("delta", {"text": update})
+                yield sse_event("delta", {"text": update})
         except RequestError as error:
-            yield convert.sse_event("error", error.body)
-
-
-class _Endpoint:
-    """An ASGI endpoint around *answer*, without Starlette's error handling.
-
-    Starlette adds error-handling layers around function endpoints, which every request would pass through. *answer*
-    needs none, because it turns its errors into responses itself.
-    """
-
-    def __init__(self, answer: Callable[[Request], Awaitable[Response]]) -> None:
-        self._answer = answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._answer(Request(scope, receive, send))
-        await response(scope, receive, send)
+            yield sse_event("error", error.body)
 
 
 class _EventResponse(StreamingResponse):
     """A response of server-sent events. Closes *waiting* at its end, even if the client leaves before any event."""
 
     def __init__(self, events: AsyncIterator[bytes], waiting: ExitStack) -> None:
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(events, media_type="text/event-stream", headers=headers)
+        super().__init__(events, media_type="text/event-stream", headers=STREAM_HEADERS)
         self._waiting = waiting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -446,13 +385,3 @@ def _stopping_error() -> RequestError:
         "Repeat the request with the same Idempotency-Key to get the answer.",
         retry_after_seconds=5,
     )
-
-
-def _error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
-    return _json_response(error.body, error.status, {**error.headers, **(headers or {})})
-
-
-def _json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    # An unpaired surrogate in a model's text becomes a JSON escape; a strict encoder would fail.
-    body = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    return Response(body, status, headers, media_type="application/json")

@@ -8,17 +8,14 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
+from connectors.http_requests import REFUSALS, RequestError
 from connectors.message import (
     CALLER_PREFIX,
-    INTERNAL_ERROR,
-    Accepted,
-    AgentRuntimeError,
     Author,
     ConversationKey,
     InboundMessage,
     OutboundMessage,
     Role,
-    StoreUnavailable,
     answer_object,
     encode_id,
 )
@@ -29,49 +26,6 @@ MAX_ID_BYTES = 200
 """The longest percent-encoded id of a context or author. Ids become names of files and keys."""
 MAX_NAME_CHARACTERS = 200
 MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
-
-REFUSALS = {
-    "rate_limit": (429, "Too many messages. Please wait a moment."),
-    "mailbox_full": (429, "Too many messages are waiting in this conversation. Please wait until some are answered."),
-    "unknown_workspace": (404, "There is no such workspace."),
-    "budget_exceeded": (402, "The budget of this workspace is used up."),
-    "superseded": (409, "A newer message replaced this one."),
-    "context_too_large": (422, "The fixed part of the prompt is larger than the model's window."),
-    "too_large": (413, "The message is too large."),
-    "empty": (400, "The message is empty."),
-    INTERNAL_ERROR: (500, "Something went wrong here."),
-}
-"""HTTP status and text by the reason why a message gets no answer. Any other reason gives 403."""
-
-_SUPERSEDED = (REFUSALS["superseded"][0], "superseded", REFUSALS["superseded"][1])
-
-
-class RequestError(Exception):
-    """An error response: its HTTP status, a code for programs and a text for people."""
-
-    def __init__(
-        self, status: int, code: str, message: str, *, retry_after_seconds: int | None = None, close: bool = False
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.retry_after_seconds = retry_after_seconds
-        self.close = close
-        """Whether to close the connection, because part of the request's body was not read."""
-
-    @property
-    def body(self) -> dict[str, Any]:
-        return {"error": {"code": self.code, "message": self.message}}
-
-    @property
-    def headers(self) -> dict[str, str]:
-        headers = {}
-        if self.retry_after_seconds is not None:
-            headers["Retry-After"] = str(max(1, self.retry_after_seconds))
-        if self.close:
-            headers["Connection"] = "close"
-        return headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,32 +104,6 @@ def message_id_of(idempotency_key: str, caller_id: str) -> str:
     return "key-" + sha256(f"{caller_id}\n{idempotency_key}".encode()).hexdigest()
 
 
-def refusal(accepted: Accepted) -> RequestError:
-    """Return the error response for a message that the gateway refused or ignored."""
-    status, text = REFUSALS.get(accepted.why, (403, f"The message is not answered here: {accepted.why or 'refused'}."))
-    retry_after = accepted.retry_after_seconds
-    return RequestError(
-        status,
-        accepted.why or "refused",
-        text,
-        retry_after_seconds=(retry_after or 1) if status == 429 else retry_after,
-    )
-
-
-def failure(error: AgentRuntimeError) -> RequestError:
-    """Return the error response for an error that the gateway raised.
-
-    The status is 503 if the store is unavailable, else the one of `REFUSALS` for the error's ``code``, else 503 if the
-    error is retryable, else 500.
-    """
-    if isinstance(error, StoreUnavailable):
-        return RequestError(503, "store_unavailable", error.user_text, retry_after_seconds=1)
-    code = getattr(error, "code", "")
-    if code in REFUSALS:
-        return RequestError(REFUSALS[code][0], code, str(error))
-    return RequestError(503 if error.retryable else 500, code or "failed", error.user_text)
-
-
 def outcome(message: OutboundMessage, message_id: str) -> dict[str, Any]:
     """Return the response body with the answer to *message_id*.
 
@@ -183,7 +111,8 @@ def outcome(message: OutboundMessage, message_id: str) -> dict[str, Any]:
     `REFUSALS`. Any other message is an answer, even if it is degraded.
     """
     if message_id in message.superseded:
-        raise RequestError(*_SUPERSEDED)
+        status, text = REFUSALS["superseded"]
+        raise RequestError(status, "superseded", text)
     if message.error_code in REFUSALS:
         status, _ = REFUSALS[message.error_code]
         raise RequestError(status, message.error_code, message.text)
@@ -194,11 +123,6 @@ def no_workspace(key: ConversationKey, message_ids: tuple[str, ...]) -> Outbound
     """Return the message for the senders of *message_ids* after their workspace was deleted."""
     code = "unknown_workspace"
     return OutboundMessage(key, "", REFUSALS[code][1], answers=message_ids, error_code=code)
-
-
-def sse_event(name: str, data: dict[str, Any]) -> bytes:
-    """Encode one server-sent event. The JSON has no line breaks, so it always fits one ``data`` line."""
-    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode("ascii")
 
 
 def _parse_json(body: bytes) -> Any:

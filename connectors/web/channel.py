@@ -14,8 +14,8 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from connectors.http_requests import sse_event
 from connectors.text import Node, to_page_tree
-from connectors.web.convert import sse
 
 EVENTS_KEPT = 300
 ITEMS_KEPT = 100
@@ -323,7 +323,7 @@ async def stream(
     channel.subscriptions.add(page)
     try:
         if resumed is None:
-            yield sse("reset", {}, channel.event_id(page.cursor))
+            yield sse_event("reset", {}, channel.event_id(page.cursor))
         yield b": open\n\n"
         loop = asyncio.get_running_loop()
         next_draft_at, checked_at = 0.0, loop.time()
@@ -354,8 +354,8 @@ def _new_events(channel: Channel, page: Subscription) -> list[bytes]:
     events = []
     for number, name, data in channel.since(page.cursor):
         page.cursor = number
-        events.append(sse(name, data, channel.event_id(number)))
-    events += [sse("typing", {"conversation": conversation}) for conversation in page.typing]
+        events.append(sse_event(name, data, channel.event_id(number)))
+    events += [sse_event("typing", {"conversation": conversation}) for conversation in page.typing]
     page.typing.clear()
     return events
 
@@ -364,7 +364,7 @@ async def _progress(channel: Channel, page: Subscription) -> AsyncIterator[bytes
     for conversation, draft in list(channel.drafts.items()):
         progress = await page.progress(conversation, draft)
         if progress is not None and channel.drafts.get(conversation) is draft:
-            yield sse("draft", progress)
+            yield sse_event("draft", progress)
 
 
 def _pace_seconds(channel: Channel) -> float:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib import resources
 from typing import Any
 
-import structlog
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
@@ -26,12 +23,19 @@ from connectors.connector import (
     Health,
     Location,
 )
+from connectors.http_requests import (
+    HANDLED_ERRORS,
+    STREAM_HEADERS,
+    RequestError,
+    error_response,
+    json_response,
+    read_body,
+    refusal,
+)
 from connectors.message import (
     CALLER_PREFIX,
-    AgentRuntimeError,
     Attachment,
     ConversationKey,
-    InvalidWorkspaceId,
     OutboundMessage,
     OutboundPart,
     Receipt,
@@ -41,7 +45,6 @@ from connectors.text import outbound_parts, remove_breaks
 from connectors.web import convert
 from connectors.web.backend import COOKIE, SESSION_SECONDS, Authenticate, Backend, CheckPlace, Session, Sessions
 from connectors.web.channel import ITEMS_KEPT, Channel, Channels, OpenPage, render, stream
-from connectors.web.convert import RequestError
 
 # ---- page ----
 #
@@ -116,7 +119,6 @@ def _read(name: str) -> tuple[bytes, str]:
 
 
 DEFAULT_WORKSPACE = "sample"
-BODY_SECONDS = 30.0
 MAX_STREAMS = 5
 """Most open pages of one person. Browsers open six connections to a host, and one must stay free for requests."""
 MAX_PART_CHARACTERS = 100_000_000
@@ -124,9 +126,8 @@ PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Media types that the page may show. Browsers save all other files."""
 ADMIN = CALLER_PREFIX + "admin"
 
-_CODES = {401: "unauthenticated", 403: "forbidden", 404: "not_found"}
+_NOT_STORED = {**HEADERS, "Cache-Control": "no-store"}
 Handler = Callable[[Request], Awaitable[Response]]
-log = structlog.get_logger()
 
 
 class WebConnector:
@@ -277,19 +278,8 @@ class WebConnector:
             try:
                 self._check_origin(request)
                 return await handler(request)
-            except RequestError as error:
-                return _error_response(error)
-            except HTTPException as error:
-                return _error_response(
-                    RequestError(error.status_code, _CODES.get(error.status_code, "refused"), error.detail)
-                )
-            except InvalidWorkspaceId as error:
-                return _error_response(RequestError(404, "unknown_workspace", error.user_text))
-            except AgentRuntimeError as error:
-                failure = convert.failure(error)
-                if failure.status >= 500:  # below 500 it is the caller's mistake
-                    log.warning("http.failed", error=type(error).__name__, connector=self.name)
-                return _error_response(failure)
+            except HANDLED_ERRORS as error:
+                return error_response(error, self.name, _NOT_STORED)
 
         return handle
 
@@ -417,7 +407,7 @@ class WebConnector:
             channel.replaced(conversation, [*replaced, *removed])
         accepted = await self._accept(message)
         if accepted.outcome == "refused":
-            raise convert.refusal(accepted)
+            raise refusal(accepted)
         listed = await self.backend.add_message(key, message.message_id, fields["text"], files)
         item = convert.spoken_item(message.message_id, conversation, fields["text"], _rfc3339(sent_at), files)
         if accepted.outcome != "duplicate":
@@ -458,7 +448,7 @@ class WebConnector:
         if request.headers.get("content-type") != "application/octet-stream":
             raise RequestError(415, "bad_request", "send the file as application/octet-stream")
         megabytes = self._max_file_bytes / 1_000_000
-        data = await self._read_body(request, self._max_file_bytes, f"The file is larger than {megabytes:g} MB.")
+        data = await read_body(request, self._max_file_bytes, f"The file is larger than {megabytes:g} MB.")
         if not data:
             raise RequestError(400, "empty", "The file is empty.")
         return _json_response({"id": await self.backend.keep_file(key, data), "size": len(data)}, 201)
@@ -496,12 +486,11 @@ class WebConnector:
         if channel.pages >= MAX_STREAMS:
             raise RequestError(429, "too_many_pages", "The chat is open in too many tabs.", retry_after_seconds=10)
         cursor = request.headers.get("last-event-id", "") or channel.cursor
-        headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         secret = request.cookies[COOKIE]
         events = stream(
             channel, cursor, running=lambda: self._accept is not None, lasts=lambda: self._is_signed_in(secret)
         )
-        return OpenPage(channel, events, headers)
+        return OpenPage(channel, events, {**HEADERS, **STREAM_HEADERS})
 
     async def _is_signed_in(self, secret: str) -> bool:
         """Return whether the session is still valid. True if the store is unavailable."""
@@ -522,22 +511,7 @@ class WebConnector:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError(415, "bad_request", "send JSON, with Content-Type: application/json")
         limit = self._max_body_bytes
-        return await self._read_body(request, limit, f"The message is larger than {limit} bytes.")
-
-    async def _read_body(self, request: Request, limit: int, too_large: str) -> bytes:
-        """Read a body of at most *limit* bytes. Raises `RequestError`, with *too_large* as text if it is larger."""
-        body = bytearray()
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > limit:
-                        raise RequestError(413, "too_large", too_large)
-        except TimeoutError:
-            raise RequestError(408, "timeout", "the body did not come in time") from None
-        except ClientDisconnect:
-            raise RequestError(400, "bad_request", "the body ended early") from None
-        return bytes(body)
+        return await read_body(request, limit, f"The message is larger than {limit} bytes.")
 
     async def _session_object(self, session: Session) -> dict[str, Any]:
         """Return the page's object for its session. ``workspaces`` are those that the person can choose."""
@@ -557,13 +531,5 @@ def _rfc3339(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _error_response(error: RequestError) -> Response:
-    response = _json_response(error.body, error.status)
-    response.headers.update(error.headers)
-    return response
-
-
 def _json_response(value: Any, status: int = 200) -> Response:
-    # An unpaired surrogate in a model's text becomes a JSON escape; a strict encoder would fail.
-    body = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    return Response(body, status, {**HEADERS, "Cache-Control": "no-store"}, media_type="application/json")
+    return json_response(value, status, _NOT_STORED)

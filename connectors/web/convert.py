@@ -14,17 +14,15 @@ from datetime import datetime
 from typing import Any
 
 from connectors.connector import CommandHint
+from connectors.http_requests import RequestError
 from connectors.message import (
     CALLER_PREFIX,
-    Accepted,
-    AgentRuntimeError,
     Attachment,
     Author,
     ConversationKey,
     InboundKind,
     InboundMessage,
     OutboundMessage,
-    StoreUnavailable,
 )
 from connectors.text import Node, link_addresses
 from connectors.web.backend import ChatPerson, File, ListedConversation, Mark, PastMessage, Session
@@ -38,37 +36,6 @@ _CONVERSATION = re.compile(r"([^/~\x00-\x1f]{1,120}~)?[a-z0-9][a-z0-9-]{0,63}")
 _MEDIA_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]{1,100}")
 _COMMAND = re.compile(r"/(?P<word>[A-Za-z][\w-]*)(\s.*)?", re.DOTALL)
 _MESSAGE_ID = re.compile(r"[A-Za-z0-9-]{8,64}")
-
-_REFUSALS = {
-    "rate_limit": (429, "You are writing faster than I can answer. Please wait a moment."),
-    "mailbox_full": (429, "Too many of your messages are waiting. Please wait until I have answered some."),
-    "unknown_workspace": (404, "There is no such workspace any more."),
-    "budget_exceeded": (402, "The budget of this workspace is used up."),
-    "empty": (400, "The message is empty."),
-    "too_large": (413, "The message is too large."),
-}
-
-
-class RequestError(Exception):
-    """An error response: its HTTP status, a code for the page and a text for people."""
-
-    def __init__(self, status: int, code: str, message: str, *, retry_after_seconds: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.retry_after_seconds = retry_after_seconds
-
-    @property
-    def body(self) -> dict[str, Any]:
-        return {"error": {"code": self.code, "message": self.message}}
-
-    @property
-    def headers(self) -> dict[str, str]:
-        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
-        if self.retry_after_seconds is not None:
-            headers["Retry-After"] = str(max(1, self.retry_after_seconds))
-        return headers
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -215,32 +182,6 @@ def to_inbound(
     )
 
 
-def refusal(accepted: Accepted) -> RequestError:
-    """Return the error response for a refused message."""
-    status, text = _REFUSALS.get(accepted.why, (403, f"This is not answered here ({accepted.why or 'refused'})."))
-    retry_after = accepted.retry_after_seconds
-    return RequestError(
-        status,
-        accepted.why or "refused",
-        text,
-        retry_after_seconds=(retry_after or 1) if status == 429 else retry_after,
-    )
-
-
-def failure(error: AgentRuntimeError) -> RequestError:
-    """Return the error response for an error of the runtime.
-
-    The status is 503 if the store is unavailable, else the one of `_REFUSALS` for the error's ``code``, else 503 if
-    the error is retryable, else 500.
-    """
-    if isinstance(error, StoreUnavailable):
-        return RequestError(503, "store_unavailable", error.user_text, retry_after_seconds=1)
-    code = getattr(error, "code", "")
-    if code in _REFUSALS:
-        return RequestError(_REFUSALS[code][0], code, _REFUSALS[code][1])
-    return RequestError(503 if error.retryable else 500, code or "failed", error.user_text)
-
-
 def spoken_item(message_id: str, conversation: str, text: str, at: str, files: Sequence[File] = ()) -> dict[str, Any]:
     """Return the page's object for a person's message."""
     return {
@@ -300,12 +241,6 @@ def conversation_object(conversation: ListedConversation) -> dict[str, str]:
 
 def hint_object(hint: CommandHint) -> dict[str, str]:
     return {"name": hint.name, "arguments": hint.arguments, "summary": hint.summary}
-
-
-def sse(name: str, data: dict[str, Any], event_id: str = "") -> bytes:
-    """Encode one server-sent event. JSON in ASCII has no line breaks, so it always fits one ``data`` line."""
-    first = f"id: {event_id}\n" if event_id else ""
-    return f"{first}event: {name}\ndata: {json.dumps(data)}\n\n".encode("ascii")
 
 
 def past_item(said: PastMessage, conversation: str, nodes: list[Node]) -> dict[str, Any]:

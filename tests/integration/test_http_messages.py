@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from connectors import http_requests
 from connectors.http import HttpConnector, wait_seconds
 from connectors.http import connector as http
 from connectors.message import (
@@ -406,7 +407,7 @@ async def test_a_body_at_the_limit_passes_and_one_byte_more_does_not(runtime: Ru
 
 async def test_a_body_without_end_is_cut_off(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that never ends is read up to a bound, and refused."""
-    monkeypatch.setattr(http, "DISCARDED_BYTES", 50_000)
+    monkeypatch.setattr(http_requests, "DISCARDED_BYTES", 50_000)
     async with served(runtime) as client:
         assert client.base_url.port is not None
         reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from connectors.http import convert
+from connectors.http_requests import failure
 from connectors.message import Author, ConversationKey, InboundMessage, Role
 from runtime.access import Access, RateLimit
 from runtime.workspaces import UnknownWorkspace, Workspaces
@@ -29,7 +29,7 @@ async def test_an_unknown_workspace_is_404_with_the_command_that_creates_it(redi
     """The register's error is told as 404, and names the command."""
     with pytest.raises(UnknownWorkspace) as caught:
         await Workspaces(redis, Settings()).resolve(MESSAGE)
-    error = convert.failure(caught.value)
+    error = failure(caught.value)
     assert (error.status, error.code) == (404, "unknown_workspace")
     assert "agent-runtime workspace create nowhere" in error.message
 

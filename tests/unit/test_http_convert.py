@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.http import convert
-from connectors.http.convert import OPENAPI, MessageRequest, RequestError
+from connectors.http.convert import OPENAPI, MessageRequest
+from connectors.http_requests import RequestError, failure, refusal, sse_event
 from connectors.message import (
     CALLER_PREFIX,
     Accepted,
@@ -164,7 +165,7 @@ def test_a_key_names_the_same_message_for_the_same_caller_only() -> None:
 )
 def test_each_reason_of_a_refusal_has_its_status(accepted: Accepted, status: int, retry_after: str | None) -> None:
     """A refusal is told by the status that stands for its reason, with the wait where there is one."""
-    error = convert.refusal(accepted)
+    error = refusal(accepted)
     assert error.status == status
     assert error.headers.get("Retry-After") == retry_after
     assert error.message
@@ -176,14 +177,14 @@ def test_an_error_of_ours_has_a_status_and_hides_its_inside() -> None:
     class Unknown(AgentRuntimeError):
         code = "unknown_workspace"
 
-    assert convert.failure(StoreUnavailable("redis at 10.0.0.1")).status == 503
-    assert "10.0.0.1" not in convert.failure(StoreUnavailable("redis at 10.0.0.1")).message
-    assert (convert.failure(Unknown("no workspace 'x'")).status, convert.failure(Unknown("say")).message) == (
+    assert failure(StoreUnavailable("redis at 10.0.0.1")).status == 503
+    assert "10.0.0.1" not in failure(StoreUnavailable("redis at 10.0.0.1")).message
+    assert (failure(Unknown("no workspace 'x'")).status, failure(Unknown("say")).message) == (
         404,
         "say",
     )
-    assert convert.failure(AgentRuntimeError("inside")).status == 500
-    assert "inside" not in convert.failure(AgentRuntimeError("inside")).message
+    assert failure(AgentRuntimeError("inside")).status == 500
+    assert "inside" not in failure(AgentRuntimeError("inside")).message
 
 
 def test_an_answer_reads_as_documented() -> None:
@@ -203,7 +204,7 @@ def test_an_answer_reads_as_documented() -> None:
 @given(st.text())
 def test_a_server_sent_event_is_two_lines_whatever_the_text(text: str) -> None:
     """No text can break out of its event, and it is read back as it was."""
-    event = convert.sse_event("delta", {"text": text}).decode()
+    event = sse_event("delta", {"text": text}).decode()
     name, data, *rest = event.split("\n")
     assert (name, rest) == ("event: delta", ["", ""])
     assert json.loads(data.removeprefix("data: ")) == {"text": text}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.http_requests import failure, refusal, sse_event
 from connectors.message import (
     CALLER_PREFIX,
     Accepted,
@@ -132,10 +133,10 @@ def test_bodies_that_are_no_objects_are_refused(body: bytes) -> None:
 
 def test_refusals_say_how_long_to_wait() -> None:
     """A limit is 429 with the seconds; an unknown reason is 403 and named."""
-    limited = convert.refusal(Accepted("refused", "rate_limit", retry_after_seconds=7))
+    limited = refusal(Accepted("refused", "rate_limit", retry_after_seconds=7))
     assert (limited.status, limited.headers) == (429, {"Retry-After": "7"})
-    assert convert.refusal(Accepted("refused", "mystery")).status == 403
-    assert convert.failure(StoreUnavailable("away")).status == 503
+    assert refusal(Accepted("refused", "mystery")).status == 403
+    assert failure(StoreUnavailable("away")).status == 503
 
 
 def test_a_message_in_transcript_and_memory_is_shown_once_as_it_is_in_memory() -> None:
@@ -157,7 +158,7 @@ def test_a_reply_of_the_past_has_the_id_under_which_it_was_sent() -> None:
 @given(st.text())
 def test_an_event_is_one_line_of_data(text: str) -> None:
     """Whatever the text, an event has three lines, and gives the text back."""
-    lines = convert.sse("message", {"text": text}, "e.1").decode().split("\n")
+    lines = sse_event("message", {"text": text}, "e.1").decode().split("\n")
     assert lines[:2] == ["id: e.1", "event: message"]
     assert lines[3:] == ["", ""]
     assert json.loads(lines[2].removeprefix("data: ")) == {"text": text}
