@@ -26,7 +26,6 @@ from grounding.prompt_input import (
     Layout,
     Prompt,
     PromptLimits,
-    Remembered,
     RunContext,
     Section,
     Tokens,
@@ -59,7 +58,6 @@ def build_prompt(context: RunContext, tokens: Tokens) -> Prompt:
     characters. The message and verbatim records do not give way to the latter: if they do not fit, raises
     `ContextTooLarge`.
     """
-    tokens = Remembered(tokens)
     budgets = context.budgets
     drafts = user_drafts(context, tokens)
     verbatim_tokens = sum(tokens.count(draft.least) + JOINT_TOKENS for draft in drafts.values() if draft.least)

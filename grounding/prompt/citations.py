@@ -133,23 +133,7 @@ def check_citations(reply: str, passages: Sequence[Passage], prompt: str) -> Che
             invented += 1
             pieces += [reply[done:end], MARK]
             done = end
-    for passage in _of_bracketed(reply, passages):
-        cited[passage] = None
     return CheckedReply("".join((*pieces, reply[done:])), tuple(cited), invented)
-
-
-def _of_bracketed(reply: str, passages: Sequence[Passage]) -> Iterator[Passage]:
-    """Yield those of *passages* whose path has brackets of its own (``app/[id]/page.tsx``) and is cited in full.
-
-    Other labels have no nested brackets.
-    """
-    bracketed = [one for one in passages if "[" in one.source or "]" in one.source]
-    code = _code(reply) if bracketed else []
-    for passage in bracketed:
-        label = rf"\[(?:docs/)?{re.escape(passage.source)}(?:\s*[{re.escape(_ARROWS)}][^\[\]\n]*)?\]"
-        found = (match.start() for match in re.finditer(label, reply))
-        if any(not any(start <= at < end for start, end in code) for at in found):
-            yield passage
 
 
 def _outside_code(text: str, sources: frozenset[str]) -> Iterator[re.Match[str]]:

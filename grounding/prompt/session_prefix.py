@@ -6,13 +6,12 @@ Three things decide how much of a prompt an engine or a provider can reuse:
   compacted in one step to about a third;
 - the session (`Shown`, stored by `Sessions`): what the last prompt of the conversation showed;
 - what stays (`PrefixPolicy`): global context and context document are shown as in the last prompt, and changes are
-reported
-  behind them in the block ``now``, or the block is shown anew, whichever makes the engine read fewer tokens. Every
-  change is reported, and deleted text is never shown.
+  reported behind them in the block ``now``, or the block is shown anew, whichever makes the engine read fewer tokens.
+  Every change is reported, and deleted text is never shown.
 
-`SessionContinuity` is the entry point for a turn. `compared` measures the shared prefix of two prompts, and
-`cache_breakpoints`
-gives the positions at which a provider may cache it. All but `Sessions` and `SessionContinuity` is pure.
+`SessionContinuity` is the entry point for a turn. `shared_prefix` measures the shared prefix of two prompts, and
+`cache_breakpoints` gives the positions at which a provider may cache it. All but `Sessions` and `SessionContinuity` is
+pure.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import AliasChoices, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from connectors.message import ConversationKey, redis_key
 from grounding.memory.context_document import ContextDocument, ContextDocuments, corrections, parse
@@ -310,16 +309,11 @@ def block_fingerprints(prompt: Prompt) -> tuple[BlockFingerprint, ...]:
     return tuple(_fingerprint(block) for block in prompt.blocks if block.used)
 
 
-def shared_prefix(
-    before: Sequence[BlockFingerprint], prompt: Prompt, stands: Sequence[BlockFingerprint] | None = None
-) -> Prefix:
-    """Return the prefix that *prompt* shares with the blocks *before*. *stands* are the fingerprints of *prompt*, if
-    known."""
+def shared_prefix(before: Sequence[BlockFingerprint], prompt: Prompt) -> Prefix:
+    """Return the prefix that *prompt* shares with the blocks *before*."""
     shared = 0
     now = [block for block in prompt.blocks if block.used]
-    for at, (was, block, fingerprint) in enumerate(
-        zip(before, now, stands or block_fingerprints(prompt), strict=False)
-    ):
+    for at, (was, block, fingerprint) in enumerate(zip(before, now, block_fingerprints(prompt), strict=False)):
         if was == fingerprint:
             shared += was.tokens
             continue
@@ -419,7 +413,7 @@ class Shown(Strict):
     """The number of turns, including the last."""
     turn_id: str
     """The last turn."""
-    audience: str = Field(default="", validation_alias=AliasChoices("audience", "person"))
+    audience: str = ""
     """The audience whose lines were among the global context."""
     begins: str = ""
     """The first turn of the tail."""
@@ -450,16 +444,14 @@ def next_session_state(
     before: Shown | None,
     audience: str | None,
     whole: RunContext | None = None,
-    stands: tuple[BlockFingerprint, ...] | None = None,
 ) -> Shown | None:
     """Return the state of the session after a turn; None if the turn belongs to no session.
 
-    *whole* is *context* before parts were dropped to save memory; the next turn starts from it. *stands* are the
-    fingerprints of *prompt*, if known.
+    *whole* is *context* before parts were dropped to save memory; the next turn starts from it.
     """
     if context.session is None or not context.turn_id:
         return None
-    blocks = block_fingerprints(prompt) if stands is None else stands
+    blocks = block_fingerprints(prompt)
     whole = whole or context
     begins = whole.tail[0].turn_id if whole.tail else ""
     document = whole.summary.id if whole.summary else ""

@@ -78,7 +78,6 @@ from grounding.prompt_input.sections import (
 from grounding.prompt_input.tokens import (
     LineByLine,
     Recent,
-    Remembered,
     Tokens,
     clip,
     load_tokens,
@@ -123,7 +122,6 @@ __all__ = [
     "QuotedMessage",
     "RecalledTurn",
     "Recent",
-    "Remembered",
     "RunContext",
     "Section",
     "SelectedRecord",

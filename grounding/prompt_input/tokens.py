@@ -33,29 +33,24 @@ _LINE_END = re.compile(r"\n(?=[!-~\w])")
 
 
 class Recent(Generic[V]):
-    """Caches the results for the last *most* texts.
+    """Caches the results for at most *most* texts.
 
     Of a text only its hash and length are stored, not its words: SipHash with a secret of the process, 64 bits, for a
     third of the time of a digest. Any thread may ask: at worst two of them compute the same.
     """
 
     def __init__(self, most: int) -> None:
-        # Two generations: used entries move to the younger one; when that is full, the older one is dropped.
-        self._half = most // 2
-        self._young: dict[tuple[int, int], V] = {}
-        self._old: dict[tuple[int, int], V] = {}
+        self._most = most
+        self._known: dict[tuple[int, int], V] = {}
 
     def of(self, text: str, find: Callable[[str], V]) -> V:
         """Return ``find(text)``. *find* must return the same for the same text, and not None."""
         name = hash(text), len(text)
-        found = self._young.get(name)
+        found = self._known.get(name)
         if found is None:
-            found = self._old.get(name)
-            if found is None:
-                found = find(text)
-            if len(self._young) >= self._half:
-                self._old, self._young = self._young, {}
-            self._young[name] = found
+            if len(self._known) >= self._most:
+                self._known.clear()
+            found = self._known[name] = find(text)
         return found
 
 
@@ -92,9 +87,9 @@ class LineByLine:
     The sum is exact, because no token reaches over the end of a line into a word of the next. Any thread may count.
     """
 
-    def __init__(self, tokens: Tokens, remembered_lines: int = 16_384) -> None:
+    def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
-        self._lines: Recent[int] = Recent(remembered_lines)
+        self._lines: Recent[int] = Recent(16_384)
         self._texts: Recent[int] = Recent(512)  # whole blocks, above all that of the directives
 
     def count(self, text: str) -> int:
@@ -109,26 +104,6 @@ class LineByLine:
         *lines, last = _LINE_END.split(text)
         count = self._tokens.count
         return sum(self._lines.of(line + "\n", count) for line in lines) + self._lines.of(last, count)
-
-
-class Remembered:
-    """Counts each text once, for the length of one assembly, which counts the same texts again and again."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
-        self._counts: dict[str, int] = {}
-
-    def count(self, text: str) -> int:
-        if text not in self._counts:
-            self._counts[text] = self._tokens.count(text)
-        return self._counts[text]
-
-    def fits(self, text: str, limit: int) -> bool:
-        if text in self._counts:
-            return self._counts[text] <= limit
-        if len(text) > limit * 8:
-            return self._tokens.fits(text, limit)
-        return (len(text) <= limit and utf8_length(text) <= limit) or self.count(text) <= limit
 
 
 @cache

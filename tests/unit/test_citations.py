@@ -60,18 +60,6 @@ def test_a_passage_is_cited_in_the_ways_in_which_models_write_it(said: str) -> N
     assert cited(f"Thirty days {said}.") == ["refunds.md"]
 
 
-def test_a_path_with_brackets_of_its_own_is_cited_as_it_is_shown_and_as_it_is() -> None:
-    page = Passage(source="app/[slug]/page.tsx", heading="", text="export", score=1)
-    notes = Passage(source="app/[id]/notes.md", heading="Ids", text="They last.", score=1)
-    shown = (page, notes)
-
-    for reply in ("See [app/[slug]/page.tsx].", f"See {passage_label(page.source, '')}."):
-        assert check_citations(reply, shown, "").cited == (page,)
-    for reply in ("See [app/[id]/notes.md › Ids].", f"See {passage_label(notes.source, 'Ids')}."):
-        assert (check_citations(reply, shown, "").cited, check_citations(reply, shown, "").invented) == ((notes,), 0)
-    assert check_citations("Run `x[app/[slug]/page.tsx]` and [slug].", shown, "").cited == ()
-
-
 @pytest.mark.parametrize(
     ("said", "heading"),
     [

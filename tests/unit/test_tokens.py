@@ -99,16 +99,3 @@ def test_a_line_is_counted_once_wherever_it_stands() -> None:
     by_line.count("head\nLena: two\nLena: three\nfoot")
 
     assert noting.counted == ["head\n", "Lena: one\n", "Lena: two\n", "foot", "Lena: three\n"]
-
-
-def test_of_many_lines_those_that_are_used_stay_remembered() -> None:
-    noting = Noting()
-    by_line = LineByLine(noting, remembered_lines=8)
-
-    for number in range(100):
-        by_line.count(f"often\n{number}")
-
-    assert noting.counted.count("often\n") == 1
-    assert noting.counted.count("0") == 1
-    by_line.count("0")
-    assert noting.counted.count("0") == 2
