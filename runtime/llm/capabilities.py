@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
@@ -36,9 +36,7 @@ class Capabilities:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._windows: dict[str, int] = {}
-        self._sees_images: dict[str, bool] = {}
-        self._calls_tools: dict[str, bool] = {}
-        self._takes_cache_marks: dict[str, bool] = {}
+        self._abilities: dict[tuple[str, str], bool] = {}
 
     async def window_tokens(self, name: str) -> int:
         """Return the context window in tokens: as it is set, else as LiteLLM or the model's Ollama server knows it."""
@@ -55,29 +53,28 @@ class Capabilities:
         """Whether the model can be shown images. False if LiteLLM does not know."""
         if name in BUNDLED_MODELS:
             return False
-        if name not in self._sees_images:
-            litellm = await load_litellm()
-            self._sees_images[name] = await _look_up(litellm.supports_vision, name)
-        return self._sees_images[name]
+        return await self._has("images", name, lambda litellm: _look_up(litellm.supports_vision, name))
 
     async def calls_tools(self, name: str) -> bool:
         """Whether tools are offered to the model: as LLM_TOOLS says, which by default asks LiteLLM. False if nobody
         knows, and for bundled models."""
         if name in BUNDLED_MODELS or self._settings.llm_tools != "auto":
             return name not in BUNDLED_MODELS and self._settings.llm_tools == "always"
-        if name not in self._calls_tools:
-            base = credentials(self._settings, name).get("api_base")
-            self._calls_tools[name] = await _look_up_tool_calls(await load_litellm(), name, base)
-        return self._calls_tools[name]
+        base = credentials(self._settings, name).get("api_base")
+        return await self._has("tools", name, lambda litellm: _look_up_tool_calls(litellm, name, base))
 
     async def takes_cache_marks(self, litellm_id: str) -> bool:
         """Whether the provider wants marks in the prompt that say what to cache: Anthropic's models do."""
-        if litellm_id not in self._takes_cache_marks:
-            litellm = await load_litellm()
-            self._takes_cache_marks[litellm_id] = "claude" in litellm_id.lower() and await _look_up(
-                litellm.utils.supports_prompt_caching, litellm_id
-            )
-        return self._takes_cache_marks[litellm_id]
+        if "claude" not in litellm_id.lower():
+            return False
+        return await self._has(
+            "cache", litellm_id, lambda litellm: _look_up(litellm.utils.supports_prompt_caching, litellm_id)
+        )
+
+    async def _has(self, ability: str, name: str, look_up: Callable[[Any], Awaitable[bool]]) -> bool:
+        if (ability, name) not in self._abilities:
+            self._abilities[ability, name] = await look_up(await load_litellm())
+        return self._abilities[ability, name]
 
 
 def is_served_by_ollama(model: str) -> bool:

@@ -124,7 +124,7 @@ class Verdict:
     refused: bool = False
 
 
-_TABLE: dict[str, Verdict] = {
+ERRORS: dict[str, Verdict] = {
     "AuthenticationError": Verdict("auth", refused=True),  # HTTP 401
     "PermissionDeniedError": Verdict("auth", refused=True),  # HTTP 403
     "NotFoundError": Verdict("not_found", refused=True),  # HTTP 404
@@ -166,9 +166,9 @@ _TABLE: dict[str, Verdict] = {
 """By class name, so that nothing needs to be imported. The most specific class of an error counts. The comments name
 the status of the provider's answer for which LiteLLM raises the class."""
 
-_UNREACHABLE = _TABLE["APIConnectionError"]
-_AUTH = _TABLE["AuthenticationError"]
-_NOT_FOUND = _TABLE["NotFoundError"]
+_UNREACHABLE = ERRORS["APIConnectionError"]
+_AUTH = ERRORS["AuthenticationError"]
+_NOT_FOUND = ERRORS["NotFoundError"]
 _NO_PROVIDER = "LLM Provider NOT provided"
 """LiteLLM's own words about a model whose provider it does not know."""
 _NO_MODEL = re.compile(
@@ -178,11 +178,6 @@ _NO_MODEL = re.compile(
 """What servers say if they lack the model but answer with another status than 404."""
 _NO_KEY = re.compile(r"Missing [^.]*(?:API key|credentials)", re.IGNORECASE)
 """The beginning of what the clients for OpenAI, Azure and Gemini say if they have no key."""
-
-
-def is_in_table(kind: type[BaseException]) -> bool:
-    """Whether the table has a row for exactly this class."""
-    return kind.__name__ in _TABLE
 
 
 def classify_error(error: BaseException) -> Verdict:
@@ -197,8 +192,8 @@ def classify_error(error: BaseException) -> Verdict:
             else Verdict("broken_stream", retry=True)
         )
     for kind in type(error).__mro__:
-        if kind.__name__ in _TABLE:
-            verdict = _TABLE[kind.__name__]
+        if kind.__name__ in ERRORS:
+            verdict = ERRORS[kind.__name__]
             if verdict.why == "bad_request" and _NO_PROVIDER in str(error):
                 return _NOT_FOUND
             if verdict.why in ("bad_request", "unavailable") and _NO_MODEL.search(str(error)):
