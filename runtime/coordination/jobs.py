@@ -37,11 +37,9 @@ _OWNER = "jobs"
 _VERSION = 1
 _KNOWN_SECONDS = 7 * 24 * 3600
 _SWEEP_SECONDS = 5.0
-SETTLE_SECONDS = 0.25
-"""How long jobs that can be done together wait for more, from the last one that came: the jobs of a burst of turns are
-one piece of work then, and do not slow the next turns down."""
-MOST_SETTLE_SECONDS = 2.0
-"""The longest such wait, even if the burst goes on."""
+COLLECT_SECONDS = 0.25
+"""How long jobs that can be done together wait for more: the jobs of a burst of turns are one piece of work then, and
+do not slow the next turns down."""
 _PAGE = 32
 """Jobs that are read from one lane at a time."""
 _TOGETHER = 64
@@ -167,13 +165,6 @@ class Jobs:
         finally:
             self._is_running = False
 
-    async def idle(self) -> None:
-        """Wait until all enqueued jobs are done or dropped; for tests."""
-        while self._waiting or await self._anything_queued():
-            self._hurry.set()
-            await asyncio.sleep(0.02)
-        self._hurry.clear()
-
     async def finish(self) -> None:
         """Wait until the jobs in hand are done, for an orderly stop: `LAST_SECONDS` at most.
 
@@ -185,37 +176,18 @@ class Jobs:
                     self._hurry.set()
                     await asyncio.sleep(0.02)
 
-    async def _anything_queued(self) -> bool:
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for lane in self._lanes:
-                pipe.llen(_queue(lane))
-            return any(await pipe.execute())
-
     async def _serve(self, kind: str, running: asyncio.TaskGroup) -> None:
-        is_settled = True  # jobs that are found at the start have waited long enough
         while True:
             await self._wake[kind].wait()
-            if kind in self._together and not is_settled:
-                await self._settle(self._wake[kind])
+            if kind in self._together:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(COLLECT_SECONDS):
+                        await self._hurry.wait()
             self._wake[kind].clear()
-            is_settled = await self._run_waiting(kind, running)
+            await self._run_waiting(kind, running)
 
-    async def _settle(self, more: asyncio.Event) -> None:
-        """Wait until no *more* came for `SETTLE_SECONDS`, `MOST_SETTLE_SECONDS` are over, or `_hurry` is set."""
-        loop = asyncio.get_running_loop()
-        latest = loop.time() + MOST_SETTLE_SECONDS
-        while more.is_set() and loop.time() < latest:
-            more.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE_SECONDS):
-                    await self._hurry.wait()
-                    return
-
-    async def _run_waiting(self, kind: str, running: asyncio.TaskGroup) -> bool:
-        """Run the jobs that wait in the lanes of *kind*: together if possible, the rest of each lane one by one.
-
-        Returns whether a lane has more than one page of jobs.
-        """
+    async def _run_waiting(self, kind: str, running: asyncio.TaskGroup) -> None:
+        """Run the jobs that wait in the lanes of *kind*: together if possible, the rest of each lane one by one."""
         lanes = sorted(lane for lane in self._waiting - self._busy if lane[1] == kind)
         self._waiting.difference_update(lanes)
         self._busy.update(lanes)
@@ -225,16 +197,14 @@ class Jobs:
             alone = await self._do_together(kind, queued)
         except StoreUnavailable:
             running.create_task(self._rest(lanes))
-            return False
+            return
         except Exception:  # noqa: BLE001 - the broken job shows, and is logged, when they run one by one
             alone = dict.fromkeys(queued or lanes, _PAGE)
         self._busy.difference_update(set(lanes) - set(alone))
         for lane, count in sorted(alone.items()):
             # Jobs that come meanwhile may be done together again.
             running.create_task(self._drain(lane, count if kind in self._together else None))
-        full = [lane for lane, packed in queued.items() if len(packed) == _PAGE]
-        self._look_at(full)
-        return bool(full)
+        self._look_at(lane for lane, packed in queued.items() if len(packed) == _PAGE)
 
     async def _read(self, lanes: Sequence[Lane]) -> dict[Lane, list[str]]:
         """Return the first jobs of each of *lanes* that has any."""

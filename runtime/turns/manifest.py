@@ -6,8 +6,7 @@ Keys (owner ``manifests``, under the workspace's tag):
   records that it used.
 - ``index``: a sorted set of turn ids.
 - ``material``: by its SHA-256, codex material that prompts have whole; once for all turns.
-- ``showing``: for each record, the turns whose manifests have it; ``since``: the first turn for which that is known;
-  ``standing``: the censors that any manifest has.
+- ``showing``: for each record, the turns whose manifests have it; ``standing``: the censors that any manifest has.
 - ``gone``: the records that were cut out of manifests lately.
 
 The newest `KEPT_TURNS` turns of a workspace are kept, for `KEPT_SECONDS`. Material is kept as long as the last turn
@@ -28,7 +27,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
@@ -51,12 +50,12 @@ _ID = re.compile(r'"id":"([^"]+)"')
 """An id in a packed manifest. Quotation marks in texts are escaped there."""
 
 _BASE64 = "64:"
-"""The prefix of compressed text in base 64. Text without it is in base 85, as earlier releases wrote it."""
+"""The prefix of compressed text, which is in base 64."""
 
-# Keys: the turn, the turns of the workspace, the cut records, the first turn whose records are known, the censors of
-# all manifests, the turn's material if ARGV[5] is 1, and the turns of each of its records (ARGV[6] names them). Turn
-# ids sort by time, so that equal scores list them in order. Returns the records that were cut meanwhile (then it stores
-# nothing), the turns that are no longer among the newest, and whether the material exists.
+# Keys: the turn, the turns of the workspace, the cut records, the censors of all manifests, the turn's material if
+# ARGV[5] is 1, and the turns of each of its records (ARGV[6] names them). Turn ids sort by time, so that equal scores
+# list them in order. Returns the records that were cut meanwhile (then it stores nothing), the turns that are no longer
+# among the newest, and whether the material exists.
 KEEP = """
 local shown, censors, gone = cjson.decode(ARGV[6]), cjson.decode(ARGV[7]), {}
 if redis.call('EXISTS', KEYS[3]) == 1 then
@@ -71,18 +70,17 @@ redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
 redis.call('ZADD', KEYS[2], 0, ARGV[3])
 local dropped = redis.call('ZRANGE', KEYS[2], 0, ARGV[4])
 redis.call('ZREMRANGEBYRANK', KEYS[2], 0, ARGV[4])
-redis.call('SETNX', KEYS[4], ARGV[3])
-local oldest, first = redis.call('ZRANGE', KEYS[2], 0, 0)[1], 5 + tonumber(ARGV[5])
+local oldest, first = redis.call('ZRANGE', KEYS[2], 0, 0)[1], 4 + tonumber(ARGV[5])
 for at = 1, #shown do
   redis.call('ZADD', KEYS[first + at], 0, ARGV[3])
   redis.call('ZREMRANGEBYLEX', KEYS[first + at], '-', '(' .. oldest)
   redis.call('EXPIRE', KEYS[first + at], ARGV[2])
 end
 if #censors > 0 then
-  redis.call('SADD', KEYS[5], unpack(censors))
-  redis.call('EXPIRE', KEYS[5], ARGV[2])
+  redis.call('SADD', KEYS[4], unpack(censors))
+  redis.call('EXPIRE', KEYS[4], ARGV[2])
 end
-return {{}, dropped, ARGV[5] == '1' and redis.call('EXPIRE', KEYS[6], ARGV[2]) or 1}
+return {{}, dropped, ARGV[5] == '1' and redis.call('EXPIRE', KEYS[5], ARGV[2]) or 1}
 """
 # Replaces a manifest by a shorter one; 0 if it changed since it was read.
 REPLACE = """
@@ -129,19 +127,16 @@ def compressed(text: str) -> str:
 
 
 def decompressed(stored: str) -> str:
-    is_base64 = stored.startswith(_BASE64)
-    packed = base64.b64decode(stored.removeprefix(_BASE64)) if is_base64 else base64.b85decode(stored)
-    return zlib.decompress(packed).decode()
+    return zlib.decompress(base64.b64decode(stored.removeprefix(_BASE64))).decode()
 
 
-V = TypeVar("V")
 _OWNER = "manifests"
 KEPT_TURNS = 10_000
 _PAGE = 500
 _CUT_PAGE = 50
 _READ_PAGE = 8
 _PARTS = ("turn", "outcome", "records")
-_OF_ALL = ("index", "gone", "since", "standing")
+_OF_ALL = ("index", "gone", "standing")
 KEPT_SECONDS = 30 * 24 * 3600
 
 _CACHED = 16
@@ -214,23 +209,12 @@ class Manifests:
         self._keep = redis.register_script(KEEP)
         self._replace = redis.register_script(REPLACE)
         self._material_cache: dict[str, _Files] = {}
-        self._stored_material: dict[str, None] = {}
 
-    async def keep(
-        self,
-        context: RunContext,
-        prompt: Prompt,
-        at: str,
-        outcome: dict[str, Any] | None = None,
-        *,
-        prefix: Prefix = UNKNOWN,
-    ) -> None:
+    async def keep(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix = UNKNOWN) -> None:
         """Store the input of a turn, and drop the oldest turns beyond the limit. `finish` stores its outcome."""
         scope = Scope(context.workspace_id)
         files = context.codex.files if context.codex is not None else ()
         material = _digest(files) if files else ""
-        if material and material not in self._stored_material:
-            await self._store_material(scope, material, files)
         shown, cut = context, 0
         while True:
             packed = pack(
@@ -242,7 +226,6 @@ class Manifests:
                 prefix=prefix_row(prefix),
                 tokens_total=prompt.tokens_total,
                 blocks=block_rows(prompt),
-                outcome=outcome or {},
                 **({"cut": cut} if cut else {}),
             )
             packed = f'{packed[:-1]},"context":{_dumped(shown, without_files=bool(material))}}}'
@@ -253,8 +236,9 @@ class Manifests:
             cut += more
         if dropped:  # they are in no index any more, so that no later cut would find them
             await self.forget(scope, sorted(dropped))
-        if material and not has_material:  # the store was emptied, or only another workspace has the same material
-            await self._store_material(scope, material, files)
+        if material and not has_material:
+            compact = await asyncio.to_thread(lambda: compressed(_FILES.dump_json(files).decode()))
+            await self._redis.set(self._key(scope, "material", material), compact, ex=KEPT_SECONDS)
 
     async def _store_manifest(
         self, scope: Scope, context: RunContext, packed: str, material: str
@@ -283,11 +267,6 @@ class Manifests:
         fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
         await self.keep(context, prompt, at, prefix=prefix)
         await self._cut(scope, [context.turn_id], shown - ids_of(fields["context"]))
-
-    async def _store_material(self, scope: Scope, digest: str, files: _Files) -> None:
-        packed = await asyncio.to_thread(lambda: compressed(_FILES.dump_json(files).decode()))
-        await self._redis.set(self._key(scope, "material", digest), packed, ex=KEPT_SECONDS)
-        _add_to_cache(self._stored_material, digest, None)
 
     async def finish(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> None:
         """Store the outcome of a turn."""
@@ -327,7 +306,7 @@ class Manifests:
             prefix=Prefix(**fields.get("prefix", {})),
             tokens_total=fields["tokens_total"],
             blocks=tuple(fields["blocks"]),
-            outcome=unpack(outcome, VERSION, "a turn's outcome")["outcome"] if outcome else fields["outcome"],
+            outcome=unpack(outcome, VERSION, "a turn's outcome")["outcome"] if outcome else {},
             cut=fields.get("cut", 0),
         )
 
@@ -346,7 +325,9 @@ class Manifests:
         if stored is None:
             raise UnknownTurn(f"the material that turn {turn_id!r} was given is not kept any more")
         files: _Files = await asyncio.to_thread(lambda: _FILES.validate_json(decompressed(stored)))
-        _add_to_cache(self._material_cache, digest, files)
+        self._material_cache[digest] = files
+        if len(self._material_cache) > _CACHED:
+            del self._material_cache[next(iter(self._material_cache))]
         return files
 
     async def contexts(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, RunContext]:
@@ -407,10 +388,7 @@ class Manifests:
         await self._cut(scope, await self._showing(scope, sorted(gone)), gone)
 
     async def _showing(self, scope: Scope, ids: Sequence[str]) -> list[str]:
-        """Return the turns whose manifests may have one of the records *ids*: all turns if one is a censor. Turns from
-        before ``since`` are always among them."""
-        index = self._key(scope, "index")
-        since: Any = await self._redis.get(self._key(scope, "since"))
+        """Return the turns whose manifests may have one of the records *ids*: all turns if one is a censor."""
         found: set[str] = set()
         for start in range(0, len(ids), _PAGE):
             async with self._redis.pipeline(transaction=False) as pipe:
@@ -418,12 +396,11 @@ class Manifests:
                     pipe.sismember(self._key(scope, "standing"), record_id)
                     pipe.zrange(self._key(scope, "showing", record_id), 0, -1)
                 answers = await pipe.execute()
-            if since is None or any(answers[::2]):
-                everything: Any = await self._redis.zrange(index, 0, -1)
+            if any(answers[::2]):
+                everything: Any = await self._redis.zrange(self._key(scope, "index"), 0, -1)
                 return list(everything)
             found.update(*answers[1::2])
-        former: Any = await self._redis.zrange(index, "-", f"({since}", bylex=True)
-        return sorted(found.union(former))
+        return sorted(found)
 
     async def _cut(self, scope: Scope, turn_ids: Sequence[str], gone: frozenset[str]) -> None:
         for start in range(0, len(turn_ids), _CUT_PAGE):
@@ -449,12 +426,6 @@ def _digest(files: _Files) -> str:
     """Return the SHA-256 of material. Every turn has the same objects as long as nothing changes, so the cache finds
     them by identity."""
     return hashlib.sha256(_FILES.dump_json(files)).hexdigest()
-
-
-def _add_to_cache(cache: dict[str, V], name: str, value: V) -> None:
-    cache[name] = value
-    if len(cache) > _CACHED:
-        del cache[next(iter(cache))]
 
 
 def _dumped(context: RunContext, *, without_files: bool) -> str:

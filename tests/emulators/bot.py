@@ -20,6 +20,7 @@ from runtime.embedded import background_task
 from runtime.llm import load_litellm
 from runtime.observability import EventStream, Redaction, events
 from runtime.process import ALL_PARTS, Part, Runtime, open_runtime
+from tests.emulators.jobs import until_idle
 from tests.emulators.openai import FakeOpenAI, in_background
 
 DOCUMENTS = {
@@ -57,7 +58,7 @@ class Bot:
         async with asyncio.timeout(60):
             while await self.runtime.mailbox.ready():
                 await asyncio.sleep(0.01)
-            await self.runtime.jobs.idle()
+            await until_idle(self.runtime.jobs)
             await self.runtime.copy.flush()
 
     async def write_documents(self, workspace: str, documents: dict[str, str]) -> None:

@@ -1,12 +1,10 @@
 """What is kept of conversations and turns: transcript, chat logs, context documents, manifests, usage, jobs."""
 
 import asyncio
-import base64
 import itertools
 import resource
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from grounding.transcript import EntryRole, MarkdownCopy, Reach, Transcript, Tra
 from runtime.billing import UsageCounters
 from runtime.coordination import Job, Jobs
 from runtime.turns.manifest import Manifests, UnknownTurn, decompressed
+from tests.emulators.jobs import until_idle
 from tests.unit.test_assemble import context
 
 KEY = ConversationKey("acme", "http", "default")
@@ -280,7 +279,7 @@ async def test_a_context_document_is_replaced_only_by_its_next_version(redis: Re
 async def test_a_manifest_rebuilds_the_prompt_and_stays_in_its_workspace(redis: Redis) -> None:
     manifests, tokens = Manifests(redis), load_tokens()
     prompt = build_prompt(context(), tokens)
-    await manifests.keep(context(), prompt, "2026-11-21T10:00:00Z", {"kind": "reply"})
+    await manifests.keep(context(), prompt, "2026-11-21T10:00:00Z")
 
     kept = await manifests.get(Scope("acme"), "t1")
 
@@ -295,7 +294,7 @@ async def test_manifests_are_listed_newest_first_and_paged(redis: Redis) -> None
     ids = sorted(new_turn_id() for _ in range(5))
     for turn_id in ids:
         changed = context(turn_id=turn_id)
-        await manifests.keep(changed, build_prompt(changed, tokens), "2026-11-21T10:00:00Z", {})
+        await manifests.keep(changed, build_prompt(changed, tokens), "2026-11-21T10:00:00Z")
 
     first = await manifests.newest(Scope("acme"), 2)
     rest = await manifests.newest(Scope("acme"), 10, before=first[-1].turn_id)
@@ -311,7 +310,7 @@ async def test_what_went_into_many_turns_is_told_whole_without_those_that_are_no
     ids = sorted(new_turn_id() for _ in range(20))
     kept = {turn_id: context(turn_id=turn_id, codex=given if turn_id == ids[12] else None) for turn_id in ids}
     for one in kept.values():
-        await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z", {})
+        await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z")
 
     assert await Manifests(redis).contexts(Scope("acme"), [*ids, "t-unknown"]) == kept
     assert await manifests.contexts(Scope("acme"), []) == {}
@@ -323,7 +322,7 @@ async def test_many_turns_are_read_without_holding_others_up(redis: Redis) -> No
     ids = sorted(new_turn_id() for _ in range(8))
     for turn_id in ids:
         one = context(turn_id=turn_id)
-        await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z", {})
+        await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z")
     read: list[str] = []
     passes: list[int] = []
 
@@ -458,8 +457,6 @@ async def test_only_the_manifests_of_turns_that_showed_a_record_are_read_to_cut_
         await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z")
 
     assert await manifests._showing(acme, ["r1", "r7"]) == ["t1", "t4"]
-    await redis.delete(manifests._key(acme, "since"))  # as an earlier release left it
-    assert await manifests._showing(acme, ["r1"]) == [f"t{number}" for number in range(6)]
 
 
 async def test_turn_ids_sort_by_time() -> None:
@@ -574,7 +571,7 @@ async def test_a_job_that_cannot_be_done_now_is_kept_and_holds_up_no_other_kind(
         await asyncio.sleep(1.0)  # long enough for every attempt
         assert done == ["refresh t1", "refresh t2"]
         away = False
-        await jobs.idle()
+        await until_idle(jobs)
     running.cancel()
     await asyncio.wait([running])
 
@@ -615,93 +612,18 @@ async def test_jobs_of_a_burst_are_done_together_and_those_that_are_left_one_by_
 
     jobs = Jobs(redis, {"work": one}, together={"work": many})
     running = asyncio.create_task(jobs.run())
-    await jobs.idle()  # what is found at the start does not wait
+    await until_idle(jobs)  # nothing waits yet
     for turn_id in ("t1", "t2", "t3"):
         await jobs.enqueue(Job("work", KEY, turn_id))
     await jobs.enqueue(Job("work", OTHER, "t4"))
     async with asyncio.timeout(10):
-        await jobs.idle()
+        await until_idle(jobs)
     running.cancel()
     await asyncio.wait([running])
 
     assert sorted(itertools.chain(*together)) == ["t1", "t2", "t3", "t4"]
     assert len(together) < 4
     assert singly == ["t2"]
-
-
-@dataclass
-class Ahead:
-    """The running loop's clock, which goes on by itself and can be put forward: how long the machine stands still
-    says nothing then."""
-
-    seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        real = loop.time
-        loop.time = lambda: real() + self.seconds  # type: ignore[method-assign]
-
-    async def go(self, seconds: float) -> None:
-        """*seconds* later, when those have seen it who wait for nothing else."""
-        await self._passes()
-        self.seconds += seconds
-        await self._passes()
-
-    async def _passes(self) -> None:
-        for _ in range(20):
-            await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def burst(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch, settle_seconds: float, most_seconds: float
-) -> AsyncIterator[tuple[Jobs, asyncio.Queue[list[str]], Ahead]]:
-    """Jobs that wait so long for more of them, and what was done together."""
-    monkeypatch.setattr("runtime.coordination.jobs.SETTLE_SECONDS", settle_seconds)
-    monkeypatch.setattr("runtime.coordination.jobs.MOST_SETTLE_SECONDS", most_seconds)
-    together: asyncio.Queue[list[str]] = asyncio.Queue()
-
-    async def many(jobs: Sequence[Job]) -> Sequence[Job]:
-        together.put_nowait([job.turn_id for job in jobs])
-        return ()
-
-    async def nothing(job: Job) -> None:
-        raise AssertionError
-
-    jobs = Jobs(redis, {"work": nothing}, together={"work": many})
-    await jobs.enqueue(Job("work", KEY, "t0"))
-    running = asyncio.create_task(jobs.run())
-    try:
-        await jobs.idle()  # what is found at the start waits for nothing more
-        assert await together.get() == ["t0"]
-        yield jobs, together, Ahead()
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-
-
-async def test_what_is_done_together_waits_for_the_end_of_a_burst(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with burst(redis, monkeypatch, 3600, 36_000) as (jobs, together, clock):
-        for turn_id in ("t1", "t2", "t3", "t4"):
-            await jobs.enqueue(Job("work", KEY, turn_id))
-            await clock.go(3000)
-        assert together.empty()
-        await clock.go(3600)
-
-        assert await together.get() == ["t1", "t2", "t3", "t4"]
-
-
-async def test_what_is_done_together_does_not_wait_for_ever_for_a_burst_that_goes_on(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with burst(redis, monkeypatch, 3600, 7200) as (jobs, together, clock):
-        for turn_id in ("t1", "t2", "t3", "t4"):
-            await jobs.enqueue(Job("work", KEY, turn_id))
-            await clock.go(3000)
-
-        assert await together.get() == ["t1", "t2", "t3", "t4"]
 
 
 async def test_what_comes_while_a_job_is_done_by_itself_is_done_together_again(redis: Redis) -> None:
@@ -724,7 +646,7 @@ async def test_what_comes_while_a_job_is_done_by_itself_is_done_together_again(r
         for turn_id in ("t2", "t3"):
             await jobs.enqueue(Job("work", KEY, turn_id))
         goes_on.set()
-        await jobs.idle()
+        await until_idle(jobs)
     running.cancel()
     await asyncio.wait([running])
 
@@ -786,10 +708,10 @@ async def test_what_another_process_leaves_to_be_done_is_found(redis: Redis, mon
     jobs = Jobs(redis, {"work": work}, alone=False)
     running = asyncio.create_task(jobs.run())
     async with asyncio.timeout(10):
-        await jobs.idle()
+        await until_idle(jobs)
         await Jobs(redis, {"work": nobody}).enqueue(Job("work", KEY, "t1"))
         await done.wait()
-        await jobs.idle()
+        await until_idle(jobs)
     running.cancel()
     await asyncio.wait([running])
 
@@ -819,7 +741,7 @@ async def test_a_job_that_was_cut_off_is_done_when_the_same_process_has_the_duty
 async def test_an_orderly_stop_waits_for_what_can_be_done_and_for_nothing_that_failed(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.coordination.jobs.SETTLE_SECONDS", 3600.0)
+    monkeypatch.setattr("runtime.coordination.jobs.COLLECT_SECONDS", 3600.0)
     monkeypatch.setattr("runtime.coordination.jobs._SWEEP_SECONDS", 3600.0)
     monkeypatch.setattr("runtime.coordination.jobs.MAX_ATTEMPTS", 1)
     done: list[str] = []
@@ -835,7 +757,7 @@ async def test_an_orderly_stop_waits_for_what_can_be_done_and_for_nothing_that_f
     await jobs.finish()  # nobody does them here: others will
     running = asyncio.create_task(jobs.run())
     async with asyncio.timeout(10):
-        await jobs.idle()
+        await until_idle(jobs)
         await jobs.enqueue(Job("fine", KEY, "t1"), Job("away", KEY, "t1"))
         await jobs.finish()
     running.cancel()
@@ -878,7 +800,7 @@ class Busy(AgentRuntimeError):
 async def run_until_idle(jobs: Jobs) -> None:
     running = asyncio.create_task(jobs.run())
     async with asyncio.timeout(10):
-        await jobs.idle()
+        await until_idle(jobs)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -898,20 +820,6 @@ async def test_a_chat_log_is_for_its_owner_alone_and_follows_no_link(redis: Redi
     with pytest.raises(OSError, match="symbolic"):
         await MarkdownCopy(transcript, data_dir).flush()
     assert not elsewhere.exists()
-
-
-async def test_a_manifest_in_the_former_form_is_still_read(redis: Redis) -> None:
-    manifests, tokens = Manifests(redis), load_tokens()
-    prompt = build_prompt(context(), tokens)
-    await manifests.keep(context(), prompt, "2026-11-21T10:00:00Z", {"kind": "reply"})
-    name = "ar:manifests:{w.acme}:turn:t1"
-    now = str(await redis.get(name))
-    former = base64.b85encode(base64.b64decode(now.removeprefix("64:"))).decode()
-
-    await redis.set(name, former)
-
-    assert now != former
-    assert (await manifests.get(Scope("acme"), "t1")).prompt_sha256 == prompt.sha256
 
 
 async def test_the_tail_reads_messages_as_people_changed_them_and_leaves_out_what_they_deleted(redis: Redis) -> None:

@@ -96,7 +96,7 @@ class House:
     async def say(self, number: int, key: ConversationKey = KEY) -> None:
         await self.transcript.append(key, f"t{number}", turn(number))
         prompt = build_prompt(context(turn_id=f"t{number}", context_id=key.context_id), load_tokens())
-        await self.manifests.keep(context(turn_id=f"t{number}"), prompt, "2026-11-21T10:00:00Z", {})
+        await self.manifests.keep(context(turn_id=f"t{number}"), prompt, "2026-11-21T10:00:00Z")
 
     async def log(self, key: ConversationKey = KEY) -> list[str]:
         await self.copy.flush()

@@ -82,7 +82,7 @@ async def test_no_workspace_sees_the_turns_or_the_usage_of_another(redis: Redis)
     manifests, usage, tokens = Manifests(redis), UsageCounters(redis), load_tokens()
     for number, workspace in enumerate(WORKSPACES, start=1):
         kept = context(workspace_id=workspace, turn_id=f"t{number}")
-        await manifests.keep(kept, build_prompt(kept, tokens), AT, {})
+        await manifests.keep(kept, build_prompt(kept, tokens), AT)
         await usage.record(Scope(workspace), "c1", "fake", Tokens(prompt=number))
     for number, workspace in enumerate(WORKSPACES, start=1):
         scope = Scope(workspace)

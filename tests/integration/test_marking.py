@@ -66,7 +66,8 @@ class House:
             tail=more.get("tail", ()),
         )
         ended = {"kind": more.get("kind", "reply"), "error_code": ""}
-        await self.manifests.keep(built, build_prompt(built, TOKENS), "2026-11-22T10:00:00Z", ended)
+        await self.manifests.keep(built, build_prompt(built, TOKENS), "2026-11-22T10:00:00Z")
+        await self.manifests.finish(key.scope, turn_id, ended)
         at = "2026-11-22T10:00:00.000Z"
         said = [
             TranscriptEntry(EntryRole.INBOUND, asked, turn_id, at, "Lena", LENA, f"in-{turn_id}"),

@@ -17,6 +17,7 @@ from runtime import stores
 from runtime.billing import Budgets, BudgetTerm
 from runtime.coordination import jobs
 from tests.emulators.bot import Bot, running_bot
+from tests.emulators.jobs import until_idle
 from tests.emulators.openai import FakeOpenAI, in_background
 from tests.emulators.paper import Paper, say, until_over, written
 from tests.emulators.toolbox import Desk, desk
@@ -99,7 +100,7 @@ async def test_what_is_billed_is_counted_once_whichever_call_to_the_store_fails(
             async with asyncio.timeout(60):
                 await say(bot, written(place))
                 await until_over(bot)
-                await bot.runtime.jobs.idle()
+                await until_idle(bot.runtime.jobs)
             wire.place, which = "", f"call {number}: {broken[-1:]}"
 
             asked = bot.model.requests[before:]
