@@ -132,7 +132,6 @@ class Forgetting:
         await self._marking.unsay(key.scope, turn_ids)
         await self._manifests.forget(key.scope, turn_ids)  # before the marks, so that no new mark can come of it
         await self._marking.forget_conversation(key)
-        await self._outbox.forget(key, turn_ids)  # by id: the outbox has no list of turns of earlier versions
         await self._outbox.forget(key)
         await self._dead_letters.forget(key)
         await self._files.forget_conversation(key)

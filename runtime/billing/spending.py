@@ -206,21 +206,16 @@ def _log_exceeded(error: BudgetExceeded, purpose: str) -> None:
 class RerankCosts:
     """Charges reranking to the workspace: no person asked for it."""
 
-    def __init__(self, usage: UsageCounters, budgets: Budgets) -> None:
-        self._usage = usage
-        self._budgets = budgets
+    def __init__(self, spending: Spending) -> None:
+        self._spending = spending
 
     async def check(self, scope: Scope) -> None:
         """Raise `grounding.retrieval.RerankUnavailable` if the budget is used up."""
         try:
-            await self._budgets.check(scope)
+            await self._spending.check(Payer(scope), "rerank")
         except BudgetExceeded as error:
             raise RerankUnavailable(str(error), why="budget", retryable=False) from error
 
     async def count(self, scope: Scope, model: str, tokens: Usage) -> None:
         """Charge one call. Each costs, also if its turn is resumed and reranks again."""
-        call = uuid.uuid4().hex
-        await asyncio.gather(
-            self._usage.record(scope, call, model, tokens),
-            self._budgets.settle(scope, call, Cost.of(tokens)),
-        )
+        await self._spending.settle(Payer(scope), uuid.uuid4().hex, model, tokens)

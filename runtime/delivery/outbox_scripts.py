@@ -65,7 +65,7 @@ return {entered, {}}
 
 # Make the caller the holder of a reply, and return the reply's fields; empty if the reply was forgotten. With an entry:
 # only while the entry is the caller's, and after the older entries of the conversation. An id that stands first in the
-# line but not in the stream was taken away by a version without lines, and is dropped.
+# line but not in the stream any more is dropped.
 # 0: an older entry is not delivered yet; -1: the entry is another process's; -2: it was delivered.
 HOLD = (
     _KEEP

@@ -207,7 +207,6 @@ class Gateway:
             address=self._address(key),
             watched=self._shows.watched(connector, draft) if connector else PreviewMode.NOT,
             queue=settings.queue or self._settings.queue_mode,
-            model=settings.model or "",
             shows_sources=self._settings.show_sources if settings.sources is None else settings.sources,
         )
 

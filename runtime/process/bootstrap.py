@@ -291,16 +291,12 @@ class Runtime:
         files = Files(settings, self.locator)
 
         # Search, the model and the machine
-        reranker = (
-            LiteLLMReranker(settings, RerankCosts(self.usage, self.budgets))
-            if settings.rerank_model is not None
-            else None
-        )
+        self.model = Model(settings, model_server)
+        spending = Spending(settings, self.budgets, self.usage, self.model, tokens)
+        reranker = LiteLLMReranker(settings, RerankCosts(spending)) if settings.rerank_model is not None else None
         self.knowledge = Knowledge(
             settings, redis, tokens, self.workspaces, self.publisher, reranker, deep, engine, self.hub.name
         )
-        self.model = Model(settings, model_server)
-        spending = Spending(settings, self.budgets, self.usage, self.model, tokens)
 
         async def links() -> dict[str, Health]:
             return {"model": self.model.health, **await self.store_health()}
@@ -498,8 +494,9 @@ class Runtime:
 
         # The workers that empty the mailboxes of messages and of commands
         def worker(lane: Lane, answers: Answers) -> Worker:
-            letters = self.dead_letters.of(lane)
-            return Worker(settings, mailboxes[lane], answers, self.hub, letters, lane=lane, alone=single_process)
+            return Worker(
+                settings, mailboxes[lane], answers, self.hub, self.dead_letters, lane=lane, alone=single_process
+            )
 
         self.worker = worker(Lane.TURNS, self.turns)
         self.command_worker = worker(Lane.COMMANDS, CommandTurns(commands, outbox))

@@ -61,9 +61,6 @@ class Envelope:
     watched: PreviewMode = PreviewMode.NOT
     queue: QueueMode = "collect"
     """The place's mode for messages that arrive while another is answered."""
-    model: str | None = None
-    """The model that is asked first in the place; empty if the settings decide, None if it is looked up when the turn
-    begins: in the meantime an operator may have chosen another."""
     shows_sources: bool = True
     """Whether replies in the place end with their sources."""
     v: int = _VERSION

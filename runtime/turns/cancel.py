@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from connectors.message import ConversationKey, StoreUnavailable
 from runtime.coordination import Hub, News
@@ -18,7 +18,6 @@ STOP = "stop"
 MORE = "more"
 DROP = "drop"
 """The hub's topics."""
-_REMEMBERED = 1024
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
@@ -47,19 +46,15 @@ async def notify_deleted(hub: Hub, turn_id: str) -> None:
 
 
 class Cancellations:
-    """The signals of the turns that run in this process; *mailbox* stores those of all turns.
-
-    Signals that arrive before their turn begins here are kept for it.
-    """
+    """The signals of the turns that run in this process; *mailbox* stores those of all turns."""
 
     def __init__(self, hub: Hub, mailbox: Mailbox) -> None:
         self._hub = hub
         self._mailbox = mailbox
         self._writing: dict[str, TurnSignals] = {}
-        self._early: OrderedDict[str, TurnSignals] = OrderedDict()
-        hub.hear(STOP, self._receive_stop)
-        hub.hear(MORE, self._receive_more)
-        hub.hear(DROP, self._receive_drop)
+        hub.hear(STOP, lambda news: self._receive(news, "stop"))
+        hub.hear(MORE, lambda news: self._receive(news, "more"))
+        hub.hear(DROP, lambda news: self._receive(news, "dropped"))
 
     async def stop(self, key: ConversationKey, *, all_else: bool = False) -> bool:
         """Stop the running answer in *key*; return False if there is none. With *all_else* the waiting messages are
@@ -88,7 +83,7 @@ class Cancellations:
     @contextmanager
     def listen(self, turn_id: str) -> Iterator[TurnSignals]:
         """Receive the signals of the turn while inside."""
-        signals = self._writing[turn_id] = self._early.pop(turn_id, TurnSignals())
+        signals = self._writing[turn_id] = TurnSignals()
         try:
             yield signals
         finally:
@@ -116,25 +111,8 @@ class Cancellations:
         if len(grown.envelopes) > len(batch.envelopes):
             raise BatchGrown(replace(grown, resumed=True))
 
-    def _receive_stop(self, news: News) -> None:
-        signals = self._of(news["turn"])
-        signals.stop = True
-        signals.changed.set()
-
-    def _receive_more(self, news: News) -> None:
-        signals = self._of(news["turn"])
-        signals.more = True
-        signals.changed.set()
-
-    def _receive_drop(self, news: News) -> None:
-        signals = self._of(news["turn"])
-        signals.dropped = True
-        signals.changed.set()
-
-    def _of(self, turn_id: str) -> TurnSignals:
-        if turn_id in self._writing:
-            return self._writing[turn_id]
-        signals = self._early.setdefault(turn_id, TurnSignals())
-        if len(self._early) > _REMEMBERED:
-            self._early.popitem(last=False)
-        return signals
+    def _receive(self, news: News, wish: Literal["stop", "more", "dropped"]) -> None:
+        signals = self._writing.get(news["turn"])
+        if signals is not None:
+            setattr(signals, wish, True)
+            signals.changed.set()

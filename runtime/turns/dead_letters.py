@@ -66,10 +66,6 @@ class DeadLetters:
         self._mailboxes = mailboxes
         self._hub = hub
 
-    def of(self, lane: Lane) -> LaneLetters:
-        """Return the store for the turns that the worker of *lane* gives up."""
-        return LaneLetters(self, lane)
-
     async def add(self, batch: Batch, why: str, lane: Lane = Lane.TURNS) -> None:
         """Store *batch* as a dead letter. Calling it again does no harm."""
         packed = pack(
@@ -142,18 +138,6 @@ class DeadLetters:
                     pipe.hlen(_key(Scope(name)))
                 counts |= dict(zip(page, await pipe.execute(), strict=True))
         return {name: number for name, number in counts.items() if number}
-
-
-class LaneLetters:
-    """Stores the turns that the worker of one lane gives up."""
-
-    def __init__(self, letters: DeadLetters, lane: Lane) -> None:
-        self._letters = letters
-        self._lane = lane
-
-    async def add(self, batch: Batch, why: str) -> None:
-        """Do `DeadLetters.add` for the lane."""
-        await self._letters.add(batch, why, self._lane)
 
 
 def _unknown(scope: Scope, turn_id: str) -> UnknownLetter:

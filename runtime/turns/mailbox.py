@@ -75,13 +75,11 @@ class Mailbox:
         self._store = redis.register_script(scripts.STORE)
         self._put_back = redis.register_script(scripts.PUT_BACK)
         self._claim = redis.register_script(scripts.CLAIM)
-        self._begin = redis.register_script(scripts.BEGIN)
         self._renew = redis.register_script(scripts.RENEW)
         self._release = redis.register_script(scripts.RELEASE)
         self._take = redis.register_script(scripts.TAKE)
         self._extend = redis.register_script(scripts.EXTEND)
         self._done = redis.register_script(scripts.DONE)
-        self._next = redis.register_script(scripts.NEXT)
         self._stop = redis.register_script(scripts.STOP)
         self._drop = redis.register_script(scripts.DROP)
         self._amend = redis.register_script(scripts.AMEND)
@@ -123,7 +121,7 @@ class Mailbox:
                 key.encoded,
                 max(MAX_WAITING, len(envelopes)),
                 _SEEN_SECONDS,
-                *(pack_envelope(replace(envelope, model=None)) for envelope in envelopes),
+                *map(pack_envelope, envelopes),
             ],
         )
         if put == _FULL:
@@ -216,18 +214,6 @@ class Mailbox:
         done = await self._claim(keys=[fence.name, self._work(offer.key.tag)], args=[offer.entry, fence.token, GROUP])
         return Lease(offer.key, offer.entry, fence) if done else None
 
-    async def begin(self, offer: WorkItem) -> tuple[Lease, Batch | None] | None:
-        """Do `claim` and `take` in one step."""
-        fence = Fence(self._key(offer.key, "current"), uuid.uuid4().hex)
-        taken: Any = await self._begin(
-            keys=[fence.name, self._work(offer.key.tag), self._key(offer.key, "inbox")],
-            args=[offer.entry, fence.token, GROUP, new_turn_id(), self._most],
-        )
-        if taken == 0:
-            return None
-        lease = Lease(offer.key, offer.entry, fence)
-        return lease, None if taken == 1 else _batch(lease, taken)
-
     async def renew(self, lease: Lease) -> bool:
         """Renew *lease*; return False if it is lost."""
         return bool(
@@ -283,21 +269,6 @@ class Mailbox:
         )
         _check(ended)
         return bool(ended)
-
-    async def next(self, lease: Lease, over: Batch) -> Batch | None:
-        """Do `done` with the batch that is *over* and `take` the next one, in one step. If there is none, end the lease
-        and return None. Raises `connectors.message.Superseded`.
-        """
-        seen = [self._seen(over.key, envelope.message.message_id) for envelope in over.envelopes]
-        taken: Any = await self._next(
-            keys=[lease.fence.name, self._key(lease.key, "inbox"), self._work(lease.key.tag), *seen],
-            args=[
-                *(over.turn_id, lease.fence.token, new_turn_id(), self._most),
-                *(GROUP, lease.entry, lease.key.encoded),
-            ],
-        )
-        _check(taken)
-        return _batch(lease, taken) if taken else None
 
     async def current_turn(self, key: ConversationKey) -> str:
         """Return the turn that is being answered in *key*; "" if none is."""

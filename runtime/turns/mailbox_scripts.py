@@ -14,16 +14,9 @@ if redis.call('HSETNX', KEYS[3], 'queued', '1') == 1 then redis.call('XADD', KEY
 return 1
 """
 
-# The steps of a worker in a conversation that it holds, as functions: one script does several of them atomically.
-# ``current`` is the conversation's hash, ``work`` its partition's stream, ``inbox`` its waiting messages.
-#
-# `take`: the worker that takes a turn leaves its token in ``by``. If the same token takes the turn again, it has
-# failed: ``attempts`` grows by 1. If another token is there, its process has ended without handing the turn back:
-# ``crashes`` grows by 1.
-#
-# `together`: how many of the first messages one turn answers. A ``followup`` message is answered by itself, or if it
-# looks unfinished together with its rest: the next messages of its author.
-_STEPS = """
+# How many of the first messages one turn answers. A ``followup`` message is answered by itself, or if it looks
+# unfinished together with its rest: the next messages of its author.
+_TOGETHER = f"""
 local function together(texts)
   if #texts < 2 then return #texts end
   local before = cjson.decode(texts[1])
@@ -34,74 +27,14 @@ local function together(texts)
       if one['queue'] == 'followup' then return at - 1 end
     elseif not before['message']['looks_unfinished']
       or one['message']['author']['id'] ~= before['message']['author']['id']
-      or one['accepted_at'] - before['accepted_at'] > %d then
+      or one['accepted_at'] - before['accepted_at'] > {REST_SECONDS} then
       return at - 1
     end
     before = one
   end
   return #texts
 end
-
-local function stale(current, token) return redis.call('HGET', current, 'token') ~= token end
-
-local function claim(current, work, entry, token, group)
-  if redis.call('HGET', current, 'queued') == false then
-    redis.call('XACK', work, group, entry)
-    redis.call('XDEL', work, entry)
-    return false
-  end
-  redis.call('HSET', current, 'token', token)
-  return true
-end
-
-local function take(current, inbox, fresh, most, counted)
-  local turn = redis.call('HGET', current, 'turn')
-  local resumed = turn and 1 or 0
-  local token = redis.call('HGET', current, 'token')
-  if not turn then
-    local count = together(redis.call('LRANGE', inbox, 0, most - 1))
-    if count == 0 then return false end
-    turn = fresh
-    redis.call('HSET', current, 'turn', turn, 'count', count, 'attempts', 1)
-  elseif counted == 1 then
-    local by = redis.call('HGET', current, 'by')
-    if by == token then
-      redis.call('HINCRBY', current, 'attempts', 1)
-    elseif by then
-      redis.call('HINCRBY', current, 'crashes', 1)
-    end
-  end
-  redis.call('HSET', current, 'by', token)
-  local attempts, count = redis.call('HGET', current, 'attempts'), tonumber(redis.call('HGET', current, 'count'))
-  local crashes = redis.call('HGET', current, 'crashes') or 0
-  return {turn, attempts, resumed, redis.call('LRANGE', inbox, 0, count - 1), crashes}
-end
-
-local function done(current, inbox, turn, first_seen)
-  if redis.call('HGET', current, 'turn') ~= turn then return 0 end
-  redis.call('LTRIM', inbox, redis.call('HGET', current, 'count'), -1)
-  redis.call('HDEL', current, 'turn', 'count', 'attempts', 'crashes', 'by', 'full', 'stop', 'dropped')
-  for at = first_seen, #KEYS do redis.call('SET', KEYS[at], turn, 'XX', 'KEEPTTL') end
-  return 1
-end
-
-local function release(current, inbox, work, group, entry, key)
-  redis.call('XACK', work, group, entry)
-  redis.call('XDEL', work, entry)
-  if redis.call('EXISTS', inbox) == 1 then
-    redis.call('HDEL', current, 'token', 'by')
-    redis.call('XADD', work, '*', 'key', key)
-    return 1
-  end
-  redis.call('DEL', current)
-  return 0
-end
 """
-
-
-def _script(body: str) -> str:
-    return _STEPS % REST_SECONDS + body
-
 
 # If a worker holds the conversation already, the last number is 1: it will answer the message next.
 STORE = """
@@ -119,14 +52,15 @@ redis.call('XADD', KEYS[3], '*', 'key', ARGV[3])
 return {1, '', '', 0}
 """
 
-CLAIM = _script("""
-return claim(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]) and 1 or 0
-""")
-
-BEGIN = _script("""
-if not claim(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]) then return 0 end
-return take(KEYS[1], KEYS[3], ARGV[4], tonumber(ARGV[5]), 1) or 1
-""")
+CLAIM = """
+if redis.call('HGET', KEYS[1], 'queued') == false then
+  redis.call('XACK', KEYS[2], ARGV[3], ARGV[1])
+  redis.call('XDEL', KEYS[2], ARGV[1])
+  return 0
+end
+redis.call('HSET', KEYS[1], 'token', ARGV[2])
+return 1
+"""
 
 RENEW = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
@@ -134,38 +68,63 @@ redis.call('XCLAIM', KEYS[2], ARGV[2], ARGV[3], 0, ARGV[4], 'JUSTID')
 return 1
 """
 
-RELEASE = _script("""
-if stale(KEYS[1], ARGV[1]) then return -1 end
-return release(KEYS[1], KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4])
-""")
+RELEASE = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return -1 end
+redis.call('XACK', KEYS[3], ARGV[2], ARGV[3])
+redis.call('XDEL', KEYS[3], ARGV[3])
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  redis.call('HDEL', KEYS[1], 'token', 'by')
+  redis.call('XADD', KEYS[3], '*', 'key', ARGV[4])
+  return 1
+end
+redis.call('DEL', KEYS[1])
+return 0
+"""
 
-TAKE = _script("""
-if stale(KEYS[1], ARGV[3]) then return -1 end
-return take(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]))
-""")
+# The worker that takes a turn leaves its token in ``by``. If the same token takes the turn again, it has failed:
+# ``attempts`` grows by 1. If another token is there, its process has ended without handing the turn back: ``crashes``
+# grows by 1.
+TAKE = f"""{_TOGETHER}
+local current, inbox, token = KEYS[1], KEYS[2], ARGV[3]
+if redis.call('HGET', current, 'token') ~= token then return -1 end
+local turn = redis.call('HGET', current, 'turn')
+local resumed = turn and 1 or 0
+if not turn then
+  local count = together(redis.call('LRANGE', inbox, 0, tonumber(ARGV[2]) - 1))
+  if count == 0 then return false end
+  turn = ARGV[1]
+  redis.call('HSET', current, 'turn', turn, 'count', count, 'attempts', 1)
+elseif ARGV[4] == '1' then
+  local by = redis.call('HGET', current, 'by')
+  if by == token then
+    redis.call('HINCRBY', current, 'attempts', 1)
+  elseif by then
+    redis.call('HINCRBY', current, 'crashes', 1)
+  end
+end
+redis.call('HSET', current, 'by', token)
+local attempts, count = redis.call('HGET', current, 'attempts'), tonumber(redis.call('HGET', current, 'count'))
+local crashes = redis.call('HGET', current, 'crashes') or 0
+return {{turn, attempts, resumed, redis.call('LRANGE', inbox, 0, count - 1), crashes}}
+"""
 
-EXTEND = _script("""
-if stale(KEYS[1], ARGV[3]) then return -1 end
-if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return {} end
+EXTEND = f"""{_TOGETHER}
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then return -1 end
+if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return {{}} end
 local count = together(redis.call('LRANGE', KEYS[2], 0, tonumber(ARGV[2]) - 1))
 count = math.max(count, tonumber(redis.call('HGET', KEYS[1], 'count')))
 redis.call('HSET', KEYS[1], 'count', count)
 return redis.call('LRANGE', KEYS[2], 0, count - 1)
-""")
+"""
 
-DONE = _script("""
-if stale(KEYS[1], ARGV[2]) then return -1 end
-return done(KEYS[1], KEYS[2], ARGV[1], 3)
-""")
-
-NEXT = _script("""
-if stale(KEYS[1], ARGV[2]) then return -1 end
-done(KEYS[1], KEYS[2], ARGV[1], 4)
-local taken = take(KEYS[1], KEYS[2], ARGV[3], tonumber(ARGV[4]), 1)
-if taken then return taken end
-release(KEYS[1], KEYS[2], KEYS[3], ARGV[5], ARGV[6], ARGV[7])
-return 0
-""")
+DONE = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[2] then return -1 end
+if redis.call('HGET', KEYS[1], 'turn') ~= ARGV[1] then return 0 end
+redis.call('LTRIM', KEYS[2], redis.call('HGET', KEYS[1], 'count'), -1)
+redis.call('HDEL', KEYS[1], 'turn', 'count', 'attempts', 'crashes', 'by', 'full', 'stop', 'dropped')
+for at = 3, #KEYS do redis.call('SET', KEYS[at], ARGV[1], 'XX', 'KEEPTTL') end
+return 1
+"""
 
 # The signal is stored with the turn, so that it is found if the news is lost, or if another worker resumes the turn.
 STOP = """

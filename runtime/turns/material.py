@@ -185,35 +185,18 @@ class Materials:
     async def find(
         self, scope: Scope, query: str, top_k: int, excerpt_bytes: int, max_tokens: int
     ) -> tuple[list[Passage], bool]:
-        """See `grounding.codex.codex.FindsMaterial`."""
-        answering = await self._knowledge.collections.answering(scope)
-        behind = await self._is_collection_behind(answering, scope)
-        if behind:  # after a change of the embedding model the new collection may have all of the material already
-            with suppress(IndexUnavailable):
-                target = await self._knowledge.ready()
-                if target.name != answering.name and not await self._is_collection_behind(target, scope):
-                    return await self._search(target, scope, query, top_k, excerpt_bytes, max_tokens), True
-        passages = await self._search(answering, scope, query, top_k, excerpt_bytes, max_tokens, behind=behind)
-        return passages, not behind
+        """See `grounding.codex.codex.FindsMaterial`.
 
-    async def _search(
-        self,
-        collection: Collection,
-        scope: Scope,
-        query: str,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int,
-        *,
-        behind: bool = False,
-    ) -> list[Passage]:
-        """Search the material in *collection*. If it is *behind*, leave out files that were removed or changed: they
-        must be in no further prompt, however long the index takes to follow."""
+        If the index is behind, leaves out files that were removed or changed: they must be in no further prompt,
+        however long the index takes to follow.
+        """
+        collection = await self._knowledge.collections.answering(scope)
+        is_behind = await self._is_collection_behind(collection, scope)
         passages = await collection.material_search.passages(scope, query, top_k, excerpt_bytes, max_tokens)
-        if not behind:
-            return passages
-        unchanged = await collection.material.unchanged(scope, {passage.source for passage in passages})
-        return [passage for passage in passages if passage.source in unchanged]
+        if is_behind:
+            unchanged = await collection.material.unchanged(scope, {passage.source for passage in passages})
+            passages = [passage for passage in passages if passage.source in unchanged]
+        return passages, not is_behind
 
     async def is_behind(self, scope: Scope) -> bool:
         """Whether the index lacks some of the material yet. Raises `IndexUnavailable`."""

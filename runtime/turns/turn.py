@@ -49,8 +49,6 @@ REMEMBER = ("turn.remember",)
 EXTRACT_RECORDS = "records.extract"
 AFTER_TURN = ("summary.refresh", EXTRACT_RECORDS, *REMEMBER)
 """The jobs that follow a turn."""
-FRESH_SECONDS = 1.0
-"""For a message that was accepted at most so long ago, the chosen model is not looked up again."""
 SIGNAL_SECONDS = 2.0
 """How often the turn reads its stored signals: news of them may be lost."""
 Step = Callable[[], Awaitable[object]]
@@ -146,7 +144,7 @@ class Turns:
         with self._cancellations.listen(batch.turn_id) as signals:
             writing = asyncio.create_task(self._write(state, progress))
             try:
-                if batch.resumed and state.completion is None:  # it may have been stopped before it was resumed
+                if state.completion is None:  # it may have been stopped before it began here
                     await self._cancellations.refresh(batch, signals)
                 if not await self._wait(writing, batch, signals, progress, is_stored=is_stored):
                     await _cancel(writing)
@@ -200,16 +198,12 @@ class Turns:
 
     async def _first_model(self, batch: Batch) -> str | None:
         """Return the model that was chosen for the place; None if the settings decide, or if the store is away."""
-        newest = batch.envelopes[-1]
-        chosen = newest.model
-        has_waited = abs(datetime.now(UTC).timestamp() - newest.accepted_at) > FRESH_SECONDS
-        if chosen is None or batch.resumed or has_waited:  # people may have chosen another
-            try:
-                async with asyncio.timeout(self._redis_timeout_seconds):
-                    chosen = (await self._places.settings_for(batch.key, newest.message)).model
-            except (AgentRuntimeError, TimeoutError) as error:
-                _log.warning("store.degraded", store="places", why=error_word(error))
-                return None
+        try:
+            async with asyncio.timeout(self._redis_timeout_seconds):
+                chosen = (await self._places.settings_for(batch.key, batch.envelopes[-1].message)).model
+        except (AgentRuntimeError, TimeoutError) as error:
+            _log.warning("store.degraded", store="places", why=error_word(error))
+            return None
         return chosen if chosen in self._model.names else None  # the settings may have changed since
 
     async def _rebuild(self, batch: Batch) -> BuiltPrompt | None:

@@ -54,7 +54,7 @@ class Answers(Protocol):
 class DeadLetterStore(Protocol):
     """Stores turns that failed for good."""
 
-    async def add(self, batch: Batch, why: str) -> None: ...
+    async def add(self, batch: Batch, why: str, lane: Lane) -> None: ...
 
 
 async def notify_worker(hub: Hub, lane: Lane, key: ConversationKey) -> None:
@@ -212,15 +212,24 @@ class Worker:
             await asyncio.sleep(min(SWEEP_SECONDS, reclaim_interval(self._lease_seconds)))
 
     async def _serve(self, offer: WorkItem) -> None:
-        """Answer everything that waits in the mailbox of *offer*."""
+        """Answer everything that waits in the mailbox of *offer*.
+
+        Take no turn until there is a slot. So one turn answers all messages that come meanwhile, and if this process
+        ends, no turn counts an attempt that did not begin.
+        """
         key = offer.key
         with event_context(workspace_id=key.workspace_id, context_id=key.context_id, connector=key.connector):
-            slot = self._slots[key.connector]
             try:
-                if slot.locked():
-                    await self._serve_later(offer, slot)
-                else:
-                    await self._serve_now(offer, slot)
+                lease = await self._mailbox.claim(offer)
+                if lease is None:
+                    return
+                async with hold_lease(self._mailbox, lease, self._lease_seconds):
+                    slot = self._slots[key.connector]
+                    await self._queue(slot)
+                    try:
+                        await self._answer_all(lease)
+                    finally:
+                        slot.release()
             except Superseded:
                 _log.warning("turn.superseded")
             except StoreUnavailable as error:
@@ -228,27 +237,6 @@ class Worker:
                 _log.warning("store.degraded", store="redis", why=str(error))
             except Exception:  # noqa: BLE001 - this mailbox cannot be read now; the other conversations go on
                 _log.exception("turn.failed", why="unreadable")
-
-    async def _serve_now(self, offer: WorkItem, slot: asyncio.Semaphore) -> None:
-        async with slot:
-            begun = await self._mailbox.begin(offer)
-            if begun is not None:
-                lease, batch = begun
-                async with hold_lease(self._mailbox, lease, self._lease_seconds):
-                    await self._answer_all(lease, batch)
-
-    async def _serve_later(self, offer: WorkItem, slot: asyncio.Semaphore) -> None:
-        """Claim the conversation, but take no turn until there is a slot. So one turn answers all messages that come
-        meanwhile, and if this process ends, no turn counts an attempt that did not begin."""
-        lease = await self._mailbox.claim(offer)
-        if lease is None:
-            return
-        async with hold_lease(self._mailbox, lease, self._lease_seconds):
-            await self._queue(slot)
-            try:
-                await self._answer_all(lease, None)
-            finally:
-                slot.release()
 
     async def _queue(self, slot: asyncio.Semaphore) -> None:
         """Wait for *slot*; cancelled as soon as the worker stops."""
@@ -260,13 +248,13 @@ class Worker:
         finally:
             self._queued.discard(queueing)
 
-    async def _answer_all(self, lease: Lease, batch: Batch | None) -> None:
-        """Answer *batch*, if it was taken already, and everything else in the mailbox; then end the lease."""
+    async def _answer_all(self, lease: Lease) -> None:
+        """Answer everything in the mailbox; then end the lease."""
         again = False
         wait, longest = _RETRY_SECONDS
         while not self._stopping:
             try:
-                batch = batch or await self._mailbox.take(lease, again=again)
+                batch = await self._mailbox.take(lease, again=again)
                 if batch is None:
                     if await self._mailbox.release(lease):  # a message came just now: the conversation is offered again
                         self._rung.add(lease.key.partition)
@@ -274,16 +262,11 @@ class Worker:
                     return
                 again, wait = False, _RETRY_SECONDS[0]
                 over = await self._answer_batch(batch)
-                batch = None
-                if over is not None and self._stopping:
+                if over is not None:
                     await self._mailbox.done(over)
-                elif over is not None:
-                    batch = await self._mailbox.next(lease, over)
-                    if batch is None:
-                        return
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
-                again, batch = True, None
+                again = True
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, longest)
         await hand_back_lease(self._mailbox, lease)
@@ -333,7 +316,7 @@ class Worker:
 
     async def _give_up(self, batch: Batch, why: str) -> None:
         _log.error("turn.failed", why="given_up", detail=why, attempts=batch.attempt)
-        await self._dead_letters.add(batch, why)
+        await self._dead_letters.add(batch, why, self._lane)
         await self._answers.apologise(batch)
 
     async def _collect(self, batch: Batch) -> Batch:

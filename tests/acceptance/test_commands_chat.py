@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
-import pytest
 import pytest_asyncio
 
 from config.settings import Settings
@@ -265,9 +264,8 @@ async def test_an_admin_chooses_the_model_of_a_place(chat: Chat) -> None:
 
 
 async def test_what_waits_is_answered_by_the_model_that_was_chosen_because_the_first_hangs(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
-    monkeypatch.setattr("runtime.turns.turn.FRESH_SECONDS", 0.0)
     settings = model_settings(access_policy="open", llm_fallback_models="openai/deep")
     async with running_bot(settings, openai_server) as bot, asyncio.TaskGroup() as said:
         bot.model.will("hang")

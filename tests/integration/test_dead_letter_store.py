@@ -79,7 +79,7 @@ async def test_a_command_comes_back_as_a_command(redis: Redis) -> None:
     """What failed in the lane of commands is not said to the model."""
     yard = Yard(redis)
     batch = given_up(envelope("m1", "/usage"))
-    await yard.letters.of(Lane.COMMANDS).add(batch, "TypeError")
+    await yard.letters.add(batch, "TypeError", Lane.COMMANDS)
     await yard.letters.retry(KEY.scope, batch.turn_id)
     assert await yard.waiting(Lane.TURNS) is None
     waiting = await yard.waiting(Lane.COMMANDS)

@@ -17,7 +17,7 @@ from runtime import stores
 from runtime.coordination import Hub
 from runtime.delivery import Outbox, deliverer
 from runtime.turns import worker
-from runtime.turns.batch import Lane, WorkItem
+from runtime.turns.batch import WorkItem
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.worker import Worker
 from tests.emulators.awaits import at_each_wait
@@ -116,9 +116,8 @@ def another_worker(bot: Bot) -> Callable[[], Coroutine[Any, Any, None]]:
     """What has another worker of *bot* take over all that the first one has in hand."""
     runtime = bot.runtime
     hub = Hub(runtime.store.client, shared=False)
-    letters = runtime.dead_letters.of(Lane.TURNS)
     mailbox = Mailbox(runtime.store.client, worker="other")
-    other = Worker(runtime.settings, mailbox, runtime.turns, hub, letters)
+    other = Worker(runtime.settings, mailbox, runtime.turns, hub, runtime.dead_letters)
 
     async def take_over() -> None:
         for offer in await mailbox.abandoned(0.0, 100):

@@ -109,7 +109,8 @@ async def test_the_next_turn_begins_to_count_anew(mailbox: Mailbox) -> None:
     crashed = await mailbox.take(lease)
     assert crashed is not None
     await mailbox.store(KEY, envelope(2))
-    fresh = await mailbox.next(lease, crashed)
+    assert await mailbox.done(crashed)
+    fresh = await mailbox.take(lease)
     assert fresh is not None
     assert (crashed.crashes, fresh.attempt, fresh.crashes) == (1, 1, 0)
 
@@ -386,42 +387,21 @@ async def test_groups_that_a_flushed_server_has_lost_are_made_anew(redis: Redis,
     assert [offer.key for offer in await mailbox.offers([KEY.partition], 10)] == [KEY]
 
 
-async def begin(mailbox: Mailbox) -> tuple[Lease, Batch | None]:
-    await mailbox.prepare()
-    (offer,) = await mailbox.offers([KEY.partition], 10) or await mailbox.abandoned(0.0, 100)
-    begun = await mailbox.begin(offer)
-    assert begun is not None
-    return begun
-
-
-async def test_a_conversation_is_claimed_and_its_turn_taken_in_one_step(mailbox: Mailbox) -> None:
+async def test_a_conversation_is_let_go_after_its_last_turn(mailbox: Mailbox) -> None:
     await mailbox.store(KEY, envelope(1))
-
-    _, batch = await begin(mailbox)
-    lease, resumed = await begin(mailbox)
-
-    assert batch is not None
-    assert resumed is not None
-    assert (batch.turn_id, batch.attempt, batch.resumed) == (resumed.turn_id, 1, False)
-    assert (resumed.attempt, resumed.crashes, resumed.resumed) == (1, 1, True)
-    with pytest.raises(Superseded):
-        await mailbox.done(batch)
-    assert resumed.fence == lease.fence
-
-
-async def test_the_next_turn_comes_with_the_end_of_the_last_one_and_after_it_the_conversation_is_let_go(
-    mailbox: Mailbox,
-) -> None:
-    await mailbox.store(KEY, envelope(1))
-    lease, first = await begin(mailbox)
+    lease = await hold(mailbox)
+    first = await mailbox.take(lease)
     assert first is not None
     await mailbox.store(KEY, envelope(2))
 
-    second = await mailbox.next(lease, first)
+    assert await mailbox.done(first)
+    second = await mailbox.take(lease)
     assert second is not None
     assert [one.message.message_id for one in second.envelopes] == ["m2"]
     assert (second.attempt, second.resumed) == (1, False)
-    assert await mailbox.next(lease, second) is None
+    assert await mailbox.done(second)
+    assert await mailbox.take(lease) is None
+    assert not await mailbox.release(lease)
 
     assert [await mailbox.known(KEY, name) for name in ("m1", "m2")] == [first.turn_id, second.turn_id]
     with pytest.raises(Superseded):
@@ -431,43 +411,18 @@ async def test_the_next_turn_comes_with_the_end_of_the_last_one_and_after_it_the
     assert [offer.key for offer in await mailbox.offers([KEY.partition], 10)] == [KEY]
 
 
-async def test_who_lost_the_conversation_neither_ends_its_turn_nor_takes_the_next(mailbox: Mailbox) -> None:
-    await mailbox.store(KEY, envelope(1))
-    lost, first = await begin(mailbox)
-    assert first is not None
-    _, taken_over = await begin(mailbox)
-    assert taken_over is not None
-
-    with pytest.raises(Superseded):
-        await mailbox.next(lost, first)
-
-    assert await mailbox.done(taken_over)
-
-
-async def test_what_was_let_go_while_it_was_offered_is_not_begun(mailbox: Mailbox) -> None:
+async def test_what_was_let_go_while_it_was_offered_is_not_claimed(mailbox: Mailbox) -> None:
     await mailbox.store(KEY, envelope(1))
     await mailbox.prepare()
     (offer,) = await mailbox.offers([KEY.partition], 10)
-    lease, batch = await mailbox.begin(offer) or (None, None)
+    lease = await mailbox.claim(offer)
     assert lease is not None
+    batch = await mailbox.take(lease)
     assert batch is not None
-    assert await mailbox.next(lease, batch) is None
+    assert await mailbox.done(batch)
+    assert not await mailbox.release(lease)
 
-    assert await mailbox.begin(offer) is None
-
-
-async def test_what_is_answered_after_all_is_answered_by_the_model_that_is_chosen_then(mailbox: Mailbox) -> None:
-    """A message comes with the model of its place, so that it need not be looked up; not where that model failed it."""
-    await mailbox.store(KEY, replace(envelope(1), model="openai/deep"))
-    lease, first = await begin(mailbox)
-    assert first is not None
-    assert await mailbox.next(lease, first) is None
-
-    assert await mailbox.put_back(KEY, first.turn_id, first.envelopes)
-    _, again = await begin(mailbox)
-
-    assert again is not None
-    assert [one.model for one in (*first.envelopes, *again.envelopes)] == ["openai/deep", None]
+    assert await mailbox.claim(offer) is None
 
 
 async def test_of_a_workspace_that_is_deleted_no_place_is_remembered(mailbox: Mailbox) -> None:

@@ -116,19 +116,16 @@ async def test_storing_says_which_turn_is_at_hand(mailbox: Mailbox) -> None:
 # What people wish of an answer
 
 
-async def test_what_is_said_of_a_turn_before_it_is_begun_is_heard(redis: Redis, mailbox: Mailbox) -> None:
+async def test_what_is_said_of_a_turn_before_it_is_begun_is_stored_for_it(redis: Redis, mailbox: Mailbox) -> None:
     """Between the taking of a turn and its answering lies the wait for the rest of a message."""
-    hub = Hub(redis, shared=False)
-    stops = Cancellations(hub, mailbox)
+    stops = Cancellations(Hub(redis, shared=False), mailbox)
     await mailbox.store(KEY, envelope(1, "collect"))
     batch = await taken(mailbox, await held(mailbox))
 
     assert await stops.stop(KEY)
-    await notify_interrupted(hub, batch.turn_id)
     with stops.listen(batch.turn_id) as wishes:
-        assert (wishes.stop, wishes.more, wishes.changed.is_set()) == (True, True, True)
-    with stops.listen("another turn") as others:
-        assert (others.stop, others.more) == (False, False)
+        await stops.refresh(batch, wishes)
+        assert wishes.stop
 
 
 async def test_a_worker_in_another_process_hears_of_it(redis: Redis, mailbox: Mailbox) -> None:

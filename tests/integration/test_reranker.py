@@ -13,11 +13,11 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope
-from grounding.prompt_input import DegradedBlock
+from grounding.prompt_input import DegradedBlock, load_tokens
 from grounding.retrieval import IndexEntry, Kind, Passage, RerankUnavailable, Search, encode_document
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from runtime.billing import Budgets, RerankCosts, UsageCounters
-from runtime.llm import LiteLLMReranker
+from runtime.billing import Budgets, RerankCosts, Spending, UsageCounters
+from runtime.llm import LiteLLMReranker, Model
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 from tests.emulators.face import ADMIN, serving_face
@@ -118,7 +118,8 @@ async def test_what_reranking_costs_is_counted_for_the_workspace(
 ) -> None:
     settings = rerank_settings(budget_workspace_tokens_per_day=80)
     usage, budgets = UsageCounters(redis), Budgets(redis, settings)
-    reranker = LiteLLMReranker(settings, RerankCosts(usage, budgets))
+    costs = RerankCosts(Spending(settings, budgets, usage, Model(settings), load_tokens()))
+    reranker = LiteLLMReranker(settings, costs)
     for _ in range(2):
         await reranker.scores(ACME, "kayak", TEXTS)
     [counted] = await usage.totals(ACME)
@@ -135,7 +136,8 @@ async def test_the_price_that_litellm_knows_is_counted(
     base = openai_server.base_url.removesuffix("/v1")
     settings = rerank_settings(rerank_model="cohere/rerank-v3.5", rerank_api_base=base, rerank_api_key="key")
     usage = UsageCounters(redis)
-    await LiteLLMReranker(settings, RerankCosts(usage, Budgets(redis, settings))).scores(ACME, "kayak", TEXTS)
+    costs = RerankCosts(Spending(settings, Budgets(redis, settings), usage, Model(settings), load_tokens()))
+    await LiteLLMReranker(settings, costs).scores(ACME, "kayak", TEXTS)
     [counted] = await usage.totals(ACME)
     assert counted.cost_usd > 0
 

@@ -15,6 +15,7 @@ from grounding.transcript import EntryRole
 from runtime.billing import BudgetTerm
 from runtime.turns.cancel import TurnSignals
 from tests.emulators.bot import Bot, running_bot
+from tests.emulators.jobs import until_idle
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written
 from tests.emulators.toolbox import Desk, desk
@@ -45,7 +46,7 @@ async def disturbed(bot: Bot, paper: Paper, halt: Halt, number: int) -> list[str
     unsent = await counted(bot) - len(bot.model.requests)
     await say(bot, written(place))
     await until_over(bot)
-    await bot.runtime.jobs.idle()
+    await until_idle(bot.runtime.jobs)
     await nothing_is_held(bot, number)
     entries = await bot.runtime.transcript.newest(ConversationKey("acme", "paper", place), 10)
     assert [one.role for one in entries][:1] == [EntryRole.INBOUND], f"wait {number}"
@@ -66,11 +67,9 @@ async def test_what_was_asked_is_counted_once_wherever_an_answer_is_stopped(
     paper = Paper()
     async with running_bot(with_tools(bounded(model_settings, 60)), openai_server, [paper]) as bot:
         stops = bot.runtime.stops
-        hear = stops._receive_stop if wish == "stop" else stops._receive_drop
-
         def wished(_serving: asyncio.Task[Any]) -> None:
             for turn_id in list(stops._writing):
-                hear({"turn": turn_id})
+                stops._receive({"turn": turn_id}, "stop" if wish == "stop" else "dropped")
 
         bot.model.answer = writes_down
         halt.befalls = wished

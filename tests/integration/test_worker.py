@@ -59,7 +59,7 @@ class Letters:
         self.kept: dict[str, str] = {}
         self.attempts: list[int] = []
 
-    async def add(self, batch: Batch, why: str) -> None:
+    async def add(self, batch: Batch, why: str, lane: Lane) -> None:
         self.kept[batch.turn_id] = why
         self.attempts.append(batch.attempt)
 
@@ -287,7 +287,9 @@ async def test_after_an_outage_of_the_store_each_worker_keeps_the_turns_that_it_
             for key in keys:
                 await dead.store(key, envelope(key, 1))
             (offer,) = await dead.offers([keys[0].partition], 1)
-            assert await dead.begin(offer) is not None
+            lease = await dead.claim(offer)
+            assert lease is not None
+            assert await dead.take(lease) is not None
             for _ in range(2):
                 await stack.enter_async_context(working(settled, Mailbox(redis), answer, redis))
             async with asyncio.timeout(20):
@@ -345,7 +347,9 @@ async def crash(mailbox: Mailbox, key: ConversationKey, times: int) -> None:
     """Begin the turn that waits in *key*, and end as a process that is killed does, so often."""
     for _ in range(times):
         (offer,) = await mailbox.offers([key.partition], 1) or await mailbox.abandoned(0.0, 1)
-        assert await mailbox.begin(offer)
+        lease = await mailbox.claim(offer)
+        assert lease is not None
+        assert await mailbox.take(lease)
 
 
 async def test_a_message_that_ends_its_process_every_time_is_given_up(
