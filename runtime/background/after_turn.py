@@ -84,11 +84,11 @@ class SummaryRefresh:
         keys = list(first)
         reaches = await self._transcript.reaches(keys)
         marks = dict(zip(keys, await self._contexts.marks(keys), strict=True))
-        in_step = await self._sync.in_step({key: mark for key, mark in marks.items() if mark})
+        behind = await self._sync.behind({key: mark for key, mark in marks.items() if mark})
         due: list[Job] = []
         for key, reach in zip(keys, reaches, strict=True):
             mark = marks[key]
-            if self._is_due(reach, mark.reach if mark else None) or (mark and key not in in_step):
+            if self._is_due(reach, mark.reach if mark else None) or key in behind:
                 due.append(first[key])
         return due
 

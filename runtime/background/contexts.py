@@ -60,16 +60,16 @@ class ContextSync:
         self._open_index = index
         self._copy_failing = False
 
-    async def in_step(self, marks: Mapping[ConversationKey, Mark]) -> set[ConversationKey]:
-        """Return the conversations whose file and index entry are up to date."""
-        return {key for key in await self._copy.in_step(marks) if marks[key].is_indexed}
+    async def behind(self, marks: Mapping[ConversationKey, Mark]) -> set[ConversationKey]:
+        """Return the conversations whose file is missing or whose index entry is not up to date."""
+        return await self._copy.missing(marks) | {key for key, mark in marks.items() if not mark.is_indexed}
 
     async def copy(self, key: ConversationKey, document: ContextDocument) -> None:
         """Write *document* to its file. A failure is logged once and repaired after a later turn."""
         if not await self._exists(key.workspace_id):
             return
         try:
-            is_new = await self._copy.write(key, document.text, document.mark)
+            is_new = await self._copy.write(key, document.text)
         except OSError as error:
             if not self._copy_failing:
                 _log.warning("store.degraded", store="context_copies", why=type(error).__name__, detail=str(error))

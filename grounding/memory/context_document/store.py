@@ -12,8 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -35,18 +34,16 @@ MadeBy = Literal["model", "extraction", "person"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Identifies a version of a conversation's document: version, id, time, and the reach from which it ages.
+    """What the latest version of a conversation's document covers: the reach from which it ages, and its id.
 
     ``indexed`` is the id of the version that the search index holds.
     """
 
-    FIELDS: ClassVar = ["v", "version", "at", "turns", "entries", "id", "put_turns", "put_entries", "indexed"]
+    FIELDS: ClassVar = ["v", "turns", "entries", "id", "put_turns", "put_entries", "indexed"]
 
-    version: int
-    at: str
     reach: Reach
     id: str = ""
-    indexed: str = field(default="", compare=False)
+    indexed: str = ""
 
     @property
     def is_indexed(self) -> bool:
@@ -97,10 +94,6 @@ class ContextDocument:
     def due_from(self) -> Reach:
         """The reach from which it ages. A document that a person has just stored is not replaced at once."""
         return _later(self.reach, self.put)
-
-    @property
-    def mark(self) -> Mark:
-        return Mark(self.version, self.at, self.due_from, self.id)
 
     @property
     def newest_turn_id(self) -> str:
@@ -156,12 +149,12 @@ def from_fields(fields: Mapping[str, str], version_id: str) -> ContextDocument:
 
 def mark_of(values: Sequence[str | None]) -> Mark | None:
     """Return the mark in the values of `Mark.FIELDS`; None if there is no document. Raises `UnknownFormat`."""
-    format_, version, at, turns, entries, version_id, put_turns, put_entries, indexed = values
+    format_, turns, entries, version_id, put_turns, put_entries, indexed = values
     if format_ is None:
         return None
     _check(format_)
     reach = _later(Reach(int(turns or 0), int(entries or 0)), _put(put_turns, put_entries))
-    return Mark(int(version or 0), at or "", reach, version_id or "", indexed or "")
+    return Mark(reach, version_id or "", indexed or "")
 
 
 def _put(turns: str | None, entries: str | None) -> Reach | None:
@@ -357,12 +350,6 @@ class ContextDocuments:
 
 # A copy of each conversation's context document for people to read: one Markdown file with the latest version
 
-_Stamp = tuple[int, int, int, int]
-"""Device, inode, size in bytes and modification time in nanoseconds. A difference shows that a file was changed,
-without reading it."""
-_REMEMBERED = 10_000
-"""Conversations whose file stamps are cached. The files of others are read once more."""
-
 
 def path(key: ConversationKey) -> PurePosixPath:
     """Return the path of the copy for *key* under DATA_DIR. Different conversations never share a file."""
@@ -378,76 +365,34 @@ class ContextCopy:
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._written: OrderedDict[ConversationKey, tuple[Mark, _Stamp]] = OrderedDict()
 
-    async def write(self, key: ConversationKey, text: str, mark: Mark | None = None) -> bool:
-        """Write *text* to the file atomically; return False if the file already held it. Raises OSError.
+    async def write(self, key: ConversationKey, text: str) -> bool:
+        """Write *text* to the file atomically; return False if the file already held it. Raises OSError."""
+        return await asyncio.to_thread(_write, self._data_dir / path(key), text.encode("utf-8", "surrogatepass"))
 
-        *mark* identifies the document for `in_step`.
-        """
-        self._written.pop(key, None)
-        file = self._data_dir / path(key)
-        written, look = await asyncio.to_thread(_write, file, text.encode("utf-8", "surrogatepass"))
-        if mark is not None:
-            self._written[key] = mark, look
-            if len(self._written) > _REMEMBERED:
-                self._written.popitem(last=False)
-        return written
-
-    async def in_step(self, marks: Mapping[ConversationKey, Mark]) -> set[ConversationKey]:
-        """Return the conversations whose file still holds the document with that mark.
-
-        Only files are known that this process wrote or read and that nobody changed since.
-        """
-        known = {key: self._written[key][1] for key, mark in marks.items() if self._written.get(key, ("",))[0] == mark}
-        if not known:
-            return set()
-
-        def looks() -> list[_Stamp | None]:
-            return [_stamp(self._data_dir / path(key)) for key in known]
-
-        found = await asyncio.to_thread(looks)
-        return {key for (key, look), now in zip(known.items(), found, strict=True) if now == look}
+    async def missing(self, keys: Iterable[ConversationKey]) -> set[ConversationKey]:
+        """Return those of *keys* that have no file of their own."""
+        return await asyncio.to_thread(lambda: {key for key in keys if not _is_own_file(self._data_dir / path(key))})
 
     async def remove(self, key: ConversationKey) -> None:
         """Delete the file if it exists. Raises OSError."""
-        self._written.pop(key, None)
         await asyncio.to_thread((self._data_dir / path(key)).unlink, missing_ok=True)
 
 
-def _write(file: Path, content: bytes) -> tuple[bool, _Stamp]:
-    """Write *file* if its content differs; return whether it was written, and its stamp."""
-    if look := _stamp_if_holds(file, content):
-        return False, look
+def _write(file: Path, content: bytes) -> bool:
+    if _is_own_file(file) and file.read_bytes() == content:
+        return False
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".copy-")
     try:
         with os.fdopen(descriptor, "wb") as output:
             output.write(content)
-            output.flush()
-            look = _stamp_of(os.fstat(descriptor))
         os.replace(temporary, file)  # replaces a symbolic link instead of writing through it
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return True, look
+    return True
 
 
-def _stamp_if_holds(file: Path, content: bytes) -> _Stamp | None:
-    """Return the stamp of *file* if it holds *content*, else None."""
-    look = _stamp(file)  # taken before reading: a write in between then changes the stamp
-    try:
-        return look if look and not file.is_symlink() and file.read_bytes() == content else None
-    except FileNotFoundError:
-        return None
-
-
-def _stamp(file: Path) -> _Stamp | None:
-    try:
-        return _stamp_of(os.lstat(file))
-    except OSError:  # not readable, so none of our files
-        return None
-
-
-def _stamp_of(found: os.stat_result) -> _Stamp:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _is_own_file(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()
