@@ -142,7 +142,7 @@ class DirectiveTree:
         relative = self._relative(path)
         try:
             self._check_folders(path.parent)
-            raw, changed_at = _read_with_time(path)
+            raw, changed_at = _read(path, DIRECTIVE_MAX_BYTES)
         except FileNotFoundError:
             return None
         except _Unusable as error:
@@ -183,7 +183,7 @@ class DirectiveTree:
         path = self._folder(home) / RECORD
         try:
             self._check_folders(path)
-            fields: dict[str, Any] = json.loads(_read(path, limit=None))
+            fields: dict[str, Any] = json.loads(_read(path, None)[0])
             if fields["v"] > FORMAT:
                 raise UnreadableRecord(f"{path} has format {fields['v']}, and this release reads up to {FORMAT}")
             return {name: SyncedCopy(copy["sha256"], copy["version"]) for name, copy in fields["copies"].items()}
@@ -224,7 +224,7 @@ class DirectiveTree:
         note = file.with_name(file.name + NOTE)
         try:
             self._check_folders(note.parent)
-            if _read(note, limit=None) == text.encode():
+            if _read(note, None)[0] == text.encode():
                 return
         except FileNotFoundError:
             pass
@@ -339,13 +339,11 @@ class DirectiveTree:
         return path.relative_to(self._root).as_posix().encode("utf-8", "replace").decode()
 
 
-def _read(path: Path, limit: int | None = DIRECTIVE_MAX_BYTES) -> bytes:
-    """Read the bytes of a regular file. Raises FileNotFoundError, and `_Unusable` for anything but a regular file."""
-    return _read_with_time(path, limit)[0]
+def _read(path: Path, limit: int | None) -> tuple[bytes, datetime]:
+    """Return the bytes of a regular file and the time of its last change.
 
-
-def _read_with_time(path: Path, limit: int | None = DIRECTIVE_MAX_BYTES) -> tuple[bytes, datetime]:
-    """Read a file like `_read`. Returns its bytes and the time of its last change."""
+    Raises FileNotFoundError, and `_Unusable` for anything but a regular file of at most *limit* bytes.
+    """
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

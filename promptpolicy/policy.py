@@ -222,8 +222,10 @@ class Directive:
     text: str
 
     @property
-    def sha256(self) -> str:
-        return digest(self.text)
+    def reference(self) -> str:
+        """The directive in a turn's manifest, e.g. ``workspace/skill/refunds@3``."""
+        name = f"/{self.slot.name}" if self.slot.name else ""
+        return f"{self.slot.place.level.value}/{self.slot.kind.value}{name}@{self.version}"
 
 
 def digest(text: str) -> str:
@@ -286,24 +288,12 @@ _HEADINGS = {Kind.SYSTEM: "System directives", Kind.SOUL: "SOUL: character and t
 
 
 @dataclass(frozen=True, slots=True)
-class UsedDirective:
-    """A directive in an identity, as a turn's manifest records it."""
-
-    scope: str
-    kind: str
-    name: str
-    version: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class Policy:
-    """An identity: its text, the text's digest and number of tokens, and its directives in order."""
+    """An identity: its text, the text's number of tokens, and its directives in order."""
 
     text: str
-    sha256: str
     tokens: int
-    used: tuple[UsedDirective, ...]
+    used: tuple[Directive, ...]
 
 
 class PolicyTooLarge(AgentRuntimeError):
@@ -358,17 +348,7 @@ def _compose(role: Role, directives: Iterable[Directive], count: CountTokens) ->
     parts.extend(_Part(directive.slot.label, f"{_heading(directive)}\n{directive.text}") for directive in ordered)
     parts.append(_Part("action policy", ACTION_POLICY))
     text = "\n\n".join(part.text for part in parts)
-    used = tuple(
-        UsedDirective(
-            directive.slot.place.level.value,
-            directive.slot.kind.value,
-            directive.slot.name,
-            directive.version,
-            directive.sha256,
-        )
-        for directive in ordered
-    )
-    return Policy(text, digest(text), count(text), used), parts
+    return Policy(text, count(text), tuple(ordered)), parts
 
 
 def _order(directives: Iterable[Directive]) -> list[Directive]:

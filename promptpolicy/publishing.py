@@ -185,7 +185,7 @@ class Publisher:
     async def refused(self, home: Place) -> list[Note]:
         """Return the notes on files of *home* (global, or a workspace) that were not published.
 
-        This publisher reads no files and returns none; `files.FilingPublisher` does.
+        This publisher reads no files and returns none; `file_sync.FileSyncPublisher` does.
         """
         return []
 

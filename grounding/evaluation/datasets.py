@@ -16,7 +16,6 @@ speaker's name and a colon at the beginning of a text are removed.
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -90,20 +89,15 @@ def load(path: Path) -> QuestionSet:
     return _load_markdown(questions)
 
 
-def _lines(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of *file* that are not blank, each with its place for errors. Only a line feed ends a line."""
+def _lines(file: Path) -> list[tuple[str, str]]:
+    """Return the lines of *file* that are not blank, each with its place for errors. Only a line feed ends a line."""
     try:
-        with file.open("rb") as opened:
-            for number, raw in enumerate(opened, start=1):
-                place = f"{file}, line {number}"
-                try:
-                    line = raw.removeprefix(codecs.BOM_UTF8).decode("utf-8").rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    raise BadQuestionSet(f"{place}: expected UTF-8 ({error.reason})") from error
-                if line.strip():
-                    yield place, line
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise BadQuestionSet(f"{file} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadQuestionSet(f"{file}: expected UTF-8 ({error.reason} at byte {error.start})") from error
+    return [(f"{file}, line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def records(file: Path, *fields: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,6 +1,6 @@
 """Decide what a message needs: nothing, its conversation, or the workspace's documents. Pure.
 
-`choose` decides by cues, which `cues_of` reads from a workspace's files; `choose_by_relevance` decides with the documents.
+`choose` decides by cues, which `cues_of` reads from a workspace's files; `choose_by_relevance` by its documents.
 """
 
 from grounding.strategy.cues import Cues, fold, matches, phrases, word_set, words_of

@@ -116,14 +116,11 @@ class Cues:
     file_endings: tuple[str, ...] = tuple(_FILE_ENDINGS.split())
 
     def extended(self, **more: tuple[str, ...]) -> Cues:
-        """Return these cues with *more* of some kinds. Raises TypeError for an unknown kind."""
-        _check_kinds(more)
+        """Return these cues with *more* of some kinds."""
         return replace(self, **{kind: getattr(self, kind) + phrases for kind, phrases in more.items()})
 
     def without(self, **fewer: tuple[str, ...]) -> Cues:
-        """Return these cues without *fewer* of some kinds, ignoring phrases that are not among them. Raises TypeError
-        for an unknown kind."""
-        _check_kinds(fewer)
+        """Return these cues without *fewer* of some kinds, ignoring phrases that are not among them."""
         rest = {
             kind: tuple(phrase for phrase in getattr(self, kind) if phrase not in phrases)
             for kind, phrases in fewer.items()
@@ -138,11 +135,6 @@ class Cues:
 
 KINDS = tuple(field.name for field in fields(Cues))
 """The names of all kinds."""
-
-
-def _check_kinds(kinds: Mapping[str, object]) -> None:
-    if unknown := set(kinds) - set(KINDS):
-        raise TypeError(f"no such kind of cue: {', '.join(sorted(unknown))}")
 
 
 def phrases(text: str) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """Decide what a message needs to be answered: nothing, this conversation, or the workspace's documents. Pure.
 
-`choose` decides by cues. If these leave it open, `choose_by_relevance` decides by the relevance of the workspace's documents to
-the message; `grounding.pipeline.StrategyChooser` asks for it. Needing the conversation and needing documents are two
-separate questions: the strategy is named after the message's request, and a message that needs both gets both.
+`choose` decides by cues. If these leave it open, `choose_by_relevance` decides by the relevance of the workspace's
+documents to the message; `grounding.pipeline.StrategyChooser` asks for it. Needing the conversation and needing
+documents are two separate questions: the strategy is named after the message's request, and a message that needs both
+gets both.
 """
 
 from __future__ import annotations

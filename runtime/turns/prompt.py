@@ -302,10 +302,7 @@ class PromptBuilder:
             audience=question.audience or "",
             authors=question.authors,
             identity=composed.text,
-            identity_versions=tuple(
-                f"{used.scope}/{used.kind}{'/' + used.name if used.name else ''}@{used.version}"
-                for used in composed.used
-            ),
+            identity_versions=tuple(directive.reference for directive in composed.used),
             query=question.query.model_copy(
                 # The rest could never be shown, and would be stored with the turn.
                 update={"text": question.query.text[: budgets.query_tokens * LONGEST_TOKEN_CHARACTERS]}

@@ -66,7 +66,7 @@ def test_the_parts_stand_in_the_documented_order() -> None:
     expected = ["system-g", "system-w", "system-r", "soul-g", "soul-w", "soul-r", "skill-g", "skill-r"]
     assert in_order(policy.text, [baseline(Role.MEMBER), *expected, ACTION_POLICY])
     assert policy.text.endswith(ACTION_POLICY)
-    assert [f"{one.kind}-{one.scope[0]}" for one in policy.used] == [text.replace("-r", "-c") for text in expected]
+    assert [one.text for one in policy.used] == expected
 
 
 def test_each_directive_is_labelled_with_where_it_comes_from() -> None:
@@ -124,10 +124,7 @@ def test_global_skills_with_workspace_precedence() -> None:
     )
     assert "global refunds" not in policy.text
     assert in_order(policy.text, ["workspace refunds", "global shipping"])
-    assert [(one.scope, one.name, one.version) for one in policy.used] == [
-        ("workspace", "refunds", 4),
-        ("global", "shipping", 1),
-    ]
+    assert [one.reference for one in policy.used] == ["workspace/skill/refunds@4", "global/skill/shipping@1"]
 
 
 def test_falls_back_when_context_missing() -> None:
@@ -205,9 +202,7 @@ def test_no_directive_is_ever_dropped_or_cut(given_: list[Directive], max_tokens
         if one.slot.kind is Kind.SKILL and more_specific:
             continue
         assert one.text in policy.text
-        assert (one.slot.place.level.value, one.slot.kind.value, name, one.version, one.sha256) in [
-            (used.scope, used.kind, used.name, used.version, used.sha256) for used in policy.used
-        ]
+        assert one in policy.used
     assert parts[0] == baseline(Role.MEMBER)
 
 

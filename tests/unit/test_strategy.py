@@ -272,11 +272,6 @@ def test_a_follow_up_is_known_in_the_languages_that_a_workspace_speaks(text: str
     assert is_follow_up(text, joined_cues(("german", "french", "spanish")))
 
 
-def test_an_unknown_kind_of_cue_is_refused() -> None:
-    with pytest.raises(TypeError, match="documentz"):
-        ENGLISH.extended(documentz=("x",))
-
-
 @given(st.text(max_size=400))
 def test_any_text_gets_exactly_one_choice(text: str) -> None:
     choice = choose(text)
