@@ -1,7 +1,7 @@
 """Parse a model's Markdown into a form (`ParsedMarkdown`), which a `Dialect` renders for its platform.
 
 A form is a flat tuple of blocks. Each block lists the quotes and list items that contain it. A slice of a form is
-therefore a form, so `parts` can cut a long reply into valid parts.
+therefore a form, so `split` can cut a long reply into valid parts.
 
 The syntax is CommonMark 0.31.2 with GFM's tables and strikethrough. Five deviations keep all text visible and keep
 a reply from flickering while it is streamed:
@@ -28,7 +28,7 @@ from markdown_it.rules_block.table import escapedSplit, getLine
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
-from connectors.text.split import without_lone_surrogates
+from connectors.text.edges import without_lone_surrogates
 
 MAX_DEPTH = 16
 """Levels of quotes and lists; a list item counts as two. The parser recurses once per level."""

@@ -10,7 +10,7 @@ A bare web address becomes a link.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -21,9 +21,7 @@ from connectors.text.markdown import (
     Content,
     Heading,
     Item,
-    Link,
     Paragraph,
-    ParsedMarkdown,
     Quote,
     Span,
     Spans,
@@ -31,7 +29,7 @@ from connectors.text.markdown import (
     Table,
     parse_markdown,
 )
-from connectors.text.render import has_scheme, with_address
+from connectors.text.render import has_scheme, link_url, with_address
 
 Node = str | list[Any]
 
@@ -44,7 +42,10 @@ _TAGS = {Style.CODE: "code", Style.STRIKE: "s", Style.ITALIC: "em", Style.BOLD: 
 
 def to_page_tree(text: str) -> list[Node]:
     """Return the tree of *text* (Markdown)."""
-    return render(parse_markdown(text))
+    form = parse_markdown(text)
+    levels = sorted({block.content.level for block in form if isinstance(block.content, Heading)})
+    ranks = {level: min(3 + rank, 6) for rank, level in enumerate(levels)}
+    return _nodes([_with_rank(block, ranks) for block in form], 0)
 
 
 def remove_breaks(nodes: Sequence[Node]) -> list[Node]:
@@ -75,17 +76,10 @@ def _without_punctuation(url: str) -> str:
     return url
 
 
-def render(form: ParsedMarkdown) -> list[Node]:
-    """Return the tree of *form*."""
-    levels = sorted({block.content.level for block in form if isinstance(block.content, Heading)})
-    ranks = {level: min(3 + rank, 6) for rank, level in enumerate(levels)}
-    ranked = [
-        replace(block, content=replace(block.content, level=ranks[block.content.level]))
-        if isinstance(block.content, Heading)
-        else block
-        for block in form
-    ]
-    return _nodes(ranked, 0)
+def _with_rank(block: Block, ranks: Mapping[int, int]) -> Block:
+    if not isinstance(block.content, Heading):
+        return block
+    return replace(block, content=replace(block.content, level=ranks[block.content.level]))
 
 
 def _nodes(blocks: Sequence[Block], depth: int) -> list[Node]:
@@ -160,7 +154,7 @@ def _inline(spans: Spans) -> list[Node]:
 
 def _address(span: Span) -> str | None:
     """Return the URL of *span* if it is a link that a browser may open, else None."""
-    url = next((mark.url for mark in span.marks if isinstance(mark, Link)), None)
+    url = link_url(span)
     return url if url is not None and has_scheme(url, _SCHEMES) else None
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar
 
+from connectors.text.edges import utf16_units
 from connectors.text.markdown import (
     Block,
     Code,
@@ -28,7 +29,6 @@ from connectors.text.markdown import (
     Style,
     Table,
 )
-from connectors.text.split import utf16_units
 
 PADDED_COLUMNS = 40
 """A table cell is padded to at most this many columns, so that one long cell does not widen every row."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from connectors.message import OutboundMessage, Source
+from connectors.text.edges import cluster_edge, without_lone_surrogates
 from connectors.text.markdown import Block, Paragraph, ParsedMarkdown, Span, Style
-from connectors.text.split import cluster_edge, without_lone_surrogates
 
 WORD = "Sources:"
 """The beginning of the line."""

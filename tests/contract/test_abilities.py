@@ -25,7 +25,7 @@ from connectors.connector import (
     ShowsButtons,
 )
 from connectors.message import Attachment, Button, InboundKind, InboundMessage, OutboundMessage, OutboundPart
-from connectors.text.packing import FILE_NAME
+from connectors.text.split import FILE_NAME
 from tests.contract.connector_suite import (
     PATIENCE_SECONDS,
     FakeGateway,

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from connectors.connector import AttachmentUnavailable, LocatesAttachments, SendFailed
 from connectors.message import Attachment, ConversationKey, OutboundMessage, Receipt
 from connectors.slack.connector import SlackConnector
-from connectors.text.packing import FILE_NAME
+from connectors.text.split import FILE_NAME
 from tests.contract.connector_suite import FakeGateway, reply_to, running, send_all
 from tests.contract.slack_harness import slack_connector
 from tests.emulators import slack as emulated

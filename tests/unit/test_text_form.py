@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from connectors.text import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, parse_markdown, utf16_units
 from connectors.text.markdown import MAX_CHARACTERS, Code, Heading, Paragraph, ParsedMarkdown, Span, Style, Table
-from connectors.text.packing import SMALLEST_LIMIT, cut_form
+from connectors.text.split import SMALLEST_LIMIT, cut_form
 from tests.emulators.telegram_html import parse_html
 
 # Words that only the text has: no entity, language, tag or list marker looks like them.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, OutboundMessage
 from connectors.text import outbound_parts
-from connectors.text.packing import FILE_NAME, can_be_seen
+from connectors.text.split import FILE_NAME, can_be_seen
 
 KEY = ConversationKey("acme", "telegram", "1")
 

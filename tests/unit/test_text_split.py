@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectors.text import cluster_edge, utf16_units
-from connectors.text.split import natural_edge
+from connectors.text.edges import natural_edge
 
 
 @pytest.mark.parametrize(("text", "expected"), [("", 0), ("abc", 3), ("ä", 1), ("🙂", 2), ("\ud83d", 1)])
