@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import discord
 from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError
 from discord.errors import DiscordException
@@ -11,21 +9,8 @@ from discord.errors import DiscordException
 from connectors.connector import SendFailed
 from connectors.discord.check import BASE_VARIABLE, TOKEN_VARIABLE
 from connectors.message import AgentRuntimeError
+from connectors.sdk_errors import LATER, REFUSED, UNKNOWN, Meaning, find_meaning
 
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """``retryable`` and ``ambiguous`` are as in `connectors.connector.SendFailed`. ``needs_person`` says what a person
-    has to do before anything can work."""
-
-    retryable: bool
-    ambiguous: bool = False
-    needs_person: str = ""
-
-
-_REFUSED = Meaning(retryable=False)
-_LATER = Meaning(retryable=True)
-_UNKNOWN = Meaning(retryable=True, ambiguous=True)
 _BAD_TOKEN = Meaning(
     retryable=False,
     needs_person=f"Discord does not accept the bot token. Set {TOKEN_VARIABLE} to the token that the Developer "
@@ -39,30 +24,30 @@ _NO_INTENT = Meaning(
 
 MEANINGS: dict[type[Exception], Meaning] = {
     # Refused: the request was read and not carried out.
-    discord.HTTPException: _REFUSED,
-    discord.Forbidden: _REFUSED,
-    discord.NotFound: _REFUSED,
+    discord.HTTPException: REFUSED,
+    discord.Forbidden: REFUSED,
+    discord.NotFound: REFUSED,
     # Not now.
-    discord.RateLimited: _LATER,
-    discord.GatewayNotFound: _LATER,
-    discord.ConnectionClosed: _LATER,
+    discord.RateLimited: LATER,
+    discord.GatewayNotFound: LATER,
+    discord.ConnectionClosed: LATER,
     # No answer, or one that does not say whether the request was carried out.
-    discord.DiscordServerError: _UNKNOWN,
-    ClientError: _UNKNOWN,
-    OSError: _UNKNOWN,  # also TimeoutError
-    discord.InvalidData: _UNKNOWN,
+    discord.DiscordServerError: UNKNOWN,
+    ClientError: UNKNOWN,
+    OSError: UNKNOWN,  # also TimeoutError
+    discord.InvalidData: UNKNOWN,
     # No connection, so nothing was sent.
-    ClientConnectorError: _LATER,
-    ConnectionTimeoutError: _LATER,
+    ClientConnectorError: LATER,
+    ConnectionTimeoutError: LATER,
     # Only a person can help.
     discord.LoginFailure: _BAD_TOKEN,
     discord.PrivilegedIntentsRequired: _NO_INTENT,
     # Raised inside discord.py, before anything is sent.
-    DiscordException: _REFUSED,
-    discord.ClientException: _REFUSED,
-    discord.InteractionResponded: _REFUSED,
-    discord.MissingApplicationID: _REFUSED,
-    discord.errors.FFmpegProcessError: _REFUSED,
+    DiscordException: REFUSED,
+    discord.ClientException: REFUSED,
+    discord.InteractionResponded: REFUSED,
+    discord.MissingApplicationID: REFUSED,
+    discord.errors.FFmpegProcessError: REFUSED,
 }
 
 DISCORD_ERRORS = (DiscordException, ClientError, OSError)
@@ -97,13 +82,10 @@ def meaning(error: Exception) -> Meaning:
     # discord.py has no class for these two. It takes a 429 without a ``Via`` header for a ban. But a proxy may have
     # removed the header, or the 429 may be from Discord's edge: both pass.
     if isinstance(error, discord.HTTPException) and error.status == 429:
-        return _LATER
+        return LATER
     if isinstance(error, discord.HTTPException) and error.status == 401 and error.code != _INVALID_WEBHOOK_TOKEN:
         return _BAD_TOKEN
-    for known in type(error).__mro__:
-        if known in MEANINGS:
-            return MEANINGS[known]
-    raise KeyError(type(error))
+    return find_meaning(error, MEANINGS)
 
 
 def retry_after_seconds(error: Exception) -> float | None:
@@ -120,14 +102,8 @@ def retry_after_seconds(error: Exception) -> float | None:
 
 def send_failed(error: Exception, why: str) -> SendFailed:
     """Return *error* as `SendFailed`. *why* is its text without secrets."""
-    entry = meaning(error)
-    return SendFailed(
-        f"Discord did not take the message: {why}",
-        retryable=entry.retryable,
-        ambiguous=entry.ambiguous,
-        retry_after_seconds=retry_after_seconds(error),
-        everywhere=_is_global(error),
-    )
+    text = f"Discord did not take the message: {why}"
+    return meaning(error).send_failed(text, retry_after_seconds(error), everywhere=_is_global(error))
 
 
 def _is_global(error: Exception) -> bool:

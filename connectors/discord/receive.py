@@ -8,7 +8,6 @@ over REST.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +23,7 @@ from connectors.discord.events import CONNECTOR, to_inbound
 from connectors.discord.login import GatewayClient, Login
 from connectors.health import Backoff
 from connectors.message import Accepted, InboundMessage, StoreUnavailable
+from connectors.sdk_errors import origin
 
 log = structlog.get_logger()
 
@@ -311,11 +311,10 @@ def _channels_of(gap: Gap, client: discord.Client) -> Iterator[int]:
 
 
 def _log_fault(error: Exception, message_id: str) -> None:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
     log.error(
         "message.failed",
         connector=CONNECTOR,
         why=type(error).__name__,  # not the error's text, which may quote the message
-        where=f"{frame.name}:{frame.lineno}",
+        where=origin(error),
         message_id=message_id,
     )

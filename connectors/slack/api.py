@@ -67,7 +67,7 @@ class Api:
         try:
             return await self.call(call)
         except errors.SLACK_ERRORS as error:
-            if errors.meaning(error).bad_token:
+            if errors.meaning(error).needs_person:
                 self.token_suspect.set()
             raise errors.send_failed(error, self.describe(error)) from error
 

@@ -27,10 +27,10 @@ SCOPES = frozenset(
 )
 """The scopes that the bot's token needs, as in deploy/slack-manifest.yaml."""
 
-_BASE = "AGENT_RUNTIME_SLACK_API_BASE"
-_BOT_TOKEN = "AGENT_RUNTIME_SLACK_BOT_TOKEN"  # noqa: S105 - the variable's name
-_APP_TOKEN = "AGENT_RUNTIME_SLACK_APP_TOKEN"  # noqa: S105
-_SECRET = "AGENT_RUNTIME_SLACK_SIGNING_SECRET"  # noqa: S105
+BASE_VARIABLE = "AGENT_RUNTIME_SLACK_API_BASE"
+TOKEN_VARIABLE = "AGENT_RUNTIME_SLACK_BOT_TOKEN"  # noqa: S105 - the variable's name
+APP_TOKEN_VARIABLE = "AGENT_RUNTIME_SLACK_APP_TOKEN"  # noqa: S105
+SECRET_VARIABLE = "AGENT_RUNTIME_SLACK_SIGNING_SECRET"  # noqa: S105
 _PASSING_ERRORS = frozenset({"ratelimited", "rate_limited", "service_unavailable", "internal_error", "fatal_error"})
 
 
@@ -48,11 +48,11 @@ async def examine(
             problems.append(
                 Problem(
                     "Slack has no way to reach the bot",
-                    f"set {_APP_TOKEN} (Socket Mode), or {_SECRET} (events over HTTP, posted to /slack/events)",
+                    f"set {APP_TOKEN_VARIABLE} (Socket Mode), or {SECRET_VARIABLE} (events over HTTP at /slack/events)",
                 )
             )
     except NoAnswer as error:
-        return unreachable_platform(error, _BASE)
+        return unreachable_platform(error, BASE_VARIABLE)
     return Examination(_who(answer), tuple(problems))
 
 
@@ -84,7 +84,7 @@ def _token_problems(answer: PlatformAnswer) -> list[Problem]:
         Problem(
             f"Slack does not accept the bot token ({word})",
             "at api.slack.com/apps, under Install App, install the app (again) and set "
-            f"{_BOT_TOKEN} to its Bot User OAuth Token",
+            f"{TOKEN_VARIABLE} to its Bot User OAuth Token",
         )
     ]
 
@@ -115,7 +115,7 @@ def _socket_problems(answer: PlatformAnswer) -> list[Problem]:
         Problem(
             f"Slack does not open Socket Mode with the app token ({word})",
             f"at api.slack.com/apps: turn Socket Mode on; under Basic Information, make an app-level token with the "
-            f"scope connections:write and set {_APP_TOKEN} to it (it begins with xapp-)",
+            f"scope connections:write and set {APP_TOKEN_VARIABLE} to it (it begins with xapp-)",
         )
     ]
 

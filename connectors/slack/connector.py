@@ -20,22 +20,19 @@ from connectors.message import Attachment, ConversationKey, InboundMessage, Outb
 from connectors.slack import errors, events, payloads
 from connectors.slack.api import Api
 from connectors.slack.backfill import History
+from connectors.slack.check import APP_TOKEN_VARIABLE, SECRET_VARIABLE
 from connectors.slack.files import Files
 from connectors.slack.http_events import HttpEvents
 from connectors.slack.lookups import Lookups
 from connectors.slack.mrkdwn import emoji_name
 from connectors.slack.receive import Intake
 from connectors.slack.send import CommandResponses, Sender, Streams
-from connectors.slack.socket_mode import APP_TOKEN_VARIABLE, SocketMode
+from connectors.slack.socket_mode import SocketMode
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
 log = structlog.get_logger()
-
-TOKEN_VARIABLE = "AGENT_RUNTIME_SLACK_BOT_TOKEN"  # noqa: S105 - the variable's name
-SECRET_VARIABLE = "AGENT_RUNTIME_SLACK_SIGNING_SECRET"  # noqa: S105
-BASE_VARIABLE = "AGENT_RUNTIME_SLACK_API_BASE"
 
 _STATUS = "is thinking…"
 
@@ -229,12 +226,8 @@ class SlackConnector:
         try:
             self._me = _to_identity(await self._api.call(lambda client: client.auth_test()))
         except errors.SLACK_ERRORS as error:
-            if errors.meaning(error).bad_token:
-                raise ConnectorFailed(
-                    f"Slack does not accept the bot token ({self._api.describe(error)}). Set {TOKEN_VARIABLE} to the "
-                    "app's Bot User OAuth Token, which begins with xoxb- (and leave "
-                    f"{BASE_VARIABLE} unset unless you use a proxy)."
-                ) from error
+            if needs_person := errors.meaning(error).needs_person:
+                raise ConnectorFailed(f"{needs_person} ({self._api.describe(error)})") from error
             self._vitals.trouble("api", f"Slack's Web API does not answer: {self._api.describe(error)}")
             return backoff.next_seconds(errors.retry_after_seconds(error))
         backoff.failures = 0

@@ -5,33 +5,25 @@ Slack answers a refused call with a word (docs.slack.dev, "Errors" of each metho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from slack_sdk import errors as slack
 
 from connectors.connector import SendFailed
+from connectors.sdk_errors import LATER, REFUSED, UNKNOWN, Meaning, find_meaning
+from connectors.slack.check import BASE_VARIABLE, TOKEN_VARIABLE
 
 
 class Closed(ConnectionError):
     """The connector was closed; nothing was sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """Has ``retryable`` and ``ambiguous`` as in `connectors.connector.SendFailed`. With ``bad_token`` nothing will work
-    until a person sets another token."""
-
-    retryable: bool
-    ambiguous: bool = False
-    bad_token: bool = False
-
-
-_REFUSED = Meaning(retryable=False)
-_LATER = Meaning(retryable=True)
-_UNKNOWN = Meaning(retryable=True, ambiguous=True)
-_BAD_TOKEN = Meaning(retryable=False, bad_token=True)
+_BAD_TOKEN = Meaning(
+    retryable=False,
+    needs_person=f"Slack does not accept the bot token. Set {TOKEN_VARIABLE} to the app's Bot User OAuth Token, which "
+    f"begins with xoxb- (and leave {BASE_VARIABLE} unset unless you use a proxy).",
+)
 
 WORDS: dict[str, Meaning] = {
     "account_inactive": _BAD_TOKEN,
@@ -41,40 +33,40 @@ WORDS: dict[str, Meaning] = {
     "token_expired": _BAD_TOKEN,
     "token_revoked": _BAD_TOKEN,
     # Not carried out now, but it may be later.
-    "ratelimited": _LATER,
-    "rate_limited": _LATER,
-    "request_timeout": _LATER,  # "the POST data was either missing or truncated"
-    "service_unavailable": _LATER,
-    "team_added_to_org": _LATER,
-    "accesslimited": _LATER,
+    "ratelimited": LATER,
+    "rate_limited": LATER,
+    "request_timeout": LATER,  # "the POST data was either missing or truncated"
+    "service_unavailable": LATER,
+    "team_added_to_org": LATER,
+    "accesslimited": LATER,
     # "It's possible some aspect of the operation succeeded before the error was raised."
-    "fatal_error": _UNKNOWN,
-    "internal_error": _UNKNOWN,
+    "fatal_error": UNKNOWN,
+    "internal_error": UNKNOWN,
 }
 """The words that do not mean "refused". All other words do, also those that Slack will add."""
 
 MEANINGS: dict[type[Exception], Meaning] = {
     # An answer of Slack's without a word; see `meaning`.
-    slack.SlackApiError: _UNKNOWN,
+    slack.SlackApiError: UNKNOWN,
     # Raised inside the SDK, before anything is sent.
-    slack.SlackClientError: _REFUSED,
-    slack.BotUserAccessError: _REFUSED,
-    slack.SlackRequestError: _REFUSED,
-    slack.SlackObjectFormationError: _REFUSED,
-    slack.SlackClientConfigurationError: _REFUSED,
-    slack.SlackTokenRotationError: _REFUSED,
-    slack.SlackClientNotConnectedError: _LATER,
+    slack.SlackClientError: REFUSED,
+    slack.BotUserAccessError: REFUSED,
+    slack.SlackRequestError: REFUSED,
+    slack.SlackObjectFormationError: REFUSED,
+    slack.SlackClientConfigurationError: REFUSED,
+    slack.SlackTokenRotationError: REFUSED,
+    slack.SlackClientNotConnectedError: LATER,
     # There was no connection, so nothing was sent.
-    Closed: _LATER,
-    aiohttp.ClientConnectorError: _LATER,
-    aiohttp.ConnectionTimeoutError: _LATER,
-    aiohttp.InvalidURL: _REFUSED,
+    Closed: LATER,
+    aiohttp.ClientConnectorError: LATER,
+    aiohttp.ConnectionTimeoutError: LATER,
+    aiohttp.InvalidURL: REFUSED,
     # No answer, or one that says nothing about whether the request was carried out.
-    aiohttp.ClientError: _UNKNOWN,
-    TimeoutError: _UNKNOWN,
-    OSError: _UNKNOWN,
-    AttributeError: _UNKNOWN,  # slack_sdk 3.47 raises it for an answer that is a text or a list
-    ValueError: _UNKNOWN,
+    aiohttp.ClientError: UNKNOWN,
+    TimeoutError: UNKNOWN,
+    OSError: UNKNOWN,
+    AttributeError: UNKNOWN,  # slack_sdk 3.47 raises it for an answer that is a text or a list
+    ValueError: UNKNOWN,
 }
 
 SLACK_ERRORS = (slack.SlackClientError, aiohttp.ClientError, TimeoutError, OSError, AttributeError, ValueError)
@@ -85,16 +77,13 @@ def meaning(error: Exception) -> Meaning:
     """Return the table's entry for *error*, or for the nearest of its base classes. Raises `KeyError`."""
     if isinstance(error, slack.SlackApiError):
         if status(error) == 429:
-            return _LATER
+            return LATER
         if error_word := word(error):
-            return WORDS.get(error_word, _REFUSED)
+            return WORDS.get(error_word, REFUSED)
         if 400 <= status(error) < 500:
-            return _REFUSED
+            return REFUSED
         # A page from a proxy on the way, which may have passed the request on.
-    for known in type(error).__mro__:
-        if known in MEANINGS:
-            return MEANINGS[known]
-    raise KeyError(type(error))
+    return find_meaning(error, MEANINGS)
 
 
 def word(error: BaseException | None) -> str:
@@ -111,7 +100,7 @@ def status(error: BaseException) -> int:
 
 def retry_after_seconds(error: Exception) -> float | None:
     """Return the wait that Slack asked for with a 429; None if it asked for none."""
-    if not isinstance(error, slack.SlackApiError) or meaning(error) is not _LATER:
+    if not isinstance(error, slack.SlackApiError) or meaning(error) is not LATER:
         return None
     headers: Any = getattr(error.response, "headers", None) or {}
     retry_after = {str(name).lower(): str(value) for name, value in headers.items()}.get("retry-after", "")
@@ -120,10 +109,4 @@ def retry_after_seconds(error: Exception) -> float | None:
 
 def send_failed(error: Exception, why: str) -> SendFailed:
     """Convert *error*; *why* is its text without secrets."""
-    error_meaning = meaning(error)
-    return SendFailed(
-        f"Slack did not take the message: {why}",
-        retryable=error_meaning.retryable,
-        ambiguous=error_meaning.ambiguous,
-        retry_after_seconds=retry_after_seconds(error),
-    )
+    return meaning(error).send_failed(f"Slack did not take the message: {why}", retry_after_seconds(error))

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ import structlog
 from connectors.connector import Accept, SendFailed
 from connectors.health import Backoff, ConnectionHealth
 from connectors.message import AgentRuntimeError, InboundKind, InboundMessage, StoreUnavailable
+from connectors.sdk_errors import origin
 from connectors.slack import events, payloads
 from connectors.slack.api import Api, Recent
 from connectors.slack.events import CONNECTOR, MALFORMED, Identity
@@ -236,7 +236,5 @@ class Intake:
 
     def _report(self, error: Exception) -> None:
         """Log *error* without its text, which may quote the message."""
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.name}:{frame.lineno}"
-        log.error("message.failed", connector=CONNECTOR, why=type(error).__name__, where=where)
+        log.error("message.failed", connector=CONNECTOR, why=type(error).__name__, where=origin(error))
         self._vitals.trouble("message", f"a message could not be accepted ({type(error).__name__})")

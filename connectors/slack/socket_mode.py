@@ -21,13 +21,12 @@ from connectors.connector import ConnectorFailed
 from connectors.health import Backoff, ConnectionHealth
 from connectors.slack.api import Api
 from connectors.slack.backfill import Gaps, History, as_payload
+from connectors.slack.check import APP_TOKEN_VARIABLE
 from connectors.slack.errors import SLACK_ERRORS, meaning, retry_after_seconds
 from connectors.slack.payloads import ephemeral
 from connectors.slack.receive import Intake
 
 log = structlog.get_logger()
-
-APP_TOKEN_VARIABLE = "AGENT_RUNTIME_SLACK_APP_TOKEN"  # noqa: S105 - the variable's name
 
 _QUEUE_SIZE = 1000
 _LINGER_SECONDS = 10.0

@@ -62,7 +62,7 @@ class Api:
         try:
             return await self.call(method)
         except AIOGRAM_ERRORS as error:
-            if meaning(error).bad_token:
+            if meaning(error).needs_person:
                 self.token_in_doubt.set()
             raise send_failed(error, self.describe(error)) from error
 

@@ -31,7 +31,6 @@ from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Accepted, Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from connectors.telegram import payloads
 from connectors.telegram.api import OFFICIAL_HOST, Api
-from connectors.telegram.check import BASE_VARIABLE, TOKEN_VARIABLE
 from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, migrated_to, refuses, retry_after_seconds
 from connectors.telegram.receive import Intake, Places, Polling
 from connectors.telegram.updates import Identity
@@ -153,12 +152,8 @@ class TelegramConnector:
     async def _recover(self, error: Exception) -> None:
         """Wait as long as *error* demands. Raises `ConnectorFailed` if waiting cannot help."""
         why = self._api.describe(error)
-        if meaning(error).bad_token:
-            self._fail(
-                f"Telegram does not accept the bot token ({why}). Set {TOKEN_VARIABLE} to the token that "
-                f"@BotFather shows for the bot (and leave {BASE_VARIABLE} unset unless you use a proxy).",
-                error,
-            )
+        if needs_person := meaning(error).needs_person:
+            self._fail(f"{needs_person} ({why})", error)
         if isinstance(error, TelegramConflictError):
             why = f"another process is receiving for this bot; stop it or use another token ({why})"
         self._vitals.trouble("connection", why)

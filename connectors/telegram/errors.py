@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from aiogram import exceptions as aio
 from aiogram.utils.token import TokenValidationError
 from aiohttp import ClientConnectorError, ConnectionTimeoutError
 
 from connectors.connector import SendFailed
+from connectors.sdk_errors import LATER, REFUSED, UNKNOWN, Meaning, find_meaning
+from connectors.telegram.check import BASE_VARIABLE, TOKEN_VARIABLE
 
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """``retryable`` and ``ambiguous`` are as in `connectors.connector.SendFailed`. ``bad_token``: nothing works until a
-    person sets another token."""
-
-    retryable: bool
-    ambiguous: bool = False
-    bad_token: bool = False
-
-
-_REFUSED = Meaning(retryable=False)
-_LATER = Meaning(retryable=True)
-_UNKNOWN = Meaning(retryable=True, ambiguous=True)
-_BAD_TOKEN = Meaning(retryable=False, bad_token=True)
+_BAD_TOKEN = Meaning(
+    retryable=False,
+    needs_person=f"Telegram does not accept the bot token. Set {TOKEN_VARIABLE} to the token that @BotFather shows for "
+    f"the bot (and leave {BASE_VARIABLE} unset unless you use a proxy).",
+)
 
 MEANINGS: dict[type[Exception], Meaning] = {
     # Refused: the request was read and not carried out.
-    aio.TelegramBadRequest: _REFUSED,
-    aio.TelegramForbiddenError: _REFUSED,
-    aio.TelegramEntityTooLarge: _REFUSED,
-    aio.TelegramMigrateToChat: _REFUSED,
+    aio.TelegramBadRequest: REFUSED,
+    aio.TelegramForbiddenError: REFUSED,
+    aio.TelegramEntityTooLarge: REFUSED,
+    aio.TelegramMigrateToChat: REFUSED,
     # Not now.
-    aio.TelegramRetryAfter: _LATER,
-    aio.TelegramConflictError: _LATER,
-    aio.TelegramAPIError: _LATER,  # a status that aiogram has no class for
+    aio.TelegramRetryAfter: LATER,
+    aio.TelegramConflictError: LATER,
+    aio.TelegramAPIError: LATER,  # a status that aiogram has no class for
     # No answer, or one that does not say whether the request was carried out.
-    aio.TelegramNetworkError: _UNKNOWN,
-    aio.TelegramServerError: _UNKNOWN,
-    aio.RestartingTelegram: _UNKNOWN,
-    aio.ClientDecodeError: _UNKNOWN,
+    aio.TelegramNetworkError: UNKNOWN,
+    aio.TelegramServerError: UNKNOWN,
+    aio.RestartingTelegram: UNKNOWN,
+    aio.ClientDecodeError: UNKNOWN,
     # Telegram answers 401 to a revoked token and 404 to one that it never gave out.
     aio.TelegramUnauthorizedError: _BAD_TOKEN,
     aio.TelegramNotFound: _BAD_TOKEN,
     TokenValidationError: _BAD_TOKEN,
     # Raised inside aiogram, before anything is sent.
-    aio.AiogramError: _REFUSED,
-    aio.DetailedAiogramError: _REFUSED,
-    aio.CallbackAnswerException: _REFUSED,
-    aio.SceneException: _REFUSED,
-    aio.UnsupportedKeywordArgument: _REFUSED,
-    aio.DataNotDictLikeError: _REFUSED,
+    aio.AiogramError: REFUSED,
+    aio.DetailedAiogramError: REFUSED,
+    aio.CallbackAnswerException: REFUSED,
+    aio.SceneException: REFUSED,
+    aio.UnsupportedKeywordArgument: REFUSED,
+    aio.DataNotDictLikeError: REFUSED,
 }
 
 AIOGRAM_ERRORS = (aio.AiogramError, TokenValidationError)
@@ -63,11 +53,8 @@ def meaning(error: Exception) -> Meaning:
     if isinstance(error, aio.TelegramNetworkError) and isinstance(
         error.__cause__, (ClientConnectorError, ConnectionTimeoutError)
     ):
-        return _LATER  # no connection, so nothing was sent
-    for known in type(error).__mro__:
-        if known in MEANINGS:
-            return MEANINGS[known]
-    raise KeyError(type(error))
+        return LATER  # no connection, so nothing was sent
+    return find_meaning(error, MEANINGS)
 
 
 def retry_after_seconds(error: Exception) -> float | None:
@@ -77,13 +64,7 @@ def retry_after_seconds(error: Exception) -> float | None:
 
 def send_failed(error: Exception, why: str) -> SendFailed:
     """Return *error* as `SendFailed`. *why* is its text without secrets."""
-    entry = meaning(error)
-    return SendFailed(
-        f"Telegram did not do what it was asked: {why}",
-        retryable=entry.retryable,
-        ambiguous=entry.ambiguous,
-        retry_after_seconds=retry_after_seconds(error),
-    )
+    return meaning(error).send_failed(f"Telegram did not do what it was asked: {why}", retry_after_seconds(error))
 
 
 def refuses(failed: SendFailed, words: str) -> bool:

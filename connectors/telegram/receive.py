@@ -7,7 +7,6 @@ and `Places` remembers what later updates and replies need to know.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from pydantic import ValidationError
 from connectors.connector import Accept
 from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Accepted, InboundKind, InboundMessage, StoreUnavailable
+from connectors.sdk_errors import origin
 from connectors.telegram import updates
 from connectors.telegram.api import Api
 from connectors.telegram.errors import AIOGRAM_ERRORS
@@ -212,12 +212,11 @@ class Intake:
         """Return whether an update that fails through a fault of ours was tried often enough."""
         self._failed_attempts[update_id] += 1
         gives_up = self._failed_attempts[update_id] >= _ATTEMPTS_PER_UPDATE
-        frame = traceback.extract_tb(error.__traceback__)[-1]
         log.error(
             "message.failed",
             connector=CONNECTOR,
             why=type(error).__name__,  # not the error's text, which may quote the message
-            where=f"{frame.name}:{frame.lineno}",
+            where=origin(error),
             update_id=update_id,
             dropped=gives_up,
         )

@@ -19,7 +19,8 @@ from aiohttp.client_reqrep import ConnectionKey
 from discord import errors
 
 from connectors.discord.check import TOKEN_VARIABLE
-from connectors.discord.errors import MEANINGS, Meaning, meaning, retry_after_seconds, send_failed
+from connectors.discord.errors import MEANINGS, meaning, retry_after_seconds, send_failed
+from connectors.sdk_errors import Meaning
 
 
 class _Response:

@@ -13,7 +13,8 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from connectors.slack.errors import MEANINGS, SLACK_ERRORS, Closed, Meaning, meaning, send_failed
+from connectors.sdk_errors import LATER, REFUSED, UNKNOWN, Meaning
+from connectors.slack.errors import MEANINGS, SLACK_ERRORS, WORDS, Closed, meaning, send_failed
 
 _KEY = ConnectionKey("h", 1, False, True, None, None, None)
 
@@ -48,10 +49,7 @@ def test_every_error_of_aiohttp_has_a_meaning() -> None:
         meaning(RuntimeError())
 
 
-REFUSED = Meaning(retryable=False)
-LATER = Meaning(retryable=True)
-UNKNOWN = Meaning(retryable=True, ambiguous=True)
-BAD_TOKEN = Meaning(retryable=False, bad_token=True)
+BAD_TOKEN = WORDS["invalid_auth"]
 
 
 @pytest.mark.parametrize(

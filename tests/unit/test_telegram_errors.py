@@ -11,7 +11,8 @@ from aiogram.methods import GetMe
 from aiohttp import ClientConnectorError, ClientOSError, ServerDisconnectedError
 from aiohttp.client_reqrep import ConnectionKey
 
-from connectors.telegram.errors import MEANINGS, Meaning, meaning, send_failed
+from connectors.sdk_errors import Meaning
+from connectors.telegram.errors import MEANINGS, meaning, send_failed
 
 
 def _all_errors() -> set[type[Exception]]:
