@@ -35,7 +35,7 @@ Owned = tuple[str, str]
 
 
 class RememberedRecords:
-    """`ReadsRecords` and `WritesRecords`. A search finds what shares a word with the question. ``fails``, if set, is
+    """`KeepsRecords`. A search finds what shares a word with the question. ``fails``, if set, is
     raised by every search."""
 
     def __init__(self, rules: Rules | None = None, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:

@@ -228,12 +228,12 @@ class FoundRecord:
     matched: float
 
 
-class ReadsRecords(Protocol):
-    """Read access.
+class KeepsRecords(Protocol):
+    """The record store, as the parts of the runtime use it.
 
-    Every method sees the records of the workspace and of the scope's audience, and nobody else's (only
-    `connectors.message.EVERYONE` sees all). Raises `connectors.message.StoreUnavailable`; `search` also raises
-    `IndexUnavailable` and `EmbedderUnavailable`.
+    Reading shows the records of the workspace and of the scope's audience, and nobody else's (only
+    `connectors.message.EVERYONE` sees all). Every method raises `connectors.message.StoreUnavailable`; `search` also
+    raises `IndexUnavailable` and `EmbedderUnavailable`, and those that write `RecordRefused`.
     """
 
     async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
@@ -252,8 +252,7 @@ class ReadsRecords(Protocol):
         """Return the records of *ids* that exist and are not hidden, in the order of *ids*; one round trip."""
 
     async def count(self, scope: Scope) -> int:
-        """Return the number of records, censors included. It is cheap, so that a workspace without records needs no
-        search."""
+        """Return the number of records, hidden ones and censors included, in one cheap round trip."""
 
     async def list(
         self,
@@ -268,10 +267,6 @@ class ReadsRecords(Protocol):
 
         *own*: only those of the scope's user, if the scope names one.
         """
-
-
-class WritesRecords(Protocol):
-    """Write access. Raises `RecordRefused` and `connectors.message.StoreUnavailable`."""
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
         """Store *new* for the scope's audience. If a record with the same text exists, confirm it instead.
@@ -307,24 +302,12 @@ class WritesRecords(Protocol):
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
         """Count one more activation of procedures that were followed, or of censors that acted."""
 
-
-class ForgetsRecords(Protocol):
-    """Deletes records of any type for good, also from the index.
-
-    A person's wish to have something forgotten outranks the rule that decisions stay. Raises
-    `connectors.message.StoreUnavailable`.
-    """
-
     async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
         """Delete the records that came from the scope's context, or only from the turns *turn_ids* of it.
 
-        Deletes records of the scope's user if the scope names one, else those of the workspace. Returns their number.
-        Repeating it does no harm. Records of other contexts cost nothing.
+        A wish to have something forgotten outranks the rule that decisions stay. Deletes records of the scope's user if
+        the scope names one, else those of the workspace. Returns their number. Repeating it does no harm.
         """
-
-
-class KeepsRecords(ReadsRecords, WritesRecords, ForgetsRecords, Protocol):
-    """All that the memory needs of the record store."""
 
 
 # The short forms, computed when a record is written

@@ -79,7 +79,7 @@ class RecordSearch(Protocol):
 
 
 class Records:
-    """Implements `ReadsRecords`, `WritesRecords` and `ForgetsRecords` on a store and an index. A write that the index
+    """Implements `KeepsRecords` on a store and an index. A write that the index
     cannot follow now is indexed later."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Records:
         self._clock = clock
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
-        """See `WritesRecords.add`. Raises `NoSuchRecord` if *new* supersedes a record of another owner."""
+        """See `KeepsRecords.add`. Raises `NoSuchRecord` if *new* supersedes a record of another owner."""
         async for _ in _attempts():
             at = stamp(self._clock())
             record = self._detailed(build_record(new, new_id(), scope.audience or "", by, at))
@@ -147,7 +147,7 @@ class Records:
     async def change(
         self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
     ) -> Record:
-        """See `WritesRecords.change`."""
+        """See `KeepsRecords.change`."""
         trusted = by.origin in TRUSTED
 
         def step(record: Record, at: str) -> Record:
@@ -157,7 +157,7 @@ class Records:
         return await self._apply(scope, record_id, step, by, _why(fields), key)
 
     async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
-        """See `WritesRecords.share`."""
+        """See `KeepsRecords.share`."""
         async for _ in _attempts():
             before = await self.get(scope, record_id)
             if not before.audience:
@@ -181,7 +181,7 @@ class Records:
         return True
 
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
-        """See `WritesRecords.count_use`. Ids that no longer exist are skipped."""
+        """See `KeepsRecords.count_use`. Ids that no longer exist are skipped."""
 
         def step(record: Record, at: str) -> Record:
             return lifecycle.use(record, self._rules, at)
@@ -193,7 +193,7 @@ class Records:
         await asyncio.gather(*map(one, dict.fromkeys(ids)))
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
-        """See `WritesRecords.erase`."""
+        """See `KeepsRecords.erase`."""
         async for _ in _attempts():
             record = await self.get(scope, record_id)
             if record.type is Type.DECISION:
@@ -203,7 +203,7 @@ class Records:
         raise RecordBusy
 
     async def forget(self, scope: Scope) -> int:
-        """See `WritesRecords.forget`."""
+        """See `KeepsRecords.forget`."""
         if scope.audience is None:
             raise ValueError("one audience's records are forgotten: name it in the scope")
         count, contexts, is_indexed = 0, {""}, True
@@ -218,7 +218,7 @@ class Records:
         return count
 
     async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
-        """See `ForgetsRecords.forget_said`."""
+        """See `KeepsRecords.forget_said`."""
         count, ids = 0, await self._store.ids_from_context(scope)
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
@@ -249,15 +249,15 @@ class Records:
         return True
 
     async def read(self, scope: Scope, ids: Collection[str]) -> list[Record]:
-        """See `ReadsRecords.read`."""
+        """See `KeepsRecords.read`."""
         return [one for one in await self._store.read(scope, list(ids)) if not one.is_hidden]
 
     async def count(self, scope: Scope) -> int:
-        """See `ReadsRecords.count`. Hidden records count too."""
+        """See `KeepsRecords.count`. Hidden records count too."""
         return await self._store.count(scope)
 
     async def get(self, scope: Scope, record_id: str) -> Record:
-        """See `ReadsRecords.get`."""
+        """See `KeepsRecords.get`."""
         found = await self._store.read(scope, [record_id])
         if not found:
             raise NoSuchRecord(f"there is no record {record_id!r} here")
@@ -273,16 +273,16 @@ class Records:
         *,
         own: bool = False,
     ) -> list[Record]:
-        """See `ReadsRecords.list`. *before* is the `grounding.memory.records.store.place` of the previous page's last
+        """See `KeepsRecords.list`. *before* is the `grounding.memory.records.store.place` of the previous page's last
         record."""
         return await self._store.page(scope, types, states, limit, before, own=own)
 
     async def standing(self, scope: Scope) -> Sequence[Record]:
-        """See `ReadsRecords.standing`. The oldest come first."""
+        """See `KeepsRecords.standing`. The oldest come first."""
         return await self._store.standing(scope)
 
     async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
-        """See `ReadsRecords.search`."""
+        """See `KeepsRecords.search`."""
         if not query.strip() or top_k < 1:
             return []
         hits = await self._hits(scope, query, top_k, types)
