@@ -8,8 +8,8 @@ relevant). The other is a JSON lines file of questions (``question``, ``expected
 ``{"role": "user"|…, "text": …}``, the oldest first.
 
 Conversations are a BEIR folder too: ``corpus.jsonl`` has one message a line, in the order of the conversation (``_id``,
-``text``, ``metadata`` with ``workspace``, which names the conversation, and optional ``session``, ``date`` and
-``speaker``), ``queries.jsonl`` the questions (``_id``, ``text``, ``metadata`` with ``workspace`` and ``category``) and
+``text``, ``metadata`` with ``workspace``, which names the conversation, and optional ``date`` and ``speaker``),
+``queries.jsonl`` the questions (``_id``, ``text``, ``metadata`` with ``workspace`` and ``category``) and
 ``qrels/test.tsv`` the messages that are evidence (query, message, relevance). The speaker ``assistant`` is the bot. The
 speaker's name and a colon at the beginning of a text are removed.
 """
@@ -274,10 +274,9 @@ def _expected(place: str, found: object, known: Set[str], root: Path) -> frozens
 
 
 BETWEEN_MESSAGES = timedelta(seconds=30)
-BETWEEN_SESSIONS = timedelta(hours=2)
-"""The time after the last message, if a session has the date of the one before."""
+"""The time after the message before, if a message has no later date."""
 UNDATED = datetime(2024, 1, 1, 9, tzinfo=UTC)
-"""The beginning of a conversation without dates; each further session without a date is a day later."""
+"""The beginning of a conversation without dates."""
 _DATES = ("%I:%M %p on %d %B, %Y", "%B-%d-%Y", "%d %B %Y", "%B %d, %Y")
 """Forms of dates beside ISO 8601."""
 
@@ -329,7 +328,7 @@ def load_conversations(folder: Path) -> list[Conversation]:
 
 def _said(file: Path) -> dict[str, list[ConversationMessage]]:
     places: dict[str, str] = {}
-    clocks: dict[str, _Clock] = {}
+    last: dict[str, datetime] = {}
     said: dict[str, list[ConversationMessage]] = {}
     for place, record in records(file, "_id", "text"):
         name, metadata = id_of(place, record), metadata_of(place, record)
@@ -337,7 +336,10 @@ def _said(file: Path) -> dict[str, list[ConversationMessage]]:
         conversation = str(metadata.get("workspace", ""))
         speaker = " ".join(str(metadata.get("speaker") or "").split())
         text = string_of(place, record, "text").removeprefix(f"{speaker}: ")
-        at = clocks.setdefault(conversation, _Clock()).at(metadata)
+        before, at = last.get(conversation), _date(metadata.get("date"))
+        if before is not None and (at is None or at <= before):
+            at = before + BETWEEN_MESSAGES
+        last[conversation] = at = at or UNDATED
         if text.strip():  # the log has no entry for an empty message
             said.setdefault(conversation, []).append(ConversationMessage(name, speaker, text, at))
     return said
@@ -356,32 +358,6 @@ def _asked(folder: Path, known: set[str]) -> dict[str, list[ConversationQuestion
         question = ConversationQuestion(name, text, category, frozenset(evidence[name]))
         asked.setdefault(str(metadata.get("workspace", "")), []).append(question)
     return asked
-
-
-class _Clock:
-    """Times of the messages of a conversation: sessions at their dates, messages one after the other."""
-
-    def __init__(self) -> None:
-        self._session: object = None
-        self._written: object = None
-        self._last: datetime | None = None
-
-    def at(self, metadata: Mapping[str, Any]) -> datetime:
-        session, written = metadata.get("session"), metadata.get("date")
-        if self._last is not None and (session, written) == (self._session, self._written):
-            self._last += BETWEEN_MESSAGES
-            return self._last
-        began = _date(written)
-        if self._last is None:
-            at = began or UNDATED
-        elif began is None:
-            at = self._last + (BETWEEN_MESSAGES if session == self._session else timedelta(days=1))
-        elif began <= self._last:
-            at = self._last + (BETWEEN_MESSAGES if session == self._session else BETWEEN_SESSIONS)
-        else:
-            at = began
-        self._session, self._written, self._last = session, written, at
-        return at
 
 
 def _date(written: object) -> datetime | None:

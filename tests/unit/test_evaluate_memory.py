@@ -47,8 +47,8 @@ def test_messages_are_said_one_after_the_other_on_the_dates_of_their_sessions(tm
         "2023-05-08T13:56:00+00:00",
         "2023-05-08T13:56:30+00:00",
         "2023-05-15T00:00:00+00:00",
-        "2023-05-15T02:00:00+00:00",
-        "2023-05-16T02:00:00+00:00",
+        "2023-05-15T00:00:30+00:00",
+        "2023-05-15T00:01:00+00:00",
     ]
     assert conversation.asked == (ConversationQuestion("q", "Which boat?", "open", frozenset({"m1"})),)
 
