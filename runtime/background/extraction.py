@@ -248,18 +248,18 @@ class RecordsExtraction:
 
     async def _ask_model(
         self, job: Job, window: Window, known: Sequence[Record]
-    ) -> list[Candidate] | extraction.Rejected:
+    ) -> list[Candidate] | summarise.Rejected:
         room = await self._model.window_tokens() - self._max_output_tokens
         fitting = extraction.fitting(window, known, room)
         if fitting is None:
-            return extraction.Rejected("no room in the model's window")
+            return summarise.Rejected("no room in the model's window")
         messages = extraction.plan(fitting, known)
         try:
             completion = await self._spending.ask(job.key.scope, "extraction", messages)
         except BudgetExceeded:
-            return extraction.Rejected("budget")
+            return summarise.Rejected("budget")
         except ModelFailed as error:
-            return extraction.Rejected(error.why)
+            return summarise.Rejected(error.why)
         return await asyncio.to_thread(extraction.accept, completion.text, fitting, known)
 
     async def _known(self, key: ConversationKey, window: Window) -> list[Record]:

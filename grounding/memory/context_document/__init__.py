@@ -16,17 +16,21 @@ from grounding.memory.context_document.document import (
 )
 from grounding.memory.context_document.store import ContextCopy, ContextDocument, ContextDocuments, Mark
 from grounding.memory.context_document.summarise import (
-    BYTES_PER_TOKEN,
+    MAX_ENTRY_CHARACTERS,
     Facts,
+    Rejected,
     corrects,
+    count_that_fit,
     is_question,
     is_unsure,
     sentences,
     short_line,
+    spoken_line,
+    unfenced,
 )
 
 __all__ = [
-    "BYTES_PER_TOKEN",
+    "MAX_ENTRY_CHARACTERS",
     "SECTIONS",
     "ContextCopy",
     "ContextDocument",
@@ -34,9 +38,11 @@ __all__ = [
     "DocumentLine",
     "Facts",
     "Mark",
+    "Rejected",
     "bodies",
     "corrections",
     "corrects",
+    "count_that_fit",
     "has_same_lines",
     "is_question",
     "is_unsure",
@@ -46,4 +52,6 @@ __all__ = [
     "section_named",
     "sentences",
     "short_line",
+    "spoken_line",
+    "unfenced",
 ]

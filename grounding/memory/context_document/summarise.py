@@ -58,8 +58,7 @@ def plan(
     """Return the messages that ask a model for the document after *entries*, given the *previous* one.
 
     *kept* are lines of the previous document that people wrote themselves. The prompt holds as many of the newest
-    entries as fit into *room_tokens*, the model's limit: after an outage there can be more than a small model takes.
-    Returns no messages if no entry fits.
+    entries as fit into *room_tokens*, the model's limit. Returns no messages if no entry fits.
     """
     system = (
         "You keep one short document about a conversation. Return the whole document and nothing else: Markdown with "
@@ -79,23 +78,16 @@ def plan(
         own = "\n".join(one_line(line.text)[:MAX_ENTRY_CHARACTERS] for line in kept[:MAX_KEPT_LINES])
         after = f"\n\nLines of the document that people wrote themselves; keep them word for word:\n\n{own}"
     lines = [_line(entry) for entry in entries if entry.role is not EntryRole.TOOL]
-    newest_lines = _newest(lines, room_tokens * BYTES_PER_TOKEN - utf8_length(system + before + after))
-    if lines and not newest_lines:
+    count = count_that_fit(lines, room_tokens, system + before + after)
+    if lines and not count:
         return []
-    user = before + "\n".join(newest_lines) + after
+    user = before + "\n".join(lines[len(lines) - count :]) + after
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
-
-
-def _newest(lines: Sequence[str], max_bytes: int) -> list[str]:
-    """Return as many of the last *lines* as fit into *max_bytes*, oldest first."""
-    sizes = accumulate(utf8_length(line) + 1 for line in reversed(lines))
-    count = sum(1 for size in sizes if size <= max_bytes)
-    return list(lines[len(lines) - count :])
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A model's answer that is no document, and the reason."""
+    """A model's answer that is not what was asked for, and the reason in a few words."""
 
     why: str
 
@@ -112,9 +104,10 @@ def accept(answer: str, previous: str, max_bytes: int, kept: Sequence[DocumentLi
     lost a filled section of the previous document, unless that section is in `PASSING` or the answer declares it
     irrelevant. Lines of *kept*, which people wrote, are put back if the answer left them out.
     """
-    text = _unwrapped(answer)
-    if text.strip(" .!*_`'\"()#\n").casefold() == "unchanged":
+    inner = unfenced(answer)
+    if inner.strip(" .!*_`'\"()#\n").casefold() == "unchanged":
         return Unchanged() if previous.strip() else Rejected("nothing to keep unchanged")
+    text = inner if bodies(inner) else answer  # else the fence is around code in the document
     if len(text.encode("utf-8", "surrogatepass")) > max_bytes:
         return Rejected("too long")
     headings = {part.title for part in parse(text)} - {""}
@@ -133,19 +126,30 @@ def accept(answer: str, previous: str, max_bytes: int, kept: Sequence[DocumentLi
     return Unchanged() if has_same_lines(document, previous) else document
 
 
-def _unwrapped(answer: str) -> str:
-    """Return *answer* without a code fence and without text around it."""
-    text = answer.strip()
-    fenced = _FENCED.search(text + "\n")
-    if fenced and len(bodies(fenced[1])) >= len(bodies(text[: fenced.start()])):
-        return fenced[1].strip()
-    return text.removeprefix("```markdown").removeprefix("```").removesuffix("```").strip()
+def count_that_fit(lines: Sequence[str], room_tokens: int, besides: str) -> int:
+    """Return how many of the last *lines* fit into a prompt of *room_tokens* that holds *besides* too.
+
+    After an outage there can be more lines than a small model reads at once.
+    """
+    max_bytes = room_tokens * BYTES_PER_TOKEN - utf8_length(besides)
+    sizes = accumulate(utf8_length(line) + 1 for line in reversed(lines))
+    return sum(1 for size in sizes if size <= max_bytes)
+
+
+def unfenced(answer: str) -> str:
+    """Return what a model put into a code fence; the whole answer if it has none."""
+    fenced = _FENCED.search(answer.strip() + "\n")
+    return fenced[1].strip() if fenced else answer.strip()
+
+
+def spoken_line(entry: TranscriptEntry) -> str:
+    """Return a message as a line of a prompt, without its speaker."""
+    return " ".join(as_data(entry.text).split())[:MAX_ENTRY_CHARACTERS]
 
 
 def _line(entry: TranscriptEntry) -> str:
     by = "assistant" if entry.role is EntryRole.OUTBOUND else speaker(entry.author)
-    folded = " ".join(as_data(entry.text).split())
-    return f"{by}: {folded[:MAX_ENTRY_CHARACTERS]}"
+    return f"{by}: {spoken_line(entry)}"
 
 
 # A document without a model, from questions, actions, open points and statements
