@@ -261,21 +261,6 @@ def canonical(text: str) -> str:
     return clean
 
 
-def effective(directives: Iterable[Directive]) -> list[Directive]:
-    """Return the skills (named directives) among *directives* that apply, sorted by name.
-
-    A context's skill replaces a workspace's skill of the same name, and that replaces a global one.
-    """
-    chosen: dict[str, Directive] = {}
-    for directive in directives:
-        if directive.slot.kind is not Kind.SKILL:
-            continue
-        other = chosen.get(directive.slot.name)
-        if other is None or other.slot.place.level.rank < directive.slot.place.level.rank:
-            chosen[directive.slot.name] = directive
-    return [chosen[name] for name in sorted(chosen)]
-
-
 CountTokens = Callable[[str], int]
 
 _BASELINE = "You are a chat assistant. Answer in the language of the question, briefly and plainly."
@@ -362,11 +347,10 @@ def _order(directives: Iterable[Directive]) -> list[Directive]:
             raise ValueError(f"directives of more than one {level.value}")
     if len({place.scope.workspace_id for place in places if place.scope is not None}) > 1:
         raise ValueError("directives of more than one workspace")
-    ordered: list[Directive] = []
-    for kind in (Kind.SYSTEM, Kind.SOUL):
-        of_kind = (directive for directive in directives if directive.slot.kind is kind)
-        ordered += sorted(of_kind, key=lambda directive: directive.slot.place.level.rank)
-    return ordered + effective(directives)
+    by_level = sorted(directives, key=lambda directive: directive.slot.place.level.rank)
+    ordered = [one for kind in (Kind.SYSTEM, Kind.SOUL) for one in by_level if one.slot.kind is kind]
+    skills = {one.slot.name: one for one in by_level if one.slot.kind is Kind.SKILL}
+    return ordered + [skills[name] for name in sorted(skills)]
 
 
 def _heading(directive: Directive) -> str:

@@ -50,7 +50,8 @@ def check_fits(slot: Slot, text: str | None, current: Iterable[Directive], count
     by_place: dict[Place, list[Directive]] = {slot.place: []}
     for directive in current:
         by_place.setdefault(directive.slot.place, []).append(directive)
-    for place in sorted(filter(lambda place: _is_affected(slot.place, place), by_place), key=_by_name):
+    affected = [place for place in by_place if slot.place in _places_above(place)]
+    for place in sorted(affected, key=_by_name):
         before = [directive for part in _places_above(place) for directive in by_place.get(part, ())]
         after = [directive for directive in before if directive.slot != slot]
         if text is not None:
@@ -60,10 +61,6 @@ def check_fits(slot: Slot, text: str | None, current: Iterable[Directive], count
         except PolicyTooLarge as error:
             if measure(role, before, count).tokens <= max(max_tokens, error.policy.tokens):
                 raise PolicyTooLarge(f"{_where(place)}: {error}", error.policy) from None
-
-
-def _is_affected(changed: Place, place: Place) -> bool:
-    return changed in _places_above(place)
 
 
 def _places_above(place: Place) -> tuple[Place, ...]:
