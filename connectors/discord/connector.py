@@ -21,7 +21,6 @@ from connectors.connector import (
     AttachmentUnavailable,
     Capabilities,
     CommandHint,
-    ConnectionState,
     Health,
     Location,
     SendFailed,
@@ -33,7 +32,7 @@ from connectors.discord.login import SESSION_WAIT_SECONDS, GatewayClient, Login,
 from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, button_row, to_edit, to_parts, to_send
 from connectors.discord.receive import MAX_WAITING, Intake, messages_after
 from connectors.discord.session import Session
-from connectors.health import Backoff
+from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 
 log = structlog.get_logger()
@@ -101,22 +100,24 @@ class DiscordConnector:
 
         backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
         self._api_base = api_base
+        self._vitals = ConnectionHealth()
         self._reply_max_parts = reply_max_parts
         self._login = Login(token, create_client, timeout_seconds + rate_limit_seconds, backoff)
-        self._intake = Intake(self._login, backoff, max_waiting)
+        self._intake = Intake(self._login, self._vitals, backoff, max_waiting)
         self._interactions = Interactions(self._login, answer_seconds, token_seconds)
-        self._session = Session(self._login, backoff, session_seconds, self._intake.session_began, self._take)
+        self._session = Session(
+            self._login, self._vitals, backoff, session_seconds, self._intake.session_began, self._take
+        )
 
     # Receiving
 
     @property
     def health(self) -> Health:
-        health = self._session.health
-        troubled = health.state is ConnectionState.CONNECTED and self._intake.trouble
-        return Health(ConnectionState.DEGRADED, self._intake.trouble) if troubled else health
+        return self._vitals.health
 
     async def run(self, accept: Accept) -> None:
         """Receive until cancelled. Raises `ConnectorFailed` if only a person can help."""
+        self._vitals.start()
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
@@ -130,7 +131,7 @@ class DiscordConnector:
             raise failed
         finally:
             await self._login.hang_up()
-            self._session.stopped()
+            self._vitals.stopped()
 
     def _take(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
         match event:
@@ -159,7 +160,7 @@ class DiscordConnector:
 
     async def close(self) -> None:
         await self._login.close()
-        self._session.stopped()
+        self._vitals.stopped()
 
     # Replies
 

@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -106,19 +105,16 @@ class Login:
             why = f"Discord was not reached: {self.describe(error)}"
             retryable = meaning(error).retryable  # never ambiguous, because nothing was sent
             raise SendFailed(why, retryable=retryable, retry_after_seconds=retry_after_seconds(error)) from error
-        current = _CallState(waits=waits)
-        token = _CURRENT_CALL.set(current)
+        token = _WAITS_FOR_RATE_LIMITS.set(waits)
         try:
-            async with asyncio.timeout(self._max_call_seconds) as limit:
+            async with asyncio.timeout(self._max_call_seconds):
                 return await call(client)
         except DISCORD_ERRORS as error:
-            if limit.expired() and not current.may_have_arrived:
-                raise SendFailed("Discord's rate limits let nothing through.", retryable=True) from error
             if meaning(error).needs_person:
                 self.token_in_doubt.set()
             raise send_failed(error, self.describe(error)) from error
         finally:
-            _CURRENT_CALL.reset(token)
+            _WAITS_FOR_RATE_LIMITS.reset(token)
 
     async def ask_lossy(self, call: Callable[[GatewayClient], Awaitable[None]]) -> None:
         """Ask for something that may be lost. Raises `SendFailed` only if Discord demands a wait."""
@@ -240,26 +236,12 @@ class _HttpClient(HTTPClient):
         return await super().ws_connect(str(address), compress=compress)
 
 
-@dataclass(slots=True)
-class _CallState:
-    """What is known of the requests of one call.
-
-    discord.py waits for rate limits inside a call. So a call that runs out of time may never have been sent.
-    """
-
-    may_have_arrived: bool = False
-    """Whether Discord may have carried out a request."""
-    earlier_may_have_arrived: bool = False
-    """Whether Discord may have carried out a request before the newest one."""
-    waits: bool = True
-    """Whether the call waits for rate limits. If not, a rate limit ends it with `discord.RateLimited`."""
-
-
-_CURRENT_CALL: ContextVar[_CallState | None] = ContextVar("CURRENT_CALL", default=None)
+_WAITS_FOR_RATE_LIMITS: ContextVar[bool] = ContextVar("WAITS_FOR_RATE_LIMITS", default=True)
+"""Whether the current call waits for rate limits. If not, a rate limit ends it with `discord.RateLimited`."""
 
 
 def _trace_calls() -> aiohttp.TraceConfig:
-    """Keep the limit of calls per second, and note in `_CURRENT_CALL` what became of each request."""
+    """Keep the limit of calls per second, and end a call at a rate limit if it does not wait."""
     limit = _RateLimit()
 
     async def start(_session: object, request: SimpleNamespace, params: aiohttp.TraceRequestStartParams) -> None:
@@ -267,17 +249,11 @@ def _trace_calls() -> aiohttp.TraceConfig:
             params.headers.pop("Authorization", None)  # the interaction's own token is enough
         else:
             await limit.enter(request)
-        call = _CURRENT_CALL.get()
-        if call is not None:
-            call.earlier_may_have_arrived, call.may_have_arrived = call.may_have_arrived, True
 
     async def end(_session: object, request: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
         limit.leave(request)
-        call = _CURRENT_CALL.get()
-        if call is not None and params.response.status == 429:
-            call.may_have_arrived = call.earlier_may_have_arrived
-            if not call.waits:
-                raise discord.RateLimited(_retry_after(params.response))
+        if params.response.status == 429 and not _WAITS_FOR_RATE_LIMITS.get():
+            raise discord.RateLimited(_retry_after(params.response))
 
     async def fail(_session: object, request: SimpleNamespace, _: aiohttp.TraceRequestExceptionParams) -> None:
         limit.leave(request)

@@ -21,7 +21,7 @@ from connectors.connector import Accept
 from connectors.discord.errors import DISCORD_ERRORS, retry_after_seconds
 from connectors.discord.events import CONNECTOR, to_inbound
 from connectors.discord.login import GatewayClient, Login
-from connectors.health import Backoff
+from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Accepted, InboundMessage, StoreUnavailable
 from connectors.sdk_errors import origin
 
@@ -81,8 +81,11 @@ class Intake:
     Other channels do not wait. If *max_waiting* messages wait, newer ones are left at Discord and read later.
     """
 
-    def __init__(self, login: Login, backoff: Backoff, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self, login: Login, vitals: ConnectionHealth, backoff: Backoff, max_waiting: int = MAX_WAITING
+    ) -> None:
         self._login = login
+        self._vitals = vitals
         self._backoff = backoff
         self._max_waiting = max_waiting
         self._servers_known = asyncio.Event()
@@ -97,12 +100,6 @@ class Intake:
         self._reading = asyncio.Semaphore(_MAX_CHANNELS_READ)
         self._accept: Accept = _refuse
         self._tasks: asyncio.TaskGroup | None = None
-        self._troubles: dict[str, str] = {}
-
-    @property
-    def trouble(self) -> str:
-        """Why messages wait; empty if none do."""
-        return next(iter(self._troubles.values()), "")
 
     def session_began(self) -> None:
         """Note a new session. Messages since the end of the last one are missing; before the first one, none are."""
@@ -190,17 +187,17 @@ class Intake:
             try:
                 await self._accept(message)
             except StoreUnavailable:
-                self._troubles[place] = "the store is unavailable; messages wait in this process"
+                self._vitals.trouble(place, "the store is unavailable; messages wait in this process")
             except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
                 faults += 1
                 _log_fault(error, message.message_id)
                 if faults == _ATTEMPTS_PER_MESSAGE:
                     break
-                self._troubles[place] = f"a message could not be accepted ({type(error).__name__})"
+                self._vitals.trouble(place, f"a message could not be accepted ({type(error).__name__})")
             else:
                 break
             await asyncio.sleep(backoff.next_seconds())
-        self._troubles.pop(place, None)
+        self._vitals.well(place)
 
     # Reading what is missing
 
@@ -236,14 +233,14 @@ class Intake:
                     is_unreadable = False
                     await self._read_on(client, backfill)
             except DISCORD_ERRORS as error:
-                self._troubles[place] = f"what was missed cannot be read yet: {self._login.describe(error)}"
+                self._vitals.trouble(place, f"what was missed cannot be read yet: {self._login.describe(error)}")
                 await asyncio.sleep(backoff.next_seconds(retry_after_seconds(error)))
             except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
                 _log_fault(error, f"after {backfill.after}")
                 is_unreadable = True
             else:
                 break
-        self._troubles.pop(place, None)
+        self._vitals.well(place)
 
     async def _read_on(self, client: GatewayClient, backfill: _Backfill) -> None:
         """Raises one of `DISCORD_ERRORS`."""

@@ -1,4 +1,4 @@
-"""The session at Discord's gateway: opened, watched, given up and opened again; and its health.
+"""The session at Discord's gateway: opened, watched, given up and opened again.
 
 discord.py keeps the socket, sends heartbeats and resumes after a drop. `Session` does what discord.py does not: it
 limits the wait between attempts (discord.py waits up to 17 minutes), and it notices a token that was revoked while the
@@ -14,11 +14,11 @@ from typing import Any
 import discord
 import structlog
 
-from connectors.connector import ConnectionState, ConnectorFailed, Health
+from connectors.connector import ConnectorFailed
 from connectors.discord.errors import DISCORD_ERRORS, meaning, retry_after_seconds
 from connectors.discord.events import CONNECTOR
 from connectors.discord.login import GatewayClient, Login
-from connectors.health import Backoff
+from connectors.health import Backoff, ConnectionHealth
 
 log = structlog.get_logger()
 
@@ -32,48 +32,40 @@ class Session:
     def __init__(
         self,
         login: Login,
+        vitals: ConnectionHealth,
         backoff: Backoff,
         session_seconds: float,
         began: Callable[[], None],
         on_event: Callable[[GatewayClient, str, tuple[Any, ...]], None],
     ) -> None:
         self._login = login
-        self._backoff = backoff
+        self._vitals = vitals
+        self._backoff = backoff.fresh()
         self._session_seconds = session_seconds
         self._began = began
         self._on_event = on_event
         self._deadline: asyncio.Timeout | None = None
         self._end_reason: Exception | None = None
-        self._link = Health(ConnectionState.CONNECTING)
         login.on_event = self._take
-
-    @property
-    def health(self) -> Health:
-        return self._link
 
     async def receive(self) -> ConnectorFailed:
         """Keep a session open. Return, with the reason, if only a person can help."""
-        self._link = Health(ConnectionState.CONNECTING)
-        backoff = self._backoff.fresh()
         while True:
             try:
                 await self._connect(await self._login.open())
             except DISCORD_ERRORS as error:
                 why = self._login.describe(error)
-                needs_person = meaning(error).needs_person
-                if needs_person:
-                    self._link = Health(ConnectionState.FAILED, f"{needs_person} ({why})")
-                    return ConnectorFailed(self._link.why)
+                if needs_person := meaning(error).needs_person:
+                    self._vitals.failed(f"{needs_person} ({why})")
+                    return ConnectorFailed(f"{needs_person} ({why})")
                 asked_seconds = retry_after_seconds(error)
             except Exception as error:  # noqa: BLE001 - discord.py cannot read a frame, and ended the session for it
                 # Not the error's text, which may quote the message.
                 log.warning("message.ignored", connector=CONNECTOR, why="unreadable", error=type(error).__name__)
                 why = "Discord sent something that cannot be read"
                 asked_seconds = None
-            if self._link.state is ConnectionState.CONNECTED:
-                backoff.failures = 0
             self._note_lost(why)
-            await asyncio.sleep(backoff.next_seconds(asked_seconds))
+            await asyncio.sleep(self._backoff.next_seconds(asked_seconds))
 
     async def watch(self) -> None:
         """Check the token after a refused call, until cancelled. End the session if Discord does not accept it."""
@@ -81,18 +73,13 @@ class Session:
             await self._login.token_in_doubt.wait()
             self._login.token_in_doubt.clear()
             client = self._login.client
-            if client is None or self._link.state is not ConnectionState.CONNECTED:
+            if client is None or client.is_closed():
                 continue
             try:
                 await client.http.request(discord.http.Route("GET", "/users/@me"))
             except DISCORD_ERRORS as error:
                 if meaning(error).needs_person:
                     self._end_session(error)
-
-    def stopped(self) -> None:
-        """Report that receiving has ended. A failure stays a failure."""
-        if self._link.state is not ConnectionState.FAILED:
-            self._link = Health(ConnectionState.STOPPED)
 
     async def _connect(self, client: GatewayClient) -> None:
         """Let discord.py connect and resume, until it gives up or has had no session for too long.
@@ -132,13 +119,14 @@ class Session:
         self._on_event(client, event, args)
 
     def _note_connected(self) -> None:
-        self._link = Health(ConnectionState.CONNECTED)
+        self._vitals.connected()
+        self._vitals.well("gateway")
+        self._backoff.failures = 0
         if self._deadline is not None:
             self._deadline.reschedule(None)
 
     def _note_lost(self, why: str) -> None:
-        never_connected = self._link.state is ConnectionState.CONNECTING
-        self._link = Health(ConnectionState.CONNECTING if never_connected else ConnectionState.DEGRADED, why)
+        self._vitals.trouble("gateway", why)
         if self._deadline is not None and self._deadline.when() is None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._session_seconds)
 

@@ -493,30 +493,6 @@ async def test_a_rate_limit_is_waited_out_by_discord_py(discord: DiscordEmulator
     assert (caught.value.retryable, caught.value.ambiguous, caught.value.retry_after_seconds) == (True, False, 55)
 
 
-async def test_a_send_that_only_waited_for_a_rate_limit_was_not_sent(discord: DiscordEmulator) -> None:
-    """It runs out of time inside discord.py, but everybody knows that nothing was shown."""
-    bot = discord_connector(discord, timeout_seconds=0.2, rate_limit_seconds=0.2)
-    await bot.typing(IN_TEAM)
-    discord.fail_next("send", emulated.rate_limited(20, via=True))
-    message = says("hello")
-    with pytest.raises(SendFailed) as caught:
-        await bot.send(message, bot.render(message)[0])
-    assert (caught.value.retryable, caught.value.ambiguous) == (True, False)
-    await bot.close()
-
-
-async def test_a_rate_limit_does_not_hide_that_an_earlier_attempt_may_have_been_heard(discord: DiscordEmulator) -> None:
-    bot = discord_connector(discord, timeout_seconds=1.0, rate_limit_seconds=2.0)
-    await bot.typing(IN_TEAM)
-    discord.fail_next("send", emulated.BAD_GATEWAY, emulated.rate_limited(20, via=True))
-    message = says("hello")
-    with pytest.raises(SendFailed) as caught:
-        await bot.send(message, bot.render(message)[0])
-    assert caught.value.ambiguous
-    assert discord.calls.count("send") == 2
-    await bot.close()
-
-
 async def test_a_send_that_discord_py_repeats_is_shown_once(discord: DiscordEmulator, bot: DiscordConnector) -> None:
     """It sends again after a 502, which the nonce makes harmless."""
     discord.fail_next("send", emulated.BAD_GATEWAY)
