@@ -179,22 +179,12 @@ def _check_id(name: str, value: Any) -> str:
 
 def _check_string(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise _bad(f'"{name}" must be a string, not {_json_type(value)}')
+        raise _bad(f'"{name}" must be a string')
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
         raise _bad(f'"{name}" holds half of a surrogate pair, which is no character') from None
     return value
-
-
-def _json_type(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, int | float):
-        return "a number"
-    return "an array" if isinstance(value, list) else "an object"
 
 
 def _bad(message: str) -> RequestError:

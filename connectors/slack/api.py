@@ -13,12 +13,16 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+import structlog
 from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, ClientWSTimeout
 from pydantic import SecretStr
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
+from connectors.connector import SendFailed
 from connectors.slack import errors
+
+log = structlog.get_logger()
 
 ApiCall = Callable[[AsyncWebClient], Awaitable[AsyncSlackResponse]]
 
@@ -70,6 +74,15 @@ class Api:
             if errors.meaning(error).needs_person:
                 self.token_suspect.set()
             raise errors.send_failed(error, self.describe(error)) from error
+
+    async def request_lossy(self, call: ApiCall) -> None:
+        """Request something that may be lost. Raises `SendFailed` only if Slack demands a wait."""
+        try:
+            await self.request(call)
+        except SendFailed as failed:
+            log.debug("connector.sign_lost", connector="slack", why=str(failed))
+            if failed.retry_after_seconds:
+                raise
 
     async def messages(
         self, channel: str, thread: str | None, *, max_pages: int, **page: Any

@@ -162,31 +162,20 @@ class SlackConnector:
 
     async def typing(self, key: ConversationKey) -> None:
         """Show a status in a thread; Slack has none in other places."""
-        try:
-            channel, thread = payloads.split_place(key.external_id)
-            if thread is not None:
-                await self._api.request(
-                    lambda client: client.assistant_threads_setStatus(
-                        channel_id=channel, thread_ts=thread, status=_STATUS
-                    )
-                )
-        except SendFailed as failed:
-            log.debug("connector.sign_lost", connector=self.name, why=str(failed))
-            if failed.retry_after_seconds:
-                raise
+        channel, _, thread = key.external_id.partition("/")
+        if thread:
+            await self._api.request_lossy(
+                lambda client: client.assistant_threads_setStatus(channel_id=channel, thread_ts=thread, status=_STATUS)
+            )
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
         """Add *emoji* to a message. A command shows no message and gets none."""
         name = emoji_name(emoji)
-        if name is None or not payloads.is_ts(message_id):
-            return
-        try:
-            channel, _ = payloads.split_place(key.external_id)
-            await self._api.request(
+        if name is not None and payloads.is_ts(message_id):
+            channel = self.paced_as(key)
+            await self._api.request_lossy(
                 lambda client: client.reactions_add(channel=channel, timestamp=message_id, name=name)
             )
-        except SendFailed as failed:
-            log.debug("connector.sign_lost", connector=self.name, why=str(failed))
 
     async def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
         """Yield missed messages; see `History.missed`."""

@@ -210,20 +210,16 @@ class Channel:
         if draft is None or draft.answers != answers:
             draft = self.drafts[conversation] = Draft(answers)
         draft.add(delta)
-        self._wake()
+        self.wake()
 
     def typing(self, conversation: str) -> None:
         for subscription in self.subscriptions:
             subscription.typing.add(conversation)
-        self._wake()
+        self.wake()
 
     def close(self) -> None:
         for subscription in self.subscriptions:
             subscription.close()
-
-    def wake(self) -> None:
-        """Wake all pages, because the state of the connector has changed."""
-        self._wake()
 
     def _remember(self, item: dict[str, Any]) -> None:
         items = self._items.setdefault(item["conversation"], OrderedDict())
@@ -237,9 +233,10 @@ class Channel:
     def _publish(self, name: str, data: dict[str, Any]) -> None:
         self._number += 1
         self._events.append((self._number, name, data))
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake all pages, because there is something to send to them or the state of the connector has changed."""
         for subscription in self.subscriptions:
             subscription.changed.set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from importlib import resources
 from typing import Any
@@ -79,37 +80,31 @@ HEADERS = {
 }
 
 
-class Page:
-    """Serves the static files. Reads each file once."""
+def page_routes() -> list[BaseRoute]:
+    """Return the routes of ``/chat`` and its files. They need no sign-in, because they contain no data."""
+    return [
+        Route("/", _redirect_to_chat, methods=["GET"], include_in_schema=False),
+        _file_route(ROOT, "index.html", "text/html"),
+        *(_file_route(f"{ROOT}/static/{name}", name, media_type) for name, media_type in FILES.items()),
+    ]
 
-    def __init__(self) -> None:
-        self._files: dict[str, tuple[bytes, str]] = {}
 
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes of ``/chat`` and its files. They need no sign-in, because they contain no data."""
-        return [
-            Route("/", _redirect_to_chat, methods=["GET"], include_in_schema=False),
-            self._route(ROOT, "index.html", "text/html"),
-            *(self._route(f"{ROOT}/static/{name}", name, media_type) for name, media_type in FILES.items()),
-        ]
+def _file_route(path: str, name: str, media_type: str) -> BaseRoute:
+    async def serve(request: Request) -> Response:
+        content, tag = await asyncio.to_thread(_read, name)
+        headers = {**HEADERS, "ETag": tag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=media_type)
 
-    def _route(self, path: str, name: str, media_type: str) -> BaseRoute:
-        async def serve(request: Request) -> Response:
-            if name not in self._files:
-                self._files[name] = await asyncio.to_thread(_read, name)
-            content, tag = self._files[name]
-            headers = {**HEADERS, "ETag": tag, "Cache-Control": "no-cache"}
-            if request.headers.get("if-none-match") == tag:
-                return Response(status_code=304, headers=headers)
-            return Response(content, headers=headers, media_type=media_type)
-
-        return Route(path, serve, methods=["GET"], include_in_schema=False)
+    return Route(path, serve, methods=["GET"], include_in_schema=False)
 
 
 async def _redirect_to_chat(_request: Request) -> Response:
     return RedirectResponse(ROOT.removeprefix("/"), headers=HEADERS)
 
 
+@cache
 def _read(name: str) -> tuple[bytes, str]:
     content = resources.files(__package__).joinpath("static", name).read_bytes()
     return content, f'"{sha256(content).hexdigest()[:32]}"'
@@ -264,7 +259,7 @@ class WebConnector:
             ("GET", "events", self._open_stream),
         )
         return [
-            *Page().routes(),
+            *page_routes(),
             *(
                 Route(f"{ROOT}/{path}", self._with_error_responses(handler), methods=[method], include_in_schema=False)
                 for method, path, handler in calls
