@@ -1,5 +1,5 @@
 """Question sets and their scores: ``eval retrieval`` (`evaluate`), ``eval strategy`` (`evaluate_strategy`) and
-``eval memory`` (`score_memory`), and the comparison of two results (`paired`)."""
+``eval memory`` (`score_memory`)."""
 
 from grounding.evaluation.datasets import (
     Conversation,
@@ -11,7 +11,7 @@ from grounding.evaluation.datasets import (
     load_documents,
 )
 from grounding.evaluation.memory import MEMORY_TOKENS, MemoryAnswer, MemoryResult, MemoryScores, score_memory
-from grounding.evaluation.metrics import Difference, Figures, Scores, figures, paired, score
+from grounding.evaluation.metrics import Scores, score
 from grounding.evaluation.retrieval import Evaluation, evaluate_retrieval, fill
 from grounding.evaluation.strategy import Message, Share, StrategyScores, evaluate_strategy, load_messages
 
@@ -20,9 +20,7 @@ __all__ = [
     "Conversation",
     "ConversationMessage",
     "ConversationQuestion",
-    "Difference",
     "Evaluation",
-    "Figures",
     "MemoryAnswer",
     "MemoryResult",
     "MemoryScores",
@@ -33,13 +31,11 @@ __all__ = [
     "StrategyScores",
     "evaluate_retrieval",
     "evaluate_strategy",
-    "figures",
     "fill",
     "load",
     "load_conversations",
     "load_documents",
     "load_messages",
-    "paired",
     "score",
     "score_memory",
 ]

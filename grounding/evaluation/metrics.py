@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import NamedTuple
 
 BUDGET_TOKENS = 1000
@@ -123,41 +123,3 @@ def score(rankings: Sequence[Ranking]) -> Scores:
         p50_ms=percentile(took, 0.5) if took else None,
         p95_ms=percentile(took, 0.95) if took else None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The mean of paired differences, half of its 95 % confidence interval, and how many questions were compared."""
-
-    mean: float
-    margin: float
-    questions: int
-
-    @property
-    def verdict(self) -> str:
-        """``better``, ``worse``, or ``within noise`` if the interval holds 0."""
-        if abs(self.mean) <= self.margin:
-            return "within noise"
-        return "better" if self.mean > 0 else "worse"
-
-
-def paired(new: Mapping[str, float], old: Mapping[str, float]) -> Difference:
-    """Return *new* minus *old* over the questions that both have, by Student's paired t-test, which agrees with the
-    bootstrap and the randomisation test on retrieval figures (Smucker, Allan and Carterette, CIKM 2007).
-
-    Raises `ValueError` for fewer than two questions in common.
-    """
-    changes = [new[question] - old[question] for question in new.keys() & old.keys()]
-    if len(changes) < 2:
-        raise ValueError("two results can be compared over at least two questions that both have")
-    error = stdev(changes) / math.sqrt(len(changes))
-    return Difference(fmean(changes), error * t_quantile(len(changes) - 1), len(changes))
-
-
-def t_quantile(freedom: int) -> float:
-    """Return the 97.5 % point of Student's t with *freedom* degrees of freedom: from a table up to 3, above it within 2
-    %, and within 0.2 % from 10 on (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5)."""
-    if freedom < 4:
-        return (12.706, 4.303, 3.182)[freedom - 1]
-    x = 1.959964
-    return x + (x**3 + x) / (4 * freedom) + (5 * x**5 + 16 * x**3 + 3 * x) / (96 * freedom**2)

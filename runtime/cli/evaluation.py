@@ -7,14 +7,12 @@ alone.
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
@@ -23,21 +21,15 @@ from grounding.evaluation import (
     Conversation,
     ConversationMessage,
     ConversationQuestion,
-    Difference,
     Evaluation,
-    Figures,
     MemoryAnswer,
     Message,
     QuestionSet,
-    Scores,
     StrategyScores,
     evaluate_retrieval,
     evaluate_strategy,
-    figures,
     fill,
     load_documents,
-    paired,
-    score,
 )
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
@@ -108,12 +100,6 @@ async def _open_index(settings: Settings, embedder: Embedder, folder: Path) -> A
 
 # ---- Retrieval ----
 
-DIGITS = 6
-"""Decimal places of the figures in a stored result."""
-
-ByArm = Mapping[str, Mapping[str, Figures]]
-"""The figures of each question, by arm (a way to search) and then by question."""
-
 
 async def run_retrieval(settings: Settings, questions: QuestionSet, folder: Path, status: StatusLine) -> Evaluation:
     """Score *questions* in an index in *folder*. Raises `NoLocalIndex`, and what `evaluate` raises."""
@@ -146,130 +132,6 @@ def _deep_embedder(settings: Settings) -> DeepEmbedder | None:
     from grounding.retrieval import MiniLMEmbedder
 
     return MiniLMEmbedder(only_english=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One run over one set."""
-
-    name: str
-    questions: QuestionSet
-    evaluation: Evaluation
-    figures: ByArm
-    scores: Mapping[str, Scores]
-
-    @classmethod
-    def of(cls, name: str, questions: QuestionSet, evaluation: Evaluation) -> Result:
-        """Return the figures of *evaluation* over the set called *name*."""
-        by_arm = {
-            arm: {question: figures(ranking) for question, ranking in rankings.items()}
-            for arm, rankings in evaluation.arms.items()
-        }
-        scores = {arm: score(list(rankings.values())) for arm, rankings in evaluation.arms.items()}
-        return cls(name, questions, evaluation, by_arm, scores)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the JSON object with which a later run can be compared."""
-        evaluation = self.evaluation
-        lost = [{"block": block, "why": why, "questions": times} for (block, why), times in evaluation.lost.items()]
-        return {
-            "documents": len(self.questions.documents),
-            "passages": evaluation.chunks,
-            "questions": len(self.questions.questions),
-            "absent": len(self.questions.absent),
-            "main": evaluation.main,
-            "arms": {arm: asdict(scores) for arm, scores in self.scores.items()},
-            "lost": lost,
-            "per_question": {
-                "fields": list(Figures._fields),
-                "arms": {
-                    arm: {question: list(_rounded(values)) for question, values in by_question.items()}
-                    for arm, by_question in self.figures.items()
-                },
-            },
-        }
-
-
-class NoEarlierResult(AgentRuntimeError):
-    """The file to compare with is no result of `eval retrieval --json`, or of another set."""
-
-
-def read_earlier(file: Path) -> dict[str, dict[str, Figures]]:
-    """Return the figures that an earlier run printed with ``--json`` to *file*. Raises `NoEarlierResult`."""
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))["per_question"]
-        positions = [stored["fields"].index(field) if field in stored["fields"] else None for field in Figures._fields]
-        return {
-            arm: {
-                question: Figures(*(0.0 if position is None else float(values[position]) for position in positions))
-                for question, values in by_question.items()
-            }
-            for arm, by_question in stored["arms"].items()
-        }
-    except OSError as error:
-        raise NoEarlierResult(f"{file} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise NoEarlierResult(
-            f"{file} is no earlier result: write one with `agent-runtime eval retrieval PATH --json > {file.name}`"
-        ) from error
-
-
-def check_shared(questions: int, name: str) -> None:
-    """Raise `NoEarlierResult` if the earlier result *name* shares fewer than two *questions* with this run."""
-    if not questions:
-        raise NoEarlierResult(f"{name} and this run have no question in common: it is of another set")
-    if questions == 1:
-        raise NoEarlierResult(f"{name} and this run have one question in common: a comparison needs two or more")
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The differences of each figure from the earlier result *name*, by arm and then by figure."""
-
-    name: str
-    questions: int
-    arms: Mapping[str, Mapping[str, Difference]]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "with": self.name,
-            "questions": self.questions,
-            "arms": {
-                arm: {
-                    field: {
-                        "change": round(difference.mean, DIGITS),
-                        "margin": round(difference.margin, DIGITS),
-                        "verdict": difference.verdict,
-                    }
-                    for field, difference in differences.items()
-                }
-                for arm, differences in self.arms.items()
-            },
-        }
-
-
-def compare(new: ByArm, old: ByArm, name: str) -> Comparison:
-    """Compare *new* with *old*, called *name*, over the questions and arms that both have. Raises `NoEarlierResult`."""
-    arms = [arm for arm in new if arm in old]
-    shared = set.intersection(*(new[arm].keys() & old[arm].keys() for arm in arms)) if arms else set()
-    check_shared(len(shared), name)
-    return Comparison(name, len(shared), {arm: _differences(new[arm], old[arm]) for arm in arms})
-
-
-def _differences(new: Mapping[str, Figures], old: Mapping[str, Figures]) -> dict[str, Difference]:
-    # The stored figures were rounded. The new ones are rounded too, so that equal results do not differ.
-    rounded = {question: _rounded(values) for question, values in new.items()}
-    return {
-        field: paired(
-            {question: values[position] for question, values in rounded.items()},
-            {question: values[position] for question, values in old.items()},
-        )
-        for position, field in enumerate(Figures._fields)
-    }
-
-
-def _rounded(values: Figures) -> Figures:
-    return Figures(*(round(value, DIGITS) for value in values))
 
 
 # ---- Memory ----

@@ -741,31 +741,6 @@ async def test_retrieval_is_scored_for_each_arm(command: Command) -> None:
     assert (await command("eval", "retrieval", str(SAMPLE_SET / "docs"))).code == 1
 
 
-async def test_a_run_is_compared_with_an_earlier_one(command: Command, tmp_path: Path) -> None:
-    earlier = tmp_path / "before.json"
-    earlier.write_text((await command("eval", "retrieval", str(SAMPLE_SET), "--json")).out)
-    line = ["eval", "retrieval", str(SAMPLE_SET), "--compare", str(earlier)]
-    same = await command(*line)
-    assert same.code == 0, same.err
-    assert [row.split()[1:] for row in same.out.splitlines() if row.startswith("dense")][-1] == ["same"] * 4
-    worse = json.loads(earlier.read_text())
-    for figures in worse["per_question"]["arms"]["fused"].values():
-        figures[:] = [0.0] * len(figures)
-    earlier.write_text(json.dumps(worse))
-    assert (await command(*line, "--json")).json["compared"]["arms"]["fused"]["mrr"]["verdict"] == "better"
-
-
-async def test_a_result_of_another_set_is_refused_before_anything_is_run(command: Command, tmp_path: Path) -> None:
-    earlier = tmp_path / "before.json"
-    line = ["eval", "retrieval", str(SAMPLE_SET), "--compare", str(earlier)]
-    earlier.write_text(json.dumps({"per_question": {"fields": ["mrr"], "arms": {"fused": {"another question": [1]}}}}))
-    refused = await command(*line)
-    assert refused.code == 1
-    assert "no question in common" in refused.err
-    earlier.write_text("arm  recall@5")
-    assert "--json >" in (await command(*line)).err
-
-
 async def test_setup_tries_the_model_and_writes_a_file_that_works(
     command: Command, openai_server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.evaluation import figures, paired, score
+from grounding.evaluation import score
 from grounding.evaluation.metrics import (
     Ranking,
+    figures,
     ndcg_at,
     percentile,
     recall_at,
     recall_within,
     reciprocal_rank,
-    t_quantile,
 )
 
 RANKING = ["a", "b", "c", "d"]
@@ -72,29 +72,6 @@ def test_what_was_not_timed_has_no_latency() -> None:
 def test_nothing_to_find_cannot_be_scored(rankings: list[Ranking]) -> None:
     with pytest.raises(ValueError, match=r"there must be|at least one"):
         score(rankings)
-
-
-def test_a_difference_beyond_its_interval_is_better_or_worse_and_else_noise() -> None:
-    old = {str(n): 0.0 for n in range(20)}
-    up = {question: 0.5 + 0.01 * int(question) for question in old}
-    assert paired(up, old).verdict == "better"
-    assert paired(old, up).verdict == "worse"
-    either = {question: 0.5 * (-1) ** int(question) for question in old}
-    assert paired(either, old).verdict == "within noise"
-    assert paired(old, old).verdict == "within noise"
-
-
-def test_a_difference_is_that_of_the_questions_in_common() -> None:
-    found = paired({"a": 1.0, "b": 0.5, "c": 0.0}, {"a": 0.5, "b": 0.5, "d": 1.0})
-    assert (found.mean, found.questions) == (0.25, 2)
-    assert found.margin == pytest.approx(12.706 * 0.25)  # the table's t at one degree of freedom
-    with pytest.raises(ValueError, match="at least two"):
-        paired({"a": 1.0}, {"a": 0.5})
-
-
-@pytest.mark.parametrize(("freedom", "table"), [(3, 3.182), (4, 2.776), (10, 2.228), (30, 2.042), (120, 1.980)])
-def test_student_s_t_is_that_of_the_tables(freedom: int, table: float) -> None:
-    assert t_quantile(freedom) == pytest.approx(table, rel=0.02 if freedom < 10 else 0.002)
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), unique=True), st.sets(st.sampled_from("abcdefgh"), min_size=1))

@@ -8,29 +8,21 @@ from pathlib import Path
 import click
 
 from grounding.evaluation import (
-    Difference,
+    Evaluation,
     MemoryResult,
     MemoryScores,
+    QuestionSet,
     Scores,
     Share,
     StrategyScores,
     load,
     load_conversations,
     load_messages,
+    score,
     score_memory,
 )
 from grounding.strategy import ENGLISH, Cues, InvalidCues, cues_of
-from runtime.cli.evaluation import (
-    Comparison,
-    Result,
-    check_shared,
-    compare,
-    evaluation_folder,
-    read_earlier,
-    run_memory,
-    run_retrieval,
-    run_strategy,
-)
+from runtime.cli.evaluation import evaluation_folder, run_memory, run_retrieval, run_strategy
 from runtime.cli.invocation import Invocation, data_command, run, silence_events
 from runtime.cli.output import count, emit, line, note, table
 
@@ -44,25 +36,12 @@ def command() -> None:
 
 HEADERS = ("arm", "recall@5", "recall@10", "nDCG@10", "MRR", "@1000tok", "p50", "p95")
 """Short, so that the table fits into 80 columns."""
-COMPARED = {
-    "recall_at_5": "recall@5",
-    "recall_at_10": "recall@10",
-    "ndcg_at_10": "nDCG@10",
-    "recall_at_1000_tokens": "recall@1000tok",
-}
-"""The figures of a comparison, with their names for people."""
 
 
 @command.command()
 @click.argument("path", type=click.Path(path_type=Path, exists=True))
-@click.option(
-    "--compare",
-    "earlier_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Compare with an earlier run: a file with its --json output.",
-)
 @data_command
-def retrieval(invocation: Invocation, path: Path, earlier_file: Path | None) -> None:
+def retrieval(invocation: Invocation, path: Path) -> None:
     """Measure retrieval on the set at PATH, with the current settings, in an index of its own.
 
     PATH is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/test.tsv), or a folder with questions.jsonl
@@ -70,29 +49,25 @@ def retrieval(invocation: Invocation, path: Path, earlier_file: Path | None) -> 
     """
     settings = invocation.settings()
     silence_events(settings)
-    earlier = read_earlier(earlier_file) if earlier_file else None
     with evaluation_folder() as (folder, status):
         questions = load(path)
-        if earlier is not None:  # a wrong file is reported before the run, which takes minutes
-            ids = {question.id for question in questions.questions}
-            shared = max((len(ids & by_question.keys()) for by_question in earlier.values()), default=0)
-            check_shared(shared, str(earlier_file))
         evaluation = run(run_retrieval(settings, questions, folder, status))
-    result = Result.of(path.resolve().name, questions, evaluation)
-    comparison = compare(result.figures, earlier, str(earlier_file)) if earlier is not None else None
+    scores = {arm: score(list(rankings.values())) for arm, rankings in evaluation.arms.items()}
+    result = {
+        "documents": len(questions.documents),
+        "passages": evaluation.chunks,
+        "questions": len(questions.questions),
+        "absent": len(questions.absent),
+        "main": evaluation.main,
+        "arms": {arm: asdict(of_arm) for arm, of_arm in scores.items()},
+        "lost": [{"block": block, "why": why, "questions": times} for (block, why), times in evaluation.lost.items()],
+    }
+    emit(invocation, result, lambda _: _show_retrieval(path.resolve().name, questions, evaluation, scores))
 
-    def show(_: object) -> None:
-        _show_result(result)
-        if comparison:
-            _show_comparison(comparison)
 
-    emit(invocation, result.as_json() | ({"compared": comparison.as_json()} if comparison else {}), show)
-
-
-def _show_result(result: Result) -> None:
-    evaluation, questions, scores = result.evaluation, result.questions, result.scores
+def _show_retrieval(name: str, questions: QuestionSet, evaluation: Evaluation, scores: dict[str, Scores]) -> None:
     documents, asked = count(len(questions.documents), "document"), count(len(questions.questions), "question")
-    line(f"{result.name}: {documents}, {count(evaluation.chunks, 'passage')}, {asked}")
+    line(f"{name}: {documents}, {count(evaluation.chunks, 'passage')}, {asked}")
     table(HEADERS, [[arm, *_score_cells(of_arm)] for arm, of_arm in scores.items()], right=HEADERS[1:])
     line("@1000tok: recall within 1,000 tokens of whole documents; p50, p95: milliseconds.")
     if any(of_arm.recall_at_1000_tokens != of_arm.recall_at_1000_tokens_of_passages for of_arm in scores.values()):
@@ -115,20 +90,6 @@ def _score_cells(scores: Scores) -> list[str]:
     )
     times = (scores.p50_ms, scores.p95_ms)
     return [*(f"{share:.3f}" for share in shares), *("–" if time is None else f"{time:.1f}" for time in times)]
-
-
-def _show_comparison(comparison: Comparison) -> None:
-    line(f"Change since {comparison.name}, over {count(comparison.questions, 'question')}:")
-    headers = ["arm", *COMPARED.values()]
-    rows = [[arm, *(_change(differences[field]) for field in COMPARED)] for arm, differences in comparison.arms.items()]
-    table(headers, rows, right=headers[1:])
-    line("noise: within the 95 % interval of a paired t-test over the questions.")
-
-
-def _change(difference: Difference) -> str:
-    if not difference.mean:
-        return "same"
-    return f"{difference.mean:+.3f} {difference.verdict.removeprefix('within ')}"
 
 
 # ---- Strategy ----
@@ -216,7 +177,7 @@ MEMORY_HEADERS = ("category", "questions", "recall@5", "recall@10", "nDCG@10", "
 def memory(invocation: Invocation, folder: Path) -> None:
     """Measure what is recalled of the long conversations in FOLDER, with the current settings.
 
-    Read are corpus.jsonl (messages as they were said: _id, text, metadata with workspace, session, date, speaker),
+    Read are corpus.jsonl (messages as they were said: _id, text, metadata with workspace, date, speaker),
     queries.jsonl (_id, text, metadata with workspace, category) and qrels/test.tsv (which messages are evidence).
     A workspace is one conversation. No model is called, and the data is deleted at the end.
     """
