@@ -10,9 +10,8 @@ import contextlib
 import getpass
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -193,12 +192,15 @@ class Client:
                     await response.aread()
                     raise _api_error(response)
                 on_accepted()
-                parser = EventParser()
-                async for piece in response.aiter_bytes():
-                    for name, data in parser.feed(piece):
+                name = ""
+                async for line in response.aiter_lines():  # the runtime writes ASCII, and each event's data on one line
+                    field, _, value = line.partition(": ")
+                    if field == "event":
+                        name = value
+                    elif field == "data":
+                        data = json.loads(value)
                         if name == "error":
-                            error = data.get("error", data)
-                            raise ApiError(500, str(error.get("code", "")), str(error.get("message", "")))
+                            raise ApiError(500, data["error"]["code"], data["error"]["message"])
                         yield name, data
         except httpx.TransportError as error:
             raise _unreachable(error) from error
@@ -247,39 +249,6 @@ class Unreachable(AgentRuntimeError):
 def _unreachable(error: httpx.TransportError) -> Unreachable:
     detail = str(error) or type(error).__name__
     return Unreachable(f"the runtime stopped answering ({detail}); run `agent-runtime doctor` to see why")
-
-
-@dataclass
-class EventParser:
-    """Turns pieces of a stream of server-sent events (WHATWG HTML, 9.2.6) into pairs of event name and JSON data.
-
-    Only line feeds and carriage returns end a line: other line separators of Unicode may be in the data. Pure.
-    """
-
-    _rest: bytes = b""
-    _name: str = ""
-    _data: list[str] = field(default_factory=list)
-
-    def feed(self, piece: bytes) -> Iterator[tuple[str, Any]]:
-        """Yield the events that *piece* completes. Raises `ValueError` for data that is not JSON."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        for line in lines:
-            event = self._read_line(line.removesuffix(b"\r").decode("utf-8", "replace"))
-            if event is not None:
-                yield event
-
-    def _read_line(self, line: str) -> tuple[str, Any] | None:
-        if line:
-            name, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            if name == "event":
-                self._name = value
-            elif name == "data":
-                self._data.append(value)
-            return None
-        name, data = self._name or "message", "\n".join(self._data)
-        self._name, self._data = "", []
-        return (name, json.loads(data)) if data else None
 
 
 @asynccontextmanager

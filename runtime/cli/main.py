@@ -5,13 +5,11 @@ A command's module is imported only when the command is used, so that help comes
 
 from __future__ import annotations
 
-import difflib
 import gc
 import importlib
 import inspect
 import io
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -68,15 +66,6 @@ class _Commands(click.Group):
                 child.short_help = child.short_help or _first_paragraph(child)  # click would cut it in the middle
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _COMMANDS and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], _COMMANDS)
-            hint = f" Did you mean {' or '.join(close)}?" if close else ""
-            ctx.fail(f"No such command {args[0]!r}.{hint}")
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
@@ -86,7 +75,11 @@ def _first_paragraph(command: click.Command) -> str:
     return " ".join(inspect.cleandoc(command.help or "").partition("\n\n")[0].split())
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands,
+    commands={name: click.Command(name) for name in _COMMANDS},  # by these click knows what a misspelt one means
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="agent-runtime", prog_name="agent-runtime")
 @click.option(
     "--config",
@@ -129,7 +122,7 @@ def invoke(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         message = io.StringIO()
         error.show(message)
-        click.echo(as_typed(message.getvalue().rstrip("\n") + _suggestion(error)), err=True)
+        click.echo(as_typed(message.getvalue().rstrip("\n")), err=True)
         return error.exit_code
     except SystemExit as error:  # click's way out of a broken pipe
         return error.code if isinstance(error.code, int) else 1
@@ -140,16 +133,6 @@ def invoke(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the boundary of the process: every failure is one line
         return _report(error, debug)
     return result if isinstance(result, int) else 0
-
-
-def _suggestion(error: click.ClickException) -> str:
-    """Return which choice was probably meant, if *error* is about a value that is no choice of its option."""
-    if not isinstance(error, click.BadParameter) or error.param is None:
-        return ""
-    if not isinstance(error.param.type, click.Choice) or not (value := re.match("'([^']+)'", error.message)):
-        return ""
-    close = difflib.get_close_matches(value[1], map(str, error.param.type.choices), 1)
-    return f" Did you mean {close[0]}?" if close else ""
 
 
 def _report(error: Exception, debug: bool) -> int:

@@ -138,14 +138,12 @@ def test_a_path_without_markdown_is_refused(path: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        (["serv"], "Did you mean serve"),
+        (["serv"], "'serve'"),
         (["prompt", "lst"], "'list'"),
         (["chat", "--wrkspace", "x"], "--workspace"),
-        (["serve", "--role", "worer"], "'worker'. Did you mean worker?"),
-        (["access", "role", "telegram:1", "Membr"], "Did you mean member?"),
     ],
 )
-def test_a_misspelt_command_option_or_choice_is_answered_with_the_one_that_was_meant(
+def test_a_misspelt_command_or_option_is_answered_with_the_one_that_was_meant(
     typed: list[str], meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert invoke(typed) == 2

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from runtime.cli.client import ApiError, Client, api_path, run_with_client
-from runtime.cli.invocation import F, Invocation, data_command
+from runtime.cli.invocation import Invocation, data_command
 from runtime.cli.output import count, emit, note, table
 
 Letter = dict[str, Any]
 workspace_option = click.option("-w", "--workspace", metavar="W", help="Only this workspace. Default: all workspaces.")
 
 
-def letter_options(function: F) -> F:
+def letter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument TURN, ``--all``, ``--workspace`` and ``--json``."""
     function = workspace_option(data_command(function))
     function = click.option("--all", "all_", is_flag=True, help="All turns that `list` shows.")(function)

@@ -146,22 +146,17 @@ def share(invocation: Invocation, number: int, owner: Owner, workspace: str) -> 
     emit(invocation, row, f"The whole workspace can see this line now: {row['content']}")
 
 
-@command.command()
-@click.argument("id_", metavar="ID")
-@owner_options
-def approve(invocation: Invocation, id_: str, owner: Owner, workspace: str) -> None:
-    """Approve the edit ID. `show --waiting` shows the ids."""
-    answer = request(invocation, "POST", _path(workspace, "waiting", id_), {"decision": "approve", **owner})
-    emit(invocation, answer, f"Edit {id_} is approved.")
+def _add_decision(decision: str, result: str, description: str) -> None:
+    @command.command(decision, help=f"{description} the edit ID. `show --waiting` shows the ids.")
+    @click.argument("id_", metavar="ID")
+    @owner_options
+    def decide(invocation: Invocation, id_: str, owner: Owner, workspace: str) -> None:
+        answer = request(invocation, "POST", _path(workspace, "waiting", id_), {"decision": decision, **owner})
+        emit(invocation, answer, f"Edit {id_} is {result}.")
 
 
-@command.command()
-@click.argument("id_", metavar="ID")
-@owner_options
-def deny(invocation: Invocation, id_: str, owner: Owner, workspace: str) -> None:
-    """Reject the edit ID. `show --waiting` shows the ids."""
-    answer = request(invocation, "POST", _path(workspace, "waiting", id_), {"decision": "deny", **owner})
-    emit(invocation, answer, f"Edit {id_} is rejected.")
+_add_decision("approve", "approved", "Approve")
+_add_decision("deny", "rejected", "Reject")
 
 
 def _path(workspace: str, *more: str) -> str:

@@ -69,8 +69,8 @@ def _show(workspace: str, result: dict[str, Any]) -> None:
         f"{workspace}: {count(result['documents'], 'document')} indexed ({count(result['chunks'], 'chunk')}, "
         f"{result['chunks_embedded']} embedded), {result['unchanged']} unchanged, {result['deleted']} deleted"
     )
-    for skipped in result.get("skipped") or ():
-        note(f"skipped {skipped}" if isinstance(skipped, str) else f"skipped {skipped['path']}: {skipped['why']}")
+    for skipped in result["skipped"]:
+        note(f"skipped {skipped['path']}: {skipped['why']}")
 
 
 async def _watch(invocation: Invocation, client: Client, workspace: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from runtime.cli.client import api_path, request
-from runtime.cli.invocation import F, Invocation, data_command, workspace_option
+from runtime.cli.invocation import Invocation, data_command, workspace_option
 from runtime.cli.output import count, emit, line, table
 
 _KINDS = click.Choice(["decision", "fact", "procedure", "episode", "censor", "item"])
@@ -18,7 +19,7 @@ _DATE = len("2026-11-27")
 id_argument = click.argument("id_", metavar="ID")
 
 
-def owner_options(function: F) -> F:
+def owner_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--user``, ``--workspace`` and ``--json``."""
     user_option = click.option("--user", metavar="CONNECTOR:ID", help="Include this person's own records.")
     return user_option(workspace_option(data_command(function)))

@@ -80,19 +80,18 @@ def _show_usage(usage: dict[str, Any]) -> None:
         return
     table(
         ["workspace", *_FIGURES],
-        [[row["workspace"], row.get("turns", ""), *_costs(row)] for row in rows],
+        [[row["workspace"], row["turns"], *_costs(row)] for row in rows],
         right=_FIGURES,
     )
     for row in rows:
-        if models := row.get("models"):
-            by_name = models if isinstance(models, dict) else {model["model"]: model for model in models}
+        if models := row["models"]:
             line()
             table(
                 [f"model in {row['workspace']}", "calls", *_FIGURES[1:]],
-                [[name, figures.get("calls", ""), *_costs(figures)] for name, figures in by_name.items()],
+                [[name, figures["calls"], *_costs(figures)] for name, figures in models.items()],
                 right=("calls", *_FIGURES),
             )
-        _show_budget(row["workspace"], row.get("budget", {}), "workspace")
+        _show_budget(row["workspace"], row["budget"], "workspace")
 
 
 def _costs(figures: dict[str, Any]) -> list[Any]:
