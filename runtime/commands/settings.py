@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from config.settings import Settings
 from connectors.message import Role
 from runtime.commands.registry import Command, CommandRefused, Invocation, bullet_list, code
@@ -98,38 +101,27 @@ class PlaceSettings:
     async def answer(self, invocation: Invocation) -> str:
         if invocation.message.direct:
             return DIRECT
-        wanted = invocation.rest.lower()
-        if wanted:
-            chosen = next((word for word in ANSWERING if word == wanted), None)
-            if chosen is None:
-                raise CommandRefused(f"Write {', '.join(code('/answer ' + word) for word in ANSWERING)}.")
-            await self._places.settle(invocation.key, invocation.message, answering=chosen)
-            return ANSWERS[chosen]
-        settled = (await self._places.settings_for(invocation.key, invocation.message)).answering
-        return ANSWERS[settled or self._settings.answer_in_groups]
+        chosen = await self._settle(invocation, "answer", "answering", {word: word for word in ANSWERING})
+        return ANSWERS[chosen or self._settings.answer_in_groups]
 
     async def queue(self, invocation: Invocation) -> str:
-        wanted = invocation.rest.lower()
-        if wanted:
-            _check_may_change(invocation)
-            chosen = next((word for word in QUEUE_MODES if word == wanted), None)
-            if chosen is None and wanted != "default":
-                words = [*QUEUE_MODES, "default"]
-                raise CommandRefused(f"Write {', '.join(code('/queue ' + word) for word in words)}.")
-            await self._places.settle(invocation.key, invocation.message, queue=chosen)
-        settled = (await self._places.settings_for(invocation.key, invocation.message)).queue
-        return QUEUES[settled or self._settings.queue_mode]
+        choices: dict[str, QueueMode | None] = {**{word: word for word in QUEUE_MODES}, "default": None}
+        chosen = await self._settle(invocation, "queue", "queue", choices)
+        return QUEUES[chosen or self._settings.queue_mode]
 
     async def sources(self, invocation: Invocation) -> str:
-        wanted = invocation.rest.lower()
-        if wanted:
+        chosen = await self._settle(invocation, "sources", "sources", {"on": True, "off": False, "default": None})
+        return SOURCES[self._settings.show_sources if chosen is None else chosen]
+
+    async def _settle(self, invocation: Invocation, command: str, name: str, choices: Mapping[str, Any]) -> Any:
+        """Store the choice that *command* makes, if it makes one, and return the setting *name* of the place."""
+        if wanted := invocation.rest.lower():
             _check_may_change(invocation)
-            choices = {"on": True, "off": False, "default": None}
             if wanted not in choices:
-                raise CommandRefused(f"Write {', '.join(code('/sources ' + word) for word in choices)}.")
-            await self._places.settle(invocation.key, invocation.message, sources=choices[wanted])
-        settled = (await self._places.settings_for(invocation.key, invocation.message)).sources
-        return SOURCES[self._settings.show_sources if settled is None else settled]
+                words = (code(f"/{command} {word}") for word in choices)
+                raise CommandRefused(f"Write {', '.join(words)}.")
+            await self._places.settle(invocation.key, invocation.message, **{name: choices[wanted]})
+        return getattr(await self._places.settings_for(invocation.key, invocation.message), name)
 
 
 def _check_may_change(invocation: Invocation) -> None:

@@ -7,7 +7,7 @@ import io
 import shutil
 import tempfile
 import wave
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,39 +68,20 @@ class DoctorRoutes(Routes):
 async def run_checks(runtime: Runtime) -> list[Check]:
     """Run all checks at the same time, within about ``LLM_TIMEOUT_SECONDS``; return them in a fixed order. Never raises
     what a check finds."""
-    groups = await asyncio.gather(
-        _settings(runtime),
-        _sigils(runtime),
-        asyncio.to_thread(_formatters, runtime),
-        _stores(runtime),
-        _bounded("model", runtime.settings.llm_timeout_seconds, lambda: _first_model(runtime)),
-        _bounded("fallback models", runtime.settings.llm_timeout_seconds, lambda: _fallback_models(runtime)),
-        _bounded("transcription model", runtime.settings.llm_timeout_seconds, lambda: _transcription(runtime)),
-        _local_model(runtime),
-        _bounded("embedding", runtime.settings.embedding_timeout_seconds, lambda: _embedding(runtime)),
-        _bounded("deep embedding", 4 * runtime.settings.qdrant_timeout_seconds, lambda: _deep_embedding(runtime)),
-        _bounded("reranker", runtime.settings.llm_timeout_seconds, lambda: _reranker(runtime)),
-        _machine(runtime),
-        asyncio.to_thread(_disk, runtime.settings.data_dir),
-        _connectors(runtime),
-        _bounded("indexes", 4 * runtime.settings.redis_timeout_seconds, lambda: _indexes(runtime)),
-        _platforms(runtime),
-        _bounded("workspaces", 4 * runtime.settings.redis_timeout_seconds, lambda: _workspaces(runtime)),
-        _bounded("directives", runtime.settings.redis_timeout_seconds, lambda: _directives(runtime)),
-        _bounded("audiences", 4 * runtime.settings.redis_timeout_seconds, lambda: _audiences(runtime)),
-        _bounded("dead letters", runtime.settings.redis_timeout_seconds, lambda: _dead_letters(runtime)),
-    )
+    groups = await asyncio.gather(*(_run_check(runtime, name, check) for name, check in _CHECKS.items()))
     return [check for group in groups for check in group]
 
 
-async def _bounded(name: str, seconds: float, look: Callable[[], Awaitable[list[Check]]]) -> list[Check]:
+async def _run_check(
+    runtime: Runtime, name: str, check: Callable[[Runtime], Awaitable[Sequence[Check]]]
+) -> Sequence[Check]:
+    seconds = runtime.settings.llm_timeout_seconds
     try:
         async with asyncio.timeout(seconds):
-            return await look()
+            return await check(runtime)
     except TimeoutError:
-        return [
-            Check(name, False, f"no answer in {seconds:g} s", "check that the server behind it runs and can be reached")
-        ]
+        advice = "check that the server behind it runs and can be reached"
+        return [Check(name, False, f"no answer in {seconds:g} s", advice)]
     except AgentRuntimeError as error:
         return [Check(name, False, str(error), "see the checks redis and qdrant")]
 
@@ -137,8 +118,8 @@ async def _sigils(runtime: Runtime) -> list[Check]:
     ]
 
 
-def _formatters(runtime: Runtime) -> list[Check]:
-    """List the formatters and check the source trees. Blocking."""
+async def _formatters(runtime: Runtime) -> list[Check]:
+    """List the formatters and check the source trees."""
     sources, trees = runtime.formatters.sources, runtime.settings.source_trees
     if trees and SOURCE_TREE not in sources:
         advice = "install agent-runtime again: its installation does not belong to this release"
@@ -146,7 +127,7 @@ def _formatters(runtime: Runtime) -> list[Check]:
             Check("formatters", False, f"{SOURCE_TREE} is not installed, but AGENT_RUNTIME_SOURCE_TREES is set", advice)
         ]
     names = ", ".join(f"{name} ({source})" for name, source in sorted(sources.items()))
-    missing = [name for name, folder in sorted(trees.items()) if not folder.is_dir()]
+    missing = [name for name, folder in sorted(trees.items()) if not await asyncio.to_thread(folder.is_dir)]
     return [Check("formatters", True, names or "none is installed or needed")] + [
         Check(f"source tree {name}", False, f"{trees[name]} is not a folder", "correct AGENT_RUNTIME_SOURCE_TREES")
         for name in missing
@@ -171,10 +152,7 @@ async def _stores(runtime: Runtime) -> list[Check]:
         advice["qdrant"] = EMBEDDING_ADVICE
     if healths["redis"].state is not ConnectionState.CONNECTED:
         advice["qdrant"] = "see the check redis: the index needs it"
-    checks = [_health(name, health, advice[name]) for name, health in healths.items()]
-    if old := runtime.knowledge.too_old:
-        checks.append(Check("qdrant version", False, old, "upgrade the server in AGENT_RUNTIME_QDRANT_URL"))
-    return checks
+    return [_health(name, health, advice[name]) for name, health in healths.items()]
 
 
 async def _first_model(runtime: Runtime) -> list[Check]:
@@ -331,18 +309,24 @@ def machine_check(seen: MachineState, memory: ModelMemory | None, output_tokens:
     return Check("machine", False, detail, advice)
 
 
-def _disk(data_dir: Path) -> list[Check]:
-    """Check free room and write access. Blocking."""
+async def _disk(runtime: Runtime) -> list[Check]:
+    """Check free room and write access."""
+    data_dir = runtime.settings.data_dir
     try:
-        free = shutil.disk_usage(data_dir).free
-        with tempfile.NamedTemporaryFile(dir=data_dir, prefix=".doctor-") as file:
-            file.write(b"\0" * 4096)
-            file.flush()
+        free = await asyncio.to_thread(_write_test_file, data_dir)
     except OSError as error:
         advice = "let this user write to AGENT_RUNTIME_DATA_DIR, or make room there"
         return [Check("disk", False, f"{data_dir}: {error.strerror}", advice)]
     detail = f"{data_dir}: {free / 1e9:.1f} GB free"
     return [Check("disk", free >= MIN_FREE_BYTES, detail, "" if free >= MIN_FREE_BYTES else "make room")]
+
+
+def _write_test_file(folder: Path) -> int:
+    """Write a file, remove it, and return how many bytes are free. Blocking."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
+        file.write(b"\0" * 4096)
+        file.flush()
+    return shutil.disk_usage(folder).free
 
 
 async def _connectors(runtime: Runtime) -> list[Check]:
@@ -483,3 +467,27 @@ def _health(name: str, health: Health, advice: str) -> Check:
     is_well = health.state is ConnectionState.CONNECTED
     detail = f"{health.state.value}{': ' + health.why if health.why else ''}"
     return Check(name, is_well, detail, "" if is_well else advice)
+
+
+_CHECKS: dict[str, Callable[[Runtime], Awaitable[Sequence[Check]]]] = {
+    "settings": _settings,
+    "sigils": _sigils,
+    "formatters": _formatters,
+    "stores": _stores,
+    "model": _first_model,
+    "fallback models": _fallback_models,
+    "transcription model": _transcription,
+    "local model": _local_model,
+    "embedding": _embedding,
+    "deep embedding": _deep_embedding,
+    "reranker": _reranker,
+    "machine": _machine,
+    "disk": _disk,
+    "connectors": _connectors,
+    "indexes": _indexes,
+    "platforms": _platforms,
+    "workspaces": _workspaces,
+    "directives": _directives,
+    "audiences": _audiences,
+    "dead letters": _dead_letters,
+}

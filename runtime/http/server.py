@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import uvicorn
@@ -18,9 +17,6 @@ from starlette.applications import Starlette
 
 from connectors.message import AgentRuntimeError
 from runtime.stores import check_unanswered
-
-_PROBE_SECONDS = 1.0
-
 
 HEAD_MAX_BYTES = 65_536
 """The most bytes of a request's first line and headers, and of its trailers."""
@@ -144,22 +140,9 @@ def unlink_if_ours(path: Path, listener_inode: int) -> None:
 def _why_not(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
-            f"AGENT_RUNTIME_HTTP_PORT={port}: port {port} of {host} is in use by {_holder(host, port)}; "
-            "stop it, or set AGENT_RUNTIME_HTTP_PORT to another port (0 takes any free one)"
+            f"AGENT_RUNTIME_HTTP_PORT={port}: port {port} of {host} is in use by another program, perhaps an Agent "
+            "Runtime; stop it, or set AGENT_RUNTIME_HTTP_PORT to another port (0 takes any free one)"
         )
     if error.errno == errno.EACCES:
         return f"AGENT_RUNTIME_HTTP_PORT={port}: this user may not listen there; ports from 1024 on are free to all"
     return f"AGENT_RUNTIME_HTTP_HOST={host}, AGENT_RUNTIME_HTTP_PORT={port}: cannot listen there ({error.strerror})"
-
-
-def _holder(host: str, port: int) -> str:
-    """Name the program that holds the port."""
-    connection = HTTPConnection("127.0.0.1" if host in ("", "0.0.0.0") else host, port, timeout=_PROBE_SECONDS)  # noqa: S104
-    try:
-        connection.request("GET", "/healthz", headers={"Host": "localhost"})
-        is_ours = b'"agent-runtime"' in connection.getresponse().read(200)
-    except (OSError, HTTPException):
-        is_ours = False
-    finally:
-        connection.close()
-    return "another Agent Runtime" if is_ours else "another program"

@@ -117,7 +117,8 @@ class _Finish:
         failure = _failure(fields.pop("exc_info", None))
         fields.pop("stack_info", None)
         cleaned = self._redaction.clean({**get_contextvars(), **fields, **failure})
-        event, line = _encode(order_fields(cleaned, datetime.now(UTC)))
+        event = order_fields(cleaned, datetime.now(UTC))
+        line = json_line(event)
         if self._keep is not None:
             self._keep(event, line)
         if self._printer is not None:
@@ -191,15 +192,6 @@ def order_fields(fields: Event, now: datetime) -> Event:
     timestamp = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     known = {**fields, "timestamp": timestamp}
     return {**{name: known[name] for name in _LEADING if name in known}, **known}
-
-
-def _encode(event: Event) -> tuple[Event, str]:
-    """Return *event* and its line; if it cannot be written, only the fields of every event."""
-    try:
-        return event, json_line(event)
-    except ValueError:  # a number of thousands of digits
-        known = {name: event[name] for name in _LEADING if name in event and not isinstance(event[name], int)}
-        return known, json_line(known)
 
 
 def json_line(event: Event) -> str:

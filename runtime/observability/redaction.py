@@ -22,6 +22,8 @@ PLACEHOLDERS = frozenset({"none", "null", "empty", "dummy", "unused", "no-key", 
 """What people write as the key of a server that needs none: no secrets, and words that events need."""
 MAX_STRING_CHARACTERS = 2000
 MAX_DEPTH = 6
+MAX_BITS = 128
+"""Python does not print numbers of thousands of digits."""
 
 _TEXTS = (
     "text",
@@ -108,7 +110,7 @@ class Redaction:
 
     def _value(self, value: Any, dropped: list[str], depth: int) -> Any:
         if value is None or (isinstance(value, bool | int) and not isinstance(value, Enum)):
-            return value
+            return value if value is None or value.bit_length() < MAX_BITS else "…"
         if isinstance(value, float):
             return value if math.isfinite(value) else None
         if isinstance(value, Enum):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import unicodedata
-from urllib.parse import quote
 
 import pytest
 
@@ -92,27 +90,6 @@ async def test_what_is_no_document_is_refused(face: Face, path: str, body: bytes
     answer = await face.client.put(f"{here}/documents/{path}", content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert (await face.client.get(f"{here}/documents")).json() == {"documents": [], "skipped": []}
-
-
-@pytest.mark.parametrize("is_bulk", [False, True])
-async def test_a_document_whose_path_is_anothers_in_form_c_is_refused_instead_of_kept_in_vain(
-    face: Face, is_bulk: bool
-) -> None:
-    here = await face.workspace(f"twins-{is_bulk}".lower())
-    composed, apart = (unicodedata.normalize(form, "für/Gebühren.md") for form in ("NFC", "NFD"))
-    alone = unicodedata.normalize("NFD", "Löwe.md")
-
-    async def put(path: str) -> tuple[int, str]:
-        if not is_bulk:
-            answer = await face.client.put(f"{here}/documents/{quote(path)}", content=b"The zebra has stripes.")
-            return answer.status_code, answer.json().get("error", {}).get("code", "")
-        lines = [json.dumps({"path": one, "text": "The zebra has stripes."}) for one in (path, "other.md")]
-        answer = await face.client.post(f"{here}/documents", content="\n".join(lines).encode())
-        return answer.status_code, "".join(one["code"] for one in answer.json()["refusals"])
-
-    assert (await put(composed))[1] == (await put(alone))[1] == (await put(alone))[1] == ""
-    status, code = await put(apart)
-    assert (status >= 400 or is_bulk, code) == (True, "document_path")
 
 
 async def test_many_documents_come_as_lines(face: Face) -> None:

@@ -277,7 +277,7 @@ async def test_a_second_process_of_one_folder_is_refused(data_dir: Path, openai_
         assert said == b""  # nothing was begun: neither an engine nor a store
         assert f"process {running.child.pid} serves this data folder already".encode() in complained
         port = int(running.events[-1].get("port", 0)) or next(e["port"] for e in running.events if "port" in e)
-        with pytest.raises(CannotListen, match="another Agent Runtime"):
+        with pytest.raises(CannotListen, match="in use by another program"):
             await asyncio.to_thread(listen_tcp, "127.0.0.1", port)
 
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from connectors.message import ConversationKey, InvalidWorkspaceId, Role
 from grounding.memory.context_document import SECTIONS, ContextDocument, bodies, section_named
 from runtime.http.auth import Routes, caller_of, require_reader
-from runtime.http.errors import ApiError, read_body, reply
+from runtime.http.errors import ApiError, read_body, reply, text_reply
 
 if TYPE_CHECKING:
     from runtime.process import Runtime
@@ -165,7 +165,7 @@ def _matches(headers: list[str], current: ContextDocument | None) -> bool:
 
 
 def _respond(request: Request, document: ContextDocument, section: str = "") -> Response:
-    text, headers = document.text, {"X-Content-Type-Options": "nosniff", "Vary": "Accept"}
+    text, headers = document.text, {"Vary": "Accept"}
     if section:
         text = _section(document, section)
     else:
@@ -174,7 +174,7 @@ def _respond(request: Request, document: ContextDocument, section: str = "") -> 
             return Response(None, 304, headers)
     if "application/json" in request.headers.get("accept", ""):
         return reply({**_row(document), "text": text}, headers=headers)
-    return Response(text.encode("utf-8", "surrogatepass"), 200, headers, media_type="text/plain; charset=utf-8")
+    return text_reply(text, headers=headers)
 
 
 def _section(document: ContextDocument, name: str) -> str:

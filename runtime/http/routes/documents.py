@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import unicodedata
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -20,14 +18,23 @@ from starlette.responses import Response
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope
 from grounding.codex import CodexEntry, prompt_path
 from grounding.codex import check_path as material_check_path
-from grounding.documents import PATH_MAX_BYTES, DocumentMissing, DocumentRefused, check_path
+from grounding.documents import PATH_MAX_BYTES, DocumentRefused, check_path
 from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import DegradedBlock, Participant
 from grounding.prompt_input import Query as Asked
 from grounding.retrieval import Hit, IndexUnavailable
 from runtime.background import migration_status
 from runtime.http.auth import Routes, Workspace, caller_of, require_reader, require_role
-from runtime.http.errors import ApiError, Body, as_api_error, body_lines, describe_mistakes, read_body, reply
+from runtime.http.errors import (
+    ApiError,
+    Body,
+    as_api_error,
+    body_lines,
+    describe_mistakes,
+    read_body,
+    reply,
+    text_reply,
+)
 from runtime.http.sse import Report, progress_response
 from runtime.turns import Question
 
@@ -94,29 +101,13 @@ class DocumentRoutes(Routes):
         return reply({"documents": rows, "skipped": [{"path": path, "why": why} for path, why in skipped.items()]})
 
     async def get(self, scope: Workspace, path: str) -> Response:
-        document = await self._shelf.get(scope, path)
-        headers = {"X-Content-Type-Options": "nosniff"}
-        return Response(document.text.encode(), 200, headers, media_type="text/markdown; charset=utf-8")
+        return text_reply((await self._shelf.get(scope, path)).text, "text/markdown")
 
     async def put(self, request: Request, scope: Workspace, path: str, wait: bool = False) -> Response:
         check_path(path)
         text = await read_body(request, self._max_bytes, "DOCUMENT_MAX_BYTES")
-        await self._check_twin(scope, path)
         file = await self._shelf.put(scope, path, text)
         return await self._indexed(scope, [path], wait, {"path": path, "bytes": file.size_bytes})
-
-    async def _check_twin(self, scope: Scope, path: str) -> None:
-        """Raise `DocumentRefused` if another document has the same path in Unicode's form C: a second file of that path
-        would not count as a document."""
-        composed = unicodedata.normalize("NFC", path)
-        if composed == path:
-            return
-        with suppress(DocumentMissing):
-            await self._shelf.get(scope, composed)
-            files, _ = await self._shelf.look_through(scope)  # some disks find one file by both paths
-            if any(file.path == composed for file in files):
-                why = f"{path!r} is, in Unicode's form C, the path of another document; put that one"
-                raise DocumentRefused(why, why="path")
 
     async def delete(self, scope: Workspace, path: str, wait: bool = False) -> Response:
         await self._shelf.delete(scope, path)
@@ -152,7 +143,6 @@ class DocumentRoutes(Routes):
         except ValidationError as error:
             return {"code": "bad_request", "message": describe_mistakes(error)}
         try:
-            await self._check_twin(scope, document.path)
             await self._shelf.put(scope, document.path, document.text)
         except DocumentRefused as error:
             known = as_api_error(error)
@@ -353,9 +343,7 @@ class CodexRoutes(Routes):
 
     async def get(self, request: Request, scope: Workspace, path: str, context: Context = "") -> Response:
         scope = _own_scope(request, scope, context)
-        text = await self._materials.store.get(scope, path)
-        headers = {"X-Content-Type-Options": "nosniff"}
-        return Response(text.encode(), 200, headers, media_type="text/plain; charset=utf-8")
+        return text_reply(await self._materials.store.get(scope, path))
 
     async def put(self, request: Request, scope: Workspace, path: str, context: Context = "") -> Response:
         scope = _own_scope(request, scope, context)
