@@ -2,7 +2,7 @@
 
 It speaks to the real SDK; what it answers follows Discord's reference (discord.com/developers/docs). Tests
 (or a person) speak through `say` and `command`, look through `shown` and `Given.shown`, and make it misbehave
-through `fail_next`, `down`, `mute`, `deafen`, `drop`, `ask_to_reconnect`, `invalidate` and `expire_links`.
+through `fail_next`, `down`, `mute`, `drop`, `ask_to_reconnect`, `invalidate` and `expire_links`.
 """
 
 from __future__ import annotations
@@ -95,12 +95,8 @@ class _Session:
     sequence: int = 0
     sent: list[Json] = field(default_factory=list)
     socket: _Socket | None = None
-    is_deaf: bool = False
-    """Whether it is told nothing any more, while its heartbeats are answered."""
 
     async def push(self, event: str, data: Json) -> None:
-        if self.is_deaf:
-            return
         self.sequence += 1
         frame = {"op": 0, "t": event, "s": self.sequence, "d": data}
         self.sent.append(frame)
@@ -347,11 +343,6 @@ class DiscordEmulator:
         """Every socket breaks, and no session can be resumed."""
         await self.drop()
         self.forget_sessions()
-
-    def deafen(self) -> None:
-        """The open sessions are told nothing any more, although their heartbeats are answered."""
-        for session in self._sessions.values():
-            session.is_deaf = True
 
     def expire_links(self) -> None:
         """The addresses of files that were told until now are good no more."""

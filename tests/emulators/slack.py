@@ -3,7 +3,7 @@
 It speaks to the real SDK; what it answers follows docs.slack.dev (the errors of each method, "Using Socket
 Mode", "Events API", "Verifying requests from Slack", "Handling user interaction"). Tests (or a person) speak through
 `say`, `command` and `upload`, look through `shown` and `whispers`, and make it misbehave through `fail_next`, `down`,
-`mute`, `deafen`, `drop_acks`, `disconnect` and `kill`.
+`mute`, `drop_acks`, `disconnect` and `kill`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,6 @@ class SlackEmulator(Workspace):
         self._sockets: list[web.WebSocketResponse] = []
         self._tickets: set[str] = set()
         self._envelopes: dict[str, Delivery] = {}
-        self._deaf: set[web.WebSocketResponse] = set()
         self._courier: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
         self.streams, self.files, self.commands = Streams(self), Files(self), Commands(self)
@@ -331,10 +330,6 @@ class SlackEmulator(Workspace):
         """Open sockets."""
         return sum(not socket.closed for socket in self._sockets)
 
-    def deafen(self) -> None:
-        """The open sockets answer pings and bring nothing any more; what they should bring is lost."""
-        self._deaf |= {socket for socket in self._sockets if not socket.closed}
-
     async def disconnect(self, reason: str = "refresh_requested", after_seconds: float = 0.05) -> None:
         """Asks for other sockets in place of the open ones, and closes these."""
         old = [socket for socket in self._sockets if not socket.closed]
@@ -401,9 +396,7 @@ class SlackEmulator(Workspace):
                 if self.post is not None:
                     delivery.sent_at, delivery.attempt = now, delivery.attempt + 1
                     await self._deliver_over_http(delivery, self.post)
-                elif (socket := self._ready_socket()) in self._deaf and socket is not None:
-                    delivery.acknowledged = True
-                elif socket is not None:
+                elif (socket := self._ready_socket()) is not None:
                     delivery.sent_at, delivery.attempt = now, delivery.attempt + 1
                     await self._deliver_on(socket, delivery)
             await asyncio.sleep(0.003)
