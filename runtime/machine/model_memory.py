@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import structlog
@@ -20,12 +18,13 @@ import structlog
 from config.settings import SMOLLM2, Settings
 from grounding.prompt import CacheShape, shape_of
 from grounding.prompt_input import ModelMemory
-from runtime.embedded import installed_weights
 from runtime.llm import OLLAMA_PREFIXES, OLLAMA_URL, credentials
 from runtime.machine.hardware import NO_GPU, MachineState
 
 ANSWER_BYTES = 4 * 2**20
 ANSWER_SECONDS = 10.0
+SMOLLM2_SHAPE = CacheShape(layers=30, kv_heads=90, key_size=64, value_size=64)
+"""The shape in the header of the bundled weights, which are pinned by their digest."""
 _log = structlog.get_logger()
 
 
@@ -37,14 +36,11 @@ class _Known:
 
 
 class ModelMemories:
-    """The memory of those of the models *names* that run here. *weights* finds the bundled model's file."""
+    """The memory of those of the models *names* that run here."""
 
-    def __init__(
-        self, settings: Settings, names: tuple[str, ...], weights: Callable[[], Path | None] = installed_weights
-    ) -> None:
+    def __init__(self, settings: Settings, names: tuple[str, ...]) -> None:
         self._settings = settings
         self._names = names
-        self._weights = weights
         self._known: dict[str, _Known] = {}
         self._unknown: dict[str, str] = {}
         """Why the last question about a model failed."""
@@ -100,17 +96,12 @@ class ModelMemories:
 
     async def _ask(self, name: str) -> _Known | None:
         if name == SMOLLM2:
-            return self._known.get(name) or await asyncio.to_thread(self._bundled)
+            return _Known(SMOLLM2_SHAPE, "gguf")
         if name == self._settings.llm_model and (shape := _shape_in(self._settings)):
             return _Known(shape, "settings")
         if name.startswith(OLLAMA_PREFIXES):
             return await self._ollama(name)
         return None
-
-    def _bundled(self) -> _Known | None:
-        path = self._weights()
-        shape = shape_of(read_header(path)) if path is not None else None
-        return _Known(shape, "gguf") if shape else None
 
     async def _ollama(self, name: str) -> _Known | None:
         base = credentials(self._settings, name).get("api_base") or os.environ.get("OLLAMA_API_BASE") or OLLAMA_URL
@@ -172,83 +163,4 @@ async def _fetch_json(url: str, body: Mapping[str, Any] | None = None) -> Mappin
         raise OSError(f"{url}: {type(error).__name__}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{url}: not an object")  # noqa: TRY004 - the value is the server's
-    return found
-
-
-# The header of a GGUF file, described in docs/gguf.md of ggml-org/ggml. Of 100 MB of weights only the header is read.
-# The package ``gguf`` reads it too, but it needs numpy and maps the whole file; this takes 60 lines.
-
-MAGIC = b"GGUF"
-VERSIONS = (2, 3)
-MOST_ENTRIES = 10_000
-MOST_STRING_BYTES = 16 * 2**20
-MOST_ITEMS = 4_000_000
-"""A larger count means a broken file: no vocabulary has so many words."""
-KEPT_ITEMS = 4096
-"""Longer lists (vocabularies, scores) are skipped; one number per layer is read."""
-_NUMBERS = dict(enumerate(("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"))) | {10: "<Q", 11: "<q", 12: "<d"}
-_STRING, _LIST = 8, 9
-
-
-class NotGguf(Exception):
-    """The file is not GGUF, is broken, or of an unknown version."""
-
-
-def read_header(path: Path) -> dict[str, Any]:
-    """Return the header: numbers, texts, and lists of at most `KEPT_ITEMS` items by their keys.
-
-    Blocks (50 ms for a vocabulary of 49,000 words). Raises `NotGguf` and OSError.
-    """
-    with path.open("rb") as file:
-        if _exactly(file, 4) != MAGIC:
-            raise NotGguf(f"{path.name} is no GGUF file")
-        version, _, entries = struct.unpack("<IQQ", _exactly(file, 20))
-        if version not in VERSIONS or entries > MOST_ENTRIES:
-            raise NotGguf(f"{path.name} is of a version that is not read here ({version})")
-        return dict(_entry(file) for _ in range(entries))
-
-
-def _entry(file: BinaryIO) -> tuple[str, Any]:
-    key = _string(file)
-    (kind,) = struct.unpack("<I", _exactly(file, 4))
-    return key, _value(file, kind)
-
-
-def _value(file: BinaryIO, kind: int) -> Any:
-    if kind == _STRING:
-        return _string(file)
-    if kind == _LIST:
-        return _list(file)
-    form = _NUMBERS.get(kind)
-    if form is None:
-        raise NotGguf(f"a value of the unknown type {kind}")
-    return struct.unpack(form, _exactly(file, struct.calcsize(form)))[0]
-
-
-def _list(file: BinaryIO) -> list[Any] | None:
-    """Read a list; skip it and return None if it is longer than `KEPT_ITEMS`."""
-    kind, count = struct.unpack("<IQ", _exactly(file, 12))
-    if count > MOST_ITEMS or kind == _LIST:
-        raise NotGguf(f"a list of {count} items of type {kind}")
-    if count <= KEPT_ITEMS:
-        return [_value(file, kind) for _ in range(count)]
-    if kind in _NUMBERS:
-        file.seek(count * struct.calcsize(_NUMBERS[kind]), 1)
-    else:
-        for _ in range(count):
-            _value(file, kind)
-    return None
-
-
-def _string(file: BinaryIO) -> str:
-    (length,) = struct.unpack("<Q", _exactly(file, 8))
-    if length > MOST_STRING_BYTES:
-        raise NotGguf(f"a text of {length} bytes")
-    return _exactly(file, length).decode("utf-8", "replace")
-
-
-def _exactly(file: BinaryIO, count: int) -> bytes:
-    found = file.read(count)
-    if len(found) != count:
-        raise NotGguf("the file ends in its header")
     return found
