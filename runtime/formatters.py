@@ -14,7 +14,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import structlog
@@ -26,8 +25,6 @@ from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Reques
 from grounding.prompt_input import PLACES, DegradedBlock, Injected, RunContext, Tokens, Volatility
 
 GROUP = "agent_runtime.formatters"
-LOAD_SECONDS = 60.0
-"""Limit on the import and the call of one entry point, so that the start of a process cannot hang silently."""
 CHARACTERS_PER_TOKEN = 16
 """Text beyond a budget times this is cut, because it could hardly fit."""
 MAX_RUNNING = 4
@@ -76,8 +73,9 @@ def load_formatters(settings: Settings) -> tuple[Installed, ...]:
     problems: list[str] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
         source = _source(point)
-        formatter, error = _load(point, settings)
-        if error is not None:
+        try:
+            formatter = point.load()(settings)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code may raise anything
             problems.append(f"{source}: {point.name} ({point.value}) failed: {type(error).__name__}: {error}")
             continue
         if formatter is None:
@@ -89,23 +87,6 @@ def load_formatters(settings: Settings) -> tuple[Installed, ...]:
     if problems:
         raise FormattersRefused("\n  ".join(["these formatters cannot be used; correct or uninstall them:", *problems]))
     return tuple(sorted(found, key=lambda item: item.formatter.name))
-
-
-def _load(point: EntryPoint, settings: Settings) -> tuple[Any, BaseException | None]:
-    """Call *point* in a daemon thread, for at most `LOAD_SECONDS`. Return its result and its error."""
-    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-
-    def load() -> None:
-        try:
-            answers.put((point.load()(settings), None))
-        except BaseException as error:  # noqa: BLE001 - foreign code may raise anything, also SystemExit
-            answers.put((None, error))
-
-    threading.Thread(target=load, name=f"formatter {point.name}", daemon=True).start()
-    try:
-        return answers.get(timeout=LOAD_SECONDS)
-    except Empty:
-        return None, TimeoutError(f"it took longer than {LOAD_SECONDS:g} s")
 
 
 class Formatters:

@@ -62,8 +62,6 @@ AFTER_COMPACTION = 1 / 3
 A larger share loses less but compacts more often. Tokens read again per turn in the conversations of
 ``tests/unit/test_prefix_share.py``, 40 turns long: 839 with a half, 754 with a third, 725 with a quarter.
 """
-NEARLY_FULL = 2 / 3
-"""Above this share the tail is compacted if it must be read again anyway."""
 UNSUMMARISED = 3 / 4
 """The share that turns may use if no context document covers them yet, because they would be shown nowhere else."""
 TURNS_TO_COME = 8
@@ -177,19 +175,6 @@ def visible_history(
     few = turns.start_within(limits.share(AFTER_COMPACTION))
     unsummarised = turns.start_within(limits.share(UNSUMMARISED), after=summarised)
     return turns.shown_from(min(few, unsummarised, max(0, len(turns) - 1)), compacted=True)
-
-
-def compact_if_nearly_full(
-    history: History, entries: Sequence[TailEntry], summarised: str, limits: TailLimits, tokens: Tokens
-) -> History:
-    """Return *history*, compacted if it is above `NEARLY_FULL`.
-
-    For a tail that the engine must read again anyway, because the text before it changed. Otherwise it would have to
-    read it once more a turn or two later.
-    """
-    if limits.share(NEARLY_FULL).hold(history.entries, len(split_turns(history.entries)), tokens):
-        return history
-    return visible_history(entries, "", summarised, limits, tokens)
 
 
 def newest(entries: Sequence[TailEntry], limits: TailLimits, tokens: Tokens) -> Turn:
@@ -594,8 +579,6 @@ class PrefixPolicy:
         history = visible_history(now.entries or (), begins, summarised, limits, self.tokens)
         lines = self._line_deltas(before, now.lines, audience)
         document = self._document_deltas(before, now, history)
-        if document is None and not history.compacted:
-            history = compact_if_nearly_full(history, now.entries or (), summarised, limits, self.tokens)
         blocks = before.blocks if before else ()
         broken = ("summary", "tail") if document is None or (history.compacted and history.entries) else ()
         anew = ShownState(now.lines, now.latest, history.entries, partly=history.partly)

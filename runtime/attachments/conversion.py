@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -25,13 +25,6 @@ REAP_SECONDS = 2.0
 LONGEST_CHARACTER_BYTES = 6
 """A JSON escape of one character; those beyond the basic plane take two."""
 _ROOM_BYTES = 10_000
-_EXPECTED = {
-    ".pdf": media.PDF,
-    ".docx": media.DOCX,
-    ".xlsx": media.XLSX,
-    ".pptx": media.PPTX,
-    ".odt": media.ODT,
-}
 _log = structlog.get_logger()
 
 
@@ -48,20 +41,14 @@ class Conversion:
 
         Raises `AttachmentUnavailable`.
         """
-        ending = PurePath(name.lower()).suffix
-        if kind == media.TEXT and ending in (".html", ".htm", ".xhtml"):
+        if kind == media.TEXT and name.lower().endswith((".html", ".htm", ".xhtml")):
             kind = media.HTML
         if kind not in READABLE:
             raise AttachmentUnavailable(f"it is {media.as_words(kind)}, which I cannot read")
         if kind == media.TEXT:  # without a parser, so without a child
-            found = await asyncio.to_thread(_plain, data, self._pages, most)
-        else:
-            async with self._slots:
-                found = await self._in_a_child(data, kind, most)
-        if _EXPECTED.get(ending, kind) != kind:
-            really = f"it is really {media.as_words(kind)}"
-            return Text(found.text, f"{found.note}; {really}" if found.note else really)
-        return found
+            return await asyncio.to_thread(_plain, data, self._pages, most)
+        async with self._slots:
+            return await self._in_a_child(data, kind, most)
 
     async def _in_a_child(self, data: bytes, kind: str, most: int) -> Text:
         order = {"kind": kind, "pages": self._pages, "characters": most, "seconds": self._seconds}

@@ -49,9 +49,11 @@ async def _renew_lease(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> 
 
     async def renew() -> None:
         nonlocal lost
+        failed = False
         while True:
-            failed = False
+            await asyncio.sleep(renew_interval(lease_seconds, failed=failed))
             try:
+                failed = False
                 if not await mailbox.renew(lease):
                     # If this worker is releasing it just now, nothing is lost, and this task ends.
                     await asyncio.sleep(_RELEASE_SECONDS)
@@ -60,14 +62,9 @@ async def _renew_lease(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> 
                     return
             except StoreUnavailable:
                 failed = True  # while it is away, nobody can take the lease either; soon after it is back they can
-            await asyncio.sleep(renew_interval(lease_seconds, failed=failed))
 
-    # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it. Most turns are
-    # over before it is needed.
-    tasks: list[asyncio.Task[None]] = []
-    timer = asyncio.get_running_loop().call_later(
-        renew_interval(lease_seconds), lambda: tasks.append(asyncio.create_task(renew()))
-    )
+    # Not in a TaskGroup: that would wrap what the body raises. This block owns the task and ends it.
+    task = asyncio.create_task(renew())
     try:
         yield
     except asyncio.CancelledError:
@@ -75,7 +72,5 @@ async def _renew_lease(mailbox: Mailbox, lease: Lease, lease_seconds: float) -> 
             raise Superseded("the lease was lost") from None
         raise
     finally:
-        timer.cancel()
-        for task in tasks:
-            task.cancel()
-            await asyncio.wait({task})
+        task.cancel()
+        await asyncio.wait({task})

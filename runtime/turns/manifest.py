@@ -90,11 +90,6 @@ return 1
 """
 
 
-def ids_of(context: Mapping[str, Any], names: Sequence[str] = OF_RECORDS) -> frozenset[str]:
-    """Return the ids of the records in a stored context."""
-    return frozenset(record["id"] for name in names for record in context.get(name) or ())
-
-
 def without_records(context: RunContext, gone: Collection[str]) -> tuple[RunContext, int]:
     """Return *context* without the records *gone*, and how many those were."""
     records = tuple(record for record in context.records if record.id not in gone)
@@ -259,14 +254,8 @@ class Manifests:
     async def keep_again(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix) -> None:
         """Store the input of a turn again. If the turn was forgotten meanwhile, store nothing; records that were cut
         out of it do not come back."""
-        scope = Scope(context.workspace_id)
-        stored: Any = await self._redis.get(self._key(scope, "turn", context.turn_id))
-        if stored is None:
-            return
-        shown = ids_of(context.model_dump(include=set(OF_RECORDS)))
-        fields = unpack(decompressed(stored), VERSION, "a turn's manifest")
-        await self.keep(context, prompt, at, prefix=prefix)
-        await self._cut(scope, [context.turn_id], shown - ids_of(fields["context"]))
+        if await self._redis.exists(self._key(Scope(context.workspace_id), "turn", context.turn_id)):
+            await self.keep(context, prompt, at, prefix=prefix)
 
     async def finish(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> None:
         """Store the outcome of a turn."""

@@ -22,7 +22,6 @@ from grounding.codex import (
     Chosen,
     CodexEntry,
     CodexStore,
-    CodexTooNew,
     MaterialTotals,
     Room,
     Size,
@@ -42,7 +41,7 @@ from grounding.prompt_input import (
     PromptLimits,
     Tokens,
 )
-from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
+from grounding.retrieval import IndexUnavailable
 from runtime.coordination import Hub, News
 from runtime.search import Collection, Knowledge, log_index_error
 from runtime.turns.tools import OfferedTools, Tooling
@@ -254,16 +253,11 @@ class MaterialIndexer:
             await self._store.unmark_changed(workspace_id)
             try:
                 files = await collection.material.sync(Scope(workspace_id))
-            except (EmbedderUnavailable, CodexTooNew) as error:  # other workspaces may succeed
+            except Exception as error:
                 await self._store.mark_changed(workspace_id)
-                _log.warning("index.failed", workspace_id=workspace_id, why=str(error))
-                continue
-            except (IndexUnavailable, StoreUnavailable):
-                await self._store.mark_changed(workspace_id)
-                raise
-            except Exception as error:  # noqa: BLE001 - see `log_index_error`
-                await self._store.mark_changed(workspace_id)
-                log_index_error(error, workspace_id=workspace_id)
+                if isinstance(error, IndexUnavailable | StoreUnavailable):
+                    raise
+                log_index_error(error, workspace_id=workspace_id)  # other workspaces may succeed
                 continue
             self._pending.discard(workspace_id)
             if files:

@@ -290,9 +290,6 @@ class Tooling:
 
 async def _run_together(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Run all of *calls* at the same time. The first that fails cancels the others, and its error is raised."""
-    if len(calls) == 1:
-        await calls[0]
-        return
     try:
         async with asyncio.TaskGroup() as group:
             for call in calls:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import re
 import sys
 import tomllib
@@ -19,7 +18,6 @@ from structlog.testing import capture_logs
 from config.settings import Settings
 from grounding.prompt import ArtifactInjector, Formatter, PromptTemplate, Request, build_prompt, problem_of
 from grounding.prompt_input import PLACES, Injected, RunContext, Volatility
-from runtime import formatters as formatting
 from runtime.formatters import MAX_RUNNING, FormattedTexts, Formatters, FormattersRefused, Installed, load_formatters
 from runtime.turns.events import log_grounding
 from runtime.turns.turn_state import BuiltPrompt
@@ -375,20 +373,3 @@ def test_all_that_is_wrong_with_what_is_installed_is_said_at_once_with_its_distr
     assert "clashing 2.0: f (clashing:f): good-one 2.0 has one named 'tree', too" in told
     assert told.count("\n") == 5
     assert refused.value.exit_code == 2
-
-
-def test_a_start_does_not_wait_for_ever_for_one_that_hangs_and_says_which_one_it_is(
-    distribution: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(formatting, "LOAD_SECONDS", 0.1)
-    distribution(
-        "slow-one",
-        "slow=slow_one:slow",
-        slow_one="import threading\nended = threading.Event()\ndef slow(s): ended.wait(20)\n",
-    )
-    slow = importlib.import_module("slow_one")
-    try:
-        with pytest.raises(FormattersRefused, match=r"slow-one 2.0: slow \(slow_one:slow\) failed: TimeoutError"):
-            load_formatters(Settings())
-    finally:
-        slow.ended.set()
