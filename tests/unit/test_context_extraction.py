@@ -99,7 +99,7 @@ def test_in_a_group_everybody_has_facts_of_their_own() -> None:
     assert made["Facts"].splitlines() == ["- Omar's desk: 7A", "- Lena's desk: 5C"]
     assert made["Preferences"] == "- Omar: I prefer short answers"
     assert made["Decisions"] == "- Omar: We decided to use Postgres instead of MySQL"
-    assert made["Progress"].splitlines() == ["- Next: I'll ask Sam.", "- Open: Kim: Who has the projector?"]
+    assert made["Progress"].splitlines() == ["- Open: Kim: Who has the projector?"]
     assert made["Active Context"] == "- Kim: Who has the projector?"
 
 
@@ -115,18 +115,14 @@ def test_answered_questions_are_not_open() -> None:
     assert made["Progress"] == "- Open: Where is the invoice?"
 
 
-def test_what_was_done_and_comes_next_is_progress_and_politeness_is_not() -> None:
+def test_what_the_assistant_did_is_progress() -> None:
     made = noted(
         "Sam> book a venue please",
-        "BOT> I have booked Porto. I'll send the invoice tomorrow. Would you like anything else?",
-        "Sam> Great. I'll invite the team.",
+        "BOT> I have booked Porto. Would you like anything else?",
+        "Sam> Great.",
         "BOT> Noted.",
     )
-    assert made["Progress"].splitlines() == [
-        "- Done: I have booked Porto.",
-        "- Next: I'll send the invoice tomorrow.",
-        "- Next: Sam: I'll invite the team.",
-    ]
+    assert made["Progress"] == "- Done: I have booked Porto."
     assert made["Active Context"] == "- book a venue please"
 
 

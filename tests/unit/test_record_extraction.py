@@ -411,40 +411,17 @@ def test_what_is_said_before_a_preference_does_not_take_it_from_who_has_it(said:
     assert [one.new.verbatim for one in found_in(window(f"Lena> {said}", owner=LENA), ())] == [True]
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "gives_way"),
-    [
-        ("I prefer dark mode in all apps", "I prefer light mode in all apps", True),
-        ("I prefer tea to coffee", "I really prefer coffee to tea", True),
-        ("I prefer short answers with examples", "I prefer short answers with sources", False),
-        ("I prefer trains over planes", "I prefer tea over coffee", False),
-        ("I prefer short answers in mails", "I prefer German answers in mails", False),
-        ("I prefer tea in the morning", "I prefer walks in the morning", False),
-    ],
-)
-def test_of_two_preferences_that_contradict_each_other_the_latest_stands(
-    before: str, now: str, gives_way: bool
-) -> None:
-    heard = Provenance(origin="extraction")
-    known = record(before, "old", verbatim=True, user=LENA, provenance=heard)
-    by_hand = known.model_copy(update={"id": "hand", "provenance": Provenance(origin="person")})
-
-    assert [one.new.supersedes for one in found_in(window(f"Lena> {now}.", owner=LENA), (known,))] == [
-        "old" if gives_way else ""
-    ]
-    assert [one.new.supersedes for one in found_in(window(f"Lena> {now}.", owner=LENA), (by_hand,))] == [""]
-    together = found_in(window(f"Lena> {before}.", f"Lena> {now}.", owner=LENA), ())
-    assert [one.new.text for one in together] == ([now] if gives_way else [before, now])
-
-
 def test_a_preference_that_takes_the_place_of_another_finds_its_room() -> None:
     heard = Provenance(origin="extraction")
     held = tuple(
         record(f"I prefer short answers about subject {n}", f"p{n}", verbatim=True, user=LENA, provenance=heard)
         for n in range(10)
     )
-    found = found_in(window("Lena> I prefer detailed answers about subject 3.", owner=LENA), held)
+    of = window("Lena> I prefer detailed answers about subject 3.", owner=LENA)
+    told = {"text": "I prefer detailed answers about subject 3", "personal": True, "replaces": "k4"}
+    found = kept(answered(told), of, held)
     assert [(one.new.supersedes, one.new.verbatim) for one in found] == [("p3", True)]
+    assert [one.new.verbatim for one in found_in(of, held)] == [False]
 
 
 @pytest.mark.parametrize(("origin", "replaced"), [("extraction", "old"), ("person", "")])

@@ -158,6 +158,7 @@ _PEOPLE = "People: "
 _MAX_PEOPLE = 12
 _MAX_CHARACTERS = 2000
 """How much of a message is read; longer ones are pasted."""
+_OPEN = "Open: "
 _MAX_OPEN = 2
 _SHORT_WORDS = 3
 """A question of at most this many words ("Where is it?") is taken together with the sentence before it."""
@@ -170,10 +171,6 @@ _DID = (
 _DONE = re.compile(
     rf"\b(?:I|we)(?:['’]ve| have)?(?: just| now| already| also| successfully)* {_DID}\b"
     rf"|^(?:done[:,.!]?\s+)?{_DID}\b|\b(?:has|have)(?: just| now| already)? been {_DID}\b|\b(?:is|are) now {_DID}\b",
-    re.IGNORECASE,
-)
-_NEXT = re.compile(
-    r"\b(?:I['’]ll|I will|we['’]ll|we will|I['’]m going to|I am going to|next steps?|next up)\b|^next\s*:",
     re.IGNORECASE,
 )
 _DOES_NOT_KNOW = re.compile(
@@ -192,12 +189,7 @@ _DECISION = re.compile(
     r"|\blet['’]s go with\b.{2,160}",
     re.IGNORECASE,
 )
-_OFFERS = re.compile(
-    r"\b(?:anything else|help you|would you like|let me know|shall i|do you want|can i)\b", re.IGNORECASE
-)
-"""Polite closing questions of an assistant; they are no open questions."""
 _DONE_LABEL = re.compile(r"^done\s*:\s*", re.IGNORECASE)
-_NEXT_STEP = re.compile(r"^(?:next steps?|next up|next)\s*:?\s*", re.IGNORECASE)
 
 
 def document(
@@ -239,20 +231,11 @@ class _Findings:
     preferences: list[str] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
-    following: list[str] = field(default_factory=list)
 
     def hear(self, entry: TranscriptEntry) -> None:
         """Read a person's message. Sentences that only state something are no intents."""
         by, text = speaker(entry.author, ""), entry.text[:_MAX_CHARACTERS]
-        stated: set[str] = set()
-        for sentence in sentences(text):
-            if is_question(sentence):
-                continue
-            if self._states(sentence, by):
-                stated.add(sentence)
-            elif done := _DONE.search(sentence) or _NEXT.search(sentence):
-                stated.add(sentence)
-                (self.done if done.re is _DONE else self.following).append(short_line(f"{by or 'user'}: {sentence}"))
+        stated = {one for one in sentences(text) if not is_question(one) and self._states(one, by)}
         self.intents.append(self.messages.attributed(by, _intent(text, stated)))
         self.first_words.append(self.messages.attributed(by, next(iter(paragraphs(text)), short_line(text))))
 
@@ -268,14 +251,10 @@ class _Findings:
         return bool(self.facts.learn(sentence, by, is_group=is_group)) or found
 
     def hear_assistant(self, entry: TranscriptEntry) -> None:
-        """Read a reply of the assistant. It is evidence only for actions done and announced, not for facts."""
+        """Read a reply of the assistant. It is evidence only for actions done, not for facts."""
         for sentence in sentences(entry.text[:_MAX_CHARACTERS]):
-            if is_question(sentence):
-                continue
-            if _DONE.search(sentence) and " " in sentence:
+            if _DONE.search(sentence) and " " in sentence and not is_question(sentence):
                 self.done.append(_DONE_LABEL.sub("", sentence))
-            elif _NEXT.search(sentence):
-                self.following.append(_NEXT_STEP.sub("", sentence))
 
 
 def _intent(text: str, used: Container[str] = ()) -> str:
@@ -317,8 +296,7 @@ class _Messages:
         return "\n".join([*rest, *people]).strip()
 
     def open_questions(self) -> list[str]:
-        """Return people's questions without an answer, or with one that does not know, and a question that ends the
-        conversation."""
+        """Return people's questions without an answer, or with one that does not know."""
         found: list[str] = []
         for place, entry in enumerate(self.entries):
             if entry.role is EntryRole.INBOUND:
@@ -327,9 +305,6 @@ class _Messages:
                     by = speaker(entry.author, "")
                     asked = _intent(entry.text)
                     found += [self.attributed(by, asked)] if is_question(asked) else []
-        if self.entries and self.entries[-1].role is EntryRole.OUTBOUND:
-            last = (sentences(self.entries[-1].text) or [""])[-1]
-            found += [f"assistant: {last}"] if is_question(last) and not _OFFERS.search(last) else []
         return found
 
     def _answer(self, place: int, turn_id: str) -> str | None:
@@ -346,24 +321,16 @@ class _Messages:
 
 
 def _progress(old: str, findings: _Findings, messages: _Messages, max_items: int) -> str:
-    """Return the section Progress: actions done (the newest last), next steps and open questions.
+    """Return the section Progress: actions done (the newest last), then open questions.
 
-    Old items stay unless newer ones replace them.
+    Old items stay while there is room; old questions, until somebody asks for something else.
     """
-    before: dict[str, list[str]] = {"Done: ": [], "Next: ": [], "Open: ": [], "": []}
-    for line in old.splitlines():
-        text = item(line)
-        kind = next(kind for kind in before if text.startswith(kind))
-        before[kind].append(text)
-    open_ = newest((f"Open: {line}" for line in messages.open_questions()), min(_MAX_OPEN, max_items)) or (
-        [] if findings.intents else before["Open: "]
-    )
-    next_ = newest((f"Next: {line}" for line in findings.following), _MAX_OPEN) or (
-        [] if findings.done else before["Next: "]
-    )
-    room = max(1, max_items - len(open_) - len(next_))
-    did = newest([*before["Done: "], *(f"Done: {line}" for line in findings.done)], room)
-    return _items([*before[""], *did, *next_, *open_])
+    before = [item(line) for line in old.splitlines() if line.strip()]
+    asked = [line for line in before if line.startswith(_OPEN)]
+    open_ = newest((f"{_OPEN}{line}" for line in messages.open_questions()), min(_MAX_OPEN, max_items))
+    open_ = open_ or ([] if findings.intents else asked)
+    done = [line for line in before if line not in asked] + [f"Done: {line}" for line in findings.done]
+    return _items([*newest(done, max(1, max_items - len(open_))), *open_])
 
 
 def _merge(old: str, new: list[str], max_items: int) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -230,8 +230,7 @@ _DECIDED = re.compile(
 _I_DECIDED = re.compile(
     r"\bI(?:['’]ve| have)?(?: now| just| finally)? decided (?:to|on|that|against)\b.{2,240}", re.IGNORECASE
 )
-_LIKED = re.compile(r"\bI(?: really| much| always| generally)? prefer\b", re.IGNORECASE)
-_PREFERS = re.compile(_LIKED.pattern + r".{2,240}", re.IGNORECASE)
+_PREFERS = re.compile(r"\bI(?: really| much| always| generally)? prefer\b.{2,240}", re.IGNORECASE)
 _ANY_PREFERENCE = re.compile(r"\bprefers?\b", re.IGNORECASE)
 """A preference in anybody's words, a model's too."""
 _ANOTHERS = re.compile(
@@ -251,14 +250,6 @@ _ONLY_NOW = re.compile(
     re.IGNORECASE,
 )
 """Words that limit a preference to the moment or to alternatives just mentioned."""
-_OPPOSITES = tuple(
-    tuple(side.split() for side in pair.split(" / "))
-    for pair in (
-        "short shorter brief concise / long longer detailed verbose", "dark / light", "formal / casual informal",
-        "early earlier / late later", "morning mornings / evening evenings", "more / fewer less", "simple / complex",
-        "window / aisle", "metric / imperial", "celsius / fahrenheit", "cheap cheaper / expensive", "hot / cold",
-    )
-)  # fmt: skip
 _ADDED_CLAUSE = re.compile(
     r"(?:[,;:–—]|\s-)\s*(?:but|so|yet|though|although|can|could|would|will|what|how|is|are|am|do|does|did|which|who|where|maybe|"
     r"perhaps|please|right|ok(?:ay)?|you know|I|I['’]\w+|we['’]\w+|and (?:I|I['’]\w+|since|now|then|you|he|she|they))"
@@ -357,27 +348,6 @@ def standing(sentence: str) -> StandingRuleKind | None:
     return "preference" if _preference(sentence) else None
 
 
-def opposed(text: str, other: str) -> bool:
-    """Say whether two preferences contradict each other.
-
-    They do if they differ only in one word and its opposite ("dark mode", "light mode"), or if they hold the same words
-    in another order ("tea to coffee", "coffee to tea"). "Short answers" and "German answers" are compatible.
-    """
-    one, before = _LIKED.search(text), _LIKED.search(other)
-    if one is None or before is None:
-        return False
-    first, second = _words(text[one.end() :]), _words(other[before.end() :])
-    if len(first) != len(second) or len(first) < _MIN_WORDS or first == second:
-        return False
-    differing = [pair for pair in zip(first, second, strict=True) if pair[0] != pair[1]]
-    is_opposite = any(set(differing[0]) == {one, other} for sides in _OPPOSITES for one, other in product(*sides))
-    return (len(differing) == 1 and is_opposite) or sorted(first) == sorted(second)
-
-
-def _words(text: str) -> list[str]:
-    return text.casefold().strip(" .!").split()
-
-
 class _Facts:
     """The facts that one window states, given the known facts of this conversation and of these subjects."""
 
@@ -395,8 +365,6 @@ class _Facts:
     def hear(self, entry: TranscriptEntry, sentence: str) -> None:
         by, is_private = speaker(entry.author, ""), self._window.is_private
         if is_private and (text := _preference(sentence) or _statement(sentence, _STANDING)):
-            for former in [one for one in self._statement if opposed(text, one)]:
-                del self._statement[former]
             self._statement[text] = (text, entry)
             return
         if _LABEL.match(sentence) or _PASSING.search(sentence):
@@ -419,8 +387,8 @@ class _Facts:
     def found(self) -> Iterator[Candidate]:
         stands: list[str] = []
         for subject, (text, entry) in self._statement.items():
-            rivals = [one for one in self._known if _is_superseded(one, subject, text)]
-            before = max(rivals, key=lambda one: one.changed_at, default=None)
+            same = (one for one in self._known if subject_of(one.text) == subject.casefold() and not one.verbatim)
+            before = max(same, key=lambda one: one.changed_at, default=None)
             new = resolve(NewRecord(Type.FACT, text, confidence=CONFIDENCE), self._known, before)
             if of := standing(text):
                 stands.append(new.text)
@@ -431,13 +399,6 @@ class _Facts:
 def _decision(sentence: str, *, is_private: bool) -> str:
     """Return the decision that *sentence* states; empty if it states none or only considers one."""
     return _statement(sentence, _DECIDED) or (_statement(sentence, _I_DECIDED) if is_private else "")
-
-
-def _is_superseded(known: Record, subject: str, text: str) -> bool:
-    """Say whether a new statement supersedes *known*. Of verbatim records only preferences can be superseded."""
-    if known.verbatim:
-        return is_heard_preference(known) and opposed(text, known.text)
-    return subject_of(known.text) == subject.casefold() or opposed(text, known.text)
 
 
 def is_heard_preference(record: Record) -> bool:
