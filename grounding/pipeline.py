@@ -67,10 +67,8 @@ from grounding.strategy import (
     search_text,
     without_courtesy,
 )
-from grounding.transcript import Transcript, TranscriptEntry
+from grounding.transcript import Transcript
 
-LATEST_ENTRIES = 6
-"""Entries of the transcript among which a person's last message is looked for."""
 HOPELESS_LOG_ODDS = -4.0
 """Below this relevance the messages before cannot make a message that is no follow-up a question for documents."""
 REQUESTED_TURNS = 40
@@ -148,14 +146,6 @@ class MatchesDocuments(Protocol):
         """Return the relevance of the best passage to *text*; None if the documents cannot be searched now."""
 
 
-class ReadsTail(Protocol):
-    """Reads the last messages; see `grounding.transcript.log.Transcript.tail`."""
-
-    async def tail(
-        self, key: ConversationKey, max_entries: int, except_turn: str = ""
-    ) -> Sequence[TranscriptEntry]: ...
-
-
 # The strategy of a turn
 
 
@@ -166,30 +156,19 @@ class StrategyChooser:
     *timeout_seconds* bounds the look into the documents; without *vocabulary* the cues alone decide.
     """
 
-    transcript: ReadsTail
     documents: MatchesDocuments
     timeout_seconds: float
     vocabulary: bool = True
 
-    async def choose(
-        self,
-        key: ConversationKey,
-        text: str,
-        cues: Cues,
-        turn_id: str = "",
-        history: Sequence[TailEntry] | None = None,
-    ) -> Choice:
-        """Return the strategy for *text*. A *history* replaces the stored one.
+    async def choose(self, key: ConversationKey, text: str, cues: Cues, history: Sequence[TailEntry] = ()) -> Choice:
+        """Return the strategy for *text* after *history*.
 
         Never raises: if the documents cannot be searched in time, the cues' choice stands and ``strategy.unsure`` is
         logged.
         """
 
         async def last_messages() -> Sequence[TailEntry]:
-            if history is not None:
-                return history
-            entries = await self.transcript.tail(key, LATEST_ENTRIES, except_turn=turn_id)
-            return [tail_entry(entry) for entry in entries]
+            return history
 
         first = self.choose_by_cues(text, cues)
         await self.awake(first, key)

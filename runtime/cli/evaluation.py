@@ -323,12 +323,12 @@ async def run_strategy(
         status.show(f"deciding {done}/{total} messages …")
 
     if documents is None:
-        deciding = StrategyChooser(_NoTranscript(), _NoVocabulary(), timeout_seconds, vocabulary=False)
+        deciding = StrategyChooser(_NoVocabulary(), timeout_seconds, vocabulary=False)
         return await evaluate_strategy(messages, deciding, cues, key, show)
     embedder = await open_embedder(settings)
     async with _open_index(settings, embedder, folder) as index:
         await _index_documents(index, key.scope, documents, embedder, status)
-        deciding = StrategyChooser(_NoTranscript(), Vocabulary(index, embedder), timeout_seconds)
+        deciding = StrategyChooser(Vocabulary(index, embedder), timeout_seconds)
         return await evaluate_strategy(messages, deciding, cues, key, show)
 
 
@@ -341,13 +341,6 @@ async def _index_documents(
     documents = await asyncio.to_thread(load_documents, path)
     tokens = await asyncio.to_thread(load_tokens)
     await fill(index, scope, documents, embedder, tokens.count, show)
-
-
-class _NoTranscript:
-    """A conversation without earlier messages: the set has the history."""
-
-    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[TranscriptEntry]:
-        return []
 
 
 class _NoVocabulary:

@@ -29,7 +29,6 @@ from grounding.memory.frames import problem_in as problem_in_frames
 from grounding.memory.global_context import GlobalContexts, append_context, delete_context, replace_context
 from grounding.memory.karma import Karma, Likeness, MarkStore
 from grounding.memory.records import (
-    KeepsRecords,
     Record,
     Records,
     RecordStore,
@@ -363,10 +362,7 @@ class Runtime:
             karma,
         )
         deciding = StrategyChooser(
-            self.transcript,
-            self.knowledge.finding,
-            settings.strategy_vocabulary_timeout_seconds,
-            settings.strategy_vocabulary,
+            self.knowledge.finding, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
         )
         self.materials = Materials(settings, self.knowledge.material, self.knowledge, tokens, self.hub)
         toolbox = build_tools(
@@ -537,7 +533,7 @@ def build_tools(
     global_contexts: GlobalContexts,
     knowledge: Knowledge,
     tokens: Tokens,
-    records: KeepsRecords,
+    records: Records,
     material: FindsMaterial,
 ) -> Toolbox:
     """Build all tools that the model may be offered, one line each; docs/tools.md describes them."""

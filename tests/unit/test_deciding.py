@@ -1,7 +1,6 @@
 """What no cue decides is looked up in the workspace's documents."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,12 +11,10 @@ from grounding.pipeline import StrategyChooser
 from grounding.prompt_input import TailEntry
 from grounding.retrieval import MEASURED_CHUNKS, IndexUnavailable, Match
 from grounding.strategy import ENGLISH
-from grounding.transcript import EntryRole, TranscriptEntry
 
 KEY = ConversationKey("acme", "http", "default")
 LARGE = MEASURED_CHUNKS
 """Passages of a workspace in which small ones have no advantage."""
-AT = "2026-11-21T10:00:00.000Z"
 
 
 @dataclass
@@ -44,39 +41,28 @@ class Shelf:
         return None if self.opening else Match(self.known.get(text, -3.0), LARGE)
 
 
-class Said:
-    """A conversation."""
-
-    def __init__(self, *entries: TranscriptEntry) -> None:
-        self._entries = entries
-
-    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> Sequence[TranscriptEntry]:
-        return [entry for entry in self._entries if entry.turn_id != except_turn][-max_entries:]
-
-
 QUESTION = "how much is the harbour plan?"
-BEFORE = Said(
-    TranscriptEntry(EntryRole.INBOUND, QUESTION, "t1", AT),
-    TranscriptEntry(EntryRole.OUTBOUND, "Twelve euros.", "t1", AT),
-    TranscriptEntry(EntryRole.INBOUND, "and the ocean one?", "t2", AT),
+BEFORE = (
+    TailEntry(speaker="user", text=QUESTION, turn_id="t1"),
+    TailEntry(speaker="assistant", text="Twelve euros.", turn_id="t1"),
 )
 
 
 async def test_a_question_that_the_documents_speak_of_is_for_them() -> None:
-    choice = await StrategyChooser(Said(), Shelf({QUESTION: 3.0}), 1.0).choose(KEY, QUESTION, ENGLISH)
+    choice = await StrategyChooser(Shelf({QUESTION: 3.0}), 1.0).choose(KEY, QUESTION, ENGLISH)
 
     assert (choice.strategy.value, choice.reason, choice.wants_history) == ("qmd", "workspace_match", False)
 
 
 async def test_one_that_they_do_not_speak_of_is_not() -> None:
-    choice = await StrategyChooser(Said(), Shelf(), 1.0).choose(KEY, "who wrote Hamlet?", ENGLISH)
+    choice = await StrategyChooser(Shelf(), 1.0).choose(KEY, "who wrote Hamlet?", ENGLISH)
 
     assert choice.reason == "no_retrieval_cue"
 
 
 async def test_a_follow_up_is_looked_up_with_what_was_said_before_it_and_needs_both() -> None:
     shelf = Shelf({f"{QUESTION}\nand the ocean one?": 6.0, "and the ocean one?": -1.0})
-    choice = await StrategyChooser(BEFORE, shelf, 1.0).choose(KEY, "and the ocean one?", ENGLISH, "t2")
+    choice = await StrategyChooser(shelf, 1.0).choose(KEY, "and the ocean one?", ENGLISH, BEFORE)
 
     assert (choice.reason, choice.wants_history, choice.wants_documents) == ("workspace_match", True, True)
 
@@ -85,7 +71,7 @@ async def test_a_follow_up_is_looked_up_with_what_was_said_before_it_and_needs_b
     "text", ["you said it is cheap, how much is the harbour plan?", "as we discussed, I need the plan"]
 )
 async def test_a_message_that_leans_on_the_conversation_may_be_for_the_documents_too(text: str) -> None:
-    choice = await StrategyChooser(Said(), Shelf({text: 3.0}), 1.0).choose(KEY, text, ENGLISH)
+    choice = await StrategyChooser(Shelf({text: 3.0}), 1.0).choose(KEY, text, ENGLISH)
 
     assert (choice.strategy.value, choice.reason) == ("qmd", "workspace_match")
     assert choice.wants_history
@@ -93,18 +79,18 @@ async def test_a_message_that_leans_on_the_conversation_may_be_for_the_documents
 
 
 async def test_one_that_leans_on_the_conversation_alone_stays_with_it() -> None:
-    choice = await StrategyChooser(Said(), Shelf(), 1.0).choose(KEY, "as we discussed, make it blue", ENGLISH)
+    choice = await StrategyChooser(Shelf(), 1.0).choose(KEY, "as we discussed, make it blue", ENGLISH)
 
     assert (choice.reason, choice.wants_documents) == ("chat_memory_cue", False)
 
 
-async def test_a_history_that_is_given_stands_in_for_the_stored_one() -> None:
+async def test_what_follows_something_up_is_looked_up_with_it() -> None:
     shelf = Shelf({"and?": 0.0, "what of boats?\nand?": 5.0})
     given = [
         TailEntry(speaker="user", text="what of boats?", turn_id=""),
         TailEntry(speaker="assistant", text="They float.", turn_id=""),
     ]
-    choice = await StrategyChooser(BEFORE, shelf, 1.0).choose(KEY, "and?", ENGLISH, history=given)
+    choice = await StrategyChooser(shelf, 1.0).choose(KEY, "and?", ENGLISH, given)
 
     assert choice.reason == "workspace_match"
 
@@ -112,14 +98,14 @@ async def test_a_history_that_is_given_stands_in_for_the_stored_one() -> None:
 @pytest.mark.parametrize("text", ["hello", "thanks!", "", "what did we decide?", "go on", "which file holds it?"])
 async def test_what_cues_decide_is_never_looked_up(text: str) -> None:
     shelf = Shelf()
-    await StrategyChooser(BEFORE, shelf, 1.0).choose(KEY, text, ENGLISH)
+    await StrategyChooser(shelf, 1.0).choose(KEY, text, ENGLISH, BEFORE)
 
     assert shelf.asked == []
 
 
 async def test_one_setting_turns_the_look_off() -> None:
     shelf = Shelf({QUESTION: 9.0})
-    choice = await StrategyChooser(BEFORE, shelf, 1.0, vocabulary=False).choose(KEY, QUESTION, ENGLISH)
+    choice = await StrategyChooser(shelf, 1.0, vocabulary=False).choose(KEY, QUESTION, ENGLISH, BEFORE)
 
     assert (choice.reason, shelf.asked) == ("no_retrieval_cue", [])
 
@@ -127,7 +113,7 @@ async def test_one_setting_turns_the_look_off() -> None:
 @pytest.mark.parametrize(("shelf", "why"), [(Shelf(away=True), "away"), (Shelf(hangs=True), "timeout")])
 async def test_documents_that_cannot_be_asked_leave_the_decision_to_the_cues(shelf: Shelf, why: str) -> None:
     with capture_logs() as events:
-        choice = await StrategyChooser(Said(), shelf, 0.05).choose(KEY, QUESTION, ENGLISH)
+        choice = await StrategyChooser(shelf, 0.05).choose(KEY, QUESTION, ENGLISH)
 
     assert choice.reason == "no_retrieval_cue"
     assert [(event["event"], event["why"]) for event in events] == [("strategy.unsure", why)]
@@ -142,7 +128,7 @@ async def test_documents_that_break_as_nobody_foresaw_leave_it_to_the_cues_too(m
     shelf = Shelf()
     monkeypatch.setattr(shelf, "best_match", breaks)
     with capture_logs() as events:
-        choice = await StrategyChooser(Said(), shelf, 1.0).choose(KEY, QUESTION, ENGLISH)
+        choice = await StrategyChooser(shelf, 1.0).choose(KEY, QUESTION, ENGLISH)
 
     assert choice.reason == "no_retrieval_cue"
     assert [(event["event"], event["why"]) for event in events] == [("strategy.unsure", "ZeroDivisionError")]
@@ -150,14 +136,14 @@ async def test_documents_that_break_as_nobody_foresaw_leave_it_to_the_cues_too(m
 
 async def test_an_index_that_is_being_opened_is_not_waited_for() -> None:
     with capture_logs() as events:
-        choice = await StrategyChooser(Said(), Shelf(opening=True), 1.0).choose(KEY, QUESTION, ENGLISH)
+        choice = await StrategyChooser(Shelf(opening=True), 1.0).choose(KEY, QUESTION, ENGLISH)
 
     assert (choice.reason, events) == ("no_retrieval_cue", [])
 
 
 async def test_what_is_said_first_after_a_start_is_judged_once_the_documents_can_be_asked() -> None:
     shelf = Shelf({QUESTION: 3.0}, wakes=asyncio.Event())
-    choosing = asyncio.create_task(StrategyChooser(Said(), shelf, 0.05).choose(KEY, QUESTION, ENGLISH))
+    choosing = asyncio.create_task(StrategyChooser(shelf, 0.05).choose(KEY, QUESTION, ENGLISH))
     await asyncio.sleep(0.1)
     assert shelf.asked == []
     assert shelf.wakes is not None
@@ -169,11 +155,11 @@ async def test_what_is_said_first_after_a_start_is_judged_once_the_documents_can
 async def test_small_talk_waits_for_no_documents() -> None:
     shelf = Shelf(wakes=asyncio.Event())
     async with asyncio.timeout(20):
-        assert (await StrategyChooser(Said(), shelf, 1.0).choose(KEY, "thanks!", ENGLISH)).small_talk
+        assert (await StrategyChooser(shelf, 1.0).choose(KEY, "thanks!", ENGLISH)).small_talk
 
 
 async def test_a_hopeless_message_is_looked_up_once() -> None:
     shelf = Shelf({"no": -9.0})
-    await StrategyChooser(BEFORE, shelf, 1.0).choose(KEY, "no", ENGLISH)
+    await StrategyChooser(shelf, 1.0).choose(KEY, "no", ENGLISH, BEFORE)
 
     assert shelf.asked == ["no"]

@@ -88,7 +88,7 @@ class NoMaterial:
 def prompting(rules: Rules | None = None, layers: Layers | None = None) -> PromptBuilder:
     return PromptBuilder(
         Settings(),
-        deciding=StrategyChooser(cast("Any", None), cast("Any", None), 1.0, vocabulary=False),  # by cues alone
+        deciding=StrategyChooser(cast("Any", None), 1.0, vocabulary=False),  # by cues alone
         pipeline=cast("Any", layers or Layers()),
         directives=cast("Any", rules or Rules()),
         model=cast("Any", Window()),
