@@ -12,7 +12,7 @@ import pytest_asyncio
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, StoreUnavailable
 from runtime.delivery import Outbox
-from runtime.turns.batch import Batch, Lease
+from runtime.turns.batch import Batch
 from tests.acceptance.test_discord_chat import LENA, Chat
 from tests.contract.discord_harness import discord_connector
 from tests.emulators.bot import Bot, running_bot
@@ -142,17 +142,17 @@ async def test_a_call_that_broke_off_is_counted_once_though_the_store_is_away_as
     chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply says that there is no answer; what was reserved is accounted for, and forgotten."""
-    step = chat.bot.runtime.mailbox.next
+    step = chat.bot.runtime.mailbox.done
     was_away = False
 
-    async def away(lease: Lease, over: Batch) -> Batch | None:
+    async def away(over: Batch) -> bool:
         nonlocal was_away
         if not was_away:
             was_away = True
             raise StoreUnavailable("Redis: gone")
-        return await step(lease, over)
+        return await step(over)
 
-    monkeypatch.setattr(chat.bot.runtime.mailbox, "next", away)
+    monkeypatch.setattr(chat.bot.runtime.mailbox, "done", away)
     broken = [Reply(text="It is as blue as the sea on a day in June. " * 3, trouble="break_off")]
     chat.bot.model.will(*broken * 9)
     assert "4711" not in await chat.hears("what is it like?")

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role
 from runtime.coordination import GROUP, Hub
-from runtime.turns.batch import Batch, Envelope, PutResult, WorkItem
+from runtime.turns.batch import Batch, Envelope, Lane, PutResult, WorkItem
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.worker import Worker
 
@@ -35,7 +35,7 @@ class Answered:
 
     async def apologise(self, batch: Batch) -> None: ...
 
-    async def add(self, batch: Batch, why: str) -> None: ...
+    async def add(self, batch: Batch, why: str, lane: Lane) -> None: ...
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(10):
