@@ -155,7 +155,6 @@ class Model:
         on_restart: OnRestart | None = None,
         max_output_tokens: int | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
-        response_format: Mapping[str, Any] | None = None,
         temperature: float | None = None,
         purpose: str = "reply",
         first: str | None = None,
@@ -180,7 +179,7 @@ class Model:
                 target = await self._target(name, purpose)
                 # A fallback may be able to do less than the first model.
                 can_call = bool(tools) and await self._capabilities.calls_tools(name)
-                call.options = self._options(max_output_tokens, tools if can_call else (), response_format, temperature)
+                call.options = self._options(max_output_tokens, tools if can_call else (), temperature)
                 fitted, prefix = messages, stable_prefix
                 if fit_prompt is not None and first_failure is not None:
                     smaller = await fit_prompt(await self._capabilities.window_tokens(name))
@@ -241,11 +240,7 @@ class Model:
             call.options["prompt_cache_key"] = prefix.key
 
     def _options(
-        self,
-        max_output_tokens: int | None,
-        tools: Sequence[Mapping[str, Any]],
-        response_format: Mapping[str, Any] | None,
-        temperature: float | None,
+        self, max_output_tokens: int | None, tools: Sequence[Mapping[str, Any]], temperature: float | None
     ) -> dict[str, Any]:
         options: dict[str, Any] = {
             "max_tokens": max_output_tokens or self._settings.llm_max_output_tokens,
@@ -255,8 +250,6 @@ class Model:
         }
         if tools:
             options["tools"] = [dict(tool) for tool in tools]
-        if response_format is not None:
-            options["response_format"] = dict(response_format)
         if temperature is not None:
             options["temperature"] = temperature
         return options

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -485,14 +484,6 @@ async def test_streamed_answers_use_one_connection(model: Model, openai_server: 
     for _ in range(3):
         await model.complete(MESSAGES, on_delta=Screen().show)
     assert len(set(openai_server.peers)) == 1
-
-
-async def test_a_form_for_the_answer_is_passed_on(model: Model, openai_server: FakeOpenAI) -> None:
-    openai_server.will(json.dumps({"a": 1}))
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
-    await model.complete(MESSAGES, response_format=form, temperature=0.0)
-    assert openai_server.requests[0]["response_format"]["type"] == "json_schema"
-    assert openai_server.requests[0]["temperature"] == 0.0
 
 
 async def test_without_any_model_what_needs_one_names_the_variable(
