@@ -28,7 +28,7 @@ from grounding.evaluation.datasets import load_conversations
 from grounding.evaluation.memory import ADVERSARIAL
 from grounding.evaluation.metrics import ndcg_at, recall_at
 from grounding.prompt_input import speaker, speaker_text
-from grounding.retrieval import Embedder, Hit, Passage, TurnIndex, TurnText
+from grounding.retrieval import Embedder, Hit, Passage, PassageQuery, TurnIndex, TurnText
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.recall import POOL
 from grounding.retrieval.turn_ranking import ASSISTANT, WEIGHTS, Features, turn_features
@@ -57,8 +57,8 @@ class Listening(EmbeddedIndex):
 
     seen: tuple[list[Hit], list[Passage]] = ([], [])
 
-    async def search(self, *about: Any, **how: Any) -> list[Hit]:
-        hits = await super().search(*about, **how)
+    async def search(self, query: PassageQuery) -> list[Hit]:
+        hits = await super().search(query)
         self.seen = hits[:POOL], []
         return hits
 

@@ -72,20 +72,6 @@ class ModelSettings(BaseModel):
     """Time limit of one rerank call. If it fails, the order of the search is used."""
     rerank_candidates: Annotated[int, Field(ge=2, le=100)] = 30
     """How many of the best passages are reranked."""
-    retrieval_fusion: Literal["dbsf", "rrf"] = "dbsf"
-    """How the ranking by meaning and the ranking by words are combined: dbsf (by scores on a common scale) or rrf (by
-    weighted ranks)."""
-    retrieval_rrf_k: Positive = 2
-    """Rank constant of rrf."""
-    retrieval_rrf_dense_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Weight of the ranking by meaning in rrf."""
-    retrieval_rrf_sparse_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.5
-    """Weight of the ranking by words in rrf."""
-    retrieval_candidates: Positive = 300
-    """Passages that each ranking offers."""
-    retrieval_centring: Annotated[float, Field(ge=0, le=1)] = 0.75
-    """Share of what all passages of a workspace (or turns of a chat) have in common that is subtracted from a
-    question's vector."""
     transcription_model: str | None = None
     """A LiteLLM transcription id, e.g. openai/whisper-1. Unset: voice messages are not understood, and people are told
     so."""

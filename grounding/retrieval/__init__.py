@@ -41,14 +41,13 @@ from grounding.retrieval.embedding import (
     WordLlamaEmbedder,
 )
 from grounding.retrieval.index import (
-    AskDeep,
-    Fusion,
     Hit,
     IndexEntry,
     IndexUnavailable,
     Kind,
     Passage,
     PassageIndex,
+    PassageQuery,
     Source,
 )
 from grounding.retrieval.minilm import DIMENSIONS as MINILM_DIMENSIONS
@@ -60,15 +59,14 @@ from grounding.retrieval.query import (
     EARLIER_MAX_CHARACTERS,
     EARLIER_TURNS,
     encode_question,
-    query_terms,
     query_vectors,
     shorten,
     spell_out,
 )
 from grounding.retrieval.ranking import Reranker, RerankUnavailable
-from grounding.retrieval.recall import TURN_INDEX_VERSION, RecalledPart, RecallQuery, TurnIndex, TurnText, recall_turns
+from grounding.retrieval.recall import TURN_INDEX_VERSION, TurnIndex, TurnText
 from grounding.retrieval.relevance import ASKING, MEASURED_CHUNKS, largest_idf, question_terms
-from grounding.retrieval.search import ChosenRuns, ContextField, Match, PassageQuery, Search, Vocabulary, look_up
+from grounding.retrieval.search import ContextField, Match, Search, Vocabulary
 from grounding.retrieval.stored import PAYLOAD_VERSION, collection_name
 from grounding.retrieval.turn_ranking import TurnFloor, turn_floor_for
 
@@ -88,15 +86,12 @@ __all__ = [
     "STOP_WORDS",
     "TURN_AVERAGE_TERMS",
     "TURN_INDEX_VERSION",
-    "AskDeep",
-    "ChosenRuns",
     "Chunk",
     "ContextField",
     "CountTokens",
     "DeepEmbedder",
     "Embedder",
     "EmbedderUnavailable",
-    "Fusion",
     "Hit",
     "IndexEntry",
     "IndexUnavailable",
@@ -107,8 +102,6 @@ __all__ = [
     "Passage",
     "PassageIndex",
     "PassageQuery",
-    "RecallQuery",
-    "RecalledPart",
     "RerankUnavailable",
     "Reranker",
     "Search",
@@ -128,11 +121,8 @@ __all__ = [
     "encode_document",
     "encode_question",
     "largest_idf",
-    "look_up",
-    "query_terms",
     "query_vectors",
     "question_terms",
-    "recall_turns",
     "section_text",
     "shorten",
     "spell_out",

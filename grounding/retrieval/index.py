@@ -7,12 +7,11 @@ person are conditions inside EVERY query.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope
 from grounding.retrieval.bm25 import SparseVector
 from grounding.retrieval.embedding import Vector
@@ -121,44 +120,70 @@ class Hit(NamedTuple):
         return self.rerank.score if self.rerank else self.score
 
 
+CANDIDATES = 300
+"""The number of passages that each arm of a search offers, if both are asked."""
+TIES = 8
+"""So many passages more than wanted are ranked, so that the last places do not fall to chance."""
+
+
 @dataclass(frozen=True, slots=True)
-class Fusion:
-    """How one ranking is made of the two arms; see `grounding.retrieval.ranking`. The result is a score, which orders
-    passages; the relevance (`grounding.retrieval.relevance`) decides whether a prompt shows one.
+class PassageQuery:
+    """A question to the index: the best *top_k* passages of *kind* are wanted.
 
-    ``dbsf``: distribution-based score fusion, the sum of both arms' scores, each on the scale from three standard
-    deviations below to three above the mean of its candidates. It has no weights. ``rrf``: weighted reciprocal rank
-    fusion (Cormack, Clarke and Büttcher, SIGIR 2009) with the rank constant ``k`` and Qdrant's formula, which divides
-    the rank by the weight: 1 / (k - 1 + rank / weight).
+    With one of the vectors *dense* and *sparse* the ranking and score are that arm's alone. *deep* is the question's
+    vector by the deeper model, which orders the best of both arms anew; a passage without a deeper vector, or with
+    zeros, keeps its place.
 
-    ``candidates`` is the number of passages that each arm offers. ``centring`` is the share (0 to 1) of the scope's
-    mean vector that is taken from the question before the arms are fused. ``looked_again`` is the number of the best
-    passages of both arms that are compared by their deeper vectors.
+    With *explain* hits carry each arm's rank and raw score; with *scores* the raw scores alone, which the relevance
+    needs; without either the best *compared* hits carry their cosine.
+
+    Records of the workspace and of the scope's user are both searched if the scope names a user; material of the
+    workspace and of the scope's context likewise. If *only_sources* names any, no other source is searched.
     """
 
-    method: Literal["dbsf", "rrf"] = "dbsf"
-    k: int = 2
-    dense: float = 1.0
-    sparse: float = 1.5
-    candidates: int = 300
-    centring: float = 0.75
-    looked_again: int = 100
+    scope: Scope
+    kind: Kind
+    dense: Vector | None
+    sparse: SparseVector | None
+    top_k: int
+    explain: bool = False
+    scores: bool = False
+    compared: int = 0
+    only_sources: Sequence[str] = ()
+    deep: Vector | None = None
 
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Fusion:
-        """Return the fusion of *settings*."""
-        return cls(
-            method=settings.retrieval_fusion,
-            k=settings.retrieval_rrf_k,
-            dense=settings.retrieval_rrf_dense_weight,
-            sparse=settings.retrieval_rrf_sparse_weight,
-            candidates=settings.retrieval_candidates,
-            centring=settings.retrieval_centring,
-        )
+    @property
+    def has_both_arms(self) -> bool:
+        return self.dense is not None and self.sparse is not None
 
+    @property
+    def arms(self) -> list[str]:
+        """The arms to ask: ``near`` (cosines from the centre) and ``sparse`` are fused; ``dense`` (plain cosines) is
+        asked if the search is explained, or if it is the only arm. For *scores* the plain cosines are computed later,
+        for the best passages alone (`wants_cosines`)."""
+        if self.top_k < 1:
+            return []
+        wanted = {
+            "sparse": self.sparse is not None,
+            "near": self.has_both_arms,
+            "dense": self.dense is not None and (self.explain or self.sparse is None),
+        }
+        return [arm for arm, is_wanted in wanted.items() if is_wanted]
 
-AskDeep = Callable[[], Awaitable[Vector | None]]
-"""Gives the question's vector by the deeper model, or None if there is none in time."""
+    @property
+    def limit(self) -> int:
+        """The number of points that are ranked."""
+        return self.top_k + TIES
+
+    @property
+    def candidates(self) -> int:
+        """The number of points that each arm offers."""
+        return max(self.limit, CANDIDATES) if self.has_both_arms else self.limit
+
+    @property
+    def wants_cosines(self) -> bool:
+        """Whether the ranked passages are compared with the question once more, by their plain vectors."""
+        return self.dense is not None and not self.explain and (self.scores or self.compared > 0)
 
 
 class PassageIndex(Protocol):
@@ -175,10 +200,6 @@ class PassageIndex(Protocol):
     deepens: bool
     """Whether passages can have a deeper vector; known once `ensure` has returned."""
 
-    too_old: str
-    """The effect of an old version of the engine on searches, as a person reads it; empty if there is none. Known once
-    `ensure` has returned."""
-
     async def ensure(self) -> None:
         """Create the collection of this embedding model and its payload indexes if they are missing."""
 
@@ -194,32 +215,8 @@ class PassageIndex(Protocol):
         """Delete the passages named by *ids* (none if it is empty), or else those of *source*, or else all of the
         kind."""
 
-    async def search(
-        self,
-        scope: Scope,
-        kind: Kind,
-        dense: Vector | None,
-        sparse: SparseVector | None,
-        top_k: int,
-        *,
-        explain: bool = False,
-        scores: bool = False,
-        compared: int = 0,
-        only_sources: Sequence[str] = (),
-        deep: AskDeep | None = None,
-    ) -> list[Hit]:
-        """Return the best *top_k* passages, best first. With one vector the ranking and score are that arm's alone.
-
-        *deep* gives the question's vector by the deeper model, which orders the arms' best anew; a passage without a
-        deeper vector, or with zeros, keeps its place. The adapters await *deep* after both arms have answered; the
-        client of an index in another process awaits it before it sends the search.
-
-        Records of the workspace and of the scope's user are both searched if the scope names a user; material of the
-        workspace and of the scope's context likewise. Every other method is about the scope's own passages alone.
-
-        With *explain* hits carry each arm's rank and raw score; with *scores* the raw scores alone, which the relevance
-        needs; without either the best *compared* hits carry their cosine.
-        """
+    async def search(self, query: PassageQuery) -> list[Hit]:
+        """Return what *query* asks for, best first. Every other method is about the scope's own passages alone."""
 
     async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
         """Return for each source of *wanted* its passages at those ordinals, in reading order, as far as they exist."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from grounding.prompt_input import Passage as PromptPassage
 from grounding.prompt_input import Recent
 from grounding.retrieval.bm25 import terms
 from grounding.retrieval.index import Hit, Passage
@@ -177,19 +178,6 @@ _BETWEEN_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Retrieved:
-    """A passage for the prompt: one stretch of one document, with the `Hit.deciding_score` of its best hit."""
-
-    source: str
-    heading: str
-    text: str
-    score: float
-    first_line: int
-    last_line: int
-    chunk_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Room:
     """The room for passages: at most ``top_k`` of ``passage_bytes`` bytes (UTF-8) each and, together with their labels,
     ``tokens`` tokens as ``count`` counts them; None for any number."""
@@ -208,12 +196,11 @@ class Run:
     parts: list[Passage]
     score: float
     heading: str
-    chunk_ids: list[str]
     near: list[Hit] = field(default_factory=list)
 
     @classmethod
     def of(cls, hit: Hit) -> Run:
-        return cls([hit.passage], hit.deciding_score, hit.passage.heading, [hit.passage.id])
+        return cls([hit.passage], hit.deciding_score, hit.passage.heading)
 
     @property
     def source(self) -> str:
@@ -250,7 +237,9 @@ def neighbours_wanted(run: Run) -> Iterator[int]:
     return (ordinal for ordinal in range(max(min(known) - BEFORE, 0), max(known) + AFTER + 1))
 
 
-def pack(runs: Sequence[Run], around: Mapping[str, Mapping[int, Passage]], query: str, room: Room) -> list[Retrieved]:
+def pack(
+    runs: Sequence[Run], around: Mapping[str, Mapping[int, Passage]], query: str, room: Room
+) -> list[PromptPassage]:
     """Return *runs* as passages, grown by the passages *around* them (by source and ordinal), within *room*."""
     packing = _Packing(list(runs), around, query, room)
     packing.take_cores()
@@ -301,9 +290,8 @@ class _Packing:
         for run in list(self.runs):
             for hit in run.near:
                 passage = hit.passage
-                if passage.ordinal in run.ordinals or self._reach(run, passage.ordinal):
-                    run.chunk_ids.append(passage.id)
-                elif len(self.runs) < self.room.top_k:
+                is_reached = passage.ordinal in run.ordinals or self._reach(run, passage.ordinal)
+                if not is_reached and len(self.runs) < self.room.top_k:
                     separate = Run.of(hit)
                     label = self.room.count(f"{run.source} › {separate.heading}") + _BETWEEN_TOKENS
                     core = self._fitting(passage, label, 0)
@@ -400,31 +388,19 @@ class _Packing:
         if self.left is not None:
             self.left -= tokens
 
-    def finished(self) -> list[Retrieved]:
+    def finished(self) -> list[PromptPassage]:
         """Return the runs as passages: by rank, those of one document together and in reading order."""
         ends: dict[str, int] = {}
         best: dict[str, int] = {}
         for rank, run in enumerate(self.runs):
             best.setdefault(run.source, rank)
-        passages: list[Retrieved] = []
+        passages: list[PromptPassage] = []
         for run in sorted(self.runs, key=lambda run: (best[run.source], run.parts[0].start, run.parts[0].ordinal)):
             text = without_bare_headings(join(_without_overlap(run.parts, ends.get(run.source, 0))))
             ends[run.source] = max(ends.get(run.source, 0), run.parts[-1].end)
             if text:
-                passages.append(_retrieved(run, text))
+                passages.append(PromptPassage(source=run.source, heading=run.heading, text=text, score=run.score))
         return passages
-
-
-def _retrieved(run: Run, text: str) -> Retrieved:
-    return Retrieved(
-        source=run.source,
-        heading=run.heading,
-        text=text,
-        score=run.score,
-        first_line=run.parts[0].first_line,
-        last_line=run.parts[-1].last_line,
-        chunk_ids=tuple(dict.fromkeys(run.chunk_ids)),
-    )
 
 
 def _without_overlap(parts: Sequence[Passage], end: int) -> list[Passage]:

@@ -1,9 +1,9 @@
 """The passage index in this machine's files: one Qdrant Edge shard for each embedding model.
 
 The shard's folder lies in DATA_DIR and has the name of the collection (`stored.collection_name`). The engine blocks and
-holds the interpreter's lock, so each index calls it on one thread of its own, one call after the other. That also makes
-a replacement atomic for readers, unless a search awaits the question's deeper vector in between. ``optimize()`` is
-never called: it would hold the lock for seconds (docs/decisions/10).
+holds the interpreter's lock, so each index calls it on one thread of its own, one call after the other. A replacement
+does not come between two calls of a search. ``optimize()`` is never called: it would hold the lock for seconds
+(docs/decisions/10).
 
 A damaged shard is set aside: its folder is renamed to ``<collection>.damaged-<letters>``, and an empty shard takes its
 place, which is filled like any empty index when the process starts.
@@ -16,11 +16,9 @@ import errno
 import os
 import shutil
 import uuid
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -32,30 +30,13 @@ from connectors.message import Scope
 from grounding.retrieval import stored
 from grounding.retrieval.bm25 import SparseVector
 from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import AskDeep, Fusion, Hit, IndexEntry, IndexUnavailable, Kind, Passage, Source
-from grounding.retrieval.ranking import (
-    FEEDBACK_PASSAGES,
-    SAMPLE,
-    Centre,
-    Centres,
-    Question,
-    add_feedback,
-    blend_neighbours,
-    centre_of,
-    fuse_arms,
-    hits_of,
-    second_look,
-    subtract_centre,
-)
-from grounding.retrieval.stored import DEEP, PLACE_FIELDS, Where, place_of
+from grounding.retrieval.index import Hit, IndexEntry, IndexUnavailable, Kind, PassageQuery
+from grounding.retrieval.qdrant import EVERY, Owned, QdrantIndex
+from grounding.retrieval.stored import DEEP, Where
 
 T = TypeVar("T")
 log = structlog.get_logger()
 
-UPSERT_BATCH = 32
-"""So many passages are stored in one call, during which the engine holds the interpreter's lock for about 2 ms."""
-EVERY = 10_000_000
-"""The limit of a request for all points."""
 OPENING_SECONDS = 300.0
 """The time limit for opening a shard: 100,000 passages take 1.6 s of processor time."""
 LEAST_FREE_BYTES = 16_000_000
@@ -91,15 +72,13 @@ OTHER_ERRORS = (("Wrong input", False, "refused a request"), ("Bad request", Fal
 BY_CODES = edge.SearchParams(quantization=edge.QuantizationSearchParams(rescore=True, oversampling=2.0))
 """The dense arm compares short codes (four bits a dimension) first, and then the vectors of twice as many points as are
 wanted: 2 ms instead of 14 among 100,000. For 60 questions to 38,200 real passages the first ten were the same."""
-Ranking = list[tuple[UUID, float]]
-"""Points with their scores, best first."""
-ArmScores = dict[str, dict[UUID, float]]
-"""The raw scores of the points that each arm found, best first."""
 
 
-class EmbeddedIndex:
+class EmbeddedIndex(QdrantIndex):
     """`PassageIndex` over a Qdrant Edge shard in *folder*, for one embedding model. An index with an earlier *version*
     of payloads can only be dropped."""
+
+    upsert_batch = 32  # the engine holds the interpreter's lock for about 2 ms
 
     def __init__(
         self,
@@ -108,20 +87,15 @@ class EmbeddedIndex:
         dimensions: int,
         *,
         timeout_seconds: float,
-        fusion: Fusion | None = None,
         version: int = stored.PAYLOAD_VERSION,
         deep_dimensions: int | None = None,
     ) -> None:
-        self._path = folder / stored.collection_name(model, dimensions, version)
-        self._dimensions = dimensions
-        self._deep_dimensions = deep_dimensions
-        self._timeout_seconds = timeout_seconds
-        self._fusion = fusion or Fusion()
-        self.deepens, self.too_old = deep_dimensions is not None, ""
+        super().__init__(model, dimensions, timeout_seconds, version, deep_dimensions)
+        self._path = folder / self._collection
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="qdrant-edge")
+        self._searching = asyncio.Lock()
         self._shard: Any = None
         self._closed = False
-        self._centres = Centres()
 
     async def ensure(self) -> None:
         await self.check()
@@ -218,239 +192,77 @@ class EmbeddedIndex:
         for aside in self._path.parent.glob(f"{self._path.name}.damaged-*"):
             shutil.rmtree(aside)
 
-    async def upsert(self, scope: Scope, entries: Sequence[IndexEntry]) -> None:
-        for kind in {entry.passage.kind for entry in entries}:
-            stored.tenant(scope, kind)  # raises ValueError for a scope that may not hold these
-        for batch in _batches([(scope, entry) for entry in entries]):
-            await self._run(partial(self._upsert, entries=batch))
-        for kind, count in Counter(entry.passage.kind for entry in entries).items():
-            self._centres.count_changes(stored.tenant(scope, kind), count)
-
-    async def replace(self, sources: Sequence[Source]) -> None:
-        if not sources:
-            return
-        for one in sources:
-            stored.tenant(one.scope, one.kind)  # raises ValueError for a scope that may not hold these
-        # All batches but the last come first. So the last step, which readers cannot see halfway, is short.
-        *batches, last = _batches([(one.scope, entry) for one in sources for entry in one.entries]) or [[]]
-        for batch in batches:
-            await self._run(partial(self._upsert, entries=batch))
-
-        def finish(shard: Any) -> None:
-            if last:
-                self._upsert(shard, last)
-            keep = {UUID(stored.point_id(one.scope, entry.passage)) for one in sources for entry in one.entries}
-            for one in sources:
-                found = scroll(shard, stored.where(one.scope, one.kind, source=one.name))
-                if stale := [record.id for record in found if record.id not in keep]:
-                    self._update(shard, edge.UpdateOperation.delete_points(stale))
-
-        await self._run(finish)
-        for one in sources:
-            self._centres.count_changes(stored.tenant(one.scope, one.kind), max(len(one.entries), 1))
-
-    async def delete(
-        self, scope: Scope, kind: Kind, *, source: str | None = None, ids: Sequence[str] | None = None
-    ) -> None:
-        tenant = stored.tenant(scope, kind)
-        operation = edge.UpdateOperation.delete_points_by_filter(filter_of(stored.where(scope, kind, source=source)))
-        if ids is not None:
-            operation = edge.UpdateOperation.delete_points([*stored.point_ids(scope, kind, ids)])
-        await self._run(partial(self._update, operation=operation))
-        if ids is None and source is None:
-            self._centres.forget(tenant)
-        else:
-            self._centres.count_changes(tenant, 1 if ids is None else len(ids))
-
-    async def drop_workspace(self, scope: Scope) -> None:
-        operation = edge.UpdateOperation.delete_points_by_filter(filter_of(stored.whole_workspace(scope)))
-        await self._run(partial(self._update, operation=operation))
-        self._centres.clear()
-
-    async def deepen(self, scope: Scope, kind: Kind, vectors: Mapping[str, Vector]) -> int:
-        tenant = stored.tenant(scope, kind)
-        if not self.deepens:
-            return 0
-        points = zip(map(UUID, stored.point_ids(scope, kind, vectors)), vectors.values(), strict=True)
-
-        def store_vectors(shard: Any, batch: Mapping[UUID, Vector]) -> int:
-            existing = shard.retrieve([*batch], with_payload=False, with_vector=False)
-            if existing:
-                changes = [edge.PointVectors(record.id, {DEEP: batch[record.id]}) for record in existing]
-                self._update(shard, edge.UpdateOperation.update_vectors(changes))
-            return len(existing)
-
-        count = sum([await self._run(partial(store_vectors, batch=dict(batch))) for batch in _batches([*points])])
-        self._centres.count_changes(tenant, count, [DEEP])
-        return count
-
-    def _upsert(self, shard: Any, entries: Sequence[tuple[Scope, IndexEntry]]) -> None:
-        self._update(shard, edge.UpdateOperation.upsert_points([point_of(*one) for one in entries]))
-
-    def _update(self, shard: Any, operation: edge.UpdateOperation) -> None:
-        ensure_room(self._path)
-        shard.update(operation)
-
-    async def search(
-        self,
-        scope: Scope,
-        kind: Kind,
-        dense: Vector | None,
-        sparse: SparseVector | None,
-        top_k: int,
-        *,
-        explain: bool = False,
-        scores: bool = False,
-        compared: int = 0,
-        only_sources: Sequence[str] = (),
-        deep: AskDeep | None = None,
-    ) -> list[Hit]:
-        question = Question(
-            scope,
-            kind,
-            dense,
-            sparse,
-            top_k,
-            self._fusion,
-            explain,
-            scores,
-            compared,
-            only_sources,
-            deep if self.deepens else None,
-        )
-        stored.tenant(scope, kind)  # raises ValueError for a scope that may not hold these
-        if not question.arms:
-            return []
-        if question.deep is None or not question.looks_again:
-            return await self._run(lambda shard: self._hits(shard, question, self._ask_arms(shard, question)))
-        arms = await self._run(lambda shard: self._ask_arms(shard, question))
-        vector = await question.deep()
-        return await self._run(lambda shard: self._hits(shard, question, arms, vector))
-
-    def _ask_arms(self, shard: Any, question: Question) -> ArmScores:
-        """Ask each arm for its candidates."""
-        wanted = filter_of(stored.seen(question.scope, question.kind, only=question.only_sources))
-
-        def request(arm: str) -> edge.QueryRequest:
-            query, params = self._query(shard, question, arm)
-            return edge.QueryRequest(
-                limit=question.candidates,
-                query=query,
-                filter=wanted,
-                params=params,
-                with_payload=False,
-                with_vector=False,
-            )
-
-        answers = shard.query_batch(edge.QueryBatchRequest([request(arm) for arm in question.arms]))
-        return {arm: scores_of(points) for arm, points in zip(question.arms, answers, strict=True)}
-
-    def _query(self, shard: Any, question: Question, arm: str) -> tuple[Any, Any]:
-        dense, sparse = question.dense, question.sparse
-        if arm == "sparse":
-            assert sparse is not None
-            words = edge.SparseVector(list(sparse.indices), list(sparse.values))
-            # How rare a word is, is counted within the searched scopes: the documents of others have no say in it.
-            rarity = edge.IdfParams(corpus=filter_of(stored.seen(question.scope, question.kind)))
-            return edge.Query.Nearest(words, using="sparse"), edge.SearchParams(idf=rarity)
-        assert dense is not None
-        if arm == "near" and self._fusion.centring:
-            dense = subtract_centre(dense, self._centre(shard, question, "dense"), self._fusion.centring)
-        return edge.Query.Nearest(dense, using="dense"), BY_CODES
-
-    def _hits(self, shard: Any, question: Question, arms: ArmScores, vector: Vector | None = None) -> list[Hit]:
-        """Rank what the arms found and read the passages of the best; *vector* is the question's deeper one."""
-        ranking = fuse_arms(question, arms)
-        if vector is not None:
-            ranking = self._look_again(shard, question, arms, ranking, vector)
-        ranking = ranking[: question.limit]
-        points = [point for point, _ in ranking]
-        records = shard.retrieve(points, with_payload=True, with_vector=False)
-        passages = {record.id: stored.passage_of(record.payload) for record in records}
-        cosines: dict[UUID, float] = {}
-        if question.dense is not None and question.wants_cosines:
-            cosines = scores_of(compare(shard, "dense", question.dense, points))
-        return hits_of(question, ranking, passages, arms, cosines)
-
-    def _look_again(self, shard: Any, question: Question, arms: ArmScores, ranking: Ranking, vector: Vector) -> Ranking:
-        """Order the best of *ranking* anew by their deeper vectors."""
-        most = self._fusion.looked_again
-        points = [point for point, _ in ranking[:most]]
-        best = shard.retrieve(points[:FEEDBACK_PASSAGES], with_payload=False, with_vector=[DEEP])
-        centre = self._centre(shard, question, DEEP)
-        moved = subtract_centre(add_feedback(vector, _vectors_of(best, DEEP)), centre, self._fusion.centring)
-        compared = compare(shard, DEEP, moved, points, with_payload=[*PLACE_FIELDS])
-        if question.explain:
-            arms[DEEP] = scores_of(compare(shard, DEEP, vector, points))
-        cosines = blend_neighbours(scores_of(compared), {point.id: place_of(point.payload) for point in compared})
-        return second_look(ranking, arms["near"], arms["sparse"], cosines, most)
-
-    def _centre(self, shard: Any, question: Question, name: str) -> Centre:
-        """Find the centre of the vectors *name* that a search may find, which is remembered for a while."""
-        tenant = stored.tenant(question.scope, question.kind)
-        known = self._centres.get(tenant, name)
-        if known is None:
-            corpus = filter_of(stored.seen(question.scope, question.kind))
-            sample = edge.ScrollRequest(limit=SAMPLE, filter=corpus, with_payload=False, with_vector=[name])
-            known = centre_of(_vectors_of(shard.scroll(sample)[0], name))
-            self._centres.put(tenant, name, known)
-        return known
-
-    async def read(self, scope: Scope, kind: Kind, wanted: Mapping[str, Collection[int]]) -> dict[str, list[Passage]]:
-        conditions = {
-            source: stored.where(scope, kind, source=source, ordinals=ordinals)
-            for source, ordinals in wanted.items()
-            if ordinals
-        }
-        records = await self._read([*conditions.values()], True)
-        found = dict(zip(conditions, records, strict=True))
-        return {source: stored.in_reading_order(found.get(source, ())) for source in wanted}
-
-    async def neighbours(
-        self, scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]
-    ) -> list[Passage]:
-        records = await self._read(stored.where_neighbours(scope, kind, sources, followed), True)
-        return [stored.passage_of(one.payload) for some in records for one in some]
-
-    async def _read(self, conditions: Sequence[Where], fields: bool | list[str]) -> list[list[Any]]:
-        """Read these payload *fields* of all points that meet each of *conditions*."""
-        if not conditions:
-            return []
-        return await self._run(lambda shard: [scroll(shard, one, fields) for one in conditions])
-
-    async def vectors(self, scope: Scope, kind: Kind, ids: Sequence[str], *, deep: bool = False) -> dict[str, Vector]:
-        if not ids or (deep and not self.deepens):
-            return {}
-        name = DEEP if deep else "dense"
-        points = dict(zip(map(UUID, stored.point_ids(scope, kind, ids)), ids, strict=True))
-
-        records = await self._run(lambda shard: shard.retrieve([*points], with_payload=False, with_vector=[name]))
-        return {points[one.id]: vector[name] for one in records if name in (vector := one.vector or {})}
-
-    async def shallow(self, scope: Scope, kind: Kind, limit: int) -> list[Passage]:
-        condition = stored.shallow(scope, kind)
-        if not self.deepens or limit < 1:
-            return []
-        found = await self._run(lambda shard: scroll(shard, condition, True, limit))
-        return [stored.passage_of(record.payload) for record in found]
-
-    async def count_shallow(self, scope: Scope, kind: Kind) -> int:
-        return await self._count(stored.shallow(scope, kind), exact=True) if self.deepens else 0
-
-    async def ids(self, scope: Scope, kind: Kind) -> list[str]:
-        (found,) = await self._read([stored.where(scope, kind)], ["id"])
-        return sorted(record.payload["id"] for record in found)
+    async def search(self, query: PassageQuery) -> list[Hit]:
+        async with self._searching:
+            return await super().search(query)
 
     async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
         wanted = filter_of(stored.where(scope, kind))
         request = edge.FacetRequest("source", limit=EVERY, exact=True, filter=wanted)
         return await self._run(lambda shard: {str(hit.value): hit.count for hit in shard.facet(request).hits})
 
-    async def count(self, scope: Scope, kind: Kind) -> int:
-        return await self._count(stored.where(scope, kind), exact=True)
+    async def _upsert(self, entries: Sequence[Owned]) -> None:
+        await self._update(storing(entries))
 
-    async def estimate(self, scope: Scope, kind: Kind) -> int:
-        return await self._count(stored.where(scope, kind), exact=False)
+    async def _replace(self, entries: Sequence[Owned], stale: Sequence[Where]) -> None:
+        async with self._searching:
+            await self._update(*([storing(entries)] if entries else []), *map(deleting, stale))
+
+    async def _delete(self, condition: Where) -> None:
+        await self._update(deleting(condition))
+
+    async def _update_vectors(self, vectors: Mapping[str, Vector]) -> int:
+        def store_vectors(shard: Any) -> int:
+            existing = shard.retrieve([*map(UUID, vectors)], with_payload=False, with_vector=False)
+            if existing:
+                changes = [edge.PointVectors(record.id, {DEEP: vectors[str(record.id)]}) for record in existing]
+                ensure_room(self._path)
+                shard.update(edge.UpdateOperation.update_vectors(changes))
+            return len(existing)
+
+        return await self._run(store_vectors)
+
+    async def _update(self, *operations: edge.UpdateOperation) -> None:
+        """Make changes that readers see all at once."""
+
+        def update(shard: Any) -> None:
+            ensure_room(self._path)
+            for operation in operations:
+                shard.update(operation)
+
+        await self._run(update)
+
+    async def _nearest(
+        self,
+        vector: Vector | SparseVector,
+        name: str,
+        condition: Where,
+        limit: int,
+        *,
+        fields: bool | list[str] = False,
+        corpus: Where | None = None,
+    ) -> Sequence[Any]:
+        params = BY_CODES if corpus is None else edge.SearchParams(idf=edge.IdfParams(corpus=filter_of(corpus)))
+        request = edge.QueryRequest(
+            limit=limit,
+            query=edge.Query.Nearest(sparse_or_dense(vector), using=name),
+            filter=filter_of(condition),
+            params=params,
+            with_payload=fields,
+            with_vector=False,
+        )
+        return await self._run(lambda shard: list(shard.query(request)))
+
+    async def _retrieve(self, points: Sequence[Any], fields: bool, vectors: Sequence[str] = ()) -> Sequence[Any]:
+        ids, names = uuids(points), [*vectors] or False
+        return await self._run(lambda shard: list(shard.retrieve(ids, with_payload=fields, with_vector=names)))
+
+    async def _scroll(
+        self, condition: Where, fields: bool | list[str], limit: int = EVERY, vectors: Sequence[str] = ()
+    ) -> Sequence[Any]:
+        wanted, names = filter_of(condition), [*vectors] or False
+        request = edge.ScrollRequest(limit=limit, filter=wanted, with_payload=fields, with_vector=names)
+        return await self._run(lambda shard: list(shard.scroll(request)[0]))
 
     async def _count(self, condition: Where, *, exact: bool) -> int:
         request = edge.CountRequest(exact=exact, filter=filter_of(condition))
@@ -520,16 +332,27 @@ def _is_of_engine(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
+def storing(entries: Sequence[Owned]) -> edge.UpdateOperation:
+    """Return the change that stores *entries*."""
+    return edge.UpdateOperation.upsert_points([point_of(*one) for one in entries])
+
+
+def deleting(condition: Where) -> edge.UpdateOperation:
+    """Return the change that deletes what meets *condition*."""
+    return edge.UpdateOperation.delete_points_by_filter(filter_of(condition))
+
+
 def point_of(scope: Scope, entry: IndexEntry) -> edge.Point:
     """Return the point of a passage."""
-    words = entry.sparse
-    vectors: dict[str, Any] = {
-        "dense": entry.dense,
-        "sparse": edge.SparseVector(list(words.indices), list(words.values)),
-    }
+    vectors: dict[str, Any] = {"dense": entry.dense, "sparse": sparse_or_dense(entry.sparse)}
     if entry.deep is not None:
         vectors[DEEP] = entry.deep
     return edge.Point(stored.point_id(scope, entry.passage), vectors, stored.payload(scope, entry.passage))
+
+
+def sparse_or_dense(vector: Vector | SparseVector) -> Any:
+    """Return the engine's form of *vector*."""
+    return edge.SparseVector([*vector.indices], [*vector.values]) if isinstance(vector, SparseVector) else vector
 
 
 def filter_of(condition: Where) -> edge.Filter:
@@ -539,45 +362,14 @@ def filter_of(condition: Where) -> edge.Filter:
         return edge.MatchValue(values[0]) if len(values) == 1 else edge.MatchAny(list(values))
 
     must: list[Any] = [edge.FieldCondition(one.key, match=match(one.values)) for one in condition.must]
-    lacks: list[Any] = [edge.HasVectorCondition(DEEP)] if condition.is_shallow else []
-    return edge.Filter(must=must, must_not=lacks)
+    if condition.only is not None:
+        must.append(edge.HasIdCondition({*uuids(condition.only)}))
+    must_not: list[Any] = [edge.HasVectorCondition(DEEP)] if condition.is_shallow else []
+    if condition.without:
+        must_not.append(edge.HasIdCondition({*uuids(condition.without)}))
+    return edge.Filter(must=must, must_not=must_not)
 
 
-def compare(
-    shard: Any, name: str, vector: Vector, points: Sequence[UUID], *, with_payload: bool | list[str] = False
-) -> list[Any]:
-    """Return the *points* whose vector *name* exists and is not zeros, with its cosine to *vector*, best first."""
-    if not points:
-        return []
-    request = edge.QueryRequest(
-        limit=len(points),
-        query=edge.Query.Nearest(vector, using=name),
-        filter=edge.Filter(must=[edge.HasIdCondition(set(points))]),
-        params=BY_CODES,
-        with_payload=with_payload,
-        with_vector=False,
-    )
-    return [one for one in shard.query(request) if one.score]
-
-
-def scroll(shard: Any, condition: Where, fields: bool | list[str] = False, limit: int = EVERY) -> list[Any]:
-    """Read the first *limit* points that meet *condition*, by their ids, with these payload *fields*."""
-    wanted = filter_of(condition)
-    request = edge.ScrollRequest(limit=limit, filter=wanted, with_payload=fields, with_vector=False)
-    return list(shard.scroll(request)[0])
-
-
-def scores_of(points: Iterable[Any]) -> dict[UUID, float]:
-    """Return the scores of the engine's *points*, in their order."""
-    return {one.id: one.score for one in points}
-
-
-def _vectors_of(records: Iterable[Any], name: str) -> list[Vector]:
-    """Return the vectors *name* of those of *records* that have one, without deeper ones of zeros, which stand for
-    none."""
-    vectors = ((record.vector or {}).get(name) for record in records)
-    return [vector for vector in vectors if vector is not None and (name != DEEP or any(vector))]
-
-
-def _batches(items: list[T]) -> list[list[T]]:
-    return [items[start : start + UPSERT_BATCH] for start in range(0, len(items), UPSERT_BATCH)]
+def uuids(points: Sequence[Any]) -> list[UUID]:
+    """Return the engine's names of *points*, which are UUIDs or their text."""
+    return [point if isinstance(point, UUID) else UUID(point) for point in points]

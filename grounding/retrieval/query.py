@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from grounding.retrieval.bm25 import SparseVector, encode_query, term_set
-from grounding.retrieval.embedding import DeepEmbedder, Embedder, Vector
+from grounding.retrieval.embedding import DeepEmbedder, Embedder, EmbedderUnavailable, Vector
 
 SHORT_QUERY_CHARACTERS = 400
 """A longer question says itself what it is about."""
@@ -42,26 +42,31 @@ def shorten(query: str) -> str:
     return f"{query[:half]}\n{query[-half:]}"
 
 
-async def query_vectors(embedder: Embedder, query: str, earlier: Sequence[str] = ()) -> tuple[Vector, SparseVector]:
+async def query_vectors(
+    embedder: Embedder, query: str, earlier: Sequence[str] = (), *, words_alone: bool = False
+) -> tuple[Vector | None, SparseVector]:
     """Return the dense and the sparse vector of *query* after *earlier* turns (the oldest first).
 
-    Raises `EmbedderUnavailable`.
+    If the question cannot be embedded, the dense one is None if *words_alone*; else `EmbedderUnavailable` is raised.
     """
-    sparse = await query_terms(query, earlier)
-    own, *turns = await embed_with_turns(embedder, query, earlier)
-    return mix_vectors(own, turns, len(term_set(query))) if turns else own, sparse
+    sparse, own_terms = await encode_question(query), len(term_set(query))
+    turns = used_turns(query, earlier)
+    if turns:
+        sparse = mix_terms(sparse, [encode_query(turn) for turn in turns], own_terms)
+    try:
+        own, *turns_before = await embedder.embed_queries([query, *turns])
+    except EmbedderUnavailable:
+        if not words_alone:
+            raise
+        return None, sparse
+    return mix_vectors(own, turns_before, own_terms), sparse
 
 
-async def query_terms(query: str, earlier: Sequence[str] = ()) -> SparseVector:
-    """Return the sparse vector of `query_vectors`."""
-    sparse = await encode_question(query)
-    turns = [encode_query(turn) for turn in used_turns(query, earlier)]
-    return mix_terms(sparse, turns, len(term_set(query))) if turns else sparse
-
-
-async def embed_with_turns(embedder: Embedder | DeepEmbedder, query: str, earlier: Sequence[str]) -> list[Vector]:
-    """Return the vector of *query*, then those of the used *earlier* turns. Raises `EmbedderUnavailable`."""
-    return await embedder.embed_queries([query, *used_turns(query, earlier)])
+async def deep_query_vector(model: DeepEmbedder, query: str, earlier: Sequence[str]) -> Vector | None:
+    """Return the deeper vector of *query* after *earlier* turns; None if the model cannot read the question, because
+    else the turns alone would decide what is found. Raises `EmbedderUnavailable`."""
+    own, *turns = await model.embed_queries([query, *used_turns(query, earlier)])
+    return mix_vectors(own, turns, len(term_set(query))) if any(own) else None
 
 
 async def encode_question(query: str) -> SparseVector:
@@ -109,6 +114,8 @@ def mix_terms(own: SparseVector, earlier: Sequence[SparseVector], own_terms: int
 def mix_vectors(own: Vector, earlier: Sequence[Vector], own_terms: int) -> Vector:
     """Return the weighted sum, as a unit vector, of the unit vectors of a message with *own_terms* different terms and
     of *earlier* turns (the oldest first); zeros if all are zeros."""
+    if not earlier:
+        return own
     mixed = own
     for weight, turn in zip(weights(own_terms, len(earlier)), earlier, strict=True):
         mixed = [value + weight * other for value, other in zip(mixed, turn, strict=True)]

@@ -1,9 +1,9 @@
 """Where a passage's score is made, once for both adapters. Pure, but for `Centres` and the reranker's call.
 
-A search takes these steps. The adapter does what needs the engine, this module the arithmetic:
+A search takes these steps. `grounding.retrieval.qdrant` takes them, this module has the arithmetic:
 
-1. Each arm offers its candidates (`Question.arms`): the dense arm by cosine, with the question seen from the scope's
-   centre (`subtract_centre`); the sparse arm by BM25 (`grounding.retrieval.bm25`).
+1. Each arm offers its candidates (`PassageQuery.arms`): the dense arm by cosine, with the question seen from the
+   scope's centre (`subtract_centre`); the sparse arm by BM25 (`grounding.retrieval.bm25`).
 2. `fuse_arms` makes one ranking of both.
 3. If the question has a deeper vector, the best are compared by theirs and ordered anew (`second_look`).
 4. `hits_of` reads the ranking as hits.
@@ -27,69 +27,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from connectors.message import AgentRuntimeError, Scope
-from grounding.retrieval.bm25 import SparseVector
 from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import Arm, AskDeep, Fusion, Hit, Kind, Passage
+from grounding.retrieval.index import CANDIDATES, TIES, Arm, Hit, Kind, Passage, PassageQuery
 from grounding.retrieval.stored import DEEP, Place
 
 Id = TypeVar("Id", bound=Hashable)
 
-TIES = 8
-"""So many passages more than wanted are ranked, so that the last places do not fall to chance."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The arguments of `PassageIndex.search`. ``deep`` is None if the index has no deeper vectors."""
-
-    scope: Scope
-    kind: Kind
-    dense: Vector | None
-    sparse: SparseVector | None
-    top_k: int
-    fusion: Fusion
-    explain: bool = False
-    scores: bool = False
-    compared: int = 0
-    only_sources: Sequence[str] = ()
-    deep: AskDeep | None = None
-
-    @property
-    def has_both_arms(self) -> bool:
-        return self.dense is not None and self.sparse is not None
-
-    @property
-    def looks_again(self) -> bool:
-        return self.deep is not None and self.has_both_arms
-
-    @property
-    def arms(self) -> list[str]:
-        """The arms to ask: ``near`` (cosines from the centre) and ``sparse`` are fused; ``dense`` (plain cosines) is
-        asked if the search is explained, or if it is the only arm. For *scores* the plain cosines are computed later,
-        for the best passages alone (`wants_cosines`)."""
-        if self.top_k < 1:
-            return []
-        wanted = {
-            "sparse": self.sparse is not None,
-            "near": self.has_both_arms,
-            "dense": self.dense is not None and (self.explain or self.sparse is None),
-        }
-        return [arm for arm, is_wanted in wanted.items() if is_wanted]
-
-    @property
-    def limit(self) -> int:
-        """The number of points that are ranked."""
-        return self.top_k + TIES
-
-    @property
-    def candidates(self) -> int:
-        """The number of points that each arm offers."""
-        return max(self.limit, self.fusion.candidates) if self.has_both_arms else self.limit
-
-    @property
-    def wants_cosines(self) -> bool:
-        """Whether the ranked passages are compared with the question once more, by their plain vectors."""
-        return self.dense is not None and not self.explain and (self.scores or self.compared > 0)
+CENTRING = 0.75
+"""The share (0 to 1) of the scope's mean vector that is taken from the question before the arms are fused."""
+LOOKED_AGAIN = 100
+"""So many of the best passages of both arms are compared by their deeper vectors."""
 
 
 # Fusion
@@ -104,23 +51,20 @@ DEVIATIONS = 3
 """The scale ends so many standard deviations below and above the mean, as in Qdrant."""
 
 
-def fuse_arms(question: Question, arms: Mapping[str, Mapping[Id, float]]) -> list[tuple[Id, float]]:
+def fuse_arms(query: PassageQuery, arms: Mapping[str, Mapping[Id, float]]) -> list[tuple[Id, float]]:
     """Return the best points with their scores, best first. *arms* has each arm's raw scores, best first."""
-    if not question.has_both_arms:
+    if not query.has_both_arms:
         (only,) = arms.values()
         return [*only.items()]
-    near, worded, fusion = arms["near"], arms["sparse"], question.fusion
-    limit = max(question.limit, fusion.looked_again + TIES) if question.looks_again else question.limit
-    if fusion.method == "rrf":
-        return fuse_by_ranks([*near], [*worded], fusion, limit)
-    counts_absent = question.looks_again or words_find_few(question.kind, len(worded), fusion)
-    return fuse_by_scores(near, worded, limit, counts_absent=counts_absent)
+    near, worded, looks_again = arms["near"], arms["sparse"], query.deep is not None
+    limit = max(query.limit, LOOKED_AGAIN + TIES) if looks_again else query.limit
+    return fuse_by_scores(near, worded, limit, counts_absent=looks_again or words_find_few(query.kind, len(worded)))
 
 
-def words_find_few(kind: Kind, found: int, fusion: Fusion) -> bool:
+def words_find_few(kind: Kind, found: int) -> bool:
     """Return whether *found* candidates by words are too few for their own scale. Only documents are concerned: turns
     of a conversation are always few, and judged by more than their score."""
-    return kind is Kind.DOCUMENT and 0 < found < fusion.candidates
+    return kind is Kind.DOCUMENT and 0 < found < CANDIDATES
 
 
 class Scale(NamedTuple):
@@ -162,15 +106,6 @@ def fuse_by_scores(
     fused = {point: near.of(score) + without for point, score in dense.items()}
     for point, score in sparse.items():
         fused[point] = fused.get(point, without) - without + words.of(score)
-    return best_first(fused, top_k)
-
-
-def fuse_by_ranks(dense: Sequence[Id], sparse: Sequence[Id], fusion: Fusion, top_k: int) -> list[tuple[Id, float]]:
-    """Return the best *top_k* points by the weighted reciprocal ranks of both arms, which are best first."""
-    fused: dict[Id, float] = {}
-    for arm, weight in ((dense, fusion.dense), (sparse, fusion.sparse)):
-        for rank, point in enumerate(arm if weight > 0 else (), start=1):
-            fused[point] = fused.get(point, 0.0) + 1 / (fusion.k - 1 + rank / weight)
     return best_first(fused, top_k)
 
 
@@ -226,44 +161,28 @@ def subtract_centre(vector: Vector, centre: Centre, share: float) -> Vector:
     return moved if math.hypot(*moved) > 1e-6 * length else vector
 
 
-@dataclass(slots=True)
-class _KnownCentre:
-    centre: Centre
-    since: float
-    changes: int = 0
-
-
 class Centres:
-    """Remembers the centres of tenants' vectors (``dense`` or `DEEP`) until more passages than a tenth of the sample
-    have changed, or `MAX_AGE_SECONDS`."""
+    """Remembers the centres of tenants' vectors (``dense`` or `DEEP`) until the tenant's passages change, or for
+    `MAX_AGE_SECONDS`."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._known: dict[tuple[str, str], _KnownCentre] = {}
+        self._known: dict[str, dict[str, tuple[Centre, float]]] = {}
 
     def get(self, tenant: str, vector: str) -> Centre | None:
         """Return the centre if it is known and still good."""
-        known = self._known.get((tenant, vector))
-        if known is None or self._now() - known.since > MAX_AGE_SECONDS or known.changes * 10 > known.centre.count:
-            return None
-        return known.centre
+        centre, since = self._known.get(tenant, {}).get(vector, (None, 0.0))
+        return centre if self._now() - since <= MAX_AGE_SECONDS else None
 
     def put(self, tenant: str, vector: str, centre: Centre) -> None:
         """Remember *centre*."""
         if len(self._known) >= CENTRES:
-            self.clear()
-        self._known[tenant, vector] = _KnownCentre(centre, self._now())
-
-    def count_changes(self, tenant: str, count: int, vectors: Sequence[str] = ("dense", DEEP)) -> None:
-        """Note that *count* passages of *tenant* were stored or deleted, or got new *vectors*."""
-        for vector in vectors:
-            if known := self._known.get((tenant, vector)):
-                known.changes += count
+            self._known.clear()
+        self._known.setdefault(tenant, {})[vector] = centre, self._now()
 
     def forget(self, tenant: str) -> None:
         """Forget the centres of *tenant*."""
-        for vector in ("dense", DEEP):
-            self._known.pop((tenant, vector), None)
+        self._known.pop(tenant, None)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -369,7 +288,7 @@ def _map_scale(before: Sequence[float], after: Sequence[float]) -> Scale:
 
 
 def hits_of(
-    question: Question,
+    query: PassageQuery,
     ranking: Sequence[tuple[Id, float]],
     passages: Mapping[Id, Passage],
     arms: Mapping[str, Mapping[Id, float]],
@@ -379,18 +298,18 @@ def hits_of(
     ordinal and id, because engines leave their order to chance.
 
     *passages* lacks a point that was deleted a moment ago. *arms* has each arm's raw scores, best first, and `DEEP`
-    those of the deeper vectors. *cosines* are there if the question wants them; a vector of zeros has none.
+    those of the deeper vectors. *cosines* are there if the query wants them; a vector of zeros has none.
     """
     found = [(point, score, passages[point]) for point, score in ranking if point in passages]
     found.sort(key=lambda hit: (-round(hit[1], 6), hit[2].source, hit[2].ordinal, hit[2].id))
-    best = found[: question.top_k]
+    best = found[: query.top_k]
     shown: dict[str, dict[Id, Arm]] = {}
-    if question.explain:
+    if query.explain:
         shown = {name: _ranked(scores) for name, scores in arms.items()}
-    elif question.scores and "sparse" in arms:
+    elif query.scores and "sparse" in arms:
         shown["sparse"] = _unranked(arms["sparse"])
-    if question.wants_cosines:
-        compared = best if question.scores else best[: question.compared]
+    if query.wants_cosines:
+        compared = best if query.scores else best[: query.compared]
         shown["dense"] = _unranked({point: cosines.get(point, 0.0) for point, _, _ in compared})
     dense, sparse, deep = (shown.get(name, {}) for name in ("dense", "sparse", DEEP))
     return [
@@ -426,7 +345,7 @@ class RerankUnavailable(AgentRuntimeError):
 
 
 class Reranker(Protocol):
-    """A model that says how well passages answer a question."""
+    """A model that says how well passages answer a query."""
 
     @property
     def name(self) -> str: ...

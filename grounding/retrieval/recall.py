@@ -10,14 +10,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
 
 from connectors.message import Scope
 from grounding.prompt_input import DegradedBlock, RecalledTurn
 from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, SparseVector, encode_document, term_set
 from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector
-from grounding.retrieval.index import Hit, IndexEntry, Kind, Passage, PassageIndex, Source
+from grounding.retrieval.index import Hit, IndexEntry, Kind, Passage, PassageIndex, PassageQuery, Source
 from grounding.retrieval.query import SHORT_QUERY_CHARACTERS, encode_question, spell_out
 from grounding.retrieval.turn_ranking import (
     RankedPart,
@@ -40,6 +38,17 @@ the turn before it."""
 FEW_TERMS = 1
 """A message of at most so many terms, such as "what did we say about that?", is searched with the turns before. All
 others are searched alone: the last turns are in the prompt already, and mostly find what is like themselves."""
+POOL = 100
+"""So many parts of turns are ranked. With 150 nothing measured was better."""
+UNASKED_POOL = 40
+"""The same if nobody asked for it, because less is recalled then: as much of the evidence is among it as with 100."""
+COMPARED = 16
+"""So many of the best have their own vectors compared with the question's."""
+SHOWN_MOSTLY = 24
+"""So many parts more are searched, in place of those that the prompt shows anyway. A long pasted text has up to
+`TURN_MAX_PARTS` parts: then the search is repeated with more."""
+LOOKED_BESIDE = 16
+"""So many of the best have the turns around them read, which may not say the words themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,6 @@ class TurnIndex:
     ) -> None:
         """*words_alone* as in `grounding.retrieval.search.Search`."""
         self._index = index
-        self._look_back = index.look_back if isinstance(index, RemoteRecall) else partial(recall_turns, index)
         self._embedder = embedder
         self._floor = floor or turn_floor_for(embedder.name)
         self._words_alone = words_alone
@@ -119,14 +127,48 @@ class TurnIndex:
         if not sparse.indices:
             return []
         dense = await self._vector(query, lost)
-        floor = self._floor if dense is not None else turn_floor_for("")
-        parts = await self._look_back(
-            scope, RecallQuery(query, dense, sparse, frozenset(exclude), floor, top_k, asked_for)
-        )
+        floor, excluded = self._floor if dense is not None else turn_floor_for(""), frozenset(exclude)
+        hits = await self._search(scope, dense, sparse, excluded, POOL if asked_for else UNASKED_POOL)
+        # In threads: the words of many turns take milliseconds.
+        sure = await asyncio.to_thread(floor.sure_turns, query, hits, asked_for=asked_for)
+        if not sure:
+            return []
+        neighbours = await self._neighbours(scope, hits, excluded)
+
+        def rank() -> list[RankedPart]:
+            chosen = with_adjacent(sure, [*(hit.passage for hit in hits), *neighbours])
+            return rank_turns(query, hits, neighbours, chosen)
+
+        ranked = await asyncio.to_thread(rank)
         return [
-            RecalledTurn(turn_id=part.source, said_on=part.said_at[:10], text=part.text, score=part.score)
-            for part in parts
+            RecalledTurn(turn_id=part.source, said_on=part.said_at[:10], text=part.text, score=score)
+            for part, score in ranked[:top_k]
         ]
+
+    async def _search(
+        self, scope: Scope, dense: Vector | None, sparse: SparseVector, excluded: frozenset[str], most: int
+    ) -> list[Hit]:
+        """Return the best *most* hits without the excluded turns, however many parts these have among the best."""
+        shown = SHOWN_MOSTLY
+        while True:
+            compared = COMPARED + shown
+            found = await self._index.search(
+                PassageQuery(scope, Kind.TURN, dense, sparse, most + shown, compared=compared)
+            )
+            crowding = sum(hit.passage.source in excluded for hit in found[:compared])
+            if crowding <= shown or len(found) < compared:
+                break
+            shown *= 4
+        hits = [hit for hit in found if hit.passage.source not in excluded][:most]
+        # The floor judges the first by their cosines, all others by their words.
+        return [*hits[:COMPARED], *(hit._replace(dense=None) for hit in hits[COMPARED:])]
+
+    async def _neighbours(self, scope: Scope, hits: Sequence[Hit], excluded: frozenset[str]) -> list[Passage]:
+        """Return the turns just before and after the best of *hits*."""
+        best = list(dict.fromkeys(hit.passage.source for hit in hits))[:LOOKED_BESIDE]
+        before = {hit.passage.previous for hit in hits[:LOOKED_BESIDE]} - {""}
+        found = await self._index.neighbours(scope, Kind.TURN, before, best)
+        return [passage for passage in found if passage.source not in excluded]
 
     async def _vector(self, query: str, lost: list[DegradedBlock] | None) -> Vector | None:
         try:
@@ -193,98 +235,3 @@ def split_turn(text: str) -> list[str]:
         parts.append(part)
         rest = left.lstrip()
     return parts
-
-
-# The look back: search, judge by the floor, read the turns around, and rank. Each step follows from the one before, so
-# all of it runs where the index is: a client of an index in another process needs one call.
-
-
-POOL = 100
-"""So many parts of turns are ranked. With 150 nothing measured was better."""
-UNASKED_POOL = 40
-"""The same if nobody asked for it, because less is recalled then: as much of the evidence is among it as with 100."""
-COMPARED = 16
-"""So many of the best have their own vectors compared with the question's."""
-SHOWN_MOSTLY = 24
-"""So many parts more are searched, in place of those that the prompt shows anyway. A long pasted text has up to
-`TURN_MAX_PARTS` parts: then the search is repeated with more."""
-LOOKED_BESIDE = 16
-"""So many of the best have the turns around them read, which may not say the words themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecallQuery:
-    """A query with its vectors. At most *top_k* parts are recalled, none of the turns *excluded*. If the message is not
-    *asked_for* recall, turns have to reach more."""
-
-    query: str
-    dense: Vector | None
-    sparse: SparseVector
-    excluded: frozenset[str]
-    floor: TurnFloor
-    top_k: int
-    asked_for: bool
-
-
-class RecalledPart(NamedTuple):
-    """A recalled part of a turn; ``said_at`` as in `grounding.retrieval.index.Passage`."""
-
-    source: str
-    said_at: str
-    text: str
-    score: float
-
-
-@runtime_checkable
-class RemoteRecall(Protocol):
-    """A `PassageIndex` in another process, which runs `recall_turns` there."""
-
-    async def look_back(self, scope: Scope, look: RecallQuery) -> list[RecalledPart]:
-        """Return what `recall_turns` does."""
-
-
-async def recall_turns(index: PassageIndex, scope: Scope, look: RecallQuery) -> list[RecalledPart]:
-    """Return what *look* recalls from *index* of the conversation that *scope* names, best first.
-
-    Raises `IndexUnavailable`, and `ValueError` for a scope without context.
-    """
-    hits = await _search(index, scope, look, POOL if look.asked_for else UNASKED_POOL)
-    # In threads: the words of many turns take milliseconds.
-    sure = await asyncio.to_thread(look.floor.sure_turns, look.query, hits, asked_for=look.asked_for)
-    if not sure:
-        return []
-    neighbours = await _neighbours(index, scope, hits, look.excluded)
-
-    def rank() -> list[RankedPart]:
-        chosen = with_adjacent(sure, [*(hit.passage for hit in hits), *neighbours])
-        return rank_turns(look.query, hits, neighbours, chosen)
-
-    ranked = await asyncio.to_thread(rank)
-    return [
-        RecalledPart(passage.source, passage.said_at, passage.text, score) for passage, score in ranked[: look.top_k]
-    ]
-
-
-async def _search(index: PassageIndex, scope: Scope, look: RecallQuery, most: int) -> list[Hit]:
-    """Return the best *most* hits without the excluded turns, however many parts these have among the best."""
-    shown = SHOWN_MOSTLY
-    while True:
-        compared = COMPARED + shown
-        found = await index.search(scope, Kind.TURN, look.dense, look.sparse, most + shown, compared=compared)
-        crowding = sum(hit.passage.source in look.excluded for hit in found[:compared])
-        if crowding <= shown or len(found) < compared:
-            break
-        shown *= 4
-    hits = [hit for hit in found if hit.passage.source not in look.excluded][:most]
-    # The floor judges the first by their cosines, all others by their words.
-    return [*hits[:COMPARED], *(hit._replace(dense=None) for hit in hits[COMPARED:])]
-
-
-async def _neighbours(
-    index: PassageIndex, scope: Scope, hits: Sequence[Hit], excluded: frozenset[str]
-) -> list[Passage]:
-    """Return the turns just before and after the best of *hits*."""
-    best = list(dict.fromkeys(hit.passage.source for hit in hits))[:LOOKED_BESIDE]
-    before = {hit.passage.previous for hit in hits[:LOOKED_BESIDE]} - {""}
-    found = await index.neighbours(scope, Kind.TURN, before, best)
-    return [passage for passage in found if passage.source not in excluded]

@@ -1,6 +1,6 @@
 """Searching a workspace's documents.
 
-`Search.search` returns the ranked hits, for people; `Search.retrieve` the passages for a prompt: what reaches the
+`Search.search` returns the ranked hits, for people; `Search.passages` the passages for a prompt: what reaches the
 relevance floor, with its neighbours, packed into the prompt's room. `Vocabulary` asks how relevant the best document is
 to a message, for the strategy. `ContextField` searches one conversation's context document.
 
@@ -14,16 +14,15 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import structlog
 
 from connectors.message import ConversationKey, Scope
 from grounding.prompt_input import DegradedBlock, Recent
 from grounding.prompt_input import Passage as PromptPassage
-from grounding.retrieval.bm25 import SparseVector, encode_document, term_set
+from grounding.retrieval.bm25 import encode_document
 from grounding.retrieval.embedding import (
     DEEP_VECTOR_LATE,
     DeepEmbedder,
@@ -32,13 +31,11 @@ from grounding.retrieval.embedding import (
     ModelLoading,
     Vector,
 )
-from grounding.retrieval.index import AskDeep, Hit, IndexEntry, Kind, Passage, PassageIndex, Source
-from grounding.retrieval.packing import Retrieved, Room, Run, choose, neighbours_wanted, pack
+from grounding.retrieval.index import Hit, IndexEntry, Kind, Passage, PassageIndex, PassageQuery, Source
+from grounding.retrieval.packing import Room, Run, choose, neighbours_wanted, pack
 from grounding.retrieval.query import (
-    embed_with_turns,
+    deep_query_vector,
     encode_question,
-    mix_vectors,
-    query_terms,
     query_vectors,
     shorten,
     spell_out,
@@ -52,6 +49,8 @@ _log = structlog.get_logger()
 
 COUNTS_REMEMBERED = 1024
 """The number of passages and labels whose token counts are remembered: some 200 bytes each."""
+CANDIDATES_PER_PASSAGE = 3
+"""So many hits are searched for each passage of a prompt: some are duplicates, some join into one."""
 
 
 class Search:
@@ -80,7 +79,6 @@ class Search:
         `EmbedderUnavailable` is raised. *deep* is the model of the passages' deeper vectors.
         """
         self._index = index
-        self._look_up = index.look_up if isinstance(index, RemoteLookUp) else partial(look_up, index)
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
         counts: Recent[int] = Recent(COUNTS_REMEMBERED)
@@ -111,51 +109,25 @@ class Search:
         query = shorten(query)
         if not query.strip():
             return []
-        dense, sparse = await self._vectors(query, earlier, lost)
-        deep = self._ask_deep(query, earlier, lost, dense, sparse)
+        dense, sparse = await query_vectors(self._embedder, query, earlier, words_alone=bool(self._words_alone))
+        if dense is None and lost is not None:
+            lost.append(DegradedBlock(block="retrieved", why=self._words_alone))
+        deep = await self._deep_vector(query, earlier, lost) if dense is not None and sparse.indices else None
         wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
         hits = await self._index.search(
-            scope, self._kind, dense, sparse, wanted, explain=explain, scores=scores, deep=deep
+            PassageQuery(scope, self._kind, dense, sparse, wanted, explain=explain, scores=scores, deep=deep)
         )
         if self._reranker is not None:
             hits = await self._rerank(self._reranker, scope, _spelled_out(query, earlier) or query, hits, lost)
         return hits[:top_k]
 
-    async def _vectors(
-        self, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None
-    ) -> tuple[Vector | None, SparseVector]:
-        try:
-            return await query_vectors(self._embedder, query, earlier)
-        except EmbedderUnavailable:
-            if not self._words_alone:
-                raise
-        if lost is not None:
-            lost.append(DegradedBlock(block="retrieved", why=self._words_alone))
-        return None, await query_terms(query, earlier)
-
-    def _ask_deep(
-        self,
-        query: str,
-        earlier: Sequence[str],
-        lost: list[DegradedBlock] | None,
-        dense: Vector | None,
-        sparse: SparseVector,
-    ) -> AskDeep | None:
-        """Return the function that gives the question's deeper vector; None if there is no second look."""
-        if self._deep is None or not self._index.deepens or dense is None or not sparse.indices:
+    async def _deep_vector(self, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None) -> Vector | None:
+        """Return the question's deeper vector; None if there is no second look, or if the vector is not there in
+        time."""
+        if self._deep is None or not self._index.deepens:
             return None
-        return partial(self._deep_vector, self._deep, query, earlier, lost)
-
-    async def _deep_vector(
-        self, model: DeepEmbedder, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None
-    ) -> Vector | None:
-        """Return the question's deeper vector. None if it is not there in time, or if the model cannot read the
-        question: then earlier turns alone would decide what is found."""
         try:
-            own, *turns = await embed_with_turns(model, query, earlier)
-            if not any(own):
-                return None
-            return mix_vectors(own, turns, len(term_set(query))) if turns else own
+            return await deep_query_vector(self._deep, query, earlier)
         except ModelLoading:
             return None
         except EmbedderUnavailable:
@@ -174,7 +146,7 @@ class Search:
                 lost.append(DegradedBlock(block="rerank", why=error.why))
             return hits
 
-    async def retrieve(
+    async def passages(
         self,
         scope: Scope,
         query: str,
@@ -184,54 +156,41 @@ class Search:
         *,
         lost: list[DegradedBlock] | None = None,
         earlier: Sequence[str] = (),
-    ) -> list[Retrieved]:
+    ) -> list[PromptPassage]:
         """Return at most *top_k* passages of at most *max_bytes* bytes each, best first, which with their labels have
         at most *max_tokens* tokens together. The list is empty if nothing is relevant. *earlier* as in `search`.
 
         Raises `IndexUnavailable` and `EmbedderUnavailable`: an outage never poses as "no such document".
         """
         query = shorten(query)
-        if not query.strip():
+        hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost, earlier=earlier)
+        if not hits:
             return []
-        runs, passages = await self._choose(scope, query, top_k, lost, earlier)
+        owners = searched(scope, self._kind)
+        size = sum([await self._index.estimate(owner, self._kind) for owner in owners])
+        # In a thread: the words of many passages take milliseconds.
+        runs = await asyncio.to_thread(self._choose, query, _spelled_out(query, earlier), hits, size, top_k)
         if not runs:
             return []
+        wanted: dict[str, set[int]] = defaultdict(set)
+        for run in runs:
+            wanted[run.source].update(neighbours_wanted(run))
         around: dict[str, dict[int, Passage]] = defaultdict(dict)
-        for passage in passages:
-            around[passage.source][passage.ordinal] = passage
+        for owner in owners:  # no two owners have a source of one name
+            for source, found in (await self._index.read(owner, self._kind, wanted)).items():
+                around[source].update({passage.ordinal: passage for passage in found})
         room = Room(top_k, max_bytes, max_tokens if self._count else None, self._count or len)
         # In a thread: counting tokens and cutting long passages takes milliseconds.
         return await asyncio.to_thread(pack, runs, around, query, room)
 
-    async def _choose(
-        self, scope: Scope, query: str, top_k: int, lost: list[DegradedBlock] | None, earlier: Sequence[str]
-    ) -> ChosenRuns:
-        if self._reranker is None:
-            dense, sparse = await self._vectors(query, earlier, lost)
-            look = PassageQuery(query, dense, sparse, self._floor, top_k, _spelled_out(query, earlier))
-            return await self._look_up(
-                scope, self._kind, look, self._ask_deep(query, earlier, lost, look.dense, look.sparse)
-            )
-        look = PassageQuery(query, None, SparseVector((), ()), self._floor, top_k, _spelled_out(query, earlier))
-        hits = await self.search(scope, query, look.candidates, scores=True, lost=lost, earlier=earlier)
-        return await _choose_hits(self._index, scope, self._kind, look, hits)
-
-    async def passages(
-        self,
-        scope: Scope,
-        query: str,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int | None = None,
-        *,
-        lost: list[DegradedBlock] | None = None,
-        earlier: Sequence[str] = (),
-    ) -> list[PromptPassage]:
-        """Return what `retrieve` does, as the input of a turn."""
-        found = await self.retrieve(scope, query, top_k, excerpt_bytes, max_tokens, lost=lost, earlier=earlier)
-        return [
-            PromptPassage(source=item.source, heading=item.heading, text=item.text, score=item.score) for item in found
-        ]
+    def _choose(self, query: str, spelled_out: str, hits: Sequence[Hit], size: int, top_k: int) -> list[Run]:
+        """Return at most *top_k* runs of the hits that reach the floor; if none does, of those that reach it for the
+        query *spelled_out* with earlier turns."""
+        floor = floor_for_hits(self._floor, hits)
+        relevant = floor.keep(query, hits, size)
+        if not relevant and spelled_out:
+            relevant = floor.keep(spelled_out, hits, size)
+        return choose(relevant, top_k)
 
 
 def _spelled_out(query: str, earlier: Sequence[str]) -> str:
@@ -239,86 +198,6 @@ def _spelled_out(query: str, earlier: Sequence[str]) -> str:
     turns = used_turns(query, earlier)
     spelled_out = spell_out(query, turns, len(question_terms(query))) if turns else query
     return spelled_out if spelled_out != query else ""
-
-
-# The look-up: search, judge by the floor, choose, and read what stands around. What is read follows from what was
-# found, so all of it runs where the index is: a client of an index in another process needs one call.
-
-
-CANDIDATES_PER_PASSAGE = 3
-"""So many hits are searched for each wanted passage: some are duplicates, some join into one."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassageQuery:
-    """A query with its vectors. At most *top_k* runs are chosen from the hits that reach *floor*; if none does, from
-    those that reach it for the query *spelled_out* with earlier turns."""
-
-    query: str
-    dense: Vector | None
-    sparse: SparseVector
-    floor: Floor
-    top_k: int
-    spelled_out: str = ""
-
-    @property
-    def candidates(self) -> int:
-        """The number of hits that are searched."""
-        return self.top_k * CANDIDATES_PER_PASSAGE
-
-
-class ChosenRuns(NamedTuple):
-    """The *runs* for the prompt, best first, and the passages *around* them by which they may grow."""
-
-    runs: list[Run]
-    around: list[Passage]
-
-
-NOTHING = ChosenRuns([], [])
-
-
-@runtime_checkable
-class RemoteLookUp(Protocol):
-    """A `PassageIndex` in another process, which runs `look_up` there."""
-
-    async def look_up(self, scope: Scope, kind: Kind, look: PassageQuery, deep: AskDeep | None = None) -> ChosenRuns:
-        """Return what `look_up` does."""
-
-
-async def look_up(
-    index: PassageIndex, scope: Scope, kind: Kind, look: PassageQuery, deep: AskDeep | None = None
-) -> ChosenRuns:
-    """Return what *look* finds in *index*; *deep* as in `PassageIndex.search`.
-
-    Raises `IndexUnavailable`, and `ValueError` for a scope that may not hold the kind.
-    """
-    hits = await index.search(scope, kind, look.dense, look.sparse, look.candidates, scores=True, deep=deep)
-    return await _choose_hits(index, scope, kind, look, hits)
-
-
-async def _choose_hits(
-    index: PassageIndex, scope: Scope, kind: Kind, look: PassageQuery, hits: Sequence[Hit]
-) -> ChosenRuns:
-    if not hits:
-        return NOTHING
-    size = sum([await index.estimate(owner, kind) for owner in searched(scope, kind)])
-    floor = floor_for_hits(look.floor, hits)
-
-    def choose_relevant() -> list[Run]:
-        relevant = floor.keep(look.query, hits, size)
-        if not relevant and look.spelled_out:
-            relevant = floor.keep(look.spelled_out, hits, size)
-        return choose(relevant, look.top_k)
-
-    runs = await asyncio.to_thread(choose_relevant)  # the words of many passages take milliseconds
-    wanted: dict[str, set[int]] = defaultdict(set)
-    for run in runs:
-        wanted[run.source].update(neighbours_wanted(run))
-    if not wanted:
-        return NOTHING
-    # No two owners have a source of one name.
-    found = [await index.read(owner, kind, wanted) for owner in searched(scope, kind)]
-    return ChosenRuns(runs, [passage for by_source in found for passages in by_source.values() for passage in passages])
 
 
 # The vocabulary of a workspace: whether its documents speak of what a message says. It is the search itself, for a few
@@ -369,7 +248,7 @@ class Vocabulary:
         if not sparse.indices:
             return []
         dense = await self._embedder.embed_query(text) if self._floor.dense_weight else None
-        return await self._index.search(scope, Kind.DOCUMENT, dense, sparse, CANDIDATES, scores=True)
+        return await self._index.search(PassageQuery(scope, Kind.DOCUMENT, dense, sparse, CANDIDATES, scores=True))
 
 
 # The context document of each conversation: one passage that can be searched from inside its own context only. Only the
@@ -418,21 +297,15 @@ class ContextField:
         need their arms. Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
         query = shorten(query)
-        dense, sparse = await self._vectors(query)
-        found = await self._index.search(scope, Kind.CONTEXT, dense, sparse, 1, explain=explain, scores=True)
+        dense, sparse = await query_vectors(self._embedder, query, words_alone=self._words_alone)
+        found = await self._index.search(
+            PassageQuery(scope, Kind.CONTEXT, dense, sparse, 1, explain=explain, scores=True)
+        )
         floor = floor_for_hits(self._floor, found)
         if not found or not (found[0].sparse or floor.keep(query, found, 1)):
             return list(hits)
         corpus_size = await self._index.estimate(scope, Kind.DOCUMENT)
         return await asyncio.to_thread(_insert, floor, found[0], query, hits, top_k, corpus_size)
-
-    async def _vectors(self, query: str) -> tuple[Vector | None, SparseVector]:
-        try:
-            return await query_vectors(self._embedder, query)
-        except EmbedderUnavailable:
-            if not self._words_alone:
-                raise
-        return None, await query_terms(query)
 
 
 def _insert(floor: Floor, own: Hit, query: str, hits: Sequence[Hit], top_k: int, corpus_size: int) -> list[Hit]:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from connectors.message import Scope
-from grounding.retrieval.index import IndexUnavailable, Kind, Passage
+from grounding.retrieval.index import IndexUnavailable, Kind, Passage, Source
 
 PAYLOAD_VERSION = 2
 DEEP = "deep"
@@ -95,10 +95,13 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """All of *must* and, if *is_shallow*, no deeper vector."""
+    """All of *must* and, if *is_shallow*, no deeper vector; none but the points *only* if that is given, and none of
+    the points *without*."""
 
-    must: tuple[Match, ...]
+    must: tuple[Match, ...] = ()
     is_shallow: bool = False
+    only: Sequence[Any] | None = None
+    without: Sequence[Any] = ()
 
 
 def seen(scope: Scope, kind: Kind, *, only: Sequence[str] = ()) -> Where:
@@ -112,13 +115,7 @@ def seen(scope: Scope, kind: Kind, *, only: Sequence[str] = ()) -> Where:
     return Where(tuple(must))
 
 
-def where(
-    scope: Scope,
-    kind: Kind,
-    *,
-    source: str | None = None,
-    ordinals: Iterable[int] | None = None,
-) -> Where:
+def where(scope: Scope, kind: Kind, *, source: str | None = None, ordinals: Iterable[int] | None = None) -> Where:
     """Return the condition of a query that is no search: the tenant, and a source and ordinals if they are named."""
     must = [Match("tenant", (tenant(scope, kind),))]
     if source is not None:
@@ -131,6 +128,12 @@ def where(
 def shallow(scope: Scope, kind: Kind) -> Where:
     """Return the condition that a passage has no deeper vector."""
     return Where(where(scope, kind).must, is_shallow=True)
+
+
+def stale(source: Source) -> Where:
+    """Return the condition for what is stored of *source* but is not among its entries."""
+    keep = [point_id(source.scope, entry.passage) for entry in source.entries]
+    return Where(where(source.scope, source.kind, source=source.name).must, without=keep)
 
 
 def where_neighbours(scope: Scope, kind: Kind, sources: Collection[str], followed: Collection[str]) -> list[Where]:
@@ -195,11 +198,6 @@ def passage_of(stored: Mapping[str, Any] | None) -> Passage:
         said_at=stored["said_at"],
         previous=stored.get("previous", ""),
     )
-
-
-def in_reading_order(records: Iterable[Any]) -> list[Passage]:
-    """Return the passages of an engine's *records* by their ordinals."""
-    return sorted((passage_of(record.payload) for record in records), key=lambda passage: passage.ordinal)
 
 
 class Place(NamedTuple):

@@ -23,25 +23,15 @@ import structlog
 
 from config.settings import Settings
 from connectors.connector import ConnectionState, Health
-from connectors.message import Scope
 from grounding.retrieval import (
     DEEP_VECTOR_LATE,
     MINILM_DIMENSIONS,
     MINILM_NAME,
     PAYLOAD_VERSION,
-    AskDeep,
-    ChosenRuns,
     EmbedderUnavailable,
-    Fusion,
-    Hit,
     IndexUnavailable,
-    Kind,
     ModelLoading,
     PassageIndex,
-    PassageQuery,
-    RecalledPart,
-    RecallQuery,
-    SparseVector,
     Vector,
 )
 from runtime.embedded.child import ChildFailed, SupervisedChild, background_task, die_with_parent
@@ -311,21 +301,19 @@ class RemoteIndex:
         dimensions: int,
         *,
         timeout_seconds: float,
-        fusion: Fusion | None = None,
         version: int = PAYLOAD_VERSION,
         deep_dimensions: int | None = None,
     ) -> None:
-        self.deepens, self.too_old = deep_dimensions is not None, ""
+        self.deepens = deep_dimensions is not None
         self._process = process
-        self._target = IndexTarget(
-            folder, model, dimensions, timeout_seconds, fusion or Fusion(), version, deep_dimensions
-        )
+        self._target = IndexTarget(folder, model, dimensions, timeout_seconds, version, deep_dimensions)
         self._closed = False
 
     ensure = _forwarded(PassageIndex.ensure)
     upsert = _forwarded(PassageIndex.upsert)
     replace = _forwarded(PassageIndex.replace)
     delete = _forwarded(PassageIndex.delete)
+    search = _forwarded(PassageIndex.search)
     read = _forwarded(PassageIndex.read)
     neighbours = _forwarded(PassageIndex.neighbours)
     vectors = _forwarded(PassageIndex.vectors)
@@ -339,34 +327,6 @@ class RemoteIndex:
     drop_workspace = _forwarded(PassageIndex.drop_workspace)
     check = _forwarded(PassageIndex.check)
     exists = _forwarded(PassageIndex.exists)
-
-    async def search(
-        self,
-        scope: Scope,
-        kind: Kind,
-        dense: Vector | None,
-        sparse: SparseVector | None,
-        top_k: int,
-        *,
-        deep: AskDeep | None = None,
-        **options: Any,
-    ) -> list[Hit]:
-        deep_vector = await self._deep_vector(deep)
-        found: list[Hit] = await self._call(
-            "search", scope, kind, dense, sparse, top_k, deep_vector=deep_vector, **options
-        )
-        return found
-
-    async def look_back(self, scope: Scope, look: RecallQuery) -> list[RecalledPart]:
-        """See `grounding.retrieval.recall.recall_turns`, which the child runs."""
-        found: list[RecalledPart] = await self._call("look_back", scope, look)
-        return found
-
-    async def look_up(self, scope: Scope, kind: Kind, look: PassageQuery, deep: AskDeep | None = None) -> ChosenRuns:
-        """See `grounding.retrieval.search.look_up`, which the child does."""
-        deep_vector = await self._deep_vector(deep)
-        found: ChosenRuns = await self._call("look_up", scope, kind, look, deep_vector=deep_vector)
-        return found
 
     async def drop(self) -> None:
         try:
@@ -385,9 +345,6 @@ class RemoteIndex:
             _log.warning("store.degraded", store="qdrant", why=str(error))
         finally:
             self._closed = True
-
-    async def _deep_vector(self, deep: AskDeep | None) -> Vector | None:
-        return await deep() if deep is not None and self.deepens else None
 
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         if not self._closed:

@@ -30,7 +30,7 @@ from typing import Any
 import structlog
 
 from connectors.message import AgentRuntimeError
-from grounding.retrieval import AskDeep, Fusion, IndexUnavailable, MiniLMEmbedder, Vector, look_up, recall_turns
+from grounding.retrieval import IndexUnavailable, MiniLMEmbedder
 
 SWITCH_SECONDS = 0.001
 """How long a thread may hold the interpreter while another one waits, as in ``serve``."""
@@ -53,7 +53,6 @@ class IndexTarget:
     model: str
     dimensions: int
     timeout_seconds: float
-    fusion: Fusion
     version: int
     deep_dimensions: int | None
 
@@ -156,14 +155,7 @@ class Server:
     ) -> Any:
         if target is None:
             return await getattr(self._model, method)(*arguments) if method != "ping" else None
-        if (vector := options.pop("deep_vector", None)) is not None:
-            options["deep"] = _returning(vector)
         index = self._index(target)
-        if method == "look_back":
-            return await recall_turns(index, *arguments)
-        if method == "look_up":
-            scope, kind, look = arguments
-            return await look_up(index, scope, kind, look, **options)
         if method in ("close", "drop"):
             del self._indexes[target]
         return await getattr(index, method)(*arguments, **options)
@@ -177,7 +169,6 @@ class Server:
                 target.model,
                 target.dimensions,
                 timeout_seconds=target.timeout_seconds,
-                fusion=target.fusion,
                 version=target.version,
                 deep_dimensions=target.deep_dimensions,
             )
@@ -191,13 +182,6 @@ class Server:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _returning(vector: Vector) -> AskDeep:
-    async def ask() -> Vector | None:
-        return vector
-
-    return ask
 
 
 async def serve(end: socket.socket) -> None:

@@ -27,7 +27,6 @@ from grounding.retrieval import (
     DeepEmbedder,
     Embedder,
     EmbedderUnavailable,
-    Fusion,
     IndexUnavailable,
     Kind,
     PassageIndex,
@@ -162,7 +161,6 @@ def adapter(
     """Return the adapter of the index that is set. Only that adapter's package is imported. Blocking."""
     how: dict[str, Any] = {
         "timeout_seconds": settings.qdrant_timeout_seconds,
-        "fusion": Fusion.from_settings(settings),
         "version": identity.payload_version,
         "deep_dimensions": deep_dimensions,
     }

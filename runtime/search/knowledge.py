@@ -388,11 +388,6 @@ class Knowledge:
         """Return whether passages get deeper vectors. Raises `IndexUnavailable` while the index is not open."""
         return (await self.ready()).index.deepens
 
-    @property
-    def too_old(self) -> str:
-        """Return what the index cannot do because of its version; empty if nothing, or if that is not known."""
-        return self.collections.target.index.too_old if self.collections.target is not None else ""
-
     async def forget_workspace(self, scope: Scope) -> None:
         """Take the workspace's passages out of all collections; its files are left to the caller."""
         target = await self.ready()

@@ -17,16 +17,14 @@ from qdrant_client.http.exceptions import UnexpectedResponse
 
 from connectors.message import Scope
 from grounding.retrieval import (
-    AskDeep,
-    Fusion,
     Hit,
     IndexEntry,
     IndexUnavailable,
     Kind,
     Passage,
     PassageIndex,
+    PassageQuery,
     Source,
-    Vector,
     encode_document,
 )
 from grounding.retrieval.bm25 import encode_query
@@ -81,15 +79,10 @@ def entry(text: str, number: int = 0, source: str = "a.md", deep: str = "") -> I
 
 
 async def hits_of(index: PassageIndex, query: str, deep: str = "", top_k: int = 10, **options: Any) -> list[Hit]:
-    asked = given(DEEPER._embed(deep)) if deep else None
-    return await index.search(ACME, DOCUMENT, QUICK._embed(query), encode_query(query), top_k, deep=asked, **options)
-
-
-def given(vector: Vector | None) -> AskDeep:
-    async def deep() -> Vector | None:
-        return vector
-
-    return deep
+    asked = DEEPER._embed(deep) if deep else None
+    return await index.search(
+        PassageQuery(ACME, DOCUMENT, QUICK._embed(query), encode_query(query), top_k, deep=asked, **options)
+    )
 
 
 def sources_of(passages: list[Passage]) -> set[str]:
@@ -166,19 +159,6 @@ async def test_the_best_are_put_in_order_by_the_deeper_vectors_too(index: Passag
     assert only.passage == last
 
 
-async def test_only_the_best_of_both_arms_are_looked_at_again(tmp_path: Path) -> None:
-    for make in makers(tmp_path):
-        opened = make(DEEPER.dimensions, fusion=Fusion(looked_again=2))
-        await opened.ensure()
-        await opened.upsert(ACME, [entry("refund", 0), entry("refund for all", 1), entry("one of many words", 2)])
-        words = {"a.md#0": "steamer for all", "a.md#1": "steamer and other things", "a.md#2": "steamer"}
-        await opened.deepen(ACME, DOCUMENT, {name: DEEPER._embed(text) for name, text in words.items()})
-        hits = await hits_of(opened, "refund", "steamer", explain=True)
-        assert hits[-1].passage.id == "a.md#2"
-        assert [hit.deep is None for hit in hits] == [False, False, True]
-        await opened.close()
-
-
 async def test_a_deeper_vector_of_zeros_is_none(index: PassageIndex) -> None:
     """What the deeper model cannot read has one, so that it is not asked again."""
     await index.upsert(ACME, [entry(f"refund {n}", n) for n in range(30)])
@@ -204,29 +184,6 @@ async def test_of_two_passages_that_are_as_near_the_one_among_such_goes_first(in
     await index.upsert(ACME, [entry("refund", n, "b.md", deep=near) for n in range(3)])
     found = [hit.passage.id for hit in await hits_of(index, "refund", "steamer")]
     assert {*found[:3]} == {"b.md#0", "b.md#1", "b.md#2"}
-
-
-async def test_a_question_whose_deeper_vector_is_not_there_in_time_finds_what_it_finds_without(
-    index: PassageIndex,
-) -> None:
-    await index.upsert(ACME, [entry(f"refund {n}", n, deep="refund") for n in range(30)])
-    words = QUICK._embed("refund 7"), encode_query("refund 7")
-    before = await index.search(ACME, DOCUMENT, *words, 5, scores=True)
-    late = await index.search(ACME, DOCUMENT, *words, 5, scores=True, deep=given(None))
-    assert late[0].passage == before[0].passage
-    assert [round(hit.score, 4) for hit in late] == [round(hit.score, 4) for hit in before]
-
-
-async def test_what_is_deleted_while_the_question_is_embedded_is_not_found(index: PassageIndex) -> None:
-    await index.upsert(ACME, [entry(f"refund {n}", n, f"{n}.md", deep="refund") for n in range(12)])
-
-    async def slowly() -> Vector:
-        await index.delete(ACME, DOCUMENT, source="7.md")
-        return DEEPER._embed("refund")
-
-    words = QUICK._embed("refund 7"), encode_query("refund 7")
-    hits = await index.search(ACME, DOCUMENT, *words, 20, scores=True, deep=slowly)
-    assert {hit.passage.source for hit in hits} == {f"{n}.md" for n in range(12) if n != 7}
 
 
 async def test_both_adapters_give_the_same_order_where_some_have_no_deeper_vector(tmp_path: Path) -> None:
@@ -308,35 +265,6 @@ async def test_a_server_to_which_another_process_adds_the_vector_first_is_not_ta
     opened = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
     await opened.ensure()
     assert opened.deepens
-
-
-@pytest.mark.parametrize("always", [False, True])
-async def test_a_server_that_refuses_vectors_because_a_passage_was_deleted_meanwhile_gets_the_others(
-    *, always: bool
-) -> None:
-    client = SharedQdrant(":memory:")
-    index = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
-    await index.ensure()
-    entries = [entry("refund"), entry("window", 1)]
-    await index.upsert(ACME, entries)
-    update, refused = client.update_vectors, 0
-
-    async def late(*args: Any, **more: Any) -> Any:
-        nonlocal refused
-        if always or not refused:
-            refused += 1
-            await index.delete(ACME, DOCUMENT, ids=[entries[1].passage.id])
-            raise UnexpectedResponse(404, "no point", b"", httpx.Headers())
-        return await update(*args, **more)
-
-    client.update_vectors = late  # type: ignore[method-assign]
-    vectors = {one.passage.id: [1.0] * 32 for one in entries}
-    if always:
-        with pytest.raises(IndexUnavailable):
-            await index.deepen(ACME, DOCUMENT, vectors)
-    else:
-        assert await index.deepen(ACME, DOCUMENT, vectors) == 1
-        assert await index.count_shallow(ACME, DOCUMENT) == 0
 
 
 async def test_a_server_that_is_busy_is_asked_again_to_add_a_vector() -> None:

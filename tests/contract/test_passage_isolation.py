@@ -6,7 +6,6 @@ import asyncio
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient
 
 from connectors.message import Scope
-from grounding.retrieval import IndexEntry, Kind, Passage, PassageIndex, Source, Vector, encode_document
+from grounding.retrieval import IndexEntry, Kind, Passage, PassageIndex, PassageQuery, Source, encode_document
 from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.retrieval.qdrant_server import ServerIndex
@@ -37,10 +36,6 @@ OWNERS: tuple[Owner, ...] = (
     *((Scope(workspace, context), Kind.TURN) for workspace in WORKSPACES[:3] for context in CONTEXTS),
     *((Scope(workspace, context), Kind.CONTEXT) for workspace in WORKSPACES[:2] for context in CONTEXTS[:4]),
 )
-
-
-async def asked_deeper(word: str) -> Vector | None:
-    return DEEPER._embed(word)
 
 
 def embedded(folder: Path) -> PassageIndex:
@@ -123,9 +118,11 @@ class World:
         texts = {name: text for passages in sources.values() for name, text in passages.items()}
         vector, sparse = EMBEDDER._embed(f"{word} said"), encode_query(f"{word} said")
         for dense_asked, sparse_asked in ((vector, sparse), (vector, None), (None, sparse)):
-            hits = await self.index.search(*owner, dense_asked, sparse_asked, 500)
+            hits = await self.index.search(PassageQuery(*owner, dense_asked, sparse_asked, 500))
             assert {hit.passage.id: hit.passage.text for hit in hits} == texts
-        hits = await self.index.search(*owner, vector, sparse, 500, explain=True, deep=partial(asked_deeper, word))
+        hits = await self.index.search(
+            PassageQuery(*owner, vector, sparse, 500, explain=True, deep=DEEPER._embed(word))
+        )
         assert {hit.passage.id: hit.passage.text for hit in hits} == texts
         deep = await self.index.vectors(*owner, [*texts], deep=True)
         assert {hit.passage.id for hit in hits if hit.deep} <= deep.keys()

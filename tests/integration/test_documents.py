@@ -364,19 +364,19 @@ async def test_retrieved_passages_are_grown_merged_and_within_their_bytes(house:
     await asyncio.to_thread(house.write, "steps.md", f"# Steps\n\n{text}")
     await asyncio.to_thread(house.write, "other.md", "# Weather\n\nStorms come from the west.")
     await house.indexer.sync(ACME)
-    (passage,) = await house.search.retrieve(ACME, "harbour refund signature", 3, 1200)
+    (passage,) = await house.search.passages(ACME, "harbour refund signature", 3, 1200)
     assert passage.source == "steps.md"
     assert passage.text.index("Step 0") < passage.text.index("Step 1") < passage.text.index("Step 2")
     for limit in (20, 100, 500):
-        for found in await house.search.retrieve(ACME, "harbour refund signature", 3, limit):
+        for found in await house.search.passages(ACME, "harbour refund signature", 3, limit):
             assert len(found.text.encode()) <= limit
 
 
 async def test_an_unrelated_question_retrieves_nothing_but_still_can_be_searched(house: House) -> None:
     await asyncio.to_thread(house.write, "a.md", "# Refunds\n\nMoney comes back in thirty days.")
     await house.indexer.sync(ACME)
-    assert await house.search.retrieve(ACME, "who won the world cup", 3, 1200) == []
-    assert await house.search.retrieve(ACME, "", 3, 1200) == []
+    assert await house.search.passages(ACME, "who won the world cup", 3, 1200) == []
+    assert await house.search.passages(ACME, "", 3, 1200) == []
     assert await house.search.search(ACME, "who won the world cup", 3) != []
 
 
@@ -398,7 +398,7 @@ async def windows(house: House) -> None:
 async def test_a_follow_up_finds_what_the_conversation_is_about(house: House, subject: str) -> None:
     await windows(house)
 
-    found = await house.search.retrieve(ACME, "And what about the window?", 1, 1200, earlier=[f"Tell me of {subject}"])
+    found = await house.search.passages(ACME, "And what about the window?", 1, 1200, earlier=[f"Tell me of {subject}"])
 
     assert [one.source for one in found] == [f"{subject}.md"]
 
@@ -557,7 +557,7 @@ async def test_what_is_told_in_several_turns_is_counted_once(house: House) -> No
         return len(text)
 
     search = Search(house.index, house.embedder, floor=Floor(0.3, 1.0, 0.3, 0.1), count=count)
-    told = [await search.retrieve(ACME, f"refunds thirty days {number}", 3, 1000, 500) for number in range(3)]
+    told = [await search.passages(ACME, f"refunds thirty days {number}", 3, 1000, 500) for number in range(3)]
 
     assert [[one.text for one in passages] for passages in told] == [["# Refunds\n\nRefunds take thirty days."]] * 3
     assert len(counted) == len(set(counted)) > 0

@@ -21,18 +21,14 @@ from connectors.connector import ConnectionState
 from connectors.message import Scope
 from grounding.retrieval import (
     EmbedderUnavailable,
-    Hit,
     IndexEntry,
     IndexUnavailable,
     Kind,
     ModelLoading,
     Passage,
-    RecallQuery,
+    PassageQuery,
     Source,
-    TurnFloor,
-    Vector,
     encode_document,
-    recall_turns,
 )
 from grounding.retrieval.bm25 import encode_query
 from grounding.retrieval.minilm import MiniLMEmbedder
@@ -84,7 +80,7 @@ def entry(number: int, text: str = "", *, kind: Kind = Kind.DOCUMENT, source: st
 
 
 async def found(index: RemoteIndex) -> set[str]:
-    hits = await index.search(ACME, Kind.DOCUMENT, WORDS._embed("harbour"), encode_query("harbour"), 1000)
+    hits = await index.search(PassageQuery(ACME, Kind.DOCUMENT, WORDS._embed("harbour"), encode_query("harbour"), 1000))
     return {hit.passage.text for hit in hits}
 
 
@@ -141,22 +137,6 @@ async def test_a_change_during_which_the_process_is_killed_fails_and_can_be_made
     assert await index.count(ACME, Kind.DOCUMENT) == expected
     if change == "deepen":
         assert await index.count_shallow(ACME, Kind.DOCUMENT) == 0
-
-
-@pytest.mark.parametrize("asked_for", [True, False])
-async def test_a_look_back_in_the_process_finds_what_is_found_here(index: RemoteIndex, asked_for: bool) -> None:
-    said = [entry(number, f"Ann: the key of house{number} is green", kind=Kind.TURN) for number in range(MANY)]
-    await index.upsert(CHAT, said)
-    floor = TurnFloor(0.3, 0.2, unasked=0.3, unasked_few=0.3)
-    shown = frozenset(str(number) for number in range(200, 210))
-    query = "which key has house203?"
-    look = RecallQuery(query, WORDS._embed(query), encode_query(query), shown, floor, 12, asked_for)
-    found = await index.look_back(CHAT, look)
-    assert found == await recall_turns(index, CHAT, look)
-    assert found
-    assert shown.isdisjoint(part.source for part in found)
-    nothing = replace(look, floor=TurnFloor(9, 9, unasked=9, unasked_few=9))
-    assert await index.look_back(CHAT, nothing) == []
 
 
 async def test_a_call_that_is_lost_with_its_process_fails_and_the_next_process_answers(
@@ -319,19 +299,12 @@ async def test_a_search_compares_the_deeper_vectors(index: RemoteIndex) -> None:
     await index.deepen(ACME, Kind.DOCUMENT, {f"{number}": WORDS._embed(f"number{number}") for number in range(20)})
     asked = WORDS._embed("harbour"), encode_query("harbour")
 
-    async def deeper() -> Vector | None:
-        await asyncio.sleep(0.01)
-        return WORDS._embed("number7")
-
-    async def none() -> Vector | None:
-        return None
-
-    async def first(deep: Callable[[], object]) -> Hit:
-        return (await index.search(ACME, Kind.DOCUMENT, *asked, 20, explain=True, deep=deep))[0]  # type: ignore[arg-type]
-
-    assert (await first(deeper)).passage.id == "7"
-    assert (await first(deeper)).deep is not None
-    assert (await first(none)).deep is None
+    query = PassageQuery(ACME, Kind.DOCUMENT, *asked, 20, explain=True, deep=WORDS._embed("number7"))
+    first, *_ = await index.search(query)
+    assert first.passage.id == "7"
+    assert first.deep is not None
+    without, *_ = await index.search(replace(query, deep=None))
+    assert without.deep is None
 
 
 async def test_errors_travel_as_themselves(index: RemoteIndex) -> None:

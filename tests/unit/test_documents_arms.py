@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import Scope
-from grounding.retrieval import Fusion, Hit, Kind, Passage
+from grounding.retrieval import Hit, Kind, Passage, PassageQuery
 from grounding.retrieval.index import Arm
-from grounding.retrieval.ranking import Question, best_first, hits_of
+from grounding.retrieval.ranking import best_first, hits_of
 
 PASSAGES = {
     number: Passage(f"p{number}", Kind.DOCUMENT, f"source{number % 3}.md", "text", ordinal=number % 5)
@@ -17,8 +17,8 @@ PASSAGES = {
 ARM = st.dictionaries(st.integers(0, 12), st.integers(0, 4).map(lambda number: number / 4), max_size=12)
 
 
-def question(top_k: int, *, explain: bool = False, scores: bool = False) -> Question:
-    return Question(Scope("acme"), Kind.DOCUMENT, [1.0], None, top_k, Fusion(), explain, scores)
+def question(top_k: int, *, explain: bool = False, scores: bool = False) -> PassageQuery:
+    return PassageQuery(Scope("acme"), Kind.DOCUMENT, [1.0], None, top_k, explain, scores)
 
 
 @given(ARM, ARM, st.integers(1, 6), st.booleans())

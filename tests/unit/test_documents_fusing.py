@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.retrieval import Fusion, Kind
+from grounding.retrieval import Kind
+from grounding.retrieval.index import CANDIDATES
 from grounding.retrieval.ranking import best_first, fuse_by_scores, words_find_few
 
 SCORES = st.dictionaries(st.integers(0, 60), st.floats(-1, 1, allow_nan=False), max_size=60)
@@ -22,6 +26,19 @@ def test_the_more_passages_have_a_word_the_less_it_says() -> None:
     few = dict(fuse_by_scores(near, dict.fromkeys(range(400, 403), 5.0), 400))
     many = dict(fuse_by_scores(near, dict.fromkeys(range(400, 600), 5.0), 500))
     assert few[400] > many[400]
+
+
+def test_scores_are_summed_on_scales_of_six_standard_deviations() -> None:
+    """Passages without any of the words count with a score of 0."""
+    near, worded = {1: 0.9, 2: 0.5, 3: 0.4, 4: 0.2}, {2: 3.0, 5: 1.0}
+    expected = dict.fromkeys((1, 2, 3, 4, 5), 0.0)
+    for scores, zeros in ((near, 0), (worded, 2)):
+        of_all = [*scores.values(), *[0.0] * zeros]
+        for point in expected:
+            if zeros or point in scores:
+                mean, deviation = statistics.mean(of_all), statistics.stdev(of_all)
+                expected[point] += (scores.get(point, 0.0) - mean) / (6 * deviation) + 0.5
+    assert dict(fuse_by_scores(near, worded, 9)) == pytest.approx(expected)
 
 
 def test_what_both_arms_found_stands_before_what_only_one_found_as_well() -> None:
@@ -48,10 +65,10 @@ def test_the_order_of_what_was_found_decides_nothing(near: dict[int, float], wor
 
 
 def test_only_documents_with_a_short_ranking_by_words_count_those_without() -> None:
-    assert words_find_few(Kind.DOCUMENT, 1, Fusion())
-    assert not words_find_few(Kind.DOCUMENT, 0, Fusion())
-    assert not words_find_few(Kind.DOCUMENT, Fusion().candidates, Fusion())
-    assert not words_find_few(Kind.TURN, 1, Fusion())
+    assert words_find_few(Kind.DOCUMENT, 1)
+    assert not words_find_few(Kind.DOCUMENT, 0)
+    assert not words_find_few(Kind.DOCUMENT, CANDIDATES)
+    assert not words_find_few(Kind.TURN, 1)
 
 
 @given(st.dictionaries(st.integers(0, 40), st.sampled_from([0.1, 0.2, 0.2000001, 0.3, 0.9])), st.integers(0, 50))

@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.retrieval import Fusion
 from grounding.retrieval.ranking import (
     FEEDBACK_WEIGHT,
     LEAST_COSINES,
     NEIGHBOUR_WEIGHT,
     add_feedback,
     blend_neighbours,
-    fuse_by_ranks,
     fuse_by_scores,
     second_look,
 )
@@ -59,15 +57,12 @@ def test_a_passage_without_a_deeper_vector_keeps_its_place(lacking: set[int]) ->
     assert [point for point, _ in second_look(fused, MANY, {}, cosines, 100)] == [*MANY]
 
 
-@given(SCORES, SCORES, COSINES, st.sampled_from(["dbsf", "rrf"]), st.integers(1, 40), st.integers(1, 40))
+@given(SCORES, SCORES, COSINES, st.integers(1, 40), st.integers(1, 40))
 def test_nothing_is_found_beside_and_nothing_lost(
-    near: dict[int, float], worded: dict[int, float], cosines: dict[int, float], method: str, top_k: int, most: int
+    near: dict[int, float], worded: dict[int, float], cosines: dict[int, float], top_k: int, most: int
 ) -> None:
     near, worded = (dict(sorted(arm.items(), key=lambda one: -one[1])) for arm in (near, worded))
-    if method == "rrf":
-        fused = fuse_by_ranks([*near], [*worded], Fusion("rrf"), top_k)
-    else:
-        fused = fuse_by_scores(near, worded, top_k)
+    fused = fuse_by_scores(near, worded, top_k)
     known = {point: cosine for point, cosine in cosines.items() if point in dict(fused[:most])}
     found = second_look(fused, near, worded, known, most)
     assert {point for point, _ in found} == {point for point, _ in fused}

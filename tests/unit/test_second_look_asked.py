@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from connectors.message import Scope
-from grounding.retrieval import AskDeep, Hit, PassageIndex, Search, Vector
+from grounding.retrieval import Hit, PassageIndex, PassageQuery, Search, Vector
 from tests.emulators.embedder import HashedWords
 
 SCOPE = Scope("acme")
@@ -22,8 +22,8 @@ class Asked:
     def __init__(self) -> None:
         self.deep: list[Vector | None] = []
 
-    async def search(self, *_: Any, deep: AskDeep | None = None, **__: Any) -> list[Hit]:
-        self.deep.append(await deep() if deep else None)
+    async def search(self, query: PassageQuery) -> list[Hit]:
+        self.deep.append(query.deep)
         return []
 
 
