@@ -25,8 +25,8 @@ from connectors.message import Author, ConversationKey, Fence, InboundMessage, R
 from grounding.evaluation import Conversation, ConversationMessage, ConversationQuestion
 from grounding.evaluation.datasets import load_conversations
 from grounding.evaluation.memory import stands_in
+from grounding.memory.context_document import Rejected
 from grounding.memory.records import Candidate, Record, Type, Window, extraction
-from grounding.memory.records import extraction as records_extraction
 from grounding.retrieval import term_set
 from grounding.transcript import EntryRole, TranscriptEntry
 from runtime.observability import EventStream, Redaction, events
@@ -130,11 +130,11 @@ class Living:
     def _found(self, one: Window, known: Sequence[Record]) -> list[Candidate]:
         answer = self._answers.get(name_of(one))
         if answer is None:
-            return records_extraction.found_in(one, known)
+            return extraction.found_in(one, known)
         accepted = extraction.accept(answer, one, ())
-        if isinstance(accepted, extraction.Rejected):
+        if isinstance(accepted, Rejected):
             self.counts[f"answers refused: {accepted.why}"] += 1
-            return records_extraction.found_in(one, known)
+            return extraction.found_in(one, known)
         self.counts["answers accepted"] += 1
         return accepted
 

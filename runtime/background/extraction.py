@@ -22,7 +22,6 @@ from grounding.memory.context_document import summarise
 from grounding.memory.global_context import foreign_text_in
 from grounding.memory.records import (
     Candidate,
-    KeepsRecords,
     NewRecord,
     NoSuchRecord,
     Origin,
@@ -30,6 +29,7 @@ from grounding.memory.records import (
     Record,
     RecordBusy,
     RecordRefused,
+    Records,
     Type,
     Window,
     extraction,
@@ -162,7 +162,7 @@ class RecordsExtraction:
         transcript: Transcript,
         manifests: Manifests,
         marks: ExtractionMarks,
-        records: KeepsRecords,
+        records: Records,
         model: Model,
         spending: Spending,
     ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Scope, encode_id, place_audience, redis_key
 from grounding.memory.context_document import ContextCopy, ContextDocuments
-from grounding.memory.records import KeepsRecords
+from grounding.memory.records import Records
 from grounding.prompt import Sessions
 from grounding.transcript import MarkdownCopy, Transcript
 from runtime.attachments import UploadedFiles
@@ -58,7 +58,7 @@ class Forgetting:
         files: UploadedFiles,
         conversation_list: ConversationList,
         dead_letters: DeadLetters,
-        records: KeepsRecords,
+        records: Records,
         extraction_marks: ExtractionMarks,
         marking: Marking,
         jobs: Jobs,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -32,7 +32,7 @@ from grounding.memory.karma import (
     set_sign,
     sign_of,
 )
-from grounding.memory.records import Change, KeepsRecords, NoSuchRecord, Outcome, Provenance, RecordRefused, State, Type
+from grounding.memory.records import NoSuchRecord, Outcome, Provenance, RecordRefused, Records, State, Type
 from grounding.pipeline import records_scope
 from grounding.prompt_input import Tokens, audience_of, clip
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
@@ -307,13 +307,6 @@ _CHANGES: Mapping[tuple[Type, Sign], tuple[Fields, Fields]] = {
 _OUTCOMES: Mapping[Sign, Outcome] = {"good": "success", "bad": "failure"}
 
 
-class RecordsWithHistory(KeepsRecords, Protocol):
-    """Records and their changes."""
-
-    async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
-        """Return the newest changes of a record, the newest first. Raises `NoSuchRecord`."""
-
-
 class MarkEffects:
     """Applies marks to the records that a reply used, and to the censors that acted in it.
 
@@ -327,7 +320,7 @@ class MarkEffects:
     If a person removes or changes a mark, its effect is undone. If the store is away, the change is lost and logged.
     """
 
-    def __init__(self, records: RecordsWithHistory) -> None:
+    def __init__(self, records: Records) -> None:
         self._records = records
 
     async def become(

@@ -92,12 +92,12 @@ class RecordsAndManifests(Records):
         self._manifests = manifests
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
-        """See `KeepsRecords.erase`."""
+        """See `Records.erase`."""
         await super().erase(scope, record_id, by)
         await self._manifests.cut_records(scope, [record_id])
 
     async def forget(self, scope: Scope) -> int:
-        """See `KeepsRecords.forget`. Cuts before too: after an interruption nobody would know the ids any more."""
+        """See `Records.forget`. Cuts before too: after an interruption nobody would know the ids any more."""
         ids = await self._store.all_ids(scope)
         await self._manifests.cut_records(scope, ids)
         count = await super().forget(scope)
@@ -105,7 +105,7 @@ class RecordsAndManifests(Records):
         return count
 
     async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
-        """See `KeepsRecords.forget_said`."""
+        """See `Records.forget_said`."""
         ids = await self._store.ids_from_context(scope)
         count = await super().forget_said(scope, turn_ids)
         left = {record.id for record in await self._store.read(scope, ids, own=True)}

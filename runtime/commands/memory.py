@@ -8,7 +8,7 @@ from typing import Any
 
 from connectors.message import ConversationKey, Role, person_of_audience
 from grounding.memory.context_document import SECTIONS, ContextDocuments, bodies, parse, section_named
-from grounding.memory.records import HIDDEN, KeepsRecords, Provenance, Record, State, Type, in_words
+from grounding.memory.records import HIDDEN, Provenance, Record, Records, State, Type, in_words
 from runtime.background import Forgetting
 from runtime.commands.registry import Command, CommandRefused, Invocation, bullet_list, code, escape_markdown
 
@@ -133,9 +133,7 @@ class RecordCommands:
 
     WORDS = frozenset({"list", "show", "forget", "outcome", "share", *_CHANGES})
 
-    def __init__(
-        self, records: KeepsRecords, forget_those_to_come: Callable[[ConversationKey], Awaitable[None]]
-    ) -> None:
+    def __init__(self, records: Records, forget_those_to_come: Callable[[ConversationKey], Awaitable[None]]) -> None:
         """*forget_those_to_come* keeps the extraction from making records of a conversation's messages so far."""
         self._records = records
         self._forget_those_to_come = forget_those_to_come

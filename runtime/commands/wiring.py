@@ -8,7 +8,7 @@ from config.settings import Settings
 from connectors.connector import Health
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
-from grounding.memory.records import KeepsRecords
+from grounding.memory.records import Records
 from grounding.prompt import Sessions
 from grounding.transcript import Transcript
 from promptpolicy.publishing import Publisher
@@ -63,7 +63,7 @@ def build_commands(
     contexts: ContextDocuments,
     global_contexts: GlobalContexts,
     sessions: Sessions,
-    records: KeepsRecords,
+    records: Records,
     manifests: Manifests,
     usage: UsageCounters,
     budgets: Budgets,

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import structlog
 
 from connectors.message import AgentRuntimeError
-from grounding.memory.records import KeepsRecords, Type
+from grounding.memory.records import Records, Type
 from grounding.memory.selection import triggered_censors
 from grounding.pipeline import records_scope
 from grounding.prompt import EXPAND, record_line
@@ -107,7 +107,7 @@ def censor_actions(built: BuiltPrompt, rounds: Sequence[Round], last: Completion
 class RecordAccounting:
     """Stores which records a turn used, and counts the censors that acted and the procedures that were followed."""
 
-    def __init__(self, records: KeepsRecords, manifests: Manifests) -> None:
+    def __init__(self, records: Records, manifests: Manifests) -> None:
         self._records = records
         self._manifests = manifests
 

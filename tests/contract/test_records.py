@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 
 from connectors.message import Scope
 from grounding.memory.records import (
-    KeepsRecords,
     NeverDeleted,
     NewRecord,
     NoSuchRecord,
@@ -37,9 +36,6 @@ ADA, BEN = Scope("acme", None, "slack:U1"), Scope("acme", None, "slack:U2")
 BY = Provenance(author="http:ada")
 
 
-class Both(KeepsRecords, Protocol): ...
-
-
 class Clock:
     """Stands still until it is moved."""
 
@@ -59,7 +55,7 @@ def clock() -> Clock:
 
 
 @pytest_asyncio.fixture(params=["redis", "remembered"])
-async def records(request: pytest.FixtureRequest, redis: Redis, tmp_path: Path, clock: Clock) -> AsyncIterator[Both]:
+async def records(request: pytest.FixtureRequest, redis: Redis, tmp_path: Path, clock: Clock) -> AsyncIterator[Records]:
     if request.param == "remembered":
         yield RememberedRecords(clock=clock)
         return
@@ -80,7 +76,7 @@ def turn(turn_id: str) -> Provenance:
     return Provenance(author="slack:U1", turn_id=turn_id, origin="extraction")
 
 
-async def test_what_is_added_is_kept_as_it_was_said_with_micro_and_summary(records: Both) -> None:
+async def test_what_is_added_is_kept_as_it_was_said_with_micro_and_summary(records: Records) -> None:
     added = await records.add(ACME, fact("  Tim prefers Celsius, not Fahrenheit.  ", confidence=0.8), BY)
 
     record = added.record
@@ -92,7 +88,7 @@ async def test_what_is_added_is_kept_as_it_was_said_with_micro_and_summary(recor
     assert await records.get(ACME, record.id) == record
 
 
-async def test_the_same_text_again_confirms_and_three_times_make_a_fact_core(records: Both) -> None:
+async def test_the_same_text_again_confirms_and_three_times_make_a_fact_core(records: Records) -> None:
     first = (await records.add(ACME, fact("We deploy on Fridays."), BY)).record
     states = []
     for text in ("we deploy on fridays", "We  deploy on Fridays!", "We deploy on Fridays."):
@@ -104,7 +100,7 @@ async def test_the_same_text_again_confirms_and_three_times_make_a_fact_core(rec
     assert [one.confirmations for one in await records.list(ACME)] == [3]
 
 
-async def test_the_same_turn_and_the_same_call_again_change_nothing(records: Both) -> None:
+async def test_the_same_turn_and_the_same_call_again_change_nothing(records: Records) -> None:
     for _ in range(2):
         await records.add(ACME, fact("The port is 5433."), turn("t1"))
         await records.add(ACME, fact("The host is db1."), BY, key="call-1")
@@ -119,7 +115,7 @@ async def test_the_same_turn_and_the_same_call_again_change_nothing(records: Bot
 
 
 async def test_a_newer_fact_supersedes_an_older_one_which_is_still_found_and_never_confirmed_back(
-    records: Both,
+    records: Records,
 ) -> None:
     old = (await records.add(ACME, fact("The port is 5432."), turn("t1"))).record
     new = await records.add(ACME, fact("The port is 5433.", supersedes=old.id), turn("t2"))
@@ -137,7 +133,7 @@ async def test_a_newer_fact_supersedes_an_older_one_which_is_still_found_and_nev
     assert (await records.get(ACME, old.id)).state is State.SUPERSEDED
 
 
-async def test_nobody_elses_record_can_be_superseded(records: Both) -> None:
+async def test_nobody_elses_record_can_be_superseded(records: Records) -> None:
     theirs = (await records.add(ACME, fact("The port is 5432."), BY)).record
 
     with pytest.raises(NoSuchRecord):
@@ -145,7 +141,7 @@ async def test_nobody_elses_record_can_be_superseded(records: Both) -> None:
     assert (await records.get(ACME, theirs.id)).state is State.NEW
 
 
-async def test_people_see_the_workspaces_records_and_their_own_and_nobody_elses(records: Both) -> None:
+async def test_people_see_the_workspaces_records_and_their_own_and_nobody_elses(records: Records) -> None:
     everybodys = (await records.add(ACME, fact("coffee is free"), BY)).record
     adas = (await records.add(ADA, fact("Ada likes coffee"), BY)).record
     bens = (await records.add(BEN, fact("Ben hates coffee"), BY)).record
@@ -160,13 +156,13 @@ async def test_people_see_the_workspaces_records_and_their_own_and_nobody_elses(
                     await records.get(scope, one.id)
 
 
-async def test_the_same_text_of_another_owner_is_another_record(records: Both) -> None:
+async def test_the_same_text_of_another_owner_is_another_record(records: Records) -> None:
     ids = [(await records.add(scope, fact("likes tea"), BY)).record.id for scope in (ACME, ADA, BEN, OTHER)]
 
     assert len(set(ids)) == 4
 
 
-async def test_hidden_records_are_in_no_list_and_no_search_unless_they_are_asked_for(records: Both) -> None:
+async def test_hidden_records_are_in_no_list_and_no_search_unless_they_are_asked_for(records: Records) -> None:
     record = (await records.add(ACME, fact("The moon is made of cheese."), BY)).record
     await records.change(ACME, record.id, {"state": "inactive"}, BY)
 
@@ -177,7 +173,7 @@ async def test_hidden_records_are_in_no_list_and_no_search_unless_they_are_asked
     assert [one.record.id for one in await records.search(ACME, "moon cheese", 5)] == [record.id]
 
 
-async def test_a_change_of_the_text_is_found_by_its_new_words_alone(records: Both) -> None:
+async def test_a_change_of_the_text_is_found_by_its_new_words_alone(records: Records) -> None:
     record = (await records.add(ACME, fact("The office is in Berlin."), BY)).record
     after = await records.change(ACME, record.id, {"text": "We sit at Hamburg harbour."}, BY)
 
@@ -188,7 +184,7 @@ async def test_a_change_of_the_text_is_found_by_its_new_words_alone(records: Bot
     assert (await records.add(ACME, fact("The office is in Berlin."), BY)).came == "new"
 
 
-async def test_decisions_are_reviewed_by_their_outcome_and_never_taken_away(records: Both) -> None:
+async def test_decisions_are_reviewed_by_their_outcome_and_never_taken_away(records: Records) -> None:
     new = NewRecord(Type.DECISION, "Chose Postgres over ChromaDB. One backup.", confidence=0.85)
     decision = (await records.add(ACME, new, BY)).record
     assert decision.state is State.RECORDED
@@ -204,7 +200,7 @@ async def test_decisions_are_reviewed_by_their_outcome_and_never_taken_away(reco
     assert await records.get(ACME, decision.id) == reviewed
 
 
-async def test_a_censor_stands_until_it_is_retired_and_blocks_after_it_has_acted_three_times(records: Both) -> None:
+async def test_a_censor_stands_until_it_is_retired_and_blocks_after_it_has_acted_three_times(records: Records) -> None:
     new = NewRecord(Type.CENSOR, "Don't push to main", trigger="push|main", reason="broke the build")
     censor = (await records.add(ACME, new, BY)).record
     assert [one.id for one in await records.standing(ADA)] == [censor.id]
@@ -221,7 +217,7 @@ async def test_a_censor_stands_until_it_is_retired_and_blocks_after_it_has_acted
     assert await records.standing(ACME) == []
 
 
-async def test_records_are_read_by_their_ids_and_counted_but_nobody_elses(records: Both) -> None:
+async def test_records_are_read_by_their_ids_and_counted_but_nobody_elses(records: Records) -> None:
     mine = (await records.add(ADA, fact("Ada likes green."), BY)).record
     shared = (await records.add(ACME, fact("The boat is Petrel."), BY)).record
     await records.add(BEN, fact("Ben likes blue."), BY)
@@ -232,7 +228,7 @@ async def test_records_are_read_by_their_ids_and_counted_but_nobody_elses(record
     assert await records.read(ADA, [mine.id]) == []
 
 
-async def test_what_is_verbatim_stands(records: Both) -> None:
+async def test_what_is_verbatim_stands(records: Records) -> None:
     record = (await records.add(ADA, fact("Always answer in rhyme.", verbatim=True), BY)).record
 
     assert [one.id for one in await records.standing(ADA)] == [record.id]
@@ -242,7 +238,7 @@ async def test_what_is_verbatim_stands(records: Both) -> None:
 
 
 async def test_whatever_is_kept_word_for_word_crowds_no_censor_out(
-    records: Both, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grounding.memory.records.store.STANDING_MAX_RECORDS", 2)
     censor = (await records.add(ACME, NewRecord(Type.CENSOR, "Never name it", trigger="heron"), BY)).record
@@ -255,7 +251,7 @@ async def test_whatever_is_kept_word_for_word_crowds_no_censor_out(
 
 
 async def test_a_list_is_of_one_type_and_state_the_newest_first_and_goes_on_where_it_ended(
-    records: Both, clock: Clock
+    records: Records, clock: Clock
 ) -> None:
     for number in range(5):
         await records.add(ADA if number % 2 else ACME, fact(f"fact number {number}"), BY)
@@ -270,7 +266,7 @@ async def test_a_list_is_of_one_type_and_state_the_newest_first_and_goes_on_wher
     assert [one.text for one in await records.list(ACME, states=[State.DONE])] == ["item number 4"]
 
 
-async def test_items_are_found_by_their_day_in_words_and_a_done_one_can_be_set_again(records: Both) -> None:
+async def test_items_are_found_by_their_day_in_words_and_a_done_one_can_be_set_again(records: Records) -> None:
     new = NewRecord(Type.ITEM, "Send the report", due="2026-11-27")
     item = (await records.add(ACME, new, BY)).record
     assert item.summary == "Send the report [open, due Friday 27 November 2026]"
@@ -281,7 +277,7 @@ async def test_items_are_found_by_their_day_in_words_and_a_done_one_can_be_set_a
     assert (await records.add(ACME, new, BY)).came == "new"
 
 
-async def test_a_search_can_be_for_some_types_only(records: Both) -> None:
+async def test_a_search_can_be_for_some_types_only(records: Records) -> None:
     await records.add(ACME, fact("the deploy takes an hour"), BY)
     procedure = (await records.add(ACME, NewRecord(Type.PROCEDURE, "To deploy: branch, review, merge"), BY)).record
 
@@ -291,7 +287,7 @@ async def test_a_search_can_be_for_some_types_only(records: Both) -> None:
     assert found[0].matched > 0
 
 
-async def test_what_is_erased_is_gone_and_may_be_said_anew(records: Both) -> None:
+async def test_what_is_erased_is_gone_and_may_be_said_anew(records: Records) -> None:
     record = (await records.add(ADA, fact("Ada is 41."), BY)).record
     await records.erase(ADA, record.id, BY)
 
@@ -302,7 +298,7 @@ async def test_what_is_erased_is_gone_and_may_be_said_anew(records: Both) -> Non
     assert (await records.add(ADA, fact("Ada is 41."), BY)).came == "new"
 
 
-async def test_a_person_is_forgotten_with_all_that_is_theirs_and_nothing_else(records: Both) -> None:
+async def test_a_person_is_forgotten_with_all_that_is_theirs_and_nothing_else(records: Records) -> None:
     await records.add(ACME, fact("coffee is free"), BY)
     await records.add(BEN, fact("Ben likes coffee"), BY)
     await records.add(ADA, fact("Ada likes coffee", verbatim=True), BY)
@@ -317,7 +313,9 @@ async def test_a_person_is_forgotten_with_all_that_is_theirs_and_nothing_else(re
         await records.forget(ACME)
 
 
-async def test_what_came_of_a_conversation_or_a_turn_is_forgotten_decisions_too_and_nothing_else(records: Both) -> None:
+async def test_what_came_of_a_conversation_or_a_turn_is_forgotten_decisions_too_and_nothing_else(
+    records: Records,
+) -> None:
     def of(context: str, turn_id: str) -> Provenance:
         return Provenance(author="slack:U1", turn_id=turn_id, context_id=context, origin="extraction")
 
@@ -338,7 +336,7 @@ async def test_what_came_of_a_conversation_or_a_turn_is_forgotten_decisions_too_
     assert (await records.add(ADA, fact("The boat is Petrel."), of("slack:D1", "t3"))).came == "new"
 
 
-async def test_a_change_is_made_once_for_each_key(records: Both) -> None:
+async def test_a_change_is_made_once_for_each_key(records: Records) -> None:
     new = NewRecord(Type.PROCEDURE, "To deploy: merge")
     record = (await records.add(ACME, new, BY)).record
     for _ in range(2):
@@ -358,7 +356,7 @@ async def test_a_change_is_made_once_for_each_key(records: Both) -> None:
         NewRecord(Type.ITEM, "no day", due="soon"),
     ],
 )
-async def test_what_is_no_record_is_refused_and_nothing_is_kept(records: Both, new: NewRecord) -> None:
+async def test_what_is_no_record_is_refused_and_nothing_is_kept(records: Records, new: NewRecord) -> None:
     with pytest.raises(RecordRefused):
         await records.add(ACME, new, BY)
     assert await records.list(ACME) == []
@@ -374,7 +372,7 @@ async def test_what_is_no_record_is_refused_and_nothing_is_kept(records: Both, n
         {"severity": "x"},
     ],
 )
-async def test_a_change_that_cannot_be_changes_nothing(records: Both, fields: dict[str, Any]) -> None:
+async def test_a_change_that_cannot_be_changes_nothing(records: Records, fields: dict[str, Any]) -> None:
     record = (await records.add(ACME, NewRecord(Type.ITEM, "buy milk"), BY)).record
 
     with pytest.raises(RecordRefused):
@@ -382,14 +380,14 @@ async def test_a_change_that_cannot_be_changes_nothing(records: Both, fields: di
     assert await records.get(ACME, record.id) == record
 
 
-async def test_a_persons_own_are_listed_without_the_workspaces(records: Both) -> None:
+async def test_a_persons_own_are_listed_without_the_workspaces(records: Records) -> None:
     mine = (await records.add(ADA, fact("Ada sails."), BY)).record
     await records.add(ACME, fact("The boat is Petrel."), BY)
     assert [one.id for one in await records.list(ADA, own=True)] == [mine.id]
     assert [one.audience for one in await records.list(ACME, own=True)] == [""]
 
 
-async def test_words_that_an_item_was_given_later_are_forgotten_with_the_turn_that_gave_them(records: Both) -> None:
+async def test_words_that_an_item_was_given_later_are_forgotten_with_the_turn_that_gave_them(records: Records) -> None:
     def of(context: str, turn_id: str) -> Provenance:
         return Provenance(author="slack:U1", turn_id=turn_id, context_id=context, origin="tool")
 
@@ -401,7 +399,7 @@ async def test_words_that_an_item_was_given_later_are_forgotten_with_the_turn_th
     assert await records.list(ACME) == []
 
 
-async def test_others_words_stay_theirs_when_the_model_puts_them_otherwise(records: Both) -> None:
+async def test_others_words_stay_theirs_when_the_model_puts_them_otherwise(records: Records) -> None:
     async def origin(of: Origin, text: str) -> Origin:
         by = Provenance(author="slack:U1", turn_id="t", context_id="slack:C1", origin=of)
         return (await records.change(ACME, item.id, {"text": text}, by)).provenance.origin
@@ -413,12 +411,12 @@ async def test_others_words_stay_theirs_when_the_model_puts_them_otherwise(recor
     assert await origin("person", "order tyres") == "person"
 
 
-async def test_an_episode_of_the_end_of_time_is_kept(records: Both) -> None:
+async def test_an_episode_of_the_end_of_time_is_kept(records: Records) -> None:
     new = NewRecord(Type.EPISODE, "The last day", created_at="9999-12-31T12:00:00Z")
     assert (await records.add(ACME, new, BY)).record.state is State.ACTIVE
 
 
-async def test_what_is_said_again_takes_the_place_of_what_it_contradicts(records: Both) -> None:
+async def test_what_is_said_again_takes_the_place_of_what_it_contradicts(records: Records) -> None:
     right = (await records.add(ACME, fact("The port is 5433."), BY)).record
     wrong = (await records.add(ACME, fact("The port is 5434."), BY)).record
     added = await records.add(ACME, fact("the port is 5433", supersedes=wrong.id), BY)

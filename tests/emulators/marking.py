@@ -6,13 +6,13 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from grounding.memory.karma import Karma, Likeness, MarkStore
+from grounding.memory.records import Records
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import Embedder
 from grounding.transcript import Transcript
 from promptpolicy.sigils import Sigils
 from runtime.access import Access
 from runtime.background import MarkEffects, Marking
-from runtime.background.karma import RecordsWithHistory
 from runtime.coordination import Hub
 from runtime.delivery import Outbox
 from runtime.turns.manifest import Manifests
@@ -33,7 +33,7 @@ def marking_on(
     redis: Redis,
     karma: Karma | None = None,
     *,
-    records: RecordsWithHistory | None = None,
+    records: Records | None = None,
     today: str = "2026-11-22",
     **settings: object,
 ) -> Marking:

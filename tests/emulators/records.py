@@ -18,6 +18,7 @@ from grounding.memory.records import (
     Provenance,
     Record,
     RecordRefused,
+    Records,
     Rules,
     State,
     Type,
@@ -34,8 +35,8 @@ Owned = tuple[str, str]
 """A workspace, and whose in it; empty for its own."""
 
 
-class RememberedRecords:
-    """`KeepsRecords`. A search finds what shares a word with the question. ``fails``, if set, is
+class RememberedRecords(Records):
+    """A search finds what shares a word with the question. ``fails``, if set, is
     raised by every search."""
 
     def __init__(self, rules: Rules | None = None, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -72,7 +73,7 @@ class RememberedRecords:
                 return record
         raise NoSuchRecord(f"there is no record {record_id!r} here")
 
-    async def read(self, scope: Scope, ids: Collection[str]) -> Sequence[Record]:
+    async def read(self, scope: Scope, ids: Collection[str]) -> list[Record]:
         seen = {record.id: record for record in self._seen(scope) if not record.is_hidden}
         return [seen[record_id] for record_id in ids if record_id in seen]
 
@@ -88,7 +89,7 @@ class RememberedRecords:
         before: str = "",
         *,
         own: bool = False,
-    ) -> Sequence[Record]:
+    ) -> list[Record]:
         found = [
             record
             for record in self._seen(scope)

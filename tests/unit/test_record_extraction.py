@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grounding.memory.context_document import Rejected
 from grounding.memory.records import Candidate, NewRecord, Provenance, Record, State, Type, Window
 from grounding.memory.records.extraction import (
     MOST_RULES_BYTES,
-    Rejected,
     accept,
     found_in,
     looks_secret,

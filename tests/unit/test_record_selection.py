@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from connectors.message import ConversationKey, Scope
 from grounding.memory.frames import LOADED, SHIPPED, choose
 from grounding.memory.global_context import foreign_text_in
-from grounding.memory.records import FoundRecord, Provenance, Record, State, Type
+from grounding.memory.records import FoundRecord, Provenance, Record, Records, State, Type
 from grounding.memory.selection import (
     Floor,
     Level,
@@ -331,7 +331,7 @@ def test_accuracy_and_brier_are_of_the_reviewed_decisions_once_there_are_ten() -
     assert calibrated(done[1:]) is None
 
 
-class Held:
+class Held(Records):
     """Records in a list, found by the words that they share with a question; counts what it is asked."""
 
     def __init__(self, *records: Record) -> None:
@@ -350,7 +350,7 @@ class Held:
     async def get(self, scope: Scope, record_id: str) -> Record:
         return next(one for one in self.records if one.id == record_id)
 
-    async def read(self, scope: Scope, ids: Collection[str]) -> Sequence[Record]:
+    async def read(self, scope: Scope, ids: Collection[str]) -> list[Record]:
         by_id = {one.id: one for one in self.records}
         return [by_id[name] for name in ids if name in by_id]
 
@@ -358,8 +358,8 @@ class Held:
         return len(self.records)
 
     async def list(
-        self, scope: Scope, types: Any = (), states: Any = (), limit: int = 100, *, own: bool = False
-    ) -> Sequence[Record]:
+        self, scope: Scope, types: Any = (), states: Any = (), limit: int = 100, before: str = "", *, own: bool = False
+    ) -> list[Record]:
         if Type.ITEM in types:
             self.asked.append("list items")
         return [one for one in self.records if one.type in types and one.state in states]

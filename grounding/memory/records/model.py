@@ -1,15 +1,14 @@
-"""The data types of the typed records, the protocols of their store, and their short forms for prompts. Pure."""
+"""The data types of the typed records, and their short forms for prompts. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-from connectors.message import AgentRuntimeError, Scope
+from connectors.message import AgentRuntimeError
 from grounding.memory.context_document import sentences
 from grounding.memory.records.dates import in_words
 from grounding.prompt_input import Tokens, clip
@@ -178,8 +177,6 @@ class NeverDeleted(RecordRefused):
         super().__init__("decisions are kept for good: log what came of it instead, or record another decision")
 
 
-# The record store, as the parts of the memory use it
-
 AddOutcome = Literal["new", "confirmed", "superseded", "unchanged"]
 """What adding did: it made a record, confirmed an equal one, or made one that supersedes another.
 
@@ -226,88 +223,6 @@ class FoundRecord:
     record: Record
     similarity: float
     matched: float
-
-
-class KeepsRecords(Protocol):
-    """The record store, as the parts of the runtime use it.
-
-    Reading shows the records of the workspace and of the scope's audience, and nobody else's (only
-    `connectors.message.EVERYONE` sees all). Every method raises `connectors.message.StoreUnavailable`; `search` also
-    raises `IndexUnavailable` and `EmbedderUnavailable`, and those that write `RecordRefused`.
-    """
-
-    async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
-        """Return at most *top_k* records of *types* (empty: of all types) that are relevant to *query*, the best first.
-
-        Hidden records are left out. Costs one query.
-        """
-
-    async def standing(self, scope: Scope) -> Sequence[Record]:
-        """Return the censors in force and the verbatim records, in a stable order, without a search."""
-
-    async def get(self, scope: Scope, record_id: str) -> Record:
-        """Return one record. Raises `NoSuchRecord`."""
-
-    async def read(self, scope: Scope, ids: Collection[str]) -> Sequence[Record]:
-        """Return the records of *ids* that exist and are not hidden, in the order of *ids*; one round trip."""
-
-    async def count(self, scope: Scope) -> int:
-        """Return the number of records, hidden ones and censors included, in one cheap round trip."""
-
-    async def list(
-        self,
-        scope: Scope,
-        types: Collection[Type] = (),
-        states: Collection[State] = (),
-        limit: int = 100,
-        *,
-        own: bool = False,
-    ) -> Sequence[Record]:
-        """Return the newest *limit* records, the newest first. Without *states* hidden ones are left out.
-
-        *own*: only those of the scope's user, if the scope names one.
-        """
-
-    async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
-        """Store *new* for the scope's audience. If a record with the same text exists, confirm it instead.
-
-        Calls with the same non-empty *key* take effect once.
-        """
-
-    async def change(
-        self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
-    ) -> Record:
-        """Change fields of a record, and compute micro and summary anew.
-
-        Besides the record's own fields there are ``state`` (for an item also ``status``), ``confirm`` and
-        ``false_positive`` (both true), and ``take_back`` (one of `grounding.memory.records.lifecycle.TakenBack`). Calls
-        with the same non-empty *key* take effect once. Raises `NoSuchRecord` and `NeverDeleted`.
-        """
-
-    async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
-        """Make a record of the scope's audience visible to the whole workspace.
-
-        Raises `NoSuchRecord`, and `RecordRefused` if the record is superseded.
-        """
-
-    async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
-        """Delete the record with its history. Raises `NoSuchRecord`, and `NeverDeleted` for decisions."""
-
-    async def forget(self, scope: Scope) -> int:
-        """Delete all records of the scope's user, decisions too, and return their number.
-
-        Raises ValueError if the scope names nobody.
-        """
-
-    async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
-        """Count one more activation of procedures that were followed, or of censors that acted."""
-
-    async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
-        """Delete the records that came from the scope's context, or only from the turns *turn_ids* of it.
-
-        A wish to have something forgotten outranks the rule that decisions stay. Deletes records of the scope's user if
-        the scope names one, else those of the workspace. Returns their number. Repeating it does no harm.
-        """
 
 
 # The short forms, computed when a record is written

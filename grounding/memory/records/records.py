@@ -79,8 +79,13 @@ class RecordSearch(Protocol):
 
 
 class Records:
-    """Implements `KeepsRecords` on a store and an index. A write that the index
-    cannot follow now is indexed later."""
+    """Adds, changes, finds and forgets records on a store and an index.
+
+    Reading shows the records of the workspace and of the scope's audience, and nobody else's (only
+    `connectors.message.EVERYONE` sees all). What is written belongs to the scope's audience. A write that the index
+    cannot follow now is indexed later. Every method raises `connectors.message.StoreUnavailable`, and those that write
+    `RecordRefused`.
+    """
 
     def __init__(
         self,
@@ -97,7 +102,11 @@ class Records:
         self._clock = clock
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
-        """See `KeepsRecords.add`. Raises `NoSuchRecord` if *new* supersedes a record of another owner."""
+        """Store *new*. If a record with the same text exists, confirm it instead.
+
+        Calls with the same non-empty *key* take effect once. Raises `NoSuchRecord` if *new* supersedes a record of
+        another owner.
+        """
         async for _ in _attempts():
             at = stamp(self._clock())
             record = self._detailed(build_record(new, new_id(), scope.audience or "", by, at))
@@ -147,7 +156,11 @@ class Records:
     async def change(
         self, scope: Scope, record_id: str, fields: Mapping[str, Any], by: Provenance, key: str = ""
     ) -> Record:
-        """See `KeepsRecords.change`."""
+        """Change fields of a record, and compute micro and summary anew.
+
+        See `apply_changes` for the fields. Calls with the same non-empty *key* take effect once. Raises `NoSuchRecord`
+        and `NeverDeleted`.
+        """
         trusted = by.origin in TRUSTED
 
         def step(record: Record, at: str) -> Record:
@@ -157,7 +170,10 @@ class Records:
         return await self._apply(scope, record_id, step, by, _why(fields), key)
 
     async def share(self, scope: Scope, record_id: str, by: Provenance) -> Record:
-        """See `KeepsRecords.share`."""
+        """Make a record of the scope's audience visible to the whole workspace.
+
+        Raises `NoSuchRecord`, and `RecordRefused` if the record is superseded.
+        """
         async for _ in _attempts():
             before = await self.get(scope, record_id)
             if not before.audience:
@@ -181,7 +197,10 @@ class Records:
         return True
 
     async def count_use(self, scope: Scope, ids: Collection[str]) -> None:
-        """See `KeepsRecords.count_use`. Ids that no longer exist are skipped."""
+        """Count one more activation of procedures that were followed, or of censors that acted.
+
+        Ids that no longer exist are skipped.
+        """
 
         def step(record: Record, at: str) -> Record:
             return lifecycle.use(record, self._rules, at)
@@ -193,7 +212,7 @@ class Records:
         await asyncio.gather(*map(one, dict.fromkeys(ids)))
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:
-        """See `KeepsRecords.erase`."""
+        """Delete a record with its history. Raises `NoSuchRecord`, and `NeverDeleted` for decisions."""
         async for _ in _attempts():
             record = await self.get(scope, record_id)
             if record.type is Type.DECISION:
@@ -203,7 +222,10 @@ class Records:
         raise RecordBusy
 
     async def forget(self, scope: Scope) -> int:
-        """See `KeepsRecords.forget`."""
+        """Delete all records of the scope's audience, decisions too, and return their number.
+
+        Raises ValueError if the scope names nobody.
+        """
         if scope.audience is None:
             raise ValueError("one audience's records are forgotten: name it in the scope")
         count, contexts, is_indexed = 0, {""}, True
@@ -218,7 +240,11 @@ class Records:
         return count
 
     async def forget_said(self, scope: Scope, turn_ids: Collection[str] | None = None) -> int:
-        """See `KeepsRecords.forget_said`."""
+        """Delete the records that came from the scope's context, or only from the turns *turn_ids* of it.
+
+        Deletes those of the scope's audience if it names one, else those of the workspace; decisions too. Returns their
+        number. Repeating it does no harm.
+        """
         count, ids = 0, await self._store.ids_from_context(scope)
         for start in range(0, len(ids), _PAGE):
             page = ids[start : start + _PAGE]
@@ -249,15 +275,15 @@ class Records:
         return True
 
     async def read(self, scope: Scope, ids: Collection[str]) -> list[Record]:
-        """See `KeepsRecords.read`."""
+        """Return the records of *ids* that exist and are not hidden, in the order of *ids*; one round trip."""
         return [one for one in await self._store.read(scope, list(ids)) if not one.is_hidden]
 
     async def count(self, scope: Scope) -> int:
-        """See `KeepsRecords.count`. Hidden records count too."""
+        """Return the number of records, hidden ones and censors included, in one round trip."""
         return await self._store.count(scope)
 
     async def get(self, scope: Scope, record_id: str) -> Record:
-        """See `KeepsRecords.get`."""
+        """Return one record. Raises `NoSuchRecord`."""
         found = await self._store.read(scope, [record_id])
         if not found:
             raise NoSuchRecord(f"there is no record {record_id!r} here")
@@ -273,16 +299,21 @@ class Records:
         *,
         own: bool = False,
     ) -> list[Record]:
-        """See `KeepsRecords.list`. *before* is the `grounding.memory.records.store.place` of the previous page's last
-        record."""
+        """Return the newest *limit* records, the newest first. Without *states* hidden ones are left out.
+
+        *before* is the `place` of the previous page's last record. *own*: only those of the scope's audience.
+        """
         return await self._store.page(scope, types, states, limit, before, own=own)
 
     async def standing(self, scope: Scope) -> Sequence[Record]:
-        """See `KeepsRecords.standing`. The oldest come first."""
+        """Return the censors in force and the verbatim records, the oldest first, without a search."""
         return await self._store.standing(scope)
 
     async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
-        """See `KeepsRecords.search`."""
+        """Return at most *top_k* records of *types* (empty: all) that are relevant to *query*, the best first.
+
+        Hidden records are left out. Raises `IndexUnavailable` and `EmbedderUnavailable`.
+        """
         if not query.strip() or top_k < 1:
             return []
         hits = await self._hits(scope, query, top_k, types)

@@ -15,7 +15,6 @@ from grounding.memory.records.dates import NoSuchDay, due, in_words
 from grounding.memory.records.model import (
     ItemKind,
     ItemStatus,
-    KeepsRecords,
     NewRecord,
     NoSuchRecord,
     Origin,
@@ -26,6 +25,7 @@ from grounding.memory.records.model import (
     Type,
     indexed_text,
 )
+from grounding.memory.records.records import Records
 from grounding.prompt_input import audience_of, one_line
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable, terms
 from grounding.tools import Arguments, Call, Tool, ToolRefused
@@ -76,7 +76,7 @@ class Expand(Arguments):
     record: str = Field(min_length=1, max_length=64, description="The record's id, as the records show it.")
 
 
-def create_item(records: KeepsRecords) -> Tool[CreateItem]:
+def create_item(records: Records) -> Tool[CreateItem]:
     """Return the tool that stores an item for the people who read the conversation."""
 
     async def run(call: Call, arguments: CreateItem) -> str:
@@ -97,7 +97,7 @@ def create_item(records: KeepsRecords) -> Tool[CreateItem]:
     )
 
 
-def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
+def update_item(records: Records) -> Tool[UpdateItem]:
     """Return the tool that changes an item's text, due date or status."""
 
     async def run(call: Call, arguments: UpdateItem) -> str:
@@ -127,7 +127,7 @@ def update_item(records: KeepsRecords) -> Tool[UpdateItem]:
     )
 
 
-def delete_item(records: KeepsRecords) -> Tool[DeleteItem]:
+def delete_item(records: Records) -> Tool[DeleteItem]:
     """Return the tool that hides an item. People can still see and restore it."""
 
     async def run(call: Call, arguments: DeleteItem) -> str:
@@ -147,7 +147,7 @@ def delete_item(records: KeepsRecords) -> Tool[DeleteItem]:
     )
 
 
-def query_items(records: KeepsRecords) -> Tool[QueryItems]:
+def query_items(records: Records) -> Tool[QueryItems]:
     """Return the tool that finds items by topic, status and day."""
 
     async def run(call: Call, arguments: QueryItems) -> str:
@@ -182,7 +182,7 @@ def query_items(records: KeepsRecords) -> Tool[QueryItems]:
     )
 
 
-def expand(records: KeepsRecords) -> Tool[Expand]:
+def expand(records: Records) -> Tool[Expand]:
     """Return the tool that reads a record in full. Prompts only show its short form."""
 
     async def run(call: Call, arguments: Expand) -> str:
@@ -249,7 +249,7 @@ def _reaches(later: str, earlier: str) -> bool:
     return later[:length] >= earlier[:length]
 
 
-async def _found(records: KeepsRecords, scope: Scope, text: str) -> Sequence[Record] | None:
+async def _found(records: Records, scope: Scope, text: str) -> Sequence[Record] | None:
     """Return what a search finds; None if the search is not available."""
     try:
         return [one.record for one in await records.search(scope, text, MAX_FOUND, _ITEMS)]
@@ -257,7 +257,7 @@ async def _found(records: KeepsRecords, scope: Scope, text: str) -> Sequence[Rec
         return None
 
 
-async def _item(records: KeepsRecords, call: Call, item_id: str) -> Record:
+async def _item(records: Records, call: Call, item_id: str) -> Record:
     """Return the item with that id. Raises `ToolRefused`."""
     record = await _await_or_refuse(records.get(_scope(call), item_id))
     if record.type is not Type.ITEM:

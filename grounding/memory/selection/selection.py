@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from connectors.message import ConversationKey, Scope, redis_key
 from grounding.memory.frames import LOADED, Chosen, Frame, scale
-from grounding.memory.records import FoundRecord, KeepsRecords, Record, State, Type, days_meant, is_heard_preference
+from grounding.memory.records import FoundRecord, Record, Records, State, Type, days_meant, is_heard_preference
 from grounding.memory.selection.censors import in_force
 from grounding.prompt_input import Calibration, Censor, SelectedRecord, Selection, SelectionReason
 from grounding.retrieval import NEAR_DUPLICATE, NEGATIONS, coverage, largest_idf, spell_out, term_set
@@ -107,7 +107,7 @@ class RecordSelector:
 
     def __init__(
         self,
-        records: KeepsRecords,
+        records: Records,
         kept: LastSelections,
         *,
         weights: Weights,
