@@ -72,35 +72,27 @@ def data_command(function: Callable[..., Any]) -> Callable[..., Any]:
 def workspace_option(function: F) -> F:
     """Add ``--workspace``; the default is the workspace of the terminal chat."""
 
-    def resolve(context: click.Context, _parameter: click.Parameter, workspace: str | None) -> str | None:
-        if workspace or context.resilient_parsing:
-            return workspace
+    def default(settings: Settings) -> str:
         from runtime.workspaces import console_workspace
 
-        return console_workspace(context.obj.load().settings)
+        return console_workspace(settings)
 
-    return click.option(
-        "-w",
-        "--workspace",
-        metavar="W",
-        callback=resolve,
-        help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE, or sample while it is empty.",
-    )(function)
+    return _add_workspace_option(function, default, "AGENT_RUNTIME_DEFAULT_WORKSPACE, or sample while it is empty")
 
 
 def default_workspace_option(function: F) -> F:
     """Add ``--workspace`` for commands that add documents or people; the default is ``DEFAULT_WORKSPACE``."""
+    return _add_workspace_option(
+        function, lambda settings: settings.default_workspace, "AGENT_RUNTIME_DEFAULT_WORKSPACE"
+    )
 
+
+def _add_workspace_option(function: F, default: Callable[[Settings], str], default_name: str) -> F:
     def resolve(context: click.Context, _parameter: click.Parameter, workspace: str | None) -> str | None:
-        return workspace if workspace or context.resilient_parsing else context.obj.load().settings.default_workspace
+        return workspace if workspace or context.resilient_parsing else default(context.obj.load().settings)
 
-    return click.option(
-        "-w",
-        "--workspace",
-        metavar="W",
-        callback=resolve,
-        help="The workspace; default: AGENT_RUNTIME_DEFAULT_WORKSPACE.",
-    )(function)
+    help_text = f"The workspace; default: {default_name}."
+    return click.option("-w", "--workspace", metavar="W", callback=resolve, help=help_text)(function)
 
 
 only_workspace_option = click.option("-w", "--workspace", metavar="W", help="Only this workspace.")

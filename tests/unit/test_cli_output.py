@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from connectors.console import neutralise
 from connectors.message import ConversationKey, Degraded, Source, Usage
 from grounding.strategy import Reason, Strategy, choose
-from runtime.cli.commands.chat import EXAMPLES, Greeting, answer, greeting
+from runtime.cli.commands.chat import EXAMPLES, answer, greeting
 from runtime.cli.commands.search import excerpt
 from runtime.cli.output import count, dollars, json_text, milliseconds, plain_table
 from runtime.observability import format_event
@@ -64,7 +64,7 @@ def test_the_questions_of_the_first_screen_are_looked_up_in_the_documents(questi
 
 
 def test_the_first_screen_says_plainly_that_answers_are_quotations() -> None:
-    shown = " ".join(greeting(Greeting("sample", 11, None, remote=False), 80).split())
+    shown = " ".join(greeting("sample", 11, None, remote=False, width=80).split())
     assert "No language model is set" in shown
     assert "quotations" in shown
     assert "agent-runtime setup" in shown
@@ -72,7 +72,7 @@ def test_the_first_screen_says_plainly_that_answers_are_quotations() -> None:
 
 
 def test_the_first_screen_of_another_workspace_offers_no_questions_of_the_sample() -> None:
-    shown = greeting(Greeting("acme", 3, "openai/gpt", remote=False), 80)
+    shown = greeting("acme", 3, "openai/gpt", remote=False, width=80)
     assert "openai/gpt" in shown
     assert not any(question in shown for question in EXAMPLES)
     assert "quotations" not in shown
@@ -80,7 +80,7 @@ def test_the_first_screen_of_another_workspace_offers_no_questions_of_the_sample
 
 @given(st.integers(30, 200), st.sampled_from([None, 0, 1, 11]), st.sampled_from([None, "openai/gpt"]), st.booleans())
 def test_the_first_screen_fits_the_terminal(width: int, documents: int | None, model: str | None, remote: bool) -> None:
-    shown = greeting(Greeting("sample", documents, model, remote=remote), width)
+    shown = greeting("sample", documents, model, remote=remote, width=width)
     assert max(map(len, shown.splitlines())) <= width
 
 

@@ -31,7 +31,7 @@ from grounding.documents import Progress
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from runtime.cli.client import IN_USE_SECONDS, ApiError, Client, Unreachable, api_path, open_local, running
 from runtime.cli.invocation import Invocation, as_typed, data_command, run, workspace_option
-from runtime.cli.output import note
+from runtime.cli.output import count, note
 from runtime.cli.progress import StatusLine, status_line
 from runtime.commands import NAMES
 from runtime.embedded import StoreInUse, check_installed
@@ -135,7 +135,7 @@ async def _chat_here(settings: Settings, console: _Console, status: StatusLine) 
         await runtime.workspaces.require(workspace)
         documents = await _index_documents(runtime, workspace, status)
         status.clear()
-        console.greet(greeting(Greeting(workspace, documents, settings.llm_model, remote=False)))
+        console.greet(greeting(workspace, documents, settings.llm_model, remote=False))
         async with asyncio.TaskGroup() as group:
             connectors = group.create_task(runtime.supervisor.run(runtime.accept), name="connectors")
             await console.ended.wait()
@@ -179,7 +179,7 @@ async def _chat_with_process(client: Client, settings: Settings, console: _Conso
         if getattr(error, "status", 0) == 404:
             raise
     status.clear()
-    console.greet(greeting(Greeting(workspace, documents, settings.llm_model, remote=True)))
+    console.greet(greeting(workspace, documents, settings.llm_model, remote=True))
     async with asyncio.TaskGroup() as group:
         gateway = RemoteGateway(client, console, group)
         await console.run(gateway.accept)
@@ -273,46 +273,36 @@ def answer(key: ConversationKey, answers: tuple[str, ...], data: dict[str, Any])
     )
 
 
-@dataclass(frozen=True)
-class Greeting:
-    """What the first screen of a chat says.
+def greeting(
+    workspace: str, documents: int | None, model: str | None, *, remote: bool, width: int | None = None
+) -> str:
+    """Return the first screen of a chat, at most *width* characters wide; the default is the terminal's width.
 
-    ``documents`` is None if they cannot be searched. ``model`` is None if none is set. ``remote`` is True if another
-    process answers.
+    *documents* is None if they cannot be searched. *remote* is True if another process answers.
     """
-
-    workspace: str
-    documents: int | None
-    model: str | None
-    remote: bool
-
-
-def greeting(about: Greeting, width: int | None = None) -> str:
-    """Return the first screen, at most *width* characters wide; the default is the terminal's width."""
     columns = min(width or shutil.get_terminal_size().columns, MAX_COLUMNS)
-    paragraphs = [f"Agent Runtime. {_about_documents(about)}", _about_model(about)]
-    if about.workspace == SAMPLE and about.documents:
+    paragraphs = [f"Agent Runtime. {_about_documents(workspace, documents)}", _about_model(model, remote)]
+    if workspace == SAMPLE and documents:
         paragraphs.append("Try:\n" + "\n".join(f"  {question}" for question in EXAMPLES))
     paragraphs.append("The sources are below each answer. `agent-runtime explain` shows what the model was told.")
     paragraphs.append("/help lists the commands. /quit or Ctrl-D ends the chat.")
     return "\n".join(_wrap(as_typed(paragraph), columns) for paragraph in paragraphs) + "\n"
 
 
-def _about_documents(about: Greeting) -> str:
-    start = f"This chat is in the workspace {about.workspace!r}"
-    if about.documents is None:
+def _about_documents(workspace: str, documents: int | None) -> str:
+    start = f"This chat is in the workspace {workspace!r}"
+    if documents is None:
         return f"{start}. Its documents cannot be searched now: `agent-runtime doctor` says why."
-    if about.documents == 0:
-        return f"{start}. It has no documents yet: `agent-runtime index -w {about.workspace} PATH` adds some."
-    noun = "document" if about.documents == 1 else "documents"
-    return f"{start}. Answers use its {about.documents} {noun}."
+    if documents == 0:
+        return f"{start}. It has no documents yet: `agent-runtime index -w {workspace} PATH` adds some."
+    return f"{start}. Answers use its {count(documents, 'document')}."
 
 
-def _about_model(about: Greeting) -> str:
-    if about.remote:
+def _about_model(model: str | None, remote: bool) -> str:
+    if remote:
         return "The agent-runtime process that runs on this data folder answers."
-    if about.model not in (None, EXTRACTIVE):
-        return f"Model: {about.model}."
+    if model not in (None, EXTRACTIVE):
+        return f"Model: {model}."
     return (
         "No language model is set, so answers are quotations from the documents. `agent-runtime setup` adds a language "
         "model."

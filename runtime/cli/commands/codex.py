@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,14 +85,16 @@ def add(invocation: Invocation, paths: tuple[str, ...], context: str | None, wor
 async def _upload(client: Client, workspace: str, context: str | None, file: LocalFile) -> dict[str, Any]:
     """Store *file* and return its row, or return why it is left out (``code`` and ``message``)."""
     if file.why:
-        return {"path": file.path, "code": file.code, "message": file.why}
+        return {"path": file.path, "code": "left_out", "message": file.why}
     try:
-        content = await asyncio.to_thread(file.file.read_bytes)
+        path, content = _path(workspace, file.path), await asyncio.to_thread(file.file.read_bytes)
+    except UnicodeEncodeError:
+        return {"path": file.path, "code": "encoding", "message": "its name is not UTF-8"}
     except OSError as error:
         return {"path": file.path, "code": "unreadable", "message": f"it cannot be read: {error.strerror}"}
     try:
         headers = {"Content-Type": "text/plain"}
-        return await client.call("PUT", _path(workspace, file.path), content, headers=headers, context=context)
+        return await client.call("PUT", path, content, headers=headers, context=context)
     except ApiError as error:
         if error.status not in (400, 413):
             raise
@@ -101,49 +103,30 @@ async def _upload(client: Client, workspace: str, context: str | None, file: Loc
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file on this machine, its path in the codex, and, if it is left out, why, with the word for programs."""
+    """A file on this machine, its path in the codex, and, if it is left out, why."""
 
     file: Path
     path: str
     why: str = ""
-    code: str = ""
 
 
 def files_at(path: str) -> list[LocalFile]:
-    """Return the files at or below *path*, sorted. No link is followed. Raises `NothingToAdd`."""
-    start = Path(path).expanduser()
+    """Return the files at or below *path*, sorted, without hidden ones. No link is followed. Raises `NothingToAdd`."""
+    start = Path(os.path.abspath(Path(path).expanduser()))
     if start.is_symlink():
         raise NothingToAdd(f"{path} is a link; give the file or folder that it points to")
     if not start.exists():
         raise NothingToAdd(f"{path}: no such file or folder")
-    start = Path(os.path.normpath(start.absolute()))
-    if not _is_utf8(start.name):
-        return [_misnamed(start, start.name)]
-    if start.is_file():
-        return [LocalFile(start, start.name)]
-    return list(_below(start, start.name))
-
-
-def _below(folder: Path, name: str) -> Iterator[LocalFile]:
-    try:
-        files = sorted(folder.iterdir())
-    except OSError as error:
-        yield LocalFile(folder, name, f"it cannot be read: {error.strerror}", "unreadable")
-        return
-    for file in files:
-        path = f"{name}/{file.name}"
-        if file.name.startswith("."):
+    files = []
+    for file in sorted(start.rglob("*")) if start.is_dir() else [start]:
+        name = file.relative_to(start.parent).as_posix()
+        if any(part.startswith(".") for part in file.relative_to(start).parts):
             continue
-        if not _is_utf8(file.name):
-            yield _misnamed(file, path)
-        elif file.is_symlink():
-            yield LocalFile(file, path, "it is a link", "link")
-        elif file.is_dir():
-            yield from _below(file, path)
-        elif file.is_file():
-            yield LocalFile(file, path)
-        else:
-            yield LocalFile(file, path, "it is not an ordinary file", "special")
+        if file.is_symlink():
+            files.append(LocalFile(file, name, "it is a link"))
+        elif not file.is_dir():
+            files.append(LocalFile(file, name, "" if file.is_file() else "it is not an ordinary file"))
+    return files
 
 
 def each_once(files: Sequence[LocalFile]) -> list[LocalFile]:
@@ -152,21 +135,8 @@ def each_once(files: Sequence[LocalFile]) -> list[LocalFile]:
     for file in files:
         other = by_path.setdefault(file.path, file)
         if other.file != file.file and not (file.why or other.why):
-            both = f"{_readable(str(other.file))} and {_readable(str(file.file))}"
-            raise NothingToAdd(f"{both} would both be {file.path}: give a folder that has both")
-    return list(dict.fromkeys(files))
-
-
-def _is_utf8(name: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
-def _misnamed(file: Path, path: str) -> LocalFile:
-    return LocalFile(file, _readable(path), "its name is not UTF-8", "encoding")
-
-
-def _readable(path: str) -> str:
-    return os.fsencode(path).decode(errors="replace")
+            raise NothingToAdd(f"{other.file} and {file.file} would both be {file.path}: give a folder that has both")
+    return list(by_path.values())
 
 
 @command.command(name="list")
