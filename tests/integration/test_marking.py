@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from connectors.message import Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Role, Scope
 from grounding.memory.karma import Examples, Karma, MarkStore
 from grounding.memory.karma import store as karma_store
-from grounding.memory.karma.examples import LOOK_SECONDS
 from grounding.memory.records import NewRecord, Provenance, State, Type
 from grounding.prompt import build_prompt
 from grounding.prompt_input import Participant, TailEntry, load_tokens
@@ -238,17 +237,7 @@ async def test_an_exchange_whose_question_was_edited_or_deleted_is_no_example_an
     assert await house.shown() == []
 
 
-async def test_where_nothing_is_marked_turns_ask_the_store_once_in_a_while(house: House) -> None:
-    assert await house.shown() == []
-    asked = house.redis.info
-    before = (await asked("commandstats")).get("cmdstat_get", {}).get("calls", 0)
-    assert await house.shown() == []
-    assert (await asked("commandstats")).get("cmdstat_get", {}).get("calls", 0) == before
-    assert LOOK_SECONDS <= 10
-    assert house.embedder.embedded == []
-
-
-async def test_another_process_sees_a_mark_with_its_next_turn_once_it_knows_of_one(house: House) -> None:
+async def test_another_process_sees_a_mark_with_its_next_turn(house: House) -> None:
     await house.answer("t1")
     await house.answer("t2", message_id="10", asked="How do I reef the main sail?", answered="Ease the halyard first.")
     await house.react("👍")

@@ -157,7 +157,6 @@ def test_a_summary_that_does_not_fit_is_shown_as_a_micro() -> None:
 
 def test_half_of_the_recency_is_gone_after_thirty_days() -> None:
     assert recency("2026-05-02T00:00:00Z", TODAY) == pytest.approx(0.5)
-    assert recency("no time", TODAY) == 0
 
 
 def test_the_frame_and_the_outcome_order_what_is_as_similar() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -22,7 +23,7 @@ from grounding.prompt_input import audience_of
 from grounding.tools import Arguments, Call, Tool, ToolRefused
 
 Approval = Literal["untrusted", "always", "never"]
-_WRITES = frozenset({"global-context:write"})
+_CHANGES = partial(Tool, scopes=frozenset({"global-context:write"}), repeatable=True)
 _LINE = Field(ge=0, description="The number before the line in <global-context>.")
 _CONTENT = Field(
     min_length=1,
@@ -51,15 +52,13 @@ def append_context(lines: GlobalContexts, approval: Approval) -> Tool[AppendCont
         by, waits = _by(call, approval, arguments.content)
         return await _message_about(lines.append(_editor(call), arguments.content, by, waits=waits), "added as line {}")
 
-    return Tool(
+    return _CHANGES(
         "append_context",
         "Add a line to the global context, which is shown to you in every conversation. For lasting preferences, "
         "patterns, constraints and background that you learned about the people here, said or noticed. Not for single "
         "tasks and events, one-time facts, or what will soon change. Replace a line that says nearly the same instead.",
         AppendContext,
         run,
-        scopes=_WRITES,
-        repeatable=True,
     )
 
 
@@ -78,14 +77,12 @@ def replace_context(lines: GlobalContexts, approval: Approval) -> Tool[ReplaceCo
         editing = lines.replace(editor, arguments.line, arguments.content, by, waits=waits)
         return await _message_about(editing, "line {} is replaced")
 
-    return Tool(
+    return _CHANGES(
         "replace_context",
         "Replace a line of the global context, by its number: where it is no longer true, can be said better, or can "
         "take in what another line says. Numbers stay the same for the whole session.",
         ReplaceContext,
         run,
-        scopes=_WRITES,
-        repeatable=True,
     )
 
 
@@ -96,14 +93,12 @@ def delete_context(lines: GlobalContexts, approval: Approval) -> Tool[DeleteCont
         by, waits = _by(call, approval)
         return await _message_about(lines.delete(_editor(call), arguments.line, by, waits=waits), "line {} is deleted")
 
-    return Tool(
+    return _CHANGES(
         "delete_context",
         "Delete a line of the global context, by its number, that is no longer true or relevant. The other numbers "
         "stay the same for the whole session.",
         DeleteContext,
         run,
-        scopes=_WRITES,
-        repeatable=True,
     )
 
 

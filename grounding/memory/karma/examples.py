@@ -7,7 +7,6 @@ turn.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     Array = NDArray[np.float32]
 
 
-LOOK_SECONDS = 5.0
-"""How long a workspace without marks is not read again, so that it costs its turns nothing."""
 _KNOWN_AT_MOST = 1000
 STANDING_AT_MOST = 4
 CHOSEN_AT_MOST = 4
@@ -82,16 +79,14 @@ NOTHING = Examples()
 class _Known:
     version: int
     marked: list[Marked]
-    looked_at: float
 
 
 class Karma:
     """Reads the marks of workspaces through a cache that is refreshed when a workspace's version changes."""
 
-    def __init__(self, store: MarkStore, likeness: Likeness, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: MarkStore, likeness: Likeness) -> None:
         self._store = store
         self._likeness = likeness
-        self._clock = clock
         self._known: dict[str, _Known] = {}
 
     async def look(
@@ -108,9 +103,6 @@ class Karma:
         *audience* reads the answer. *stood* returns the standing turns of the session, None if it has just begun.
         Raises `connectors.message.StoreUnavailable`.
         """
-        known = self._known.get(key.workspace_id)
-        if known is not None and not known.marked and self._clock() < known.looked_at + LOOK_SECONDS:
-            return NOTHING
         marked = await self._marked(key.scope, await self._store.version(key.scope))
         if not marked:
             return NOTHING
@@ -133,8 +125,7 @@ class Karma:
             if len(self._known) >= _KNOWN_AT_MOST:
                 self._known.clear()
             version, marked = await self._store.all(scope) if version else (0, [])
-            known = self._known[scope.workspace_id] = _Known(version, marked, 0.0)
-        known.looked_at = self._clock()
+            known = self._known[scope.workspace_id] = _Known(version, marked)
         return known.marked
 
 

@@ -30,45 +30,30 @@ class Rules:
 TakenBack = Literal["confirm", "success", "failure", "false_positive"]
 """Feedback on a record that a person can take back."""
 
-BY_HAND: dict[Type, dict[State, frozenset[State]]] = {
+BY_HAND: dict[Type, dict[State, tuple[State, ...]]] = {
     Type.FACT: {
-        State.NEW: frozenset({State.CONFIRMED, State.CORE, State.INACTIVE}),
-        State.CONFIRMED: frozenset({State.CORE, State.INACTIVE}),
-        State.CORE: frozenset({State.CONFIRMED, State.INACTIVE}),
-        State.SUPERSEDED: frozenset({State.CONFIRMED, State.INACTIVE}),
-        State.INACTIVE: frozenset({State.NEW}),
+        State.NEW: (State.CONFIRMED, State.CORE),
+        State.CONFIRMED: (State.CORE,),
+        State.CORE: (State.CONFIRMED,),
+        State.SUPERSEDED: (State.CONFIRMED,),
+        State.INACTIVE: (State.NEW,),
     },
     Type.EPISODE: {
-        State.ACTIVE: frozenset({State.SUMMARIZED, State.ARCHIVED, State.INACTIVE}),
-        State.SUMMARIZED: frozenset({State.ARCHIVED, State.INACTIVE}),
-        State.ARCHIVED: frozenset({State.INACTIVE}),
-        State.INACTIVE: frozenset({State.ACTIVE}),
+        State.ACTIVE: (State.SUMMARIZED, State.ARCHIVED),
+        State.SUMMARIZED: (State.ARCHIVED,),
+        State.INACTIVE: (State.ACTIVE,),
     },
-    Type.PROCEDURE: {
-        State.ACTIVE: frozenset({State.RETIRED}),
-        State.EFFECTIVE: frozenset({State.RETIRED}),
-        State.INEFFECTIVE: frozenset({State.RETIRED}),
-        State.RETIRED: frozenset({State.ACTIVE}),
-    },
-    Type.CENSOR: {
-        State.CREATED: frozenset({State.RETIRED}),
-        State.ACTIVE: frozenset({State.RETIRED}),
-        State.ESCALATED: frozenset({State.RETIRED}),
-        State.RETIRED: frozenset({State.CREATED}),
-    },
-    Type.DECISION: {
-        State.RECORDED: frozenset({State.PENDING}),
-        State.PENDING: frozenset(),
-        State.REVIEWED: frozenset(),
-    },
+    Type.PROCEDURE: {State.RETIRED: (State.ACTIVE,)},
+    Type.CENSOR: {State.RETIRED: (State.CREATED,)},
+    Type.DECISION: {State.RECORDED: (State.PENDING,)},
     Type.ITEM: {
-        State.OPEN: frozenset({State.DONE, State.CANCELLED, State.INACTIVE}),
-        State.DONE: frozenset({State.OPEN, State.CANCELLED, State.INACTIVE}),
-        State.CANCELLED: frozenset({State.OPEN, State.DONE, State.INACTIVE}),
-        State.INACTIVE: frozenset({State.OPEN}),
+        State.OPEN: (State.DONE, State.CANCELLED),
+        State.DONE: (State.OPEN, State.CANCELLED),
+        State.CANCELLED: (State.OPEN, State.DONE),
+        State.INACTIVE: (State.OPEN,),
     },
 }
-"""The states that a person may set, by type and present state."""
+"""The states that a person may set, by type and present state, besides the one that hides the record."""
 
 
 def confirm(record: Record, rules: Rules, at: str, *, is_trusted: bool = True) -> Record:
@@ -191,8 +176,11 @@ def retire(record: Record, at: str) -> Record:
         return record
     if record.type is Type.DECISION:
         raise NeverDeleted
-    hidden = State.RETIRED if record.type in (Type.PROCEDURE, Type.CENSOR) else State.INACTIVE
-    return _changed(record, at, state=hidden)
+    return _changed(record, at, state=_hidden_state(record))
+
+
+def _hidden_state(record: Record) -> State:
+    return State.RETIRED if record.type in (Type.PROCEDURE, Type.CENSOR) else State.INACTIVE
 
 
 def set_state(record: Record, state: State, at: str) -> Record:
@@ -201,8 +189,10 @@ def set_state(record: Record, state: State, at: str) -> Record:
         return retire(record, at)
     if state is record.state:
         return record
-    if state not in BY_HAND[record.type][record.state]:
-        allowed = sorted(BY_HAND[record.type][record.state])
+    allowed = list(BY_HAND[record.type].get(record.state, ()))
+    if state not in allowed:
+        if record.type is not Type.DECISION and not record.is_hidden:
+            allowed.append(_hidden_state(record))
         hint = "; log its outcome to review it" if record.type is Type.DECISION else ""
         raise RecordRefused(
             f"a {record.type} that is {record.state} cannot become {state} by hand; it can become: "

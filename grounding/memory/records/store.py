@@ -400,10 +400,7 @@ class RecordStore:
     async def erase(self, scope: Scope, record: Record, digest: str) -> bool:
         """Delete *record* with its history. Returns False if it changed meanwhile."""
         of = encode_id(record.audience)
-        keys = [_key(scope, name) for name in ("due", "unindexed")]
-        keys += [_key(scope, "kept", of), _key(scope, "texts", of), _key(scope, "list", of, record.type, record.state)]
-        keys += [_key(scope, "standing", of), *(_key(scope, name, of, record.id) for name in ("history", "said"))]
-        keys.append(_key(scope, "came", of, encode_id(record.provenance.context_id)))
+        keys = [_key(scope, "due"), _key(scope, "unindexed"), *_keys_of(scope, of, record)]
         answer = await self._erase(keys=keys, args=[of, record.id, record.version, place(record), digest])
         return bool(answer != "moved")
 
@@ -416,14 +413,7 @@ class RecordStore:
         """
         former, latter = encode_id(before.audience), encode_id(after.audience)
         keys = [_key(scope, name) for name in ("due", "unindexed", "owners", "settled")]
-        for of in (former, latter):
-            keys += [
-                _key(scope, "kept", of),
-                _key(scope, "texts", of),
-                _key(scope, "list", of, after.type, after.state),
-            ]
-            keys += [_key(scope, "standing", of), *(_key(scope, name, of, after.id) for name in ("history", "said"))]
-            keys.append(_key(scope, "came", of, encode_id(after.provenance.context_id)))
+        keys += [*_keys_of(scope, former, after), *_keys_of(scope, latter, after)]
         packed = json.dumps(after.model_dump(mode="json"), separators=(",", ":"))
         args: list[str | int] = [former, latter, after.id, before.version, packed, place(after), digest, after.version]
         args += [_packed_change(change) if change else "", HISTORY_MAX_CHANGES]
@@ -580,18 +570,23 @@ def _call_key(scope: Scope, key: str) -> str:
     return _key(scope, "done", named)
 
 
-def _keys(scope: Scope, put: RecordWrite) -> list[str]:
-    of, after = encode_id(put.after.audience), put.after
-    leaves = put.before or after
+def _keys_of(scope: Scope, of: str, record: Record) -> list[str]:
+    """Return all keys with data of *record*, if *of* owns it: kept, texts, list, standing, history, said, came."""
     return [
         _key(scope, "kept", of),
         _key(scope, "texts", of),
-        _key(scope, "list", of, leaves.type, leaves.state),
-        _key(scope, "list", of, after.type, after.state),
+        _key(scope, "list", of, record.type, record.state),
         _key(scope, "standing", of),
-        _key(scope, "history", of, after.id),
-        _key(scope, "said", of, after.id),
+        _key(scope, "history", of, record.id),
+        _key(scope, "said", of, record.id),
+        _key(scope, "came", of, encode_id(record.provenance.context_id)),
     ]
+
+
+def _keys(scope: Scope, put: RecordWrite) -> list[str]:
+    of, leaves = encode_id(put.after.audience), put.before or put.after
+    kept, texts, joins, standing, history, said, _ = _keys_of(scope, of, put.after)
+    return [kept, texts, _key(scope, "list", of, leaves.type, leaves.state), joins, standing, history, said]
 
 
 def _args(put: RecordWrite) -> Iterable[str | int]:

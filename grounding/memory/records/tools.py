@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field
@@ -39,7 +40,8 @@ MAX_LISTED = 500
 """Most items that are read if there is no search text: the newest."""
 SHOWN = 20
 _ITEMS = (Type.ITEM,)
-_READS, _WRITES = frozenset({"records:read"}), frozenset({"items:write"})
+_READS = frozenset({"records:read"})
+_CHANGES = partial(Tool, scopes=frozenset({"items:write"}), repeatable=True, spare=2)
 _ID = Field(min_length=1, max_length=64, description="The item's id, as query_items and the records show it.")
 _DUE = (
     "When it is due or happens: a day like 2026-11-27, a time like 2026-11-27T15:00, or words like 'tomorrow', "
@@ -84,16 +86,13 @@ def create_item(records: Records) -> Tool[CreateItem]:
         added = await _await_or_refuse(records.add(_scope(call), new, _by(call, arguments.text), call.idempotency_key))
         return f"kept: {shown(added.record)}"
 
-    return Tool(
+    return _CHANGES(
         "create_item",
         "Keep a task, an event or a note with its day, so that it is found again in later conversations. Use it when "
         "somebody says that something has to be done, will happen, or is to be noted; not for lasting preferences "
         "and background.",
         CreateItem,
         run,
-        scopes=_WRITES,
-        repeatable=True,
-        spare=2,
     )
 
 
@@ -116,14 +115,11 @@ def update_item(records: Records) -> Tool[UpdateItem]:
         changing = records.change(_scope(call), arguments.id, fields, by, call.idempotency_key)
         return f"changed: {shown(await _await_or_refuse(changing))}"
 
-    return Tool(
+    return _CHANGES(
         "update_item",
         "Change an item: its text, its day, or its status when it is done or cancelled.",
         UpdateItem,
         run,
-        scopes=_WRITES,
-        repeatable=True,
-        spare=2,
     )
 
 
@@ -136,14 +132,11 @@ def delete_item(records: Records) -> Tool[DeleteItem]:
         await _await_or_refuse(put_away)
         return f"deleted: {one_line(item.micro)}"
 
-    return Tool(
+    return _CHANGES(
         "delete_item",
         "Delete an item that should not be there. What is done or cancelled is better updated.",
         DeleteItem,
         run,
-        scopes=_WRITES,
-        repeatable=True,
-        spare=2,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,8 +34,6 @@ FEW_TERMS = 1
 """A message of at most this many terms ("and why?", "pgvector?") is searched together with the question before."""
 LONGEST_QUERY_CHARACTERS = 2000
 """The part of a message that is searched. A person who pastes a log asks about its beginning, or in the first lines."""
-CALIBRATION_SECONDS = 5.0
-"""How long the calibration of reviewed decisions is cached."""
 _KNOWN_AT_MOST = 1000
 MAX_OPEN_ITEMS = 500
 """Most open items that are read if a message names a day: the newest."""
@@ -123,7 +120,6 @@ class RecordSelector:
         self._costs = costs
         self._floor = floor
         self._now = now
-        self._calibrations: dict[str, tuple[float, Calibration | None]] = {}
         self._standing: dict[Scope, tuple[Censor, ...]] = {}
 
     async def standing(self, scope: Scope) -> Standing:
@@ -291,18 +287,11 @@ class RecordSelector:
         return sorted(due, key=lambda one: (one.due, one.id))
 
     async def _calibration(self, scope: Scope) -> Calibration | None:
-        """Return the calibration of the workspace, from a short cache."""
-        known = self._calibrations.get(scope.workspace_id)
-        if known is not None and known[0] > time.monotonic():
-            return known[1]
+        """Return the calibration of the workspace."""
         decisions = await self._records.list(
             Scope(scope.workspace_id), (Type.DECISION,), (State.REVIEWED,), MOST_REVIEWED
         )
-        found = calibrated(decisions)
-        if len(self._calibrations) >= _KNOWN_AT_MOST:
-            self._calibrations.clear()
-        self._calibrations[scope.workspace_id] = (time.monotonic() + CALIBRATION_SECONDS, found)
-        return found
+        return calibrated(decisions)
 
 
 def _with_relevance(
@@ -407,7 +396,7 @@ class Floor:
 
 def probability(relevance: float) -> float:
     """Return the probability for the log-odds *relevance*."""
-    return 1.0 / (1.0 + math.exp(-max(min(relevance, 500.0), -500.0)))
+    return 1.0 / (1.0 + math.exp(-relevance))
 
 
 _FLOORS = {
@@ -492,13 +481,8 @@ def score(found: FoundRecord, frame: Frame, weights: Weights, today: datetime) -
 
 
 def recency(at: str, today: datetime) -> float:
-    """Return 1 for today, halved every `HALF_LIFE_DAYS`; 0 if the time cannot be read."""
-    try:
-        made = datetime.fromisoformat(at)
-    except ValueError:
-        return 0.0
-    if made.tzinfo is None:
-        made = made.replace(tzinfo=UTC)
+    """Return 1 for today, halved every `HALF_LIFE_DAYS`. *at* is RFC 3339."""
+    made = datetime.fromisoformat(at)
     days = max((today - made).total_seconds() / 86_400, 0.0)
     return math.exp(-math.log(2) / HALF_LIFE_DAYS * days)
 
