@@ -39,7 +39,7 @@ async def test_a_mark_is_put_seen_taken_back_and_removed(face: Face, provider: o
     assert (await face.client.get(f"{here}/turns/{turn}")).json()["marks"] == {"good": 1, "bad": 1}
     assert (await face.client.get(f"{here}/karma")).json()["karma"][0]["trace"] is None
 
-    await face.client.delete(mark, params={"user": "http:u7"})
+    await face.client.post(mark, json={"mark": "none", "user": "http:u7"})
     (row,) = (await face.client.get(f"{here}/karma")).json()["karma"]
     assert row["trace"] == {"asked": ASKED, "answered": ANSWER}
     assert (row["context_id"], row["audience"]) == ("http:marks", "place:http:marks")

@@ -111,16 +111,15 @@ def history(invocation: Invocation, workspace: str, context: str | None, limit: 
 def _get(invocation: Invocation, workspace: str, context: str | None, *more: str, **parameters: Any) -> dict[str, Any]:
     """Return what the API has at the document's path and *more*. Without *context*, try each of `DEFAULTS`."""
 
-    accept = {"Accept": "application/json"}
-
     async def get(client: Client) -> dict[str, Any]:
-        for name in DEFAULTS[:-1] if context is None else ():
+        names = [context] if context else list(DEFAULTS)
+        while True:
             try:
-                return await client.get(_path(workspace, name, *more), headers=accept, **parameters)
+                path = _path(workspace, names.pop(0), *more)
+                return await client.get(path, headers={"Accept": "application/json"}, **parameters)
             except ApiError as error:
-                if error.status != 404:
+                if error.status != 404 or not names:
                     raise
-        return await client.get(_path(workspace, context or DEFAULTS[-1], *more), headers=accept, **parameters)
 
     return run_with_client(invocation, get)
 

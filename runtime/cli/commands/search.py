@@ -64,24 +64,13 @@ def _show_result(rank: int, result: dict[str, Any]) -> None:
 
 def explained(rank: int, result: dict[str, Any]) -> list[str]:
     """Return a line for each part of the search: the rank of *result* there, and the score. Pure."""
-    not_found = "not among its candidates"
-    no_vector = "not looked at: not among the best, or it has no deep vector yet"
-    lines = [
-        _part("bm25", result.get("sparse"), "BM25", not_found),
-        _part("dense", result.get("dense"), "cosine", not_found),
-    ]
-    if "deep" in result:
-        lines.append(_part("deep", result["deep"], "cosine", no_vector))
-    lines.append(_part("fused", result.get("fused") or {"rank": rank, "score": result["score"]}, "score", ""))
-    if "rerank" in result:
-        lines.append(_part("rerank", result["rerank"], "score", not_found))
-    return lines
+    result = {"fused": {"rank": rank, "score": result["score"]}, **result}  # without a reranker the last word
+    parts = {"bm25": "sparse", "dense": "dense", "deep": "deep", "fused": "fused", "rerank": "rerank"}
+    return [f"{name:<7}{_place_in(result[part])}" for name, part in parts.items() if part in result]
 
 
-def _part(name: str, figures: dict[str, Any] | None, unit: str, otherwise: str) -> str:
-    if figures is None:
-        return f"{name:<7}{otherwise}"
-    return f"{name:<7}rank {figures['rank']:<4} {unit} {figures['score']:.4f}"
+def _place_in(found: dict[str, Any] | None) -> str:
+    return f"rank {found['rank']:<4} score {found['score']:.4f}" if found else "not among its candidates"
 
 
 def excerpt(text: str, limit: int = EXCERPT_CHARACTERS) -> str:

@@ -451,10 +451,6 @@ def _try_model(settings: Settings) -> bool:
 # ---- Platforms ----
 
 
-def _ask_telegram() -> Changes:
-    return {"telegram_bot_token": _ask_secret("Token from @BotFather (not shown)")}
-
-
 def _ask_slack() -> Changes:
     token = _ask_secret("Bot User OAuth Token, xoxb-… (not shown)")
     line("How does Slack send events?")
@@ -465,10 +461,6 @@ def _ask_slack() -> Changes:
         return {"slack_bot_token": token, "slack_app_token": app_token}
     secret = _ask_secret("Signing secret, under Basic Information (not shown)")
     return {"slack_bot_token": token, "slack_app_token": None, "slack_signing_secret": secret}
-
-
-def _ask_discord() -> Changes:
-    return {"discord_bot_token": _ask_secret("Bot token (not shown)")}
 
 
 @dataclass(frozen=True)
@@ -489,7 +481,7 @@ GUIDES = (
         "Telegram",
         ("telegram_bot_token",),
         ("In Telegram, send /newbot to @BotFather and answer its questions. It shows the bot's token.",),
-        _ask_telegram,
+        lambda: {"telegram_bot_token": _ask_secret("Token from @BotFather (not shown)")},
         "Write to the bot, or add it to a group and mention it there.",
     ),
     Guide(
@@ -513,7 +505,7 @@ GUIDES = (
             "At discord.com/developers/applications: New Application. Under Bot, Reset Token shows the token.",
             "On the same page, switch the Message Content Intent on.",
         ),
-        _ask_discord,
+        lambda: {"discord_bot_token": _ask_secret("Bot token (not shown)")},
         "Add the bot to your server with that link, then mention it there.",
     ),
 )

@@ -25,7 +25,7 @@ from connectors.message import (
     person_of_audience,
     place_audience,
 )
-from grounding.memory.karma import Marked, Sign
+from grounding.memory.karma import Marked
 from grounding.prompt import build_prompt
 from grounding.prompt_input import TailEntry, audience_of
 from runtime.access import Caller
@@ -55,7 +55,6 @@ MAX_LISTED = 500
 SHOWN_CHARACTERS = 200
 """How much of a failed turn's messages a listing shows."""
 Id = Annotated[str, Field(min_length=1, max_length=512, pattern=r"\S")]
-UserQuery = Annotated[User | None, Query(description="connector:user_id: that person's mark.")]
 
 
 class TurnRoutes(Routes):
@@ -175,16 +174,21 @@ class MarkRoutes(Routes):
         self._marking = runtime.marking
         mark, karma = "/workspaces/{workspace_id}/turns/{turn_id}/mark", "/workspaces/{workspace_id}/karma"
         self.add("POST", mark, self.mark, Role.MEMBER, body=MarkBody, answers="How the turn is marked now")
-        self.add("DELETE", mark, self.unmark, Role.MEMBER, answers="How the turn is marked now")
         self.add("GET", karma, self.listing, Role.ADMIN, answers="The marked turns, the newest first")
         self.add("DELETE", f"{karma}/{{turn_id}}", self.remove, Role.ADMIN, answers="Whether there was such a one")
 
     async def mark(self, request: Request, scope: Workspace, turn_id: str) -> Response:
-        body = await self.read(request, MarkBody)
-        return await self._put(request, scope, turn_id, body.user, None if body.mark == "none" else body.mark)
-
-    async def unmark(self, request: Request, scope: Workspace, turn_id: str, user: UserQuery = None) -> Response:
-        return await self._put(request, scope, turn_id, user, None)
+        body, caller = await self.read(request, MarkBody), caller_of(request)
+        is_admin = caller.role.covers(Role.ADMIN)
+        if body.user is not None and not body.user.startswith(OWN_CONNECTOR) and not is_admin:
+            raise ApiError(403, "forbidden", "marks of another connector's people are for admins' tokens")
+        by = Marker(body.user or caller.id, caller.role, "api", is_vouched_for=is_admin)
+        key = await self._conversation(scope, turn_id, caller)
+        if not self._marking.may(by, key):
+            raise ApiError(403, "forbidden", "the sigil of this token does not allow karma:write")
+        marked = await self._marking.put(scope, turn_id, by, None if body.mark == "none" else body.mark)
+        mark = marked.opinion_of(by.user).mark or "none"
+        return reply({"turn_id": turn_id, "mark": mark, "good": marked.good, "bad": marked.bad})
 
     async def listing(self, request: Request, scope: Workspace) -> Response:
         caller = caller_of(request)
@@ -202,19 +206,6 @@ class MarkRoutes(Routes):
         if not await self._marking.forget(scope, [turn_id]):
             raise ApiError(404, "not_found", f"turn {turn_id!r} is not marked")
         return reply({"turn_id": turn_id, "removed": True})
-
-    async def _put(self, request: Request, scope: Scope, turn_id: str, user: str | None, sign: Sign | None) -> Response:
-        caller = caller_of(request)
-        is_admin = caller.role.covers(Role.ADMIN)
-        if user is not None and not user.startswith(OWN_CONNECTOR) and not is_admin:
-            raise ApiError(403, "forbidden", "marks of another connector's people are for admins' tokens")
-        by = Marker(user or caller.id, caller.role, "api", is_vouched_for=is_admin)
-        key = await self._conversation(scope, turn_id, caller)
-        if not self._marking.may(by, key):
-            raise ApiError(403, "forbidden", "the sigil of this token does not allow karma:write")
-        marked = await self._marking.put(scope, turn_id, by, sign)
-        mark = marked.opinion_of(by.user).mark or "none"
-        return reply({"turn_id": turn_id, "mark": mark, "good": marked.good, "bad": marked.bad})
 
     async def _conversation(self, scope: Scope, turn_id: str, caller: Caller) -> ConversationKey:
         """Return the conversation of the turn. Raises `runtime.turns.UnknownTurn`, and `ApiError` 403 if the caller may
