@@ -147,12 +147,13 @@ class Catalogue:
         await self._redis.delete(_key(scope, "remembered", name, TURN_INDEX_VERSION))
 
     async def lose(self, name: str, scopes: Collection[Scope]) -> None:
-        """Record that the collection, which was filled before, is missing: it has to be filled again."""
+        """Record that the collection, which was filled before, is missing: it has to be filled again.
+
+        Several processes may find that out at the same time.
+        """
         for scope in scopes:
-            had_turns = await self.is_complete(scope, name)
-            await self.forget(scope, name)
-            if had_turns:
-                await self.mark_filling(scope, name)
+            await Ledger(self._redis, name).forget(scope)
+            await self._redis.set(_key(scope, "remembered", name, TURN_INDEX_VERSION), "0", xx=True)
 
 
 def _key(scope: Scope, *parts: str) -> str:

@@ -224,6 +224,8 @@ async def test_who_does_not_fill_a_collection_that_was_missing_says_until_it_is_
     ):
         for one in (leader, other):
             await one.knowledge.opened()
+            # Both may have found it missing at the same moment.
+            await one.knowledge.catalogue.lose((await one.knowledge.ready()).name, [ACME, OTHER])
         assert (await other.found("refunds"), other.lost) == ([], REBUILDING)
         with pytest.raises(IndexUnavailable, match="being indexed"):
             await other.knowledge.finding.passages(ACME, "refunds", 3, 1200, 800, lost=[])
