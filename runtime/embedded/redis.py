@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import importlib
 import importlib.util
 import json
 import os
 import shutil
 import signal
 import socket as socket_api
-import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -99,30 +97,13 @@ async def embedded_redis(data_dir: Path) -> AsyncIterator[EmbeddedRedis]:
         lock.close()
 
 
-def _bundled() -> Path:
-    """Return the server program of the package. Raises `ImportError` and what the package raises.
-
-    The package's ``__init__`` is not run: it would import a client with forty modules.
-    """
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None:
-        raise ImportError(_PACKAGE)
-    is_known = _PACKAGE in sys.modules
-    if not is_known:
-        sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
-    try:
-        return Path(importlib.import_module(f"{_PACKAGE}._binary").get_binary_path())
-    finally:
-        if not is_known:
-            del sys.modules[_PACKAGE]
-
-
 def find_binary() -> Path:
     """Return the bundled server, else one on PATH. Raises `NoRedisServer`."""
-    with contextlib.suppress(ImportError, OSError, RuntimeError):
-        binary = _bundled()
-        if os.access(binary, os.X_OK):
-            return binary
+    package = importlib.util.find_spec(_PACKAGE)
+    if package is not None and package.origin:
+        for binary in Path(package.origin).parent.rglob("valkey-server"):
+            if os.access(binary, os.X_OK):
+                return binary
     for name in ("valkey-server", "redis-server"):
         if found := shutil.which(name):
             return Path(found)

@@ -228,7 +228,7 @@ async def _local_model(runtime: Runtime) -> list[Check]:
     if SMOLLM2 not in runtime.model.names:
         return [Check("local model", True, f"not needed: no setting asks for {SMOLLM2}")]
     try:
-        weights = await asyncio.to_thread(find_weights, runtime.settings.data_dir)
+        weights = await asyncio.to_thread(find_weights)
         await asyncio.to_thread(check_platform)
     except (AgentRuntimeError, OSError) as error:
         return [Check("local model", False, str(error), "see AGENT_RUNTIME_LLM_MODEL")]
@@ -237,7 +237,7 @@ async def _local_model(runtime: Runtime) -> list[Check]:
 
 async def _embedding(runtime: Runtime) -> list[Check]:
     try:
-        await runtime.knowledge.try_embedding()
+        await (await runtime.knowledge.embedder()).embed_query("opening hours")
     except IndexUnavailable as error:
         return [Check("embedding", False, f"not tried: {error}", "see the check named qdrant")]
     except AgentRuntimeError as error:

@@ -10,7 +10,7 @@ import asyncio
 import importlib.util
 import time
 from collections import Counter
-from collections.abc import Collection
+from contextlib import suppress
 
 import structlog
 
@@ -26,7 +26,7 @@ from runtime.workspaces import Workspaces
 START_SECONDS = 2.0
 """Pause after the index is open: a start has better things to do."""
 LOOK_SECONDS = 30.0
-"""Between looks for what other processes stored. A single process looks whenever it stored something."""
+"""Between looks for what other processes stored. A process also looks when it stored something itself."""
 RETRY_SECONDS = 10.0
 """After a failure."""
 BATCH = 32
@@ -62,19 +62,19 @@ class Deepening:
         """Deepen what lacks a vector, until cancelled. What fails is tried again."""
         await self._knowledge.opened()
         await asyncio.sleep(self._start_seconds)
-        everywhere = True
         while True:
             try:
-                await self.look(everywhere=everywhere)
-                everywhere = self._shared
-                await (asyncio.sleep(LOOK_SECONDS) if self._shared else self._knowledge.wait_until_stored())
+                self._knowledge.stored.clear()
+                await self.look()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS if self._shared else None):
+                        await self._knowledge.stored.wait()
             except Exception as error:  # noqa: BLE001 - see `log_index_error`
                 log_index_error(error)
-                everywhere = True
                 await asyncio.sleep(self._retry_seconds)
 
-    async def look(self, *, everywhere: bool = True) -> None:
-        """Deepen all passages that lack a vector: *everywhere*, or where this process stored something.
+    async def look(self) -> None:
+        """Deepen all passages that lack a vector.
 
         Workspaces take turns, a batch each, so that a large one does not delay the others. Raises
         `EmbedderUnavailable`, `IndexUnavailable` and `StoreUnavailable`; what was done stays done.
@@ -82,32 +82,26 @@ class Deepening:
         index = (await self._knowledge.ready()).index
         if not index.deepens:
             return
-        if everywhere:
-            await self._model.embed_documents([""])  # loads it before the first question
+        await self._model.embed_documents([""])  # loads it before the first question
         started, done = time.monotonic(), Counter[str]()
-        stored = self._knowledge.take_stored()
-        owners = await self._owners(
-            [workspace.id for workspace in await self._workspaces.all()] if everywhere else stored
-        )
+        owners = await self._owners()
         try:
             while owners:
                 for owner in [*owners]:
                     if not (count := await self._deepen_batch(index, owner)):
                         owners.remove(owner)
                     done[owner[0].workspace_id] += count
-                owners += [owner for owner in await self._owners(self._knowledge.take_stored()) if owner not in owners]
         finally:
             milliseconds = round((time.monotonic() - started) * 1000)
             for workspace_id, chunks in (+done).items():
                 _log.info("index.deepened", workspace_id=workspace_id, chunks=chunks, duration_ms=milliseconds)
 
-    async def _owners(self, workspace_ids: Collection[str]) -> list[Owner]:
-        """Return the owners of passages with deeper vectors, of those workspaces that exist."""
+    async def _owners(self) -> list[Owner]:
+        """Return the owners of passages that have deeper vectors."""
         owners: list[Owner] = []
-        for scope in map(Scope, workspace_ids):
-            if await self._workspaces.exists(scope.workspace_id):
-                held = await self._material.all_totals(scope)
-                owners += [(scope, Kind.DOCUMENT), *((owner, Kind.CODEX) for owner in held)]
+        for scope in [Scope(workspace.id) for workspace in await self._workspaces.all()]:
+            held = await self._material.all_totals(scope)
+            owners += [(scope, Kind.DOCUMENT), *((owner, Kind.CODEX) for owner in held)]
         return owners
 
     async def _deepen_batch(self, index: PassageIndex, owner: Owner) -> int:

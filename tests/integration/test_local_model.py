@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -86,7 +85,7 @@ async def test_a_server_that_cannot_start_is_an_error_with_its_own_words(
 ) -> None:
     rubbish = data_dir / "rubbish.gguf"
     rubbish.write_bytes(b"not a model")
-    monkeypatch.setattr(llama, "find_weights", lambda folder: rubbish)
+    monkeypatch.setattr(llama, "find_weights", lambda: rubbish)
     async with local_model(data_dir) as server:
         with pytest.raises(ChildFailed, match=r"(?s)exit code.*AGENT_RUNTIME_LLM_MODEL"):
             await server.endpoint()
@@ -99,17 +98,4 @@ def test_weights_of_another_content_are_refused(data_dir: Path, monkeypatch: pyt
     (package / llama.WEIGHTS_FILE).write_bytes(b"GGUF, but another")
     monkeypatch.syspath_prepend(data_dir)
     with pytest.raises(NoLocalModel, match="SHA-256"):
-        find_weights(data_dir)
-
-
-def test_the_digest_is_computed_once_per_file(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = find_weights(data_dir)
-
-    def never(*_: object) -> None:
-        raise AssertionError("computed again")
-
-    monkeypatch.setattr(llama.hashlib, "file_digest", never)  # type: ignore[attr-defined]
-    assert find_weights(data_dir) == weights
-    shutil.rmtree(data_dir / "model")
-    with pytest.raises(AssertionError, match="again"):
-        find_weights(data_dir)
+        find_weights()

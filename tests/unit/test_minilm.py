@@ -78,26 +78,6 @@ async def test_a_question_does_not_wait_for_documents() -> None:
     assert len(asked) == 3
 
 
-async def test_a_question_that_is_asked_again_is_not_computed_again() -> None:
-    """Strategy, documents and recall of one turn ask the same; those long past are forgotten."""
-    computed: list[str] = []
-
-    class Noting(MiniLMEmbedder):
-        REMEMBERED = 2
-
-        def _embed(self, text: str) -> list[float]:
-            computed.append(text)
-            return [float(len(computed))] * self.dimensions
-
-    embedder = Noting()
-    first = await embedder.embed_query("a")
-    first[0] = 7.0
-
-    assert (await embedder.embed_queries(["a", "b"]))[0] == [1.0] * 384
-    await embedder.embed_queries(["c", "a"])
-    assert computed == ["a", "b", "c", "a"]
-
-
 def test_the_vocabulary_has_as_many_tokens_as_the_model() -> None:
     """And each of them once."""
     tokens = minilm.VOCABULARY.read_text(encoding="utf-8").split("\n")[:-1]
