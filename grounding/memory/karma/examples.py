@@ -236,7 +236,7 @@ def _words(marked: Marked) -> tuple[str, str]:
 
 class Likeness:
     """Rates exchanges by the floor for earlier turns (`grounding.retrieval.relevance`), measured for the same question:
-    is a turn relevant to a message? Vectors and terms are cached in memory.
+    is a turn relevant to a message? Vectors are cached in memory.
 
     *embedder* returns the configured model; it raises `IndexUnavailable` and `EmbedderUnavailable` while there is none.
     """
@@ -245,8 +245,6 @@ class Likeness:
         self._embedder = embedder
         self._vectors: dict[tuple[str, str], Array] = {}
         """By model and text."""
-        self._terms: dict[str, frozenset[str]] = {}
-        """By text. Searches cache fewer."""
 
     async def of(
         self, query: str, good: Sequence[Marked], earlier: Sequence[str] = ()
@@ -277,14 +275,10 @@ class Likeness:
         Exchanges with a cosine are rated by *floor*, the others by their words, shifted to the scale of *floor* so that
         the same minimum applies.
         """
-        if len(self._terms) > _REMEMBERED:
-            self._terms.clear()
         asked, by_words = term_set(query), turn_floor_for("")
         judged: dict[str, float] = {}
         for name, text in texts.items():
-            said = self._terms.get(text)
-            if said is None:
-                said = self._terms[text] = term_set(text)
+            said = term_set(text)
             if name in cosines:
                 judged[name] = floor.relevance(asked, said, cosines[name])
             else:
