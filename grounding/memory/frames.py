@@ -31,7 +31,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from connectors.message import AgentRuntimeError
 from grounding.memory.records import Type
@@ -94,9 +94,25 @@ class Frames:
 
 # The file format
 
+
+def _checked_cue(phrase: str) -> str:
+    if problem := phrase_problem(phrase):
+        raise ValueError(problem)
+    return phrase
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a frame: use a-z, 0-9, - and _")
+    return name
+
+
+_Name = Annotated[str, AfterValidator(_checked_name)]
+_Cues = Annotated[tuple[Annotated[str, AfterValidator(_checked_cue)], ...], Field(max_length=500)]
 _Phrases = Annotated[tuple[str, ...], Field(max_length=500)]
 _Sentence = Annotated[str, Field(min_length=1, max_length=200)]
-_Weights = dict[str, Annotated[float, Field(ge=0.0, le=4.0)]]
+_Priorities = dict[Type, Annotated[float, Field(ge=0.0, le=1.0)]]
+_Shape = dict[Type, Annotated[float, Field(ge=0.0, le=4.0)]]
 
 
 class InvalidFrames(AgentRuntimeError):
@@ -112,55 +128,37 @@ class _Strict(BaseModel):
 class _Changes(_Strict):
     description: str | None = Field(default=None, max_length=400)
     questions: tuple[_Sentence, ...] | None = Field(default=None, max_length=8)
-    cues: _Phrases = ()
+    cues: _Cues = ()
     remove: _Phrases = ()
-    priorities: _Weights = {}
-    shape: _Weights = {}
+    priorities: _Priorities = {}
+    shape: _Shape = {}
     rank: int | None = Field(default=None, ge=0, le=1000)
 
 
 class _Acting(_Strict):
-    add: _Phrases = ()
+    add: _Cues = ()
     remove: _Phrases = ()
 
 
 class _File(_Strict):
-    frames: dict[str, _Changes] = Field(default={}, max_length=MAX_FRAMES)
+    frames: dict[_Name, _Changes] = Field(default={}, max_length=MAX_FRAMES)
     acting: _Acting = _Acting()
 
 
 def parse(text: str) -> _File:
     """Parse *text*. Raises `InvalidFrames` with all problems."""
     try:
-        file = _File.model_validate(tomllib.loads(text))
+        return _File.model_validate(tomllib.loads(text))
     except RecursionError:
         raise InvalidFrames("no TOML that can be read: brackets in brackets, too deep") from None
     except ValidationError as error:
-        raise _invalid([f"{'.'.join(map(str, one['loc']))}: {one['msg'].lower()}" for one in error.errors()]) from None
+        problems = [
+            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()
+        ]
+        more = f"; and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
+        raise InvalidFrames("; ".join(problems[:MAX_PROBLEMS]) + more) from None
     except ValueError as error:  # a TOMLDecodeError, or a number of thousands of digits
         raise InvalidFrames(f"no TOML: {error}") from error
-    problems = [
-        f"{name!r} is no name of a frame: use a-z, 0-9, - and _" for name in file.frames if not _NAME.fullmatch(name)
-    ]
-    for name, one in file.frames.items():
-        problems += _unknown_types(f"{name}.priorities", one.priorities) + _unknown_types(f"{name}.shape", one.shape)
-        problems += [f"{name}.priorities: {value} is more than 1" for value in one.priorities.values() if value > 1]
-        problems += [f"{name}.cues: {problem}" for phrase in one.cues if (problem := phrase_problem(phrase))]
-    problems += [f"acting.add: {problem}" for phrase in file.acting.add if (problem := phrase_problem(phrase))]
-    if problems:
-        raise _invalid(problems)
-    return file
-
-
-def _invalid(problems: list[str]) -> InvalidFrames:
-    shown = problems[:MAX_PROBLEMS]
-    more = f"; and {len(problems) - len(shown)} more" if len(problems) > len(shown) else ""
-    return InvalidFrames("; ".join(shown) + more)
-
-
-def _unknown_types(path: str, weights: Mapping[str, float]) -> list[str]:
-    unknown = [name for name in weights if name not in set(Type)]
-    return [f"{path}: {name!r} is no type of record: use {', '.join(Type)}" for name in unknown]
 
 
 def problem_in(text: str) -> str:
@@ -196,15 +194,11 @@ def _changed(frame: Frame, changes: _Changes) -> Frame:
         frame,
         description=frame.description if changes.description is None else changes.description,
         questions=frame.questions if changes.questions is None else changes.questions,
-        priorities={**frame.priorities, **_by_type(changes.priorities)},
-        shape={**frame.shape, **_by_type(changes.shape)},
+        priorities={**frame.priorities, **changes.priorities},
+        shape={**frame.shape, **changes.shape},
         cues=_phrases(frame.cues, changes.cues, changes.remove),
         rank=frame.rank if changes.rank is None else changes.rank,
     )
-
-
-def _by_type(weights: Mapping[str, float]) -> dict[Type, float]:
-    return {Type(name): value for name, value in weights.items()}
 
 
 def _phrases(phrases: tuple[str, ...], add: tuple[str, ...], remove: tuple[str, ...]) -> tuple[str, ...]:

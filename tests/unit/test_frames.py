@@ -99,8 +99,8 @@ def test_a_workspace_adds_frames_and_changes_those_that_ship() -> None:
     [
         ("frames = 3", "frames"),
         ("[frames.Bad]", "no name of a frame"),
-        ("[frames.x]\npriorities = { memories = 1.0 }", "no type of record"),
-        ("[frames.x]\npriorities = { fact = 2.0 }", "more than 1"),
+        ("[frames.x]\npriorities = { memories = 1.0 }", "'decision', 'fact'"),
+        ("[frames.x]\npriorities = { fact = 2.0 }", "less than or equal to 1"),
         ('[frames.x]\ncues = ["?!"]', "holds no word"),
         ("[frames.x]\ncolour = 1", "colour"),
         ("[", "no TOML"),
