@@ -119,27 +119,18 @@ def _select(base: Path, changes: Collection[tuple[Change, str]]) -> list[Changed
             return True
         return not (base / workspace_id / path).is_file()
 
-    rewritten = {path for kind, path in changes if kind is Change.modified}
-    rewritten -= {path for kind, path in changes if kind is not Change.modified}
     pieces: list[Changed] = []
     for change in group_changes(base, changes):
-        folder = f"{base}{os.sep}{change.workspace_id}{os.sep}"
         paths = [path for path in change.paths if matters(change.workspace_id, path)]
-        edits = {path for path in paths if folder + path in rewritten}
-        pieces += in_pieces(change.workspace_id, paths, edits, len(changes))
+        pieces += in_pieces(change.workspace_id, paths, len(changes))
     return sorted(pieces, key=lambda piece: piece.is_import)
 
 
-def in_pieces(workspace_id: str, paths: Iterable[str], edits: Collection[str] = (), total: int = 0) -> list[Changed]:
-    """Divide *paths* that changed at once into pieces, imports last. Pure.
-
-    *edits* are those of the paths that existed before; if they are many, such as after a checkout, they are an import.
-    """
+def in_pieces(workspace_id: str, paths: Iterable[str], total: int = 0) -> list[Changed]:
+    """Divide *paths* that changed at once into pieces, imports last. Pure."""
     ordered = sorted(paths)
     sizes = Counter(map(_top_folder, ordered))
-    if len(edits) > FEW:
-        edits = ()
-    single = [path for path in ordered if sizes[_top_folder(path)] <= FEW or path in edits]
+    single = [path for path in ordered if sizes[_top_folder(path)] <= FEW]
     imported = sorted(set(ordered).difference(single))
     return [
         Changed(workspace_id, frozenset(lane[start : start + PIECE]), is_import, total)

@@ -14,13 +14,12 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from connectors.message import ConversationKey, Scope
-from grounding.prompt_input import DegradedBlock, Recent
+from grounding.prompt_input import DegradedBlock
 from grounding.prompt_input import Passage as PromptPassage
 from grounding.retrieval.bm25 import encode_document
 from grounding.retrieval.embedding import (
@@ -47,8 +46,6 @@ from grounding.retrieval.stored import searched
 
 _log = structlog.get_logger()
 
-COUNTS_REMEMBERED = 1024
-"""The number of passages and labels whose token counts are remembered: some 200 bytes each."""
 CANDIDATES_PER_PASSAGE = 3
 """So many hits are searched for each passage of a prompt: some are duplicates, some join into one."""
 
@@ -81,8 +78,7 @@ class Search:
         self._index = index
         self._embedder = embedder
         self._floor = floor or floor_for(embedder.name)
-        counts: Recent[int] = Recent(COUNTS_REMEMBERED)
-        self._count = partial(counts.of, find=count) if count else None
+        self._count = count
         self._reranker = reranker
         self._words_alone = words_alone
         self._kind = kind

@@ -5,8 +5,8 @@
 
 Each message is a numbered pickle. A question is (target, method, arguments, keyword arguments); its answer has the same
 number and is (whether the call succeeded, the value or the exception). Both processes are the same program of the same
-user, so a pickle brings no risk. Number `LOGGED` stands for log events of the child. A message is sent in parts, so
-that no small one waits for the end of a large one; before each part stand its number, its kind and its length.
+user, so a pickle brings no risk. Number `LOGGED` stands for log events of the child. An empty message says that the
+answer to its number is not wanted any more.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import socket
 import struct
 import sys
 import traceback
-from collections import defaultdict
 from collections.abc import AsyncIterator, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,8 @@ NICENESS = 15
 LOGGED = 0
 LARGE_BYTES = 100_000
 """A larger message is unpickled in a thread: so much takes 2 ms."""
-PART_BYTES = 1_000_000
-_HEAD = struct.Struct("<IBI")
-_MORE, _LAST, _CANCEL = range(3)
-"""Kinds of parts. The last one has no content: the answer to the message is not wanted any more."""
+_HEAD = struct.Struct("<II")
+"""The number of a message and its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,36 +69,26 @@ class Channel:
 
     def write(self, number: int, message: Any) -> None:
         """Send *message*, or nothing if the other end is gone."""
-        self._write(number, _LAST, pickle.dumps(message, protocol=5))
+        self._write(number, pickle.dumps(message, 5))
 
     def cancel(self, number: int) -> None:
         """Say that the answer to the message *number* is not wanted any more."""
-        self._write(number, _CANCEL, b"")
+        self._write(number, b"")
 
     async def send(self, number: int, message: Any, *, is_large: bool = False) -> None:
         """Send *message* and wait until little of it is left to be sent. Raises `OSError` if the other end is gone.
 
         A message that *is_large* is pickled in a thread, so that the event loop goes on.
         """
-        raw = await asyncio.to_thread(pickle.dumps, message, 5) if is_large else pickle.dumps(message, 5)
-        for end in range(PART_BYTES, len(raw), PART_BYTES):
-            self._write(number, _MORE, raw[end - PART_BYTES : end])
-            await self._writer.drain()
-        self._write(number, _LAST, raw[(len(raw) - 1) // PART_BYTES * PART_BYTES :])
+        self._write(number, await asyncio.to_thread(pickle.dumps, message, 5) if is_large else pickle.dumps(message, 5))
         await self._writer.drain()
 
     async def messages(self) -> AsyncIterator[tuple[int, bytes]]:
         """All messages of the other end, each for `load`, until that is closed. An empty one cancels its number."""
-        parts: dict[int, list[bytes]] = defaultdict(list)
-        while True:
-            try:
-                number, kind, size = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
-                parts[number].append(await self._reader.readexactly(size))
-            except (asyncio.IncompleteReadError, OSError):
-                return
-            if kind != _MORE:
-                received = parts.pop(number)
-                yield number, b"".join(received) if kind == _LAST else b""
+        with suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                number, size = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
+                yield number, await self._reader.readexactly(size)
 
     @staticmethod
     async def load(raw: bytes) -> Any:
@@ -111,9 +99,9 @@ class Channel:
         """Hang up. `messages` ends at both ends."""
         self._writer.close()
 
-    def _write(self, number: int, kind: int, raw: bytes) -> None:
+    def _write(self, number: int, raw: bytes) -> None:
         if not self._writer.is_closing():
-            self._writer.write(_HEAD.pack(number, kind, len(raw)))
+            self._writer.write(_HEAD.pack(number, len(raw)))
             self._writer.write(raw)
 
 

@@ -545,19 +545,3 @@ def test_no_passage_ever_crosses_workspaces(held: dict[str, list[str]]) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(check(Path(folder)))
-
-
-async def test_what_is_told_in_several_turns_is_counted_once(house: House) -> None:
-    await asyncio.to_thread(house.write, "refunds.md", "# Refunds\n\nRefunds take thirty days.\n")
-    await house.indexer.sync(ACME)
-    counted: list[str] = []
-
-    def count(text: str) -> int:
-        counted.append(text)
-        return len(text)
-
-    search = Search(house.index, house.embedder, floor=Floor(0.3, 1.0, 0.3, 0.1), count=count)
-    told = [await search.passages(ACME, f"refunds thirty days {number}", 3, 1000, 500) for number in range(3)]
-
-    assert [[one.text for one in passages] for passages in told] == [["# Refunds\n\nRefunds take thirty days."]] * 3
-    assert len(counted) == len(set(counted)) > 0
