@@ -91,7 +91,7 @@ async def test_a_record_is_found_by_what_it_says_first_although_sixty_figures_fo
 async def test_the_only_item_is_found_by_its_day_by_those_who_may_see_it(bot: Bot) -> None:
     await remember(bot, Type.ITEM, "Submit the VAT return", LENA, due="2099-12-10")
 
-    for number, question in enumerate(["Anything on 2099-12-10?", "¿Qué hay en diciembre de 2099?"]):
+    for number, question in enumerate(["Anything on 2099-12-10?", "What is there in December 2099?"]):
         await bot.say(question, context=f"direct{number}", direct=True)
         assert "Submit the VAT return" in bot.sent["user"]
         await bot.say(question, context=f"public{number}")
