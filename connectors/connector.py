@@ -69,7 +69,7 @@ class Capabilities:
     """The features and limits of a platform that matter to the runtime. A rate of 0 means no limit."""
 
     max_part_units: int
-    """Size limit of one part, in the platform's ``units``."""
+    """Size limit of one part, in the platform's ``units``. For tests; `Connector.render` cuts by limits of its own."""
     units: Literal["characters", "utf16"] = "characters"
     idempotency: Literal["none", "nonce"] = "none"
     """``nonce``: the platform recognises a repeated send by the part's token."""

@@ -54,10 +54,10 @@ def to_parts(message: OutboundMessage, max_parts: int) -> tuple[OutboundPart, ..
     """
     sources = DISCORD_MARKDOWN.render(sources_form(message))
     footer = f"\n{_SUBTEXT}{sources}" if sources else ""
-    last_limit = MAX_TEXT_UNITS - utf16_units(footer)
-    texts, last = cut_reply(message.text, DISCORD_MARKDOWN, MAX_TEXT_UNITS, last_limit, max_parts)
+    limit_with_sources = MAX_TEXT_UNITS - utf16_units(footer)
+    texts, sources_at = cut_reply(message.text, DISCORD_MARKDOWN, MAX_TEXT_UNITS, limit_with_sources, max_parts)
     if texts:
-        texts[last] += footer
+        texts[sources_at] += footer
     return outbound_parts(message, texts, "markdown", max_parts)
 
 

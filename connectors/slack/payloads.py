@@ -33,6 +33,7 @@ MAX_BUTTONS = 25
 
 MAX_PARTS = 5
 """The default of the setting ``REPLY_MAX_PARTS``; no limit of Slack's."""
+
 MRKDWN = "mrkdwn"
 """The payload of a part whose text is mrkdwn, escaped and ready to send."""
 
@@ -48,14 +49,14 @@ _MASS_MENTION = re.compile(r"@(?=here\b|channel\b|everyone\b|\Z)", re.IGNORECASE
 def to_parts(message: OutboundMessage, max_parts: int = MAX_PARTS) -> tuple[OutboundPart, ...]:
     """Render *message* as mrkdwn parts within Slack's limit; none if nothing in its text can be seen.
 
-    Lone surrogates, which no protocol can carry, become U+FFFD. Sources and buttons are blocks below the last text.
-    That text is then a section block, which has a lower limit.
+    Lone surrogates, which no protocol can carry, become U+FFFD. Sources are a block below the last text, and so are
+    buttons unless the reply becomes a file. That text is then a section block, which has a lower limit.
     """
     sources = sources_line(message)
-    room = MAX_SECTION_CHARACTERS if sources or message.buttons else MAX_TEXT_CHARACTERS
-    texts, last = cut_reply(message.text, SLACK_MRKDWN, MAX_TEXT_CHARACTERS, room, max_parts)
+    limit_with_sources = MAX_SECTION_CHARACTERS if sources or message.buttons else MAX_TEXT_CHARACTERS
+    texts, sources_at = cut_reply(message.text, SLACK_MRKDWN, MAX_TEXT_CHARACTERS, limit_with_sources, max_parts)
     rendered = outbound_parts(message, texts, MRKDWN, max_parts)
-    return tuple(replace(part, sources=sources) if part.index == last else part for part in rendered)
+    return tuple(replace(part, sources=sources) if part.index == sources_at else part for part in rendered)
 
 
 def split_place(external_id: str) -> tuple[str, str | None]:

@@ -71,10 +71,10 @@ def to_parts(message: OutboundMessage, max_parts: int) -> tuple[OutboundPart, ..
     """
     sources = TELEGRAM_HTML.render(sources_form(message))
     footer = f"\n\n<blockquote expandable>{sources}</blockquote>" if sources else ""
-    last_limit = MAX_TEXT_UNITS - TELEGRAM_HTML.size(footer)
-    texts, last = cut_reply(message.text, TELEGRAM_HTML, MAX_TEXT_UNITS, last_limit, max_parts)
+    limit_with_sources = MAX_TEXT_UNITS - TELEGRAM_HTML.size(footer)
+    texts, sources_at = cut_reply(message.text, TELEGRAM_HTML, MAX_TEXT_UNITS, limit_with_sources, max_parts)
     if texts:
-        texts[last] += footer
+        texts[sources_at] += footer
     return outbound_parts(message, texts, HTML, max_parts)
 
 

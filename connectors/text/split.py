@@ -1,8 +1,8 @@
 """Cut a reply into parts that fit a platform after rendering. Pure.
 
-`cut_reply` renders and cuts Markdown; `outbound_parts` numbers the texts. Each part is rendered from its own form. So
-marks, tags and fences are closed at the end of a part and opened again in the next, lists continue their numbers, and
-no visible character is lost.
+`cut_reply` renders and cuts Markdown; `outbound_parts` numbers the texts. Each part is a run of parsed
+blocks, rendered by itself. So marks, tags and fences are closed at the end of a part and opened again in the next,
+lists continue their numbers, and no visible character is lost.
 """
 
 from __future__ import annotations
@@ -35,26 +35,28 @@ FILE_NAME = "whole-reply.md"
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
 
 
-def cut_reply(markdown: str, dialect: Dialect, limit: int, last_limit: int, max_parts: int) -> tuple[list[str], int]:
-    """Render *markdown* as texts of at most *limit*, and choose the text that the sources follow.
+def cut_reply(
+    markdown: str, dialect: Dialect, limit: int, limit_with_sources: int, max_parts: int
+) -> tuple[list[str], int]:
+    """Render *markdown* as texts of at most *limit*, and say below which of them the sources go.
 
-    Return the texts and the index of the chosen one: the last text, or the first if the reply is sent as its beginning
-    and a file (more than *max_parts* texts). If the chosen text is larger than *last_limit*, the whole reply is cut
-    again at *last_limit*. Texts without a visible character are left out, because platforms reject them as empty: there
-    may be no text at all.
+    Return the texts and the index of that one: the last text, or the first if there are more than *max_parts* texts,
+    because then only the first is sent, with a file. The text above the sources has at most *limit_with_sources*; if it
+    is larger, the whole reply is cut again at that size. Texts without a visible character are left out, because
+    platforms reject them as empty: there may be no text at all.
     """
     form = parse_markdown(markdown)
 
     def cut(size: int) -> list[str]:
         return [text for text in cut_form(form, size, dialect) if can_be_seen(dialect.visible_text(text))]
 
-    def chosen() -> int:
+    def place_sources(texts: list[str]) -> int:
         return 0 if len(texts) > max_parts else len(texts) - 1
 
     texts = cut(limit)
-    if texts and dialect.size(texts[chosen()]) > last_limit:
-        texts = cut(last_limit)
-    return texts, chosen()
+    if texts and dialect.size(texts[place_sources(texts)]) > limit_with_sources:
+        texts = cut(limit_with_sources)
+    return texts, place_sources(texts)
 
 
 def outbound_parts(
@@ -90,9 +92,10 @@ def cut_form(form: ParsedMarkdown, limit: int, dialect: Dialect) -> list[str]:
     """Render *form* in *dialect* as texts of at most *limit* units each.
 
     A part ends between two blocks if it is then at least half full. Otherwise the next block is cut: a table between
-    rows, anything else after a paragraph, a line, a sentence or a word, if such an edge fills enough of the part. A
-    heading at the end of a part moves to the next one. A block too large to cut (a link with a huge URL, a list
-    nested too deep for the limit) loses its formatting and keeps its text.
+    rows, anything else after a paragraph, a line, a sentence or a word (`natural_edge`); without such an edge, the
+    part stays less than half full. The rest of a table has no header. A heading at the end of a part moves to the next
+    one. A block that fits no part and cannot be cut (a link with a huge URL, a list nested too deep for the limit)
+    loses its formatting and keeps its text.
     Raises `ValueError` if *limit* is below `SMALLEST_LIMIT`.
     """
     if limit < SMALLEST_LIMIT:

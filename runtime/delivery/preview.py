@@ -49,7 +49,8 @@ _FINISH_SECONDS = 40.0
 _TURN_SECONDS = 0.3
 """How often a first message checks whether the older replies of its conversation are delivered."""
 _APPENDED_CHARACTERS = 3_500
-"""A message that is added to grows up to here; its last form, which may be several messages, shows the rest."""
+"""A message that is added to grows up to here, below what any platform allows. The parts of the finished reply
+replace it and show the rest."""
 _REMEMBERED_TURNS = 4096
 _log = structlog.get_logger()
 

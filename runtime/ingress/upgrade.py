@@ -20,7 +20,7 @@ from grounding.prompt_input import audience_of
 from runtime.turns import Manifests
 
 _THREADED = frozenset({"slack", "telegram"})
-"""Connectors whose external ids are the place and, after a slash, the thread."""
+"""Connectors that earlier versions had, whose external ids are the place and, after a slash, the thread."""
 _log = structlog.get_logger()
 
 

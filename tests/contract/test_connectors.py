@@ -36,7 +36,8 @@ from tests.contract.web_harness import web_connector, web_harness
 from tests.emulators.slack import seen as seen_mrkdwn
 from tests.emulators.telegram_html import parse_html
 
-# A platform takes part by one line in each of these (the third only where it can refuse a message).
+# A platform takes part by one line in each of these four (REFUSING only where it can refuse a message, SOURCES only
+# where a reply shows its sources).
 HARNESSES: dict[str, HarnessFactory] = {
     "telegram": telegram_harness,
     "telegram by webhook": telegram_by_webhook_harness,
@@ -61,7 +62,6 @@ REFUSING: dict[str, RefusingHarnessFactory] = {
     "discord": discord_harness,
 }
 
-# How the sources look below a reply, on platforms that have them in it.
 SOURCES = {
     "telegram": "\n\nSources: refunds.md › Windows · oncall.md · c.md · d.md · +2 more",
     "slack": "\nSources: refunds.md › Windows · oncall.md · c.md · d.md · +2 more",

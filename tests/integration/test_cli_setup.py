@@ -39,7 +39,7 @@ async def walk(*answers: str, options: tuple[str, ...] = ()) -> Result:
 
 
 COMPATIBLE = str(len(cli_setup.PROVIDERS) + 1)
-NO_PLATFORM = ("n", "n", "n")
+NO_PLATFORM = ("n",) * len(cli_setup.GUIDES)
 
 
 async def test_a_person_whose_key_is_refused_is_told_why_and_asked_again(

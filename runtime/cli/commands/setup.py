@@ -571,7 +571,7 @@ def _ask_to_connect(guide: Guide, values: Mapping[str, Any]) -> Changes:
 def _examine(guide: Guide, values: Mapping[str, Any], settings: Changes) -> Examination:
     """Ask the platform whether *settings* work, and print what it says. Raises `ConfigurationError`."""
     # The environment may name another address of a platform.
-    names = ("telegram_api_base", "slack_api_base", "discord_api_base", "http_public_url")
+    names = (*(f"{known.name}_api_base" for known in GUIDES), "http_public_url")
     addresses = {name: os.environ.get(ENVIRONMENT_PREFIX + name.upper()) or values.get(name) for name in names}
     with status_line(f"asking {guide.title} …"):
         examined = run(examine_platform(validate(merge_settings({**values, **addresses}, settings)), guide.name))
