@@ -373,7 +373,6 @@ async def test_replies_and_notices_are_gone_however_many_and_whoever_stored_them
     await house.say(1)
     for number in range(1, 10):  # of most of them the transcript knows nothing
         await house.outbox.put(OutboundMessage(KEY, f"t{number}", f"reply {number}"), ["paper"])
-    await house.redis.delete(f"ar:outbox:{KEY.tag}:turns:{KEY.encoded}")  # as a former version left them
     for number in range(2, 10):
         await house.outbox.hold(KEY, f"t{number}")
     await house.outbox.put(OutboundMessage(OTHER, "t99", "other 99"), ["paper"])
