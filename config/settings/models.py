@@ -30,7 +30,7 @@ class ModelSettings(BaseModel):
     llm_fallback_models: LanguageModels = ()
     """LiteLLM ids, tried in order when the model does not answer. bundled/extractive as the last one still quotes."""
     llm_timeout_seconds: PositiveSeconds = 60.0
-    """Time limit of one model call, and of a pause within a stream."""
+    """Time limit of one model call. A stream that is silent for half of it is given up."""
     llm_max_attempts: Positive = 3
     """Calls to one model before the next one is tried; fewer if its server refuses the connection for 3 seconds."""
     llm_max_output_tokens: Positive = 1024

@@ -52,7 +52,7 @@ FREE = ("frame", "records", "karma", "now")
 def build_prompt(context: RunContext, tokens: Tokens) -> Prompt:
     """Return the prompt of *context*: one system and one user message.
 
-    Each block is cut to its own budget; the lines of the tail were chosen within its lines and bytes before. Then
+    Each block is cut to its own budget; `tail_section` has kept the tail's lines and bytes. Then
     blocks give up room in the order of `YIELDS`: first until message, summary, tail, passages and hint keep their
     common ceilings in tokens and bytes, then until all blocks keep the ceilings of the prompt in tokens and
     characters. The message and verbatim records do not give way to the latter: if they do not fit, raises

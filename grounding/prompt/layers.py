@@ -3,6 +3,7 @@
 The order is that of `grounding.prompt_input.PLACES`: the blocks of the system message, then those of the user message;
 then the blocks of formatters and the results of tools. Each function returns a `Section`, which `assemble` cuts to the
 block's budget, or, for the two blocks with rules of their own (global context, codex), the finished text.
+`tail_section` also enforces the tail's lines and bytes.
 
 Text from outside is always escaped: see `neutral`, `as_data` and `as_excerpt` in `grounding.prompt_input.sections`.
 """
@@ -252,8 +253,10 @@ def summary_section(text: str) -> Section:
 # Tail: the last messages of the conversation
 
 MAX_LINE_BYTES = 320
+"""A longer line of a message is cut in its middle."""
 TAIL_HEAD = "<recent_conversation>"
 TAIL_FOOT = "</recent_conversation>"
+_TAIL_FRAME_BYTES = utf8_length(TAIL_HEAD) + 1 + utf8_length(TAIL_FOOT)
 GAP = "…"
 """Replaces the omitted lines of a long message."""
 LARGEST_ENTRY_SHARE = 1 / 2
@@ -263,9 +266,10 @@ LARGEST_ENTRY_SHARE = 1 / 2
 class TailLimits(NamedTuple):
     """Limits of a stretch of conversation: tokens of its text with head and foot, lines, their bytes, and turns.
 
-    The bytes are those of the lines with their line ends. `tail_section` enforces lines and bytes in every prompt; the
-    block's budget enforces the tokens, `grounding.prompt.session_prefix.last_turns` the turns. The session chooses
-    whole turns within the same limits beforehand, so that the beginning of the tail stays the same for many prompts.
+    The bytes are those of the lines with their line ends: what the setting gives the block, without head and foot.
+    `tail_section` enforces lines and bytes in every prompt; the block's budget enforces the tokens,
+    `grounding.prompt.session_prefix.last_turns` the turns. The session chooses whole turns within the same limits
+    beforehand, so that the beginning of the tail stays the same for many prompts.
     """
 
     tokens: int
@@ -276,13 +280,18 @@ class TailLimits(NamedTuple):
     @classmethod
     def of(cls, budgets: PromptLimits) -> TailLimits:
         """Return the limits that the settings give."""
-        return cls(budgets.tail_tokens, budgets.tail_lines, budgets.tail_bytes, budgets.history_turns)
+        return cls._of(budgets, budgets.tail_tokens, budgets.tail_bytes)
 
     @classmethod
     def in_front(cls, budgets: PromptLimits, system_tokens: int) -> TailLimits:
         """Return the limits of a tail in front of the message, which are smaller if the window is small."""
         front = front_limits(budgets, system_tokens)
-        return cls(max(1, front.tail_tokens), budgets.tail_lines, max(1, front.tail_bytes), budgets.history_turns)
+        return cls._of(budgets, front.tail_tokens, front.tail_bytes)
+
+    @classmethod
+    def _of(cls, budgets: PromptLimits, block_tokens: int, block_bytes: int) -> TailLimits:
+        size = block_bytes - _TAIL_FRAME_BYTES
+        return cls(max(1, block_tokens), budgets.tail_lines, max(1, size), budgets.history_turns)
 
     def share(self, ratio: float) -> TailLimits:
         """Return the limits multiplied by *ratio*, each at least 1."""
@@ -310,7 +319,7 @@ class TailLimits(NamedTuple):
 
 
 def tail_section(entries: Iterable[TailEntry], limits: TailLimits) -> Section:
-    """Return the newest lines of *entries* within the lines and bytes of *limits*, oldest first.
+    """Return the newest lines of *entries* within *limits* (`tail_lines`, `tail_bytes`), oldest first.
 
     Further lines of a message are indented, so that no text can pass for another speaker's line.
     """

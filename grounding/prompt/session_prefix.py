@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 MAX_ENTRY_CHARACTERS = 2000
+"""The stored messages of a session are cut to this length."""
 AFTER_COMPACTION = 1 / 3
 """The share of the limits that is used after compaction.
 

@@ -5,7 +5,7 @@
 - `grounding.prompt.assemble` cuts each block to its own tokens, then blocks in turn until the prompt keeps the common
   ceilings (`prompt_bytes`, `prompt_tokens`, `context_tokens`, `prompt_characters`, and the model's window);
 - `grounding.prompt.layers.tail_section` cuts the tail to `tail_lines` and `tail_bytes`, dropping its oldest lines; if
-  the tail is in front of the message, `assemble` also keeps its block, with head and foot, within `front_limits`;
+  the tail is in front of the message, `assemble` also keeps its block within `front_limits`;
 - `grounding.prompt.session_prefix` chooses whole turns for the tail within the same limits (`TailLimits`).
 """
 
@@ -72,10 +72,9 @@ class PromptLimits(Strict):
     retrieved_tokens: int = Field(gt=0)
     tail_lines: int = Field(gt=0)
     tail_bytes: int = Field(gt=0)
-    """The byte cap of the tail (LLM_GROUNDING_CHAT_TAIL_BYTES): UTF-8 bytes of its lines with their line ends.
+    """The byte cap of the tail (LLM_GROUNDING_CHAT_TAIL_BYTES): UTF-8 bytes of the block with its head and foot.
     `grounding.prompt.layers.tail_section` enforces it: the oldest lines are dropped. In the layout
-    ``prefix_stable`` the block with its head and foot must keep it, too (`front_limits`), which is lower if
-    `prompt_bytes` is small."""
+    ``prefix_stable`` the cap is lower if `prompt_bytes` is small (`front_limits`)."""
     records_tokens: int = Field(default=1000, gt=0)
     """What recalled turns may take of the block ``records``. Records have the budgets of their types beside it."""
     frame_tokens: int = Field(default=500, gt=0)

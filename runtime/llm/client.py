@@ -1,9 +1,10 @@
 """Calls the language model: the configured one, then its fallbacks.
 
-If an error may pass (the table in `runtime.llm.errors` says which), the same model is asked again, at most
+If an error may pass (a 429, say; the table in `runtime.llm.errors` says which), the same model is asked again, at most
 ``LLM_MAX_ATTEMPTS`` times in all, after pauses with exponential backoff and full jitter. A provider's ``Retry-After``
-is kept: the pause is at least that long. If it is longer than `LONGEST_RETRY_AFTER_SECONDS` (20 s), or the attempts
-are used up, the fallback models are asked in order. If all fail, the caller gets the failure of the model asked first.
+in seconds is kept: the pause is at least that long. If it is longer than `LONGEST_RETRY_AFTER_SECONDS` (20 s), or the
+attempts are used up, the fallback models are asked in order. If all fail, the caller gets the failure of the model
+asked first; `runtime.turns.turn` makes an apology of it.
 Failures are not remembered: the next call asks the first model again. LiteLLM's own retries are off.
 
 Once a part of an answer was shown (``on_delta`` was called), another attempt would write a second answer below the
@@ -61,7 +62,7 @@ believed after so many answers. A server that was just started, or a proxy whose
 NO_CONNECTION_SECONDS = 3.0
 """If there is no server, a call is not repeated later than this after its first attempt."""
 STALL_FRACTION = 0.5
-"""A stream is given up if it is silent for this part of the call's time limit."""
+"""A stream is given up if it is silent for this part of ``LLM_TIMEOUT_SECONDS``."""
 LOCAL_MAX_OUTPUT_TOKENS = 192
 ANSWERS = ("reply", "doctor", "setup")
 """The purposes for which `EXTRACTIVE` can be asked: all others need new words."""
@@ -123,7 +124,7 @@ class Model:
         return await self._capabilities.calls_tools(self._order(first)[0])
 
     async def transcribe(self, audio: bytes, name: str, media_type: str) -> Transcription:
-        """Transcribe a recording called *name*.
+        """Transcribe a recording called *name*. There are retries, but no fallback models.
 
         Raises `ModelRefused`, also if no transcription model is set, and `ModelUnavailable`.
         """
@@ -204,8 +205,8 @@ class Model:
                     "model.failed", model=failure.model, why=failure.why, detail=failure.without_model, purpose=purpose
                 )
                 first_failure = first_failure or failure
-                if isinstance(first_failure, ModelUnavailable):
-                    first_failure.name_retry_time(failure.retry_after_seconds)
+                if isinstance(first_failure, ModelUnavailable) and first_failure.retry_after_seconds is not None:
+                    first_failure.tell_retry_time(failure.retry_after_seconds)
                 if not call.can_ask_again:
                     break
         assert first_failure is not None

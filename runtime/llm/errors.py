@@ -44,8 +44,8 @@ class ModelFailed(AgentRuntimeError):
         self.retryable = retryable
         self.shown = shown
 
-    def name_retry_time(self, seconds: float | None) -> None:
-        """Tell people to try again in *seconds*, unless they were told an earlier time. Changes no pause of ours."""
+    def tell_retry_time(self, seconds: float | None) -> None:
+        """Tell people to try again in *seconds*, unless an earlier time is told already."""
         if seconds is None or (self.retry_after_seconds is not None and self.retry_after_seconds <= seconds):
             return
         self.retry_after_seconds = seconds
@@ -266,7 +266,7 @@ def model_failure(
     elif not verdict.refused:
         if verdict.why == "unreachable" and address is not None:
             failure.name_server(address, _why_no_connection(error))
-        failure.name_retry_time(retry_after_seconds(error))
+        failure.tell_retry_time(read_retry_after(error))
     return failure
 
 
@@ -280,7 +280,7 @@ def _without_user(address: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def retry_after_seconds(error: BaseException) -> float | None:
+def read_retry_after(error: BaseException) -> float | None:
     """Return the pause that the provider asked for; None if it gave none, or gave a date."""
     # LiteLLM makes a response of its own and keeps the provider's headers in an attribute of the error.
     headers = getattr(error, "litellm_response_headers", None)

@@ -197,6 +197,15 @@ async def test_people_are_told_when_the_first_of_the_models_can_be_asked_again(
     assert failed.value.user_text.endswith("Please try again in about 15 minutes.")
 
 
+async def test_a_fallback_that_wants_a_long_wait_moves_no_time_of_the_first_model(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    openai_server.will("server_error", Reply(trouble="rate_limited", retry_after_seconds=3600))
+    with pytest.raises(ModelUnavailable) as failed:
+        await Model(model_settings(llm_fallback_models="openai/other", llm_max_attempts=1)).complete(MESSAGES)
+    assert failed.value.user_text.endswith("Please try again in a moment.")
+
+
 async def test_fallback_models_are_asked_in_their_order(
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:

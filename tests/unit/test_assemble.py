@@ -169,6 +169,19 @@ def test_the_newest_lines_of_the_tail_stay() -> None:
     assert "L: line 75" not in prompt.user  # 24 lines
 
 
+@pytest.mark.parametrize("layout", ["user_first", "prefix_stable"])
+@pytest.mark.parametrize("size", [120, 400, 1800])
+def test_the_tail_with_its_head_and_foot_keeps_its_bytes(layout: Any, size: int) -> None:
+    tail = tuple(TailEntry(speaker="s", text=f"word {number:03}", turn_id=str(number)) for number in range(300))
+    budgets = BUDGETS.model_copy(
+        update={"tail_bytes": size, "tail_lines": 300, "tail_tokens": 900, "history_turns": 300}
+    )
+    (block,) = (one for one in build(tail=tail, budgets=budgets, layout=layout).blocks if one.name == "tail")
+    line = len("s: word 000\n")
+    assert size - line < len(block.text.encode()) <= size
+    assert "word 299" in block.text
+
+
 def test_the_summary_keeps_whole_sections_in_their_order_of_worth() -> None:
     long = "\n".join(f"- event {n} happened at the harbour that day" for n in range(60))
     text = f"## Description\nA harbour.\n\n## Active Context\n- the blue boat\n\n## Timeline\n{long}\n"

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from runtime.llm import ModelFailed, ModelRefused, ModelUnavailable
-from runtime.llm.errors import ERRORS, classify_error, model_failure, retry_after_seconds
+from runtime.llm.errors import ERRORS, classify_error, model_failure, read_retry_after
 from runtime.llm.loader import load_litellm, process_loader
 
 
@@ -109,11 +109,11 @@ def test_a_failure_never_repeats_what_the_provider_said() -> None:
 def test_the_wait_that_a_provider_asks_for_is_read_where_it_is_a_number(header: str, seconds: float | None) -> None:
     request = httpx.Request("POST", "http://127.0.0.1")
     response = httpx.Response(429, headers={"retry-after": header}, request=request)
-    assert retry_after_seconds(httpx.HTTPStatusError("x", request=request, response=response)) == seconds
+    assert read_retry_after(httpx.HTTPStatusError("x", request=request, response=response)) == seconds
 
 
 def test_no_wait_is_read_from_an_error_without_an_answer() -> None:
-    assert retry_after_seconds(TimeoutError()) is None
+    assert read_retry_after(TimeoutError()) is None
 
 
 def test_who_names_the_model_need_not_name_it_twice() -> None:
@@ -143,7 +143,7 @@ def test_people_are_told_how_long_the_provider_wants_to_be_left_alone(seconds: f
 )
 def test_of_several_models_the_one_that_can_be_asked_first_says_when(other: float | None, when: str) -> None:
     failure = _limited(900)
-    failure.name_retry_time(_limited(other).retry_after_seconds)
+    failure.tell_retry_time(_limited(other).retry_after_seconds)
     assert failure.user_text.endswith(when)
 
 
