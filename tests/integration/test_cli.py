@@ -333,7 +333,7 @@ async def test_directives_are_named_by_the_same_words_as_in_a_chat(running: None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("show", "soal"), "Did you mean soul?"),
+        (("show", "soal"), "The kinds are system, soul"),
         (("history", "soul", "1"), "unexpected extra argument '1'"),
         (("set", "soul", "Be", "brief."), "in quotation marks"),
         (("diff", "soul", "1"), "give two versions"),

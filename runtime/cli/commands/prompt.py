@@ -5,7 +5,6 @@ A command names a directive by words, as in a chat (``soul``, ``skill NAME``, ``
 
 from __future__ import annotations
 
-import difflib
 import functools
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from runtime.cli.client import ApiError, Client, api_path, request, run_with_client
-from runtime.cli.invocation import Invocation, json_option, workspace_option
+from runtime.cli.invocation import Invocation, data_command, workspace_option
 from runtime.cli.output import emit, line, note, print_json, show_diff, table
 from runtime.cli.progress import status_line
 
@@ -50,13 +49,13 @@ class Directive:
 
 
 def directive_options(arguments: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the words and options that name a directive, as ``directive``.
+    """Add ``--json`` and the words and options that name a directive, and pass the `Invocation` and the `Directive`.
 
-    *arguments* is what may follow the directive in the words, as help shows it; they are passed as ``rest``. Without
+    *arguments* is what may follow the directive in the words, as help shows it; these words are passed, too. Without
     *arguments*, words that follow are a usage error.
     """
     kinds = click.Choice(KINDS)
-    options: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
+    options: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         click.argument("words", nargs=-1, metavar=f"[KIND] {arguments}".strip()),
         workspace_option,
         click.option("--scope", type=click.Choice(SCOPES), default="workspace", show_default=True),
@@ -66,7 +65,8 @@ def directive_options(arguments: str = "") -> Callable[[Callable[..., None]], Ca
         click.option(
             "--context", metavar="CONTEXT_ID", help="The conversation, with --scope context, e.g. telegram:-10001."
         ),
-    ]
+        data_command,
+    )
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -82,18 +82,12 @@ def directive_options(arguments: str = "") -> Callable[[Callable[..., None]], Ca
             **others: Any,
         ) -> None:
             directive, rest = _parse(list(words), Directive(workspace, scope, kind, name, context))
-            if arguments:
-                others["rest"] = rest
-            elif rest:
-                close = difflib.get_close_matches(rest[0], KINDS, 1)
-                hint = f" Did you mean {close[0]}?" if close else f" The kinds are {', '.join(KINDS)}."
-                raise click.UsageError(f"Got unexpected extra argument {rest[0]!r}.{hint}")
-            function(invocation, directive, **others)
+            if rest and not arguments:
+                kinds = ", ".join(KINDS)
+                raise click.UsageError(f"Got unexpected extra argument {rest[0]!r}. The kinds are {kinds}.")
+            function(invocation, directive, *([rest] if arguments else []), **others)
 
-        decorated = click.pass_obj(with_directive)
-        for option in reversed(options):
-            decorated = option(decorated)
-        return decorated
+        return functools.reduce(lambda decorated, option: option(decorated), reversed(options), with_directive)
 
     return decorate
 
@@ -126,8 +120,7 @@ def command() -> None:
 
 @command.command(name="list")
 @workspace_option
-@json_option
-@click.pass_obj
+@data_command
 def list_(invocation: Invocation, workspace: str) -> None:
     """List the directives in force, and the directive files that were not published."""
     _list(invocation, workspace)
@@ -163,7 +156,6 @@ def _show_directives(answer: dict[str, Any]) -> None:
 @command.command()
 @directive_options()
 @click.option("--version", type=int, help="Show this version instead of the current one.")
-@json_option
 def show(invocation: Invocation, directive: Directive, version: int | None) -> None:
     """Print a directive's text. Without KIND, list all directives.
 
@@ -189,8 +181,7 @@ context_option = click.option(
 @command.command()
 @workspace_option
 @context_option
-@json_option
-@click.pass_obj
+@data_command
 def cues(invocation: Invocation, workspace: str, context: str | None) -> None:
     """Show the cues: the words and phrases that decide the strategy. `prompt set cues` changes them."""
 
@@ -205,8 +196,7 @@ def cues(invocation: Invocation, workspace: str, context: str | None) -> None:
 @command.command()
 @workspace_option
 @context_option
-@json_option
-@click.pass_obj
+@data_command
 def frames(invocation: Invocation, workspace: str, context: str | None) -> None:
     """Show the frames: how each kind of message is approached. `prompt set frames` changes them."""
     path = api_path("workspaces", workspace, "frames")
@@ -228,7 +218,6 @@ def _show_frames(answer: dict[str, Any]) -> None:
     "--file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Read the text from this file."
 )
 @click.option("--expected-version", type=int, help="Fail unless this is the current version (0: none).")
-@json_option
 def set_(
     invocation: Invocation, directive: Directive, rest: list[str], file: Path | None, expected_version: int | None
 ) -> None:
@@ -265,7 +254,6 @@ def _emit_published(invocation: Invocation, directive: Directive, answer: dict[s
 
 @command.command()
 @directive_options()
-@json_option
 def edit(invocation: Invocation, directive: Directive) -> None:
     """Edit a directive in $EDITOR and publish the new version.
 
@@ -301,7 +289,6 @@ def edit(invocation: Invocation, directive: Directive) -> None:
 
 @command.command()
 @directive_options()
-@json_option
 def history(invocation: Invocation, directive: Directive) -> None:
     """List a directive's versions."""
     emit(invocation, directive.request(invocation, "GET", "history"), _show_history)
@@ -327,7 +314,6 @@ def _show_history(answer: dict[str, Any]) -> None:
 
 @command.command()
 @directive_options("A B")
-@json_option
 def diff(invocation: Invocation, directive: Directive, rest: list[str]) -> None:
     """Compare versions A and B of a directive: `prompt diff soul 1 2`."""
     if len(rest) != 2:
@@ -353,7 +339,6 @@ def _version(word: str) -> int:
 
 @command.command()
 @directive_options("VERSION")
-@json_option
 def rollback(invocation: Invocation, directive: Directive, rest: list[str]) -> None:
     """Publish an earlier VERSION again: `prompt rollback soul 1`."""
     if len(rest) != 1:
@@ -365,7 +350,6 @@ def rollback(invocation: Invocation, directive: Directive, rest: list[str]) -> N
 @command.command()
 @directive_options()
 @click.option("--expected-version", type=int, help="Fail unless this is the current version.")
-@json_option
 def clear(invocation: Invocation, directive: Directive, expected_version: int | None) -> None:
     """Remove a directive. Its history stays."""
     answer = directive.request(invocation, "DELETE", expected_version=expected_version)
@@ -375,7 +359,6 @@ def clear(invocation: Invocation, directive: Directive, expected_version: int | 
 @command.command()
 @directive_options()
 @click.option("--yes", is_flag=True, help="Publish without asking, if the text passes the checks.")
-@json_option
 def condense(invocation: Invocation, directive: Directive, yes: bool) -> None:
     """Ask the model for a shorter text of a directive, and publish it if you agree.
 

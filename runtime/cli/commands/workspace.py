@@ -65,31 +65,38 @@ def route(invocation: Invocation, place: str, workspace: str | None, remove: boo
         emit(invocation, answer or {"place": place, "workspace": workspace}, f"{place} → {workspace}")
 
 
-@command.command()
-@click.argument("place")
-@click.argument("mode", required=False, type=click.Choice(["addressed", "all", "never", "default"]))
-@default_workspace_option
-@data_command
-def answer(invocation: Invocation, place: str, mode: str | None, workspace: str) -> None:
-    """Set when the bot answers in the group PLACE (e.g. telegram:-10001). Without MODE, show it."""
-    change = None if mode is None else {"answering": None if mode == "default" else mode}
-    stored = _change_place(invocation, workspace, place, change)
-    default = invocation.load().settings.answer_in_groups
-    emit(invocation, stored, f"{place}: {stored['answering'] or f'default ({default})'}")
+def _add_setting(name: str, setting: str, choices: dict[str, Any], default: str, description: str) -> None:
+    """Add the command *name*, which sets *setting* of a place to one of *choices*, by its word, or shows it.
+
+    *default* names the process's setting that holds in the other places.
+    """
+
+    @command.command(name, help=description)
+    @click.argument("place")
+    @click.argument("mode", required=False, type=click.Choice([*choices, "default"]))
+    @default_workspace_option
+    @data_command
+    def change(invocation: Invocation, place: str, mode: str | None, workspace: str) -> None:
+        stored = _change_place(invocation, workspace, place, {setting: choices.get(mode)} if mode else None)
+        words = {value: word for word, value in choices.items()}
+        otherwise = words[getattr(invocation.load().settings, default)]
+        emit(invocation, stored, f"{place}: {words.get(stored[setting]) or f'default ({otherwise})'}")
 
 
-@command.command()
-@click.argument("place")
-@click.argument("mode", required=False, type=click.Choice(["on", "off", "default"]))
-@default_workspace_option
-@data_command
-def sources(invocation: Invocation, place: str, mode: str | None, workspace: str) -> None:
-    """Set whether replies in PLACE (e.g. slack:T1/C1, or * for all) end with sources. Without MODE, show it."""
-    change = None if mode is None else {"sources": None if mode == "default" else mode == "on"}
-    stored = _change_place(invocation, workspace, place, change)
-    names = {True: "on", False: "off"}
-    default = names[invocation.load().settings.show_sources]
-    emit(invocation, stored, f"{place}: {names.get(stored['sources']) or f'default ({default})'}")
+_add_setting(
+    "answer",
+    "answering",
+    {word: word for word in ("addressed", "all", "never")},
+    "answer_in_groups",
+    "Set when the bot answers in the group PLACE (e.g. telegram:-10001). Without MODE, show it.",
+)
+_add_setting(
+    "sources",
+    "sources",
+    {"on": True, "off": False},
+    "show_sources",
+    "Set whether replies in PLACE (e.g. slack:T1/C1, or * for all) end with sources. Without MODE, show it.",
+)
 
 
 def _change_place(invocation: Invocation, workspace: str, place: str, change: dict[str, Any] | None) -> dict[str, Any]:
