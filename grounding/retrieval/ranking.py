@@ -2,10 +2,11 @@
 
 A search takes these steps. `grounding.retrieval.qdrant` takes them, this module has the arithmetic:
 
-1. Each arm offers its candidates (`PassageQuery.arms`): the dense arm by cosine, with the question seen from the
-   scope's centre (`subtract_centre`); the sparse arm by BM25 (`grounding.retrieval.bm25`).
-2. `fuse_arms` makes one ranking of both.
-3. If the question has a deeper vector, the best are compared by theirs and ordered anew (`second_look`).
+1. Each arm offers its candidates (`PassageQuery.arms`): ``near`` by cosine, with the question seen from the scope's
+   centre (`subtract_centre`); ``sparse`` by BM25 (`grounding.retrieval.bm25`).
+2. `fuse_arms` makes one ranking of both: score = near + words, each on a scale on which most are between 0 and 1.
+3. If the question has a deeper vector, the best are compared by theirs and ordered anew (`second_look`):
+   score = words + 0.5 near + 2.5 deep, each on such a scale.
 4. `hits_of` reads the ranking as hits.
 5. If a reranker is configured, `Search` puts the first hits in its order (`rerank`).
 
@@ -13,7 +14,7 @@ An arm is one of the rankings that a question gets by itself. There are three: `
 cosines with the question seen from the centre, and is fused with ``sparse``; ``dense`` has the plain cosines, which are
 not fused but shown (`Hit.dense`) and weighed in the relevance.
 
-The score made here orders passages; the relevance decides whether a prompt shows one. The relevance is made in
+The score made here orders passages. Of the best of them, the relevance decides which a prompt shows. It is made in
 `grounding.retrieval.relevance` of raw scores, so that hits must come from a search with ``scores=True`` or
 ``explain=True``.
 """
@@ -43,8 +44,8 @@ LOOKED_AGAIN = 100
 #
 # Distribution-based fusion puts each arm's scores on the scale of its own candidates. If words find only a few, that
 # scale says nothing: the only passage with a rare word is its own average, and falls behind whatever is nearest by
-# meaning. So passages without any of the words count as well, with their score of 0, as many as the dense arm offers:
-# the fewer passages hold a word, the more it says.
+# meaning. So passages without any of the words count as well, with their score of 0, as many as ``near`` offers: the
+# fewer passages hold a word, the more it says.
 
 
 DEVIATIONS = 3
@@ -88,23 +89,23 @@ def scale_of(scores: Collection[float], zeros: int = 0) -> Scale:
 
 
 def scales_of(
-    dense: Mapping[Id, float], sparse: Mapping[Id, float], *, counts_absent: bool = True
+    near: Mapping[Id, float], worded: Mapping[Id, float], *, counts_absent: bool = True
 ) -> tuple[Scale, Scale, float]:
     """Return the scales of both arms, and what a passage without any of the words has on the second. That is 0 if words
     find as many passages as vectors do, or if absent ones do not count, as in Qdrant."""
-    missing = max(0, len(dense) - len(sparse)) if counts_absent else 0
-    words = scale_of(sparse.values(), missing)
-    return scale_of(dense.values()), words, words.of(0.0) if missing else 0.0
+    missing = max(0, len(near) - len(worded)) if counts_absent else 0
+    words = scale_of(worded.values(), missing)
+    return scale_of(near.values()), words, words.of(0.0) if missing else 0.0
 
 
 def fuse_by_scores(
-    dense: Mapping[Id, float], sparse: Mapping[Id, float], top_k: int, *, counts_absent: bool = True
+    near: Mapping[Id, float], worded: Mapping[Id, float], top_k: int, *, counts_absent: bool = True
 ) -> list[tuple[Id, float]]:
     """Return the best *top_k* points by the sum of both arms' scores, each on its own scale. If *counts_absent*,
     passages without any of the words count on the second scale; if not, the fusion is Qdrant's own."""
-    near, words, without = scales_of(dense, sparse, counts_absent=counts_absent)
-    fused = {point: near.of(score) + without for point, score in dense.items()}
-    for point, score in sparse.items():
+    near_scale, words, without = scales_of(near, worded, counts_absent=counts_absent)
+    fused = {point: near_scale.of(score) + without for point, score in near.items()}
+    for point, score in worded.items():  # what only words find gets nothing for its meaning
         fused[point] = fused.get(point, without) - without + words.of(score)
     return best_first(fused, top_k)
 
@@ -253,16 +254,12 @@ def second_look(
     if not cosines or len(cosines) < min(LEAST_COSINES, len(first)):
         return list(fused)
     near_scale, words, without = scales_of(near, worded)
-    quick, shift, (deep, level) = (
-        QUICK_WEIGHT * near_scale.factor,
-        QUICK_WEIGHT * near_scale.shift,
-        scale_of(cosines.values()),
-    )
+    deep_scale = scale_of(cosines.values())
 
     def score_of(point: Id) -> float:
         by_words = words.of(worded[point]) if point in worded else without
-        by_meaning = quick * near[point] + shift if point in near else 0.0
-        return by_words + by_meaning + DEEP_WEIGHT * (deep * cosines[point] + level)
+        by_meaning = QUICK_WEIGHT * near_scale.of(near[point]) if point in near else 0.0
+        return by_words + by_meaning + DEEP_WEIGHT * deep_scale.of(cosines[point])
 
     known = {point: score_of(point) for point, _ in first if point in cosines}
     if len(known) == len(first):

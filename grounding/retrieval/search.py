@@ -4,8 +4,8 @@
 relevance floor, with its neighbours, packed into the prompt's room. `Vocabulary` asks how relevant the best document is
 to a message, for the strategy. `ContextField` searches one conversation's context document.
 
-The score (`grounding.retrieval.ranking`) orders hits; the relevance (`grounding.retrieval.relevance`) decides whether a
-prompt shows one.
+The score (`grounding.retrieval.ranking`) orders hits. Of the first ``top_k * CANDIDATES_PER_PASSAGE``, the relevance
+(`grounding.retrieval.relevance`) decides which a prompt shows.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _spelled_out(query: str, earlier: Sequence[str]) -> str:
 # passages: nothing has to be kept in step with the documents, and a match in other words counts too.
 
 
-CANDIDATES = 5
+JUDGED = 5
 """So many passages are judged; with ten the relevance changes for hardly any message."""
 VOCABULARY_NOTHING = -math.inf
 """The relevance if there is no passage at all."""
@@ -244,7 +244,7 @@ class Vocabulary:
         if not sparse.indices:
             return []
         dense = await self._embedder.embed_query(text) if self._floor.dense_weight else None
-        return await self._index.search(PassageQuery(scope, Kind.DOCUMENT, dense, sparse, CANDIDATES, scores=True))
+        return await self._index.search(PassageQuery(scope, Kind.DOCUMENT, dense, sparse, JUDGED, scores=True))
 
 
 # The context document of each conversation: one passage that can be searched from inside its own context only. Only the

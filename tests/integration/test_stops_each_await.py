@@ -67,6 +67,7 @@ async def test_what_was_asked_is_counted_once_wherever_an_answer_is_stopped(
     paper = Paper()
     async with running_bot(with_tools(bounded(model_settings, 60)), openai_server, [paper]) as bot:
         stops = bot.runtime.stops
+
         def wished(_serving: asyncio.Task[Any]) -> None:
             for turn_id in list(stops._writing):
                 stops._receive({"turn": turn_id}, "stop" if wish == "stop" else "dropped")
