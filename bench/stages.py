@@ -24,7 +24,8 @@ from config.load import load
 REPORT = "BENCH_STAGES_REPORT"
 STAGES: dict[str, str] = {
     "accept": "runtime.ingress.gateway:Gateway.accept",
-    "begin": "runtime.turns.mailbox:Mailbox.begin",
+    "claim": "runtime.turns.mailbox:Mailbox.claim",
+    "take": "runtime.turns.mailbox:Mailbox.take",
     "turn": "runtime.turns.turn:Turns.answer",
     "ground": "grounding.pipeline:Pipeline.ground",
     "prompt built": "runtime.turns.prompt:PromptBuilder.build",
@@ -38,7 +39,7 @@ STAGES: dict[str, str] = {
     "outcome": "runtime.turns.manifest:Manifests.finish",
     "settle": "runtime.billing.spending:Spending.settle_answer",
     "enqueue jobs": "runtime.coordination.jobs:Jobs.enqueue",
-    "done, and the next": "runtime.turns.mailbox:Mailbox.next",
+    "done": "runtime.turns.mailbox:Mailbox.done",
 }
 """Where each is found: a module, and a call in it."""
 

@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-import httpx
-
 from connectors.message import (
     Accepted,
     AgentRuntimeError,
@@ -372,6 +370,8 @@ async def ask_platform(
 
     Raises `NoAnswer`, which names *shown_as* and not the URL, since that may contain a secret.
     """
+    import httpx
+
     # In a thread, because it loads the machine's certificates from disk.
     http = await asyncio.to_thread(httpx.AsyncClient, timeout=seconds)
     try:

@@ -12,13 +12,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from grounding.prompt_input.blocks import SEPARATOR, Block
+
+if TYPE_CHECKING:
+    from config.settings import Settings
 
 WINDOW_SAFETY = 1.8
 """Tokens of a model's own vocabulary per token that we count, for the guard of the model's window.

@@ -17,12 +17,13 @@ from config.load import COMMAND_VARIABLE, DefaultedNumber
 from config.settings import Settings
 from connectors.message import AgentRuntimeError
 from runtime.access import ADMIN_TOKEN_FILE as TOKEN_FILE
-from runtime.embedded import check_installed, socket_path
+from runtime.embedded import socket_path
 from runtime.embedded.index_client import IndexProcess
 from runtime.http import create_app, create_health_app, listen_tcp, listen_unix, serving, unlink_if_ours
 from runtime.ingress import open_platforms
 from runtime.observability import Event, EventFormat, EventStream, Metrics, Redaction, configure_events
 from runtime.process.bootstrap import ROLES, Role, Runtime, open_runtime
+from runtime.process.installed import check_installed
 from runtime.stores import SOCKET_NAME, prepare_data_dir
 
 CONNECTING_SECONDS = 10.0

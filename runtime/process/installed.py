@@ -7,8 +7,7 @@ import importlib.util
 from config.settings import SMOLLM2, Settings
 from connectors.message import AgentRuntimeError
 from grounding.retrieval import MINILM_PACKAGE
-from runtime.embedded.llama import INSTALL, WEIGHTS_PACKAGE
-from runtime.embedded.redis import NoRedisServer, find_binary
+from runtime.embedded import INSTALL, WEIGHTS_PACKAGE, NoRedisServer, find_binary
 
 
 class NotInstalled(AgentRuntimeError):
