@@ -28,6 +28,11 @@ _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
 _URL_SECRETS = re.compile(r"(?<=://).*@|^(?!.*://).*@|(?<=\?).*", re.DOTALL)
 """The secret parts of an invalid URL: user and password (also if the scheme is missing), and the query parameters."""
 
+_REMOVED = frozenset(
+    f"retrieval_{name}"
+    for name in ("fusion", "rrf_k", "rrf_dense_weight", "rrf_sparse_weight", "candidates", "centring")
+)
+"""Settings of earlier versions."""
 _QUOTED = re.compile(r"'([^']*)'")
 _EXPECTED_BY_ERROR = {
     "bool_parsing": "expected true or false",
@@ -183,6 +188,8 @@ def _describe(detail: ErrorDetails, values: Mapping[str, Any]) -> str:
     keys = "".join(f"[{part}]" for part in detail["loc"][1:] if isinstance(part, str) and part != "[key]")
     if detail["type"] == "extra_forbidden" and keys:
         return f"{_variable(name)}{keys}={detail['input']!r}: no such key; see {_variable(name)} in docs/settings.md"
+    if detail["type"] == "extra_forbidden" and name in _REMOVED:
+        return f"{_variable(name)}: this setting is gone, and its default always holds; remove it"
     if detail["type"] == "extra_forbidden":
         close = difflib.get_close_matches(name, Settings.model_fields, 1)
         suggestion = f" Did you mean {_variable(close[0])}?" if close else ""

@@ -177,7 +177,7 @@ class Registration:
     def _check(self, info: WebhookInfo) -> bool:
         """Report to health how deliveries fare. Return whether our webhook is still registered."""
         is_registered = self._url is None or is_same_address(info.url, self._url)
-        self._report("webhook", self._registration_trouble(info.url, is_registered))
+        self._report("webhook", self._registration_trouble(info, is_registered))
         self._report("delivery", self._api.masked(delivery_trouble(info, time.time())))
         if not info.pending_update_count:
             self._intake.forget_failures()
@@ -186,14 +186,16 @@ class Registration:
             self._is_registered = False
         return is_registered
 
-    def _registration_trouble(self, url: str, is_registered: bool) -> str:
-        if self._url is None and not url:
+    def _registration_trouble(self, info: WebhookInfo, is_registered: bool) -> str:
+        if self._url is None and not info.url:
             return (
                 f"no webhook is registered: set {PUBLIC_URL_VARIABLE}, or call setWebhook with the address of "
                 f"{PATH} and the secret of {SECRET_VARIABLE}"
             )
         if not is_registered:
             return "somebody removed the webhook or set another one; it is being set again"
+        if self._url is None and info.max_connections != MAX_CONNECTIONS:
+            return f"messages may change their order: call setWebhook again with max_connections={MAX_CONNECTIONS}"
         return ""
 
     def _report(self, subject: str, trouble: str) -> None:

@@ -55,8 +55,8 @@ class SummaryRefresh:
 
     If the model fails otherwise, the old document stays.
 
-    After every turn the document's file and its entry in the index are compared with it, so that a failed write (a full
-    disk, a crash) is repaired. `due` says for many jobs at once which have work to do; usually none has.
+    After every turn a file that is missing or could not be written (a full disk), and an old entry in the index, are
+    made good. `due` says for many jobs at once which have work to do; usually none has.
     """
 
     def __init__(

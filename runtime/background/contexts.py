@@ -59,10 +59,13 @@ class ContextSync:
         self._exists = exists
         self._open_index = index
         self._copy_failing = False
+        self._unwritten: set[ConversationKey] = set()
+        """Conversations whose last copy could not be written."""
 
     async def behind(self, marks: Mapping[ConversationKey, Mark]) -> set[ConversationKey]:
-        """Return the conversations whose file is missing or whose index entry is not up to date."""
-        return await self._copy.missing(marks) | {key for key, mark in marks.items() if not mark.is_indexed}
+        """Return the conversations whose file is missing or old, or whose index entry is not up to date."""
+        stale = {key for key, mark in marks.items() if key in self._unwritten or not mark.is_indexed}
+        return await self._copy.missing(marks) | stale
 
     async def copy(self, key: ConversationKey, document: ContextDocument) -> None:
         """Write *document* to its file. A failure is logged once and repaired after a later turn."""
@@ -74,8 +77,10 @@ class ContextSync:
             if not self._copy_failing:
                 _log.warning("store.degraded", store="context_copies", why=type(error).__name__, detail=str(error))
             self._copy_failing = True
+            self._unwritten.add(key)
             return
         self._copy_failing = False
+        self._unwritten.discard(key)
         if is_new and await self._contexts.latest(key) is None:  # it was forgotten meanwhile
             await self._copy.remove(key)
 
@@ -90,6 +95,7 @@ class ContextSync:
     async def forgotten(self, key: ConversationKey) -> None:
         """Delete the file of *key*. Raises OSError."""
         await self._copy.remove(key)
+        self._unwritten.discard(key)
 
 
 async def index_latest(contexts: ContextDocuments, index: ContextIndex, key: ConversationKey) -> None:

@@ -142,6 +142,8 @@ class Turns:
         """
         batch = state.batch
         with self._cancellations.listen(batch.turn_id) as signals:
+            # News of more messages may have come before this: they wait in the mailbox.
+            signals.more = batch.envelopes[-1].queue == "interrupt"
             writing = asyncio.create_task(self._write(state, progress))
             try:
                 if state.completion is None:  # it may have been stopped before it began here

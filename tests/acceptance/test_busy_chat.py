@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey
+from runtime.turns.checkpoint import Checkpoints
 from runtime.turns.prompt import PromptBuilder
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
@@ -206,6 +207,33 @@ async def test_what_is_said_while_an_answer_is_prepared_is_made_part_of_it_at_on
 
     await chat.until(settled, "Ships: because steel is hollow there.")
     assert all(text in chat.bot.sent["user"] for text in ("why do boats float?", "I meant ships"))
+
+
+async def test_what_is_said_while_an_answer_begins_again_is_made_part_of_it_too(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its news comes while nobody listens for it yet."""
+    load, loading, said = Checkpoints.load, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Checkpoints, batch: Any) -> Any:
+        loading.set()
+        await said.wait()
+        return await load(self, batch)
+
+    await chat.settles("interrupt")
+    chat.bot.model.will("hang")
+    await chat.say("why do boats float?")
+    await chat.asked(1)
+    monkeypatch.setattr(Checkpoints, "load", slow)
+    chat.bot.model.answer = lambda _: "An answer."
+    await chat.say("I meant ships")
+    await loading.wait()
+    await chat.say("and rafts")
+    said.set()
+    await chat.bot.settle()
+
+    assert chat.reads(chat.telegram).count("An answer.") == 1
+    assert all(text in chat.bot.sent["user"] for text in ("why do boats float?", "I meant ships", "and rafts"))
 
 
 async def test_who_writes_too_fast_is_told_once_which_message_was_refused(

@@ -1,12 +1,14 @@
 """What the model is told, as the grounding document wants it: one test per case."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 
 import pytest
 
 from config.settings import Settings
 from connectors.message import ConversationKey
+from grounding.memory.context_document import ContextCopy
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 
@@ -106,6 +108,31 @@ async def test_a_summary_file_that_cannot_be_written_costs_only_itself(bot: Bot)
     assert "Falcon" in file.read_text(encoding="utf-8")
     assert not file.is_symlink()
     assert target.read_text(encoding="utf-8") == "not ours"
+
+
+async def test_a_summary_file_that_could_not_be_renewed_is_made_good_after_the_next_turn(
+    bot: Bot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bot.say("the codename is Falcon")
+    await bot.settle()
+    file = bot.runtime.settings.data_dir / "workspaces/acme/memory/contexts/http%3Adefault.md"
+    key, write = ConversationKey("acme", "http", "default"), ContextCopy.write
+
+    async def full(self: ContextCopy, key: ConversationKey, text: str) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ContextCopy, "write", full)
+    for number in range(6):
+        await bot.say(f"the code {number} is heron {number}")
+        await bot.settle()
+    renewed = await bot.runtime.contexts.latest(key)
+    assert renewed is not None
+    assert file.read_text(encoding="utf-8") != renewed.text
+
+    monkeypatch.setattr(ContextCopy, "write", write)
+    await bot.say("is the sky blue?")
+    await bot.settle()
+    assert file.read_text(encoding="utf-8") == renewed.text
 
 
 async def test_the_summary_is_refreshed_after_turns_one_and_seven(bot: Bot) -> None:
