@@ -28,10 +28,15 @@ _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
 _URL_SECRETS = re.compile(r"(?<=://).*@|^(?!.*://).*@|(?<=\?).*", re.DOTALL)
 """The secret parts of an invalid URL: user and password (also if the scheme is missing), and the query parameters."""
 
-_REMOVED = frozenset(
-    f"retrieval_{name}"
-    for name in ("fusion", "rrf_k", "rrf_dense_weight", "rrf_sparse_weight", "candidates", "centring")
-)
+_REMOVED = {
+    "delivery_placeholder",
+    "retrieval_candidates",
+    "retrieval_centring",
+    "retrieval_fusion",
+    "retrieval_rrf_dense_weight",
+    "retrieval_rrf_k",
+    "retrieval_rrf_sparse_weight",
+}
 """Settings of earlier versions."""
 _QUOTED = re.compile(r"'([^']*)'")
 _EXPECTED_BY_ERROR = {
@@ -191,6 +196,8 @@ def _describe(detail: ErrorDetails, values: Mapping[str, Any]) -> str:
     if detail["type"] == "extra_forbidden" and name in _REMOVED:
         return f"{_variable(name)}: this setting is gone, and its default always holds; remove it"
     if detail["type"] == "extra_forbidden":
+        if name.lower() in Settings.model_fields:
+            return f"{name}: in a file, write {name.lower()}"
         close = difflib.get_close_matches(name, Settings.model_fields, 1)
         suggestion = f" Did you mean {_variable(close[0])}?" if close else ""
         return f"{_variable(name)}: no such setting.{suggestion} docs/settings.md lists the settings"

@@ -108,6 +108,8 @@ def test_no_time_is_longer_than_what_clocks_and_stores_can_hold(name: str, value
         ('[routes]\n"slack:T1" = "Acme!"', "expected a workspace's id"),
         ('access_admins = ["lena"]', "expected connector:user_id, e.g. telegram:42"),
         ("data_dir = 5", "expected the path of a folder"),
+        ("HTTP_PORT = 8499", "in a file, write http_port"),
+        ('delivery_placeholder = "…"', "this setting is gone"),
         ('retrieval_fusion = "rrf"', "this setting is gone, and its default always holds; remove it"),
         ('answer_bots = "perhaps"', "expected true or false"),
         ('llm_tools = "alway"', "'alway': expected 'auto', 'always' or 'never'. Did you mean always?"),
