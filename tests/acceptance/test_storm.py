@@ -74,18 +74,19 @@ async def ten_more_asked(weather: Storm) -> None:
     await until(lambda: len(weather.model.requests) >= before + 10)
 
 
-async def test_ten_turns_in_hand_when_the_only_process_dies_again_and_again_are_all_answered_once_in_the_end(
-    data_dir: Path,
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.storm)])
+async def test_ten_turns_in_hand_when_the_only_process_dies_are_all_answered_once_in_the_end(
+    data_dir: Path, kills: int
 ) -> None:
-    """``serve`` with its embedded stores, killed as often as a turn may fail; nobody else is written to, and nobody
-    gets an apology."""
+    """``serve`` with its embedded stores, killed once or as often as a turn may fail; nobody else is written to, and
+    nobody gets an apology."""
     talking = conversations(10, PLATFORMS[:3])
     async with asyncio.timeout(SECONDS), storm(data_dir, None, talking) as weather:
         weather.crew.start("alone", "all")
         await weather.ready("alone")
         weather.model.chunk_delay_seconds = 0.5  # nothing is answered before the end comes
         await weather.talk(1, (0.0, 0.1))
-        for _ in range(3):
+        for _ in range(kills):
             await ten_more_asked(weather)
             weather.crew.kill("alone")
             weather.crew.start("alone", "all")

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench import growth, overhead, people, stages, storm, turns
-from bench.bots import bot, settings
 from bench.children import ChildFailed, child, children_of, cpu_ms, memory_mb
 from bench.cost import KINDS
 from bench.figures import Spread, Verdict, share
 from bench.overhead import MESSAGES, Overhead, overheads
-from bench.platforms import platforms
-from bench.provider import provider
 from grounding.transcript import Transcript
 from runtime import stores
 
@@ -92,18 +89,6 @@ async def test_the_overhead_of_turns_of_a_served_bot_is_measured_plain_and_strea
         timed = {stage for stage, found in times.items() if found}
         assert timed >= {"accept", "turn", "model (LiteLLM and provider)", "store reply"}
         assert any("valkey" in name or "redis" in name for name in children_of(made.bot.pid))
-
-
-async def test_people_on_telegram_see_the_whole_reply(tmp_path: Path) -> None:
-    async with provider() as (model, base_url), platforms("telegram") as (there, addresses):
-        await model.ask("chunks", count=4)
-        async with bot(settings(base_url, tmp_path / "data", **addresses)) as running:
-            await running.connected("telegram")
-            spans = await there.ask(
-                "talk", text=MESSAGES["none"], turns=2, people=2, characters=20, pause_seconds=0.0, first=0
-            )
-        requests = await model.ask("times")
-    assert [len(overheads(one, requests)) for one in spans] == [2, 2]
 
 
 def test_a_storm_is_as_large_as_it_is_asked_for() -> None:

@@ -618,6 +618,7 @@ def document(topic: str) -> str:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.storm
 async def test_a_served_runtime_changes_over_is_killed_goes_on_and_goes_back(
     data_dir: Path, openai_server: FakeOpenAI
 ) -> None:
