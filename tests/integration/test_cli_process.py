@@ -117,7 +117,7 @@ async def test_a_chat_that_is_told_to_end_cleans_up_and_says_so_by_its_exit_code
 ) -> None:
     async with process(data_dir, openai_server, "chat") as chat:
         chat.send_signal(number)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             _, errors = await chat.communicate()
     assert chat.returncode == code
     assert errors.strip() == b""
@@ -134,7 +134,7 @@ async def test_commands_find_a_serve_by_its_data_folder(data_dir: Path, openai_s
             answer, errors = await said.communicate()
         assert (said.returncode, errors) == (0, b"")
         serve.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             events, _ = await serve.communicate()
     assert json.loads(answer)["text"] == "You said: hello"
     assert serve.returncode == 0

@@ -21,7 +21,7 @@ from runtime.llm import LiteLLMReranker, Model
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 from tests.emulators.face import ADMIN, serving_face
-from tests.emulators.openai import FakeOpenAI, Reply
+from tests.emulators.openai import FakeOpenAI, Reply, in_background
 
 ACME = Scope("acme")
 TEXTS = ("kayak", "where the kayak lies", "refund refund refund", "nothing of the kind")

@@ -101,7 +101,7 @@ def test_an_open_pipe_does_not_keep_the_process_alive() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"BANNER\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == -signal.SIGINT  # and not by a fatal error of the interpreter
+    assert process.wait(timeout=90) == -signal.SIGINT  # and not by a fatal error of the interpreter
     for stream in (process.stdin, process.stdout, process.stderr):
         assert stream is not None
         stream.close()
@@ -156,7 +156,7 @@ def chatting(term: str) -> Iterator[tuple[Screen, subprocess.Popen[bytes]]]:
         yield Screen(ours), process
     finally:
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
         os.close(ours)
 
 
@@ -170,7 +170,7 @@ def test_a_person_at_a_terminal_talks_and_leaves(term: str, leave: str) -> None:
         screen.wait_for("echo 5 ␛[31m")
         screen.wait_for("you>")
         screen.type(leave)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=90) == 0
 
 
 def test_interrupting_at_a_terminal_stops_then_clears_then_leaves() -> None:
@@ -187,7 +187,7 @@ def test_interrupting_at_a_terminal_stops_then_clears_then_leaves() -> None:
         screen.wait_for("/quit to leave")
         screen.wait_for("you>")
         screen.type("\x03")
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=90) == 0
 
 
 async def test_a_narrow_encoding_is_no_error() -> None:
