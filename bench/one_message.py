@@ -102,7 +102,7 @@ async def walk_of(redis: Redis, telegram: TelegramEmulator, number: int) -> Walk
             while len(telegram.said(lena)) == said or not telegram.said(lena)[-1].text.endswith("Done."):
                 await asyncio.sleep(0.002)
     walk.redis_reads = await redis_reads(redis) - reads - 1
-    walk.platform_calls = sum(call != "getUpdates" for call in telegram.calls[calls:])
+    walk.platform_calls = sum(call != "getupdates" for call in telegram.calls[calls:])
     return walk
 
 
