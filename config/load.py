@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from config.setting_types import URL_MISTAKE
 from config.settings import GROUNDING_NUMBERS, SECRETS, Settings
-from config.settings.types import URL_MISTAKE
 from config.sigils import SHIPPED_SIGILS
 
 ENVIRONMENT_PREFIX = "AGENT_RUNTIME_"
@@ -29,13 +29,52 @@ _URL_SECRETS = re.compile(r"(?<=://).*@|^(?!.*://).*@|(?<=\?).*", re.DOTALL)
 """The secret parts of an invalid URL: user and password (also if the scheme is missing), and the query parameters."""
 
 _REMOVED = {
+    "attachment_max_pages",
+    "attachment_timeout_seconds",
+    "censor_retired_false_positives",
+    "censors_max_tokens",
+    "codex_file_max_bytes",
     "delivery_placeholder",
+    "discord_timeout_seconds",
+    "embedding_timeout_seconds",
+    "environment_max_tokens",
+    "environment_sample_seconds",
+    "episode_summarized_days",
+    "fact_core_confirmations",
+    "frame_max_tokens",
+    "index_stale_seconds",
+    "karma_floor_max_tokens",
+    "karma_max_tokens",
+    "low_power",
+    "now_max_tokens",
+    "procedure_judged_activations",
+    "record_relevance_floor",
+    "record_weight_confidence",
+    "record_weight_outcome",
+    "record_weight_recency",
+    "record_weight_similarity",
+    "record_weight_type",
+    "record_weight_usage",
+    "records_decisions_max_tokens",
+    "records_episodes_max_tokens",
+    "records_facts_max_tokens",
+    "records_items_max_tokens",
+    "records_procedures_max_tokens",
+    "reply_max_parts",
+    "rerank_candidates",
+    "rerank_timeout_seconds",
     "retrieval_candidates",
     "retrieval_centring",
     "retrieval_fusion",
     "retrieval_rrf_dense_weight",
     "retrieval_rrf_k",
     "retrieval_rrf_sparse_weight",
+    "slack_timeout_seconds",
+    "source_tree_max_tokens",
+    "strategy_vocabulary_timeout_seconds",
+    "telegram_timeout_seconds",
+    "tool_result_max_tokens",
+    "tool_timeout_seconds",
 }
 """Settings of earlier versions."""
 _QUOTED = re.compile(r"'([^']*)'")

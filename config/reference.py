@@ -1,4 +1,5 @@
-"""Write docs/settings.md, a Markdown table, from the settings' declarations. Run ``python -m config.reference``."""
+"""Write docs/settings.md, one Markdown table a topic, from the settings' declarations. Run ``python -m
+config.reference``."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from pydantic_core import PydanticUndefined
 
-from config.settings import GROUNDING_NUMBERS, SECRETS, Settings
+from config.settings import GROUNDING_NUMBERS, SECRETS, TOPICS, Settings
 
 HEAD = """# Settings
 
@@ -19,7 +20,8 @@ names (else `agent-runtime.toml` in the working directory), the same name in low
 environment wins over the file, the file over the defaults; an empty or blank value unsets. Lists are comma-separated.
 All mistakes are reported together, each with its name, value (masked if secret) and what was expected; exit code 2.
 Only the numbers marked ¹ fall back to their default instead, with a warning.
-
+"""
+TABLE_HEAD = """
 | `AGENT_RUNTIME_…` | default | meaning |
 |---|---|---|
 """
@@ -27,18 +29,11 @@ Only the numbers marked ¹ fall back to their default instead, with a warning.
 
 def markdown() -> str:
     """Return the whole page of settings as Markdown."""
-    return HEAD + "".join(_row(name, text) for name, text in setting_descriptions().items())
+    return HEAD + "".join(_section(topic) for topic in TOPICS)
 
 
-def setting_descriptions() -> dict[str, str]:
-    """Return what each setting means, in the order of the fields: the string below its declaration, on one line."""
-    texts: dict[str, str] = {}
-    for topic in Settings.__bases__:
-        texts |= _texts_of(topic)
-    return {name: texts.get(name, "") for name in Settings.model_fields}
-
-
-def _texts_of(topic: type) -> dict[str, str]:
+def setting_descriptions(topic: type) -> dict[str, str]:
+    """Return what each setting of *topic* means: the string below its declaration, on one line."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(topic))).body
     assert isinstance(definition, ast.ClassDef)
     texts = {}
@@ -48,6 +43,13 @@ def _texts_of(topic: type) -> dict[str, str]:
             text = constant.value if isinstance(constant, ast.Constant) else ""
             texts[field.target.id] = " ".join(str(text).split())
     return texts
+
+
+def _section(topic: type) -> str:
+    title, _, rest = (topic.__doc__ or "").removesuffix(".").partition(". ")
+    introduction = f"\n{rest}.\n" if rest else ""
+    rows = (_row(name, text) for name, text in setting_descriptions(topic).items())
+    return f"\n## {title}\n{introduction}{TABLE_HEAD}{''.join(rows)}"
 
 
 def _row(name: str, text: str) -> str:

@@ -157,7 +157,7 @@ class StrategyChooser:
     """
 
     documents: MatchesDocuments
-    timeout_seconds: float
+    timeout_seconds: float = 3.0
     vocabulary: bool = True
 
     async def choose(self, key: ConversationKey, text: str, cues: Cues, history: Sequence[TailEntry] = ()) -> Choice:

@@ -32,7 +32,7 @@ MAX_BUTTONS = 25
 """The limit of an actions block (docs.slack.dev, "Actions block")."""
 
 MAX_PARTS = 5
-"""The default of the setting ``REPLY_MAX_PARTS``; no limit of Slack's."""
+"""A reply of more parts is sent as its beginning and a file; no limit of Slack's."""
 
 MRKDWN = "mrkdwn"
 """The payload of a part whose text is mrkdwn, escaped and ready to send."""

@@ -36,9 +36,9 @@ class File:
     size: int
 
 
-def formatter(settings: Settings) -> ArtifactInjector | None:
-    """Return the formatter; None if no workspace has a source tree."""
-    trees, budget = settings.source_trees, settings.source_tree_max_tokens
+def formatter(settings: Settings, budget: int = 1500) -> ArtifactInjector | None:
+    """Return the formatter, whose text has at most *budget* tokens; None if no workspace has a source tree."""
+    trees = settings.source_trees
     if not trees:
         return None
     return ArtifactInjector(

@@ -58,7 +58,7 @@ class Strict(BaseModel):
 
 
 class PromptLimits(Strict):
-    """The limits of one prompt. See the settings of the same names for the defaults."""
+    """The limits of one prompt. Those that no setting sets have their defaults here."""
 
     top_k: int = Field(gt=0)
     """Passages of documents."""
@@ -117,14 +117,8 @@ class PromptLimits(Strict):
             retrieved_tokens=settings.llm_grounding_qmd_max_tokens,
             tail_lines=settings.llm_grounding_chat_tail_lines,
             tail_bytes=settings.llm_grounding_chat_tail_bytes,
-            frame_tokens=settings.frame_max_tokens,
-            censors_tokens=settings.censors_max_tokens,
             global_context_tokens=settings.global_context_max_tokens,
             codex_tokens=int(settings.codex_window_ratio * window_tokens),
-            environment_tokens=settings.environment_max_tokens,
-            karma_floor_tokens=settings.karma_floor_max_tokens,
-            karma_tokens=settings.karma_max_tokens,
-            now_tokens=settings.now_max_tokens,
             prompt_characters=settings.prompt_max_characters,
             bounds_material="prompt_max_characters" in settings.model_fields_set,
             history_turns=settings.history_max_turns,

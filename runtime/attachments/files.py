@@ -57,11 +57,21 @@ class Locates(Protocol):
 class Files:
     """Files of messages."""
 
-    def __init__(self, settings: Settings, locates: Locates, network: Network | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        locates: Locates,
+        network: Network | None = None,
+        *,
+        max_pages: int = 50,
+        timeout_seconds: float = 30.0,
+    ) -> None:
         self._settings = settings
+        self.timeout_seconds = timeout_seconds
+        """Time limit of fetching one file, and of reading it."""
         self._locates = locates
         self._network = network
-        self._conversion = Conversion(settings.attachment_max_pages, settings.attachment_timeout_seconds)
+        self._conversion = Conversion(max_pages, timeout_seconds)
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def fetch(
@@ -74,7 +84,7 @@ class Files:
         most = min(max_bytes or self._settings.attachment_max_bytes, self._settings.attachment_max_bytes)
         if attachment.size_bytes > most:
             raise too_large(attachment.size_bytes, most)
-        seconds = self._settings.attachment_timeout_seconds
+        seconds = self.timeout_seconds
         async with self._slots:
             try:
                 async with asyncio.timeout(seconds):

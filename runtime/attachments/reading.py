@@ -128,7 +128,7 @@ class AttachmentReader:
     async def _read_all(self, connector: str, items: Sequence[_Item], sees: bool, heard: Hears) -> list[_Item]:
         """Read all *items* at the same time, within a turn's limits."""
         # Each may take the time once for fetching and once for converting; for voice the model has a limit of its own.
-        deadline = asyncio.get_running_loop().time() + 2 * self._settings.attachment_timeout_seconds
+        deadline = asyncio.get_running_loop().time() + 2 * self._files.timeout_seconds
 
         async def read_one(position: int, images: int, item: _Item) -> _Item:
             is_voice = item.attachment.kind == "voice"

@@ -51,7 +51,7 @@ from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.background import RememberTurns
 from runtime.cli.progress import StatusLine, status_line
 from runtime.coordination import Job
-from runtime.llm import LiteLLMReranker, open_embedder
+from runtime.llm import EMBEDDING_SECONDS, LiteLLMReranker, open_embedder
 from runtime.stores import RedisStore, open_redis
 
 
@@ -317,7 +317,7 @@ async def run_strategy(
     """Score the decisions about *messages*: by *cues*, and by the vocabulary of *documents* if they are given."""
     key = ConversationKey("eval", "console", "default")
     # Nobody waits for a reply here, and a slow machine must not change the figures.
-    timeout_seconds = settings.qdrant_timeout_seconds + settings.embedding_timeout_seconds
+    timeout_seconds = settings.qdrant_timeout_seconds + EMBEDDING_SECONDS
 
     def show(done: int, total: int) -> None:
         status.show(f"deciding {done}/{total} messages …")

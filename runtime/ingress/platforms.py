@@ -16,6 +16,9 @@ from config.settings import Settings
 from connectors import discord, slack, telegram
 from connectors.connector import Connector, Examination
 
+EXAMINE_SECONDS = 20.0
+"""Time limit of one call that asks a platform about its bot."""
+
 
 @dataclass(frozen=True, slots=True)
 class Platform:
@@ -44,9 +47,7 @@ def _open_telegram(settings: Settings, token: SecretStr) -> Connector:
         settings.telegram_api_base,
         webhook_secret=settings.telegram_webhook_secret,
         public_url=settings.http_public_url,
-        reply_max_parts=settings.reply_max_parts,
         sends_per_second=settings.telegram_sends_per_second,
-        timeout_seconds=settings.telegram_timeout_seconds,
         poll_seconds=settings.telegram_poll_seconds,
     )
 
@@ -58,8 +59,6 @@ def _open_discord(settings: Settings, token: SecretStr) -> Connector:
         token,
         settings.discord_api_base,
         settings.discord_gateway_url,
-        timeout_seconds=settings.discord_timeout_seconds,
-        reply_max_parts=settings.reply_max_parts,
     )
 
 
@@ -71,8 +70,6 @@ def _open_slack(settings: Settings, token: SecretStr) -> Connector:
         settings.slack_api_base,
         app_token=settings.slack_app_token,
         signing_secret=settings.slack_signing_secret,
-        timeout_seconds=settings.slack_timeout_seconds,
-        reply_max_parts=settings.reply_max_parts,
     )
 
 
@@ -80,7 +77,7 @@ def _examine_telegram(settings: Settings, token: SecretStr) -> Awaitable[Examina
     return telegram.examine(
         token,
         settings.telegram_api_base,
-        settings.telegram_timeout_seconds,
+        EXAMINE_SECONDS,
         by_webhook=settings.telegram_webhook_secret is not None,
         public_url=settings.http_public_url,
         hears_all=settings.answer_in_groups == "all",
@@ -88,7 +85,7 @@ def _examine_telegram(settings: Settings, token: SecretStr) -> Awaitable[Examina
 
 
 def _examine_discord(settings: Settings, token: SecretStr) -> Awaitable[Examination]:
-    return discord.examine(token, settings.discord_api_base, settings.discord_timeout_seconds)
+    return discord.examine(token, settings.discord_api_base, EXAMINE_SECONDS)
 
 
 def _examine_slack(settings: Settings, token: SecretStr) -> Awaitable[Examination]:
@@ -97,7 +94,7 @@ def _examine_slack(settings: Settings, token: SecretStr) -> Awaitable[Examinatio
         settings.slack_app_token,
         settings.slack_signing_secret,
         settings.slack_api_base,
-        settings.slack_timeout_seconds,
+        EXAMINE_SECONDS,
     )
 
 
@@ -131,7 +128,7 @@ async def open_platforms(settings: Settings) -> list[Connector]:
 
 
 async def examine_platforms(settings: Settings) -> dict[str, Examination]:
-    """Return what each platform whose token is set says of its bot, by name, within two of its time-outs."""
+    """Return what each platform whose token is set says of its bot, by name, within two calls of `EXAMINE_SECONDS`."""
     names = platforms_on(settings)
     found = await asyncio.gather(*(examine_platform(settings, name) for name in names))
     return dict(zip(names, found, strict=True))

@@ -6,7 +6,9 @@ from runtime.llm.capabilities import OLLAMA_PREFIXES, OLLAMA_URL, credentials
 from runtime.llm.client import LOCAL_MAX_OUTPUT_TOKENS, NEEDS_MODEL, Model
 from runtime.llm.embeddings import (
     EMBEDDING_MODEL,
+    EMBEDDING_SECONDS,
     IMPORT_SECONDS,
+    RERANK_SECONDS,
     LiteLLMEmbedder,
     LiteLLMReranker,
     bundled_embedders,
@@ -20,11 +22,13 @@ from runtime.llm.streaming import Completion, Message, ToolCall, replace_surroga
 
 __all__ = [
     "EMBEDDING_MODEL",
+    "EMBEDDING_SECONDS",
     "IMPORT_SECONDS",
     "LOCAL_MAX_OUTPUT_TOKENS",
     "NEEDS_MODEL",
     "OLLAMA_PREFIXES",
     "OLLAMA_URL",
+    "RERANK_SECONDS",
     "Completion",
     "Image",
     "LiteLLMEmbedder",

@@ -27,6 +27,10 @@ BATCH = 64
 """Texts in one request."""
 EMBEDDING_MODEL = "the embedding model"
 """The name of the model in errors, by which they are recognised."""
+EMBEDDING_SECONDS = 20.0
+"""Time limit of one embedding call."""
+RERANK_SECONDS = 3.0
+"""Time limit of one reranking; if it takes longer, passages keep their order."""
 IMPORT_SECONDS = 20.0
 """So long the first reranking of a process may wait for LiteLLM's import; the turn's answer waits for it as well."""
 _log = structlog.get_logger()
@@ -35,10 +39,13 @@ _log = structlog.get_logger()
 class LiteLLMEmbedder:
     """Embeds by the model that ``EMBEDDING_MODEL`` names. `open_embedder` creates it and finds out its dimensions."""
 
-    def __init__(self, settings: Settings, model: str, dimensions: int) -> None:
+    def __init__(
+        self, settings: Settings, model: str, dimensions: int, *, timeout_seconds: float = EMBEDDING_SECONDS
+    ) -> None:
         self._settings = settings
         self._model = model
         self._dimensions = dimensions
+        self._timeout_seconds = timeout_seconds
 
     @property
     def name(self) -> str:
@@ -52,7 +59,8 @@ class LiteLLMEmbedder:
         """Return one unit vector for each text (zeros for zeros). Raises `EmbedderUnavailable`."""
         vectors: list[Vector] = []
         for start in range(0, len(texts), BATCH):
-            vectors += await _embed(self._settings, self._model, list(texts[start : start + BATCH]))
+            batch = list(texts[start : start + BATCH])
+            vectors += await _embed(self._settings, self._model, batch, self._timeout_seconds)
         if any(len(vector) != self._dimensions for vector in vectors):
             raise EmbedderUnavailable(
                 f"{self._model} answered vectors of another size than {self._dimensions}", retryable=False
@@ -87,12 +95,11 @@ async def open_embedder(settings: Settings) -> Embedder:
     if settings.bundled_embedding_model is not None:
         return _BUNDLED[settings.bundled_embedding_model]()
     assert settings.embedding_model is not None
-    probe = await _embed(settings, settings.embedding_model, ["word"])
+    probe = await _embed(settings, settings.embedding_model, ["word"], EMBEDDING_SECONDS)
     return LiteLLMEmbedder(settings, settings.embedding_model, len(probe[0]))
 
 
-async def _embed(settings: Settings, model: str, texts: list[str]) -> list[Vector]:
-    seconds = settings.embedding_timeout_seconds
+async def _embed(settings: Settings, model: str, texts: list[str], seconds: float) -> list[Vector]:
     # An empty text is an error for most providers, and a space is not.
     request: dict[str, Any] = {"model": model, "input": [text or " " for text in texts], "timeout": seconds}
     request |= {"max_retries": 0, "encoding_format": "float", **credentials(settings, model)}
@@ -133,8 +140,17 @@ class LiteLLMReranker:
     Implements `grounding.retrieval.ranking.Reranker`.
     """
 
-    def __init__(self, settings: Settings, accounting: RerankAccounting | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        accounting: RerankAccounting | None = None,
+        *,
+        candidates: int = 30,
+        timeout_seconds: float = RERANK_SECONDS,
+    ) -> None:
         assert settings.rerank_model is not None, "RERANK_MODEL is not set"
+        self.candidates = candidates
+        self._timeout_seconds = timeout_seconds
         self._settings = settings
         self._model = settings.rerank_model
         self._accounting = accounting
@@ -142,10 +158,6 @@ class LiteLLMReranker:
     @property
     def name(self) -> str:
         return self._model
-
-    @property
-    def candidates(self) -> int:
-        return self._settings.rerank_candidates
 
     async def scores(self, scope: Scope, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score for each text. Raises `grounding.retrieval.ranking.RerankUnavailable`."""
@@ -163,7 +175,7 @@ class LiteLLMReranker:
         return scores
 
     async def _request(self, query: str, texts: Sequence[str]) -> Any:
-        seconds = self._settings.rerank_timeout_seconds
+        seconds = self._timeout_seconds
         request: dict[str, Any] = {
             "model": self._model,
             "query": query,

@@ -38,8 +38,9 @@ class _Known:
 class ModelMemories:
     """The memory of those of the models *names* that run here."""
 
-    def __init__(self, settings: Settings, names: tuple[str, ...]) -> None:
+    def __init__(self, settings: Settings, names: tuple[str, ...], *, every_seconds: float = 10.0) -> None:
         self._settings = settings
+        self._every_seconds = every_seconds
         self._names = names
         self._known: dict[str, _Known] = {}
         self._unknown: dict[str, str] = {}
@@ -51,13 +52,13 @@ class ModelMemories:
             await self.look()
             if not any(name.startswith(OLLAMA_PREFIXES) for name in self._names):
                 return  # the memory of other models does not change
-            await asyncio.sleep(self._settings.environment_sample_seconds)
+            await asyncio.sleep(self._every_seconds)
 
     async def look(self) -> None:
         """Ask once about each model. Bounded; raises nothing."""
         for name in self._names:
             try:
-                async with asyncio.timeout(self._settings.environment_sample_seconds):
+                async with asyncio.timeout(self._every_seconds):
                     known = await self._ask(name)
             except Exception as error:  # noqa: BLE001 - invalid addresses and answers raise errors of all kinds
                 self._warn(name, type(error).__name__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -35,7 +34,7 @@ class MachineMonitor:
     """The state of the machine, and the *memories* of models on it.
 
     *links* returns the health of the services that the runtime depends on, by name; *root* is the folder of the
-    kernel's files.
+    kernel's files. The machine is looked at *every_seconds*; a driver that takes longer counts as not answering.
     """
 
     def __init__(
@@ -45,10 +44,11 @@ class MachineMonitor:
         memories: ModelMemories,
         links: Links,
         root: Path = Path("/"),
+        *,
+        every_seconds: float = 10.0,
     ) -> None:
-        self._every_seconds = settings.environment_sample_seconds
+        self._every_seconds = every_seconds
         self._buffer_mib = settings.model_memory_buffer_mib
-        self._low_power = settings.low_power
         self._memories = memories
         self._links = links
         self._root = root
@@ -90,10 +90,7 @@ class MachineMonitor:
         self.seen = MachineState(environment, free)
 
     def _read_files(self) -> tuple[Supply, int | None]:
-        found = supply(self._root)
-        if self._low_power != "auto":
-            found = replace(found, low=self._low_power == "on")
-        return found, free_memory_mib(self._root)
+        return supply(self._root), free_memory_mib(self._root)
 
     async def _links_now(self) -> tuple[Link, ...]:
         try:

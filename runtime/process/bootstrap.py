@@ -12,7 +12,6 @@ import functools
 import gc
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Literal
 
 import structlog
@@ -40,7 +39,7 @@ from grounding.memory.records import (
     query_items,
     update_item,
 )
-from grounding.memory.selection import Floor, LastSelections, Level, RecordSelector, Weights, as_selected, floor_for
+from grounding.memory.selection import Floor, LastSelections, Level, RecordSelector, as_selected, floor_for
 from grounding.pipeline import Pipeline, StrategyChooser
 from grounding.prompt import PrefixPolicy, SessionContinuity, Sessions, global_context_frame_tokens, record_line
 from grounding.prompt_input import LineByLine, Tokens, load_tokens
@@ -90,7 +89,7 @@ from runtime.embedded.index_client import (
 from runtime.formatters import Formatters, Installed, load_formatters
 from runtime.http import ChatPage, Security, WebSessions
 from runtime.ingress import Audiences, Gateway
-from runtime.llm import IMPORT_SECONDS, LiteLLMReranker, Model
+from runtime.llm import EMBEDDING_SECONDS, IMPORT_SECONDS, RERANK_SECONDS, LiteLLMReranker, Model
 from runtime.machine import Gpus, MachineMonitor, ModelMemories
 from runtime.observability import EventStream
 from runtime.process.connectors import Supervisor
@@ -349,7 +348,7 @@ class Runtime:
         # One turn: grounding, tools, prompt, answer
         karma = Karma(marks, Likeness(self.knowledge.embedder))
         selector = _record_selector(
-            settings, self.records, LastSelections(redis, settings.session_idle_seconds), self.knowledge, tokens
+            self.records, LastSelections(redis, settings.session_idle_seconds), self.knowledge, tokens
         )
         pipeline = Pipeline(
             self.transcript,
@@ -361,9 +360,7 @@ class Runtime:
             selector,
             karma,
         )
-        deciding = StrategyChooser(
-            self.knowledge.finding, settings.strategy_vocabulary_timeout_seconds, settings.strategy_vocabulary
-        )
+        deciding = StrategyChooser(self.knowledge.finding, vocabulary=settings.strategy_vocabulary)
         self.materials = Materials(settings, self.knowledge.material, self.knowledge, tokens, self.hub)
         toolbox = build_tools(
             settings, self.contexts, self.global_contexts, self.knowledge, tokens, self.records, self.materials
@@ -560,49 +557,27 @@ def build_tools(
 
 def _record_rules(settings: Settings) -> Rules:
     return Rules(
-        core_confirmations=settings.fact_core_confirmations,
-        effectiveness_activations=settings.procedure_judged_activations,
         block_activations=settings.censor_block_activations,
-        retired_false_positives=settings.censor_retired_false_positives,
-        summarized_days=settings.episode_summarized_days,
         archived_days=settings.episode_archived_days,
     )
 
 
 def _record_selector(
-    settings: Settings, records: Records, selections: LastSelections, knowledge: Knowledge, tokens: Tokens
+    records: Records, selections: LastSelections, knowledge: Knowledge, tokens: Tokens
 ) -> RecordSelector:
-    weights = Weights(
-        similarity=settings.record_weight_similarity,
-        type=settings.record_weight_type,
-        recency=settings.record_weight_recency,
-        outcome=settings.record_weight_outcome,
-        usage=settings.record_weight_usage,
-        confidence=settings.record_weight_confidence,
-    )
-    budgets = {
-        Type.DECISION: settings.records_decisions_max_tokens,
-        Type.FACT: settings.records_facts_max_tokens,
-        Type.PROCEDURE: settings.records_procedures_max_tokens,
-        Type.EPISODE: settings.records_episodes_max_tokens,
-        Type.ITEM: settings.records_items_max_tokens,
-    }
-
     def costs(record: Record, level: Level) -> int:
         return tokens.count(record_line(as_selected(record, level), with_id=True)) + 1  # and the end of its line
 
     def floor(scope: Scope) -> Floor:
-        measured = floor_for(knowledge.finding.answering_model(scope))
-        minimum = settings.record_relevance_floor
-        return measured if minimum is None else replace(measured, minimum=minimum)
+        return floor_for(knowledge.finding.answering_model(scope))
 
-    return RecordSelector(records, selections, weights=weights, budgets=budgets, costs=costs, floor=floor)
+    return RecordSelector(records, selections, costs=costs, floor=floor)
 
 
 def _layer_timeout(settings: Settings) -> float:
     """Return the seconds for one layer, which asks Redis, or the embedder, then Qdrant, and then the reranker."""
-    remote = 0.0 if settings.bundled_embedding_model else settings.embedding_timeout_seconds
-    remote += settings.rerank_timeout_seconds + IMPORT_SECONDS if settings.rerank_model else 0.0
+    remote = 0.0 if settings.bundled_embedding_model else EMBEDDING_SECONDS
+    remote += RERANK_SECONDS + IMPORT_SECONDS if settings.rerank_model else 0.0
     return max(settings.redis_timeout_seconds, settings.qdrant_timeout_seconds + remote)
 
 

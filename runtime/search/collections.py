@@ -147,9 +147,9 @@ def former_embedder(settings: Settings, identity: Identity) -> Embedder:
     for model in bundled_embedders():
         if identity_of(model) == identity:
             return model
-    seconds = min(settings.embedding_timeout_seconds, settings.qdrant_timeout_seconds / 2)
-    hasty = settings.model_copy(update={"embedding_timeout_seconds": seconds})
-    return LiteLLMEmbedder(hasty, identity.model, identity.dimensions)
+    return LiteLLMEmbedder(
+        settings, identity.model, identity.dimensions, timeout_seconds=settings.qdrant_timeout_seconds / 2
+    )
 
 
 def adapter(

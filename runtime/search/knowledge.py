@@ -227,7 +227,7 @@ class Knowledge:
         """*process* is the name under which this process may lead those that share a Redis."""
         self.library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
         self.material = CodexStore(
-            redis, max_bytes=settings.codex_max_bytes, file_max_bytes=settings.codex_file_max_bytes
+            redis, max_bytes=settings.codex_max_bytes, file_max_bytes=settings.document_max_bytes
         )
         self.catalogue = Catalogue(redis)
         shared = SharedShelf(redis, max_bytes=settings.document_max_bytes) if settings.redis_url is not None else None
@@ -244,9 +244,7 @@ class Knowledge:
             settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy
         )
         own = process if shared is not None and settings.qdrant_url is None else ""
-        self._staleness = Staleness(
-            redis, self._backlog, settings.index_stale_seconds, is_shared=shared is not None, own=own
-        )
+        self._staleness = Staleness(redis, self._backlog, is_shared=shared is not None, own=own)
         self.finding = Searcher(
             self.collections, self.catalogue, self._follower, self._staleness, is_shared=shared is not None
         )

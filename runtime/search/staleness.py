@@ -40,10 +40,10 @@ class Staleness:
         self,
         redis: Redis,
         backlog: Backlog,
-        stale_seconds: float,
         *,
         is_shared: bool,
         own: str = "",
+        stale_seconds: float = 10.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         """*own* is the name of this process if its index is embedded and Redis is shared: only the index of the

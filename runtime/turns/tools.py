@@ -99,10 +99,14 @@ class Tooling:
         model: Model,
         checkpoints: Checkpoints,
         tokens: Tokens,
+        *,
+        timeout_seconds: float = 20.0,
+        result_max_tokens: int = 1200,
     ) -> None:
+        """*timeout_seconds* bounds one call; a result of more than *result_max_tokens* is cut, and marked as cut."""
         self._max_rounds = settings.tool_max_rounds
-        self._timeout_seconds = settings.tool_timeout_seconds
-        self._max_tokens = settings.tool_result_max_tokens
+        self._timeout_seconds = timeout_seconds
+        self._max_tokens = result_max_tokens
         self._toolbox = toolbox
         self._model = model
         self._checkpoints = checkpoints

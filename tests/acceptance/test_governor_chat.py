@@ -95,34 +95,29 @@ async def test_the_machine_is_told_of_as_the_session_began_until_it_matters_and_
 ) -> None:
     driver = Driver(4000)
     monkeypatch.setattr(bootstrap, "Gpus", lambda: driver)
-    settings = model_settings(access_policy="open", environment_sample_seconds=1.0, model_memory_buffer_mib=500)
+    settings = model_settings(access_policy="open", model_memory_buffer_mib=500)
     async with running_bot(settings, openai_server) as bot:
-
-        async def seen(note: str, free: int | None = None) -> None:
-            async with asyncio.timeout(60):
-                while True:
-                    now = bot.runtime.surroundings.environment(None)
-                    if now and now.note == note and [one.free_mib for one in now.devices] == [free][: bool(free)]:
-                        return
-                    await asyncio.sleep(0.01)
-
+        machine = bot.runtime.surroundings
         try:
-            await seen("", 4000)
+            await machine.look()
             await bot.say("hello, what do you know about boats?")
             first = bot.sent["system"]
             assert "GPU A10: 20000 of 24000 MiB used, 4000 free." in first
             driver.free = 2900
-            await seen("", 2900)
+            await machine.look()
             await bot.say("and about harbours?")
             assert bot.sent["system"] == first
             await bot.say("and here, what is known about boats?", context="another")
             assert "2900 free." in bot.sent["system"]
             driver.free = 400
-            await seen("", 400)
+            await machine.look()
             await bot.say("and about lighthouses?")
             assert "400 free." in bot.sent["system"]
             driver.held.set()
-            await seen(SILENT.note)
+            looking = asyncio.create_task(machine.look())
+            await bot.say("and about gulls?")
+            assert not looking.done()
+            await looking
             await bot.say("and about ferries?")
             assert f"GPU: {SILENT.note}." in bot.sent["system"]
         finally:

@@ -180,16 +180,12 @@ async def test_what_the_model_does_wrong_it_is_told(bot: Bot, desk: Desk) -> Non
 async def test_a_tool_that_fails_costs_its_result_and_not_the_answer(
     model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk
 ) -> None:
-    async with talking(model_settings, openai_server, tool_timeout_seconds=0.05) as bot:
-        for says, held, expected in (
-            (RuntimeError("secret Zanzibar"), None, "it broke"),
-            ("never", asyncio.Event(), "longer than 0.05 s"),
-        ):
-            desk.says, desk.held = says, held
-            bot.model.will(wants(("note", {"words": "x"})), "I could not.")
-            assert (await bot.say("write that down, will you?"))["text"] == "I could not."
-            assert expected in told(bot.replies_asked[-1])[0]
-            await bot.settle()
+    async with talking(model_settings, openai_server) as bot:
+        desk.says = RuntimeError("secret Zanzibar")
+        bot.model.will(wants(("note", {"words": "x"})), "I could not.")
+        assert (await bot.say("write that down, will you?"))["text"] == "I could not."
+        assert "it broke" in told(bot.replies_asked[-1])[0]
+        await bot.settle()
         await bot.runtime.knowledge.close()
         bot.model.will(wants(HARBOUR), "The documents are away.")
         assert (await bot.say("how much is the Harbour plan?"))["text"] == "The documents are away."
@@ -380,7 +376,7 @@ async def test_what_a_tool_found_is_data_and_closes_no_delimiter(bot: Bot, desk:
     assert result.endswith("</tool_result>")
     assert "<|im_start|>" not in result
     assert "is cut here" in result
-    assert bot.runtime.tokens.count(result) <= bot.runtime.settings.tool_result_max_tokens
+    assert bot.runtime.tokens.count(result) <= 1200
 
 
 async def test_in_a_small_window_the_results_share_what_room_there_is(

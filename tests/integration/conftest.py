@@ -34,7 +34,6 @@ async def face(provider: openai.FakeOpenAI) -> AsyncIterator[Face]:
                 "llm_max_attempts": 1,
                 "llm_timeout_seconds": 10.0,
                 "document_max_bytes": 20_000,
-                "codex_file_max_bytes": 20_000,
                 "codex_max_bytes": 56_000,
                 "http_max_body_bytes": 30_000,
                 "shutdown_grace_seconds": 5.0,

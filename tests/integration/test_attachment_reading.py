@@ -83,12 +83,16 @@ Read = Callable[..., Any]
 
 @pytest.fixture
 def reading(platform: Platform, settings: Callable[..., Settings]) -> Callable[..., AttachmentReader]:
-    def make(senses: Senses | None = None, **fields: Any) -> AttachmentReader:
+    def make(senses: Senses | None = None, timeout_seconds: float = 30.0, **fields: Any) -> AttachmentReader:
         chosen = settings(**fields)
         connectors = cast("Mapping[str, Any]", {"fake": platform, "deaf": object()})
         return AttachmentReader(
             chosen,
-            Files(chosen, Locator(connectors, cast("Hub", SimpleNamespace(hear=lambda *_: None)))),
+            Files(
+                chosen,
+                Locator(connectors, cast("Hub", SimpleNamespace(hear=lambda *_: None))),
+                timeout_seconds=timeout_seconds,
+            ),
             senses or Senses(),
         )
 
@@ -136,7 +140,7 @@ async def test_files_are_read_in_their_order(reading: Callable[..., AttachmentRe
 async def test_what_cannot_be_read_is_a_note_and_the_rest_is_read(
     reading: Callable[..., AttachmentReader], attachment: Attachment, note: str
 ) -> None:
-    found = await read(reading(attachment_timeout_seconds=0.5), attachment, document("b.md"))
+    found = await read(reading(timeout_seconds=0.5), attachment, document("b.md"))
     assert found.files == (
         AttachedText(name=attachment.name, note=note),
         AttachedText(name="b.md", text="# Words"),
@@ -149,7 +153,7 @@ async def test_many_slow_files_are_given_up_together(
 ) -> None:
     """Of more than are fetched side by side, those that waited longest for their turn are not even begun."""
     stuck = [document(f"{number}.pdf", "stuck") for number in range(MAX_FILES)]
-    found = await read(reading(attachment_timeout_seconds=0.2), *stuck)
+    found = await read(reading(timeout_seconds=0.2), *stuck)
     assert {file.note for file in found.files[:4]} == {"could not be read: fetching it took longer than 0.2 seconds"}
     assert found.files[-1].note == "could not be read: there was no time left for it"
     assert platform.located == [f"{number}.pdf" for number in range(8)]

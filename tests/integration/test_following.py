@@ -431,7 +431,7 @@ async def test_a_document_that_came_and_went_before_it_was_indexed_is_waited_for
 async def test_a_document_that_waits_too_long_makes_what_is_found_doubtful(redis: Redis, make: Machine) -> None:
     clock = [time.time()]
     backlog = make.knowledge._backlog
-    staleness = Staleness(redis, backlog, 10.0, is_shared=False, now=lambda: clock[0])
+    staleness = Staleness(redis, backlog, is_shared=False, now=lambda: clock[0])
     await staleness.check(ACME)
     assert staleness.reason(ACME) == ""
     await backlog.add(ACME, ["a.md"], clock[0])
@@ -447,7 +447,7 @@ async def test_a_document_that_waits_too_long_makes_what_is_found_doubtful(redis
 
 async def test_where_nobody_follows_the_files_what_is_found_is_doubtful(redis: Redis, make: Machine) -> None:
     clock = [time.time()]
-    staleness = Staleness(redis, make.knowledge._backlog, 10.0, is_shared=True, now=lambda: clock[0])
+    staleness = Staleness(redis, make.knowledge._backlog, is_shared=True, now=lambda: clock[0])
     await staleness.check(ACME)
     clock[0] += LEADERLESS_SECONDS + 1
     await staleness.check(ACME)
@@ -463,7 +463,7 @@ async def test_an_index_that_nobody_fills_because_another_process_has_its_own_is
 ) -> None:
     """Two processes share a Redis, and each has an embedded index: only that of the one that leads is filled."""
     clock = [time.time()]
-    staleness = Staleness(redis, make.knowledge._backlog, 10.0, is_shared=True, own="me", now=lambda: clock[0])
+    staleness = Staleness(redis, make.knowledge._backlog, is_shared=True, own="me", now=lambda: clock[0])
     await redis.set(LEADER_KEY, "me")
     assert (await staleness.why_apart(), staleness.reason(ACME)) == ("", "")
     await redis.set(LEADER_KEY, "other")

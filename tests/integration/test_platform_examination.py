@@ -27,7 +27,6 @@ def slack_settings(slack: SlackEmulator, **more: Any) -> dict[str, Any]:
         "slack_bot_token": slack.token,
         "slack_app_token": slack.app_token,
         "slack_api_base": slack.base_url,
-        "slack_timeout_seconds": 5,
         **more,
     }
 
@@ -36,7 +35,6 @@ def discord_settings(discord: DiscordEmulator, **more: Any) -> dict[str, Any]:
     return {
         "discord_bot_token": discord.token,
         "discord_api_base": discord.base_url,
-        "discord_timeout_seconds": 5,
         **more,
     }
 
@@ -45,7 +43,6 @@ def telegram_settings(telegram: TelegramEmulator, **more: Any) -> dict[str, Any]
     return {
         "telegram_bot_token": telegram.token,
         "telegram_api_base": telegram.base_url,
-        "telegram_timeout_seconds": 5,
         **more,
     }
 

@@ -72,7 +72,7 @@ async def test_the_search_s_best_come_in_the_reranker_s_order_and_say_so(
     rerank_settings: MakeSettings, index: EmbeddedIndex, openai_server: FakeOpenAI
 ) -> None:
     plain = await Search(index, HashedWords()).search(ACME, "kayak lies", 4)
-    reranker = LiteLLMReranker(rerank_settings(rerank_candidates=2))
+    reranker = LiteLLMReranker(rerank_settings(), candidates=2)
     hits = await Search(index, HashedWords(), reranker=reranker).search(ACME, "kayak lies", 4, explain=True)
     [request] = openai_server.rerank_requests
     assert request["documents"] == [hit.passage.text for hit in plain[:2]]
@@ -95,7 +95,7 @@ async def test_a_reranker_that_fails_leaves_the_search_s_order_and_is_named(
 ) -> None:
     plain = await Search(index, HashedWords()).search(ACME, "kayak lies", 4)
     openai_server.will(Reply(trouble=trouble))
-    reranker = LiteLLMReranker(rerank_settings(rerank_timeout_seconds=0.5))
+    reranker = LiteLLMReranker(rerank_settings(), timeout_seconds=0.5)
     lost: list[DegradedBlock] = []
     async with asyncio.timeout(20):
         hits = await Search(index, HashedWords(), reranker=reranker).search(ACME, "kayak lies", 4, lost=lost)

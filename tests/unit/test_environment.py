@@ -157,16 +157,17 @@ async def no_links() -> dict[str, Health]:
     return {"redis": Health(ConnectionState.CONNECTED), "qdrant": Health(ConnectionState.DEGRADED, "away")}
 
 
-def around(make: MakeSettings, gpus: ReadsCards, root: Path, **changes: Any) -> MachineMonitor:
-    settings = make(environment_sample_seconds=changes.pop("seconds", 30.0), **changes)
-    return MachineMonitor(settings, gpus, ModelMemories(settings, ("openai/fake",)), no_links, root)
+def around(make: MakeSettings, gpus: ReadsCards, root: Path, every_seconds: float = 30.0) -> MachineMonitor:
+    settings = make()
+    memories = ModelMemories(settings, ("openai/fake",))
+    return MachineMonitor(settings, gpus, memories, no_links, root, every_seconds=every_seconds)
 
 
 async def test_a_driver_that_hangs_is_said_to_be_silent_asked_once_and_heard_when_it_wakes(
     settings: MakeSettings, tmp_path: Path
 ) -> None:
     driver = Held()
-    machine = around(settings, driver, tmp_path, seconds=0.05)
+    machine = around(settings, driver, tmp_path, every_seconds=0.05)
     try:
         for _ in range(3):
             await machine.look()
@@ -183,8 +184,9 @@ async def test_a_driver_that_hangs_is_said_to_be_silent_asked_once_and_heard_whe
 async def test_what_is_seen_is_what_turns_are_given_and_nothing_before_the_first_look(
     settings: MakeSettings, tmp_path: Path
 ) -> None:
-    write(tmp_path, {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4096000 kB\n"})
-    machine = around(settings, Gpus(FakeNvml(cards=1)), tmp_path, low_power="on")
+    memory = {"proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4096000 kB\n"}
+    write(tmp_path, memory | {"sys/firmware/acpi/platform_profile": "low-power\n"})
+    machine = around(settings, Gpus(FakeNvml(cards=1)), tmp_path)
     assert (machine.environment(None), machine.memory("openai/fake")) == (None, None)
     await machine.look()
     told = machine.environment(None)

@@ -78,7 +78,7 @@ def test_a_folder_that_is_not_there_is_an_error_and_an_empty_one_is_told(tmp_pat
 
 def test_it_is_a_formatter_where_a_workspace_has_a_tree_and_else_none(tmp_path: Path) -> None:
     write(tmp_path, "a.py")
-    made = formatter(Settings(source_trees={"acme": tmp_path}, source_tree_max_tokens=60))
+    made = formatter(Settings(source_trees={"acme": tmp_path}), budget=60)
     assert made is not None
     assert (problem_of(made), made.volatility, made.budget_tokens) == ("", Volatility.SESSION, 60)
     assert made.text(Request("acme", "http:x")).endswith("a.py 4")

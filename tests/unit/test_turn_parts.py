@@ -1,6 +1,8 @@
 """What a turn is asked, under which rules, and what its reply says of itself."""
 
+import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,17 +13,19 @@ from connectors.message import Author, ConversationKey, Fence, InboundMessage, R
 from grounding.pipeline import StrategyChooser, TurnLayers
 from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import Censor, Passage, load_tokens
+from grounding.tools import Toolbox
 from promptpolicy.policy import EVERYWHERE, Directive, Kind, Place, Slot
 from promptpolicy.sigils import Sigil
 from runtime.formatters import Formatters
-from runtime.llm import Completion, ModelUnavailable
+from runtime.llm import Completion, ModelUnavailable, ToolCall
 from runtime.turns import replies
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.events import outcome
 from runtime.turns.material import ChosenMaterial, FoundMaterial
 from runtime.turns.prompt import PromptBuilder
-from runtime.turns.tools import NO_TOOLS, OfferedTools
+from runtime.turns.tools import NO_TOOLS, OfferedTools, ToolContext, Tooling
 from runtime.turns.turn_state import Question
+from tests.emulators.toolbox import Desk
 
 KEY = ConversationKey("acme", "telegram", "-100")
 MESSAGE = InboundMessage("telegram", "-100", "m1", Author("1", "Ann"), "which file holds the pricing policy?")
@@ -240,3 +244,31 @@ async def test_cues_that_this_release_cannot_read_leave_those_that_ship() -> Non
 
     assert built.context.reason == "workspace_retrieval_cue"
     assert events[0]["event"] == "cues.unreadable"
+
+
+class NoCheckpoints:
+    """Stores nothing; every call is begun for the first time."""
+
+    async def begin_tool(self, batch: Batch, number: int, place: int) -> bool:
+        return True
+
+    async def save_tool_result(self, *parts: Any) -> None: ...
+
+
+async def test_a_tool_that_does_not_end_is_given_up_and_the_model_is_told() -> None:
+    desk = Desk(held=asyncio.Event())
+    tools = {tool.name: tool for tool in desk.toolbox()}
+    tooling = Tooling(
+        Settings(),
+        Toolbox(*tools.values()),
+        cast("Any", Window()),
+        cast("Any", NoCheckpoints()),
+        TOKENS,
+        timeout_seconds=0.05,
+    )
+    asked = batch((MESSAGE, Role.ADMIN))
+    turn = ToolContext(asked, Question.of(asked), cast("Any", SimpleNamespace(censors=())), ())
+    call = ToolCall("c1", "note", '{"words": "x"}')
+    (result,) = await tooling.run(turn, OfferedTools(tools), [call], 1000, {})
+    assert (result.ok, result.why) == (False, "timeout")
+    assert "longer than 0.05 s" in result.text

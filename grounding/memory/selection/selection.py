@@ -107,16 +107,16 @@ class RecordSelector:
         records: Records,
         kept: LastSelections,
         *,
-        weights: Weights,
-        budgets: TypeBudgets,
         costs: Costs,
         floor: Callable[[Scope], Floor],
+        weights: Weights | None = None,
+        budgets: TypeBudgets | None = None,
         now: Now = lambda: datetime.now(UTC),
     ) -> None:
         self._records = records
         self._kept = kept
-        self._weights = weights
-        self._budgets = budgets
+        self._weights = weights or Weights()
+        self._budgets = budgets or BUDGETS
         self._costs = costs
         self._floor = floor
         self._now = now
@@ -446,7 +446,7 @@ _LEAST_STEP = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weight of each part; see the settings ``RECORD_WEIGHT_…``."""
+    """The weight of each part of a score."""
 
     similarity: float = 0.50
     type: float = 0.15
@@ -645,6 +645,14 @@ Level = Literal["summary", "micro"]
 LEVELS: tuple[Level, ...] = ("summary", "micro")
 TypeBudgets = Mapping[Type, int]
 """Tokens per type."""
+BUDGETS: TypeBudgets = {
+    Type.DECISION: 2000,
+    Type.FACT: 1500,
+    Type.PROCEDURE: 1500,
+    Type.EPISODE: 1000,
+    Type.ITEM: 500,
+}
+"""What the frame and the demands of the message start from."""
 Costs = Callable[[Record, Level], int]
 """Returns the tokens that a record takes at a level, including the rest of its line."""
 

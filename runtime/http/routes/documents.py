@@ -292,7 +292,7 @@ class CodexRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("codex", runtime)
         self._materials = runtime.materials
-        self._max_bytes = runtime.settings.codex_file_max_bytes
+        self._max_bytes = runtime.settings.document_max_bytes
         here = "/workspaces/{workspace_id}/codex"
         file = f"{here}/{{path:path}}"
         self.add("GET", here, self.listing, Role.VIEWER, answers="The files, and how they are given")

@@ -18,7 +18,6 @@ MAX_DAYS = 36_500
 
 Positive = Annotated[int, Field(gt=0, le=MAX_VALUE)]
 Natural = Annotated[int, Field(ge=0, le=MAX_VALUE)]
-Weight = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, le=MAX_VALUE)]
 """Calls a second; 0 for no limit."""
 PositiveSeconds = Annotated[float, Field(gt=0, le=MAX_VALUE)]
