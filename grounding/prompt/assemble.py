@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from operator import attrgetter
 
 from grounding.prompt import layers
 from grounding.prompt.layers import TailLimits
@@ -60,12 +60,12 @@ def build_prompt(context: RunContext, tokens: Tokens) -> Prompt:
     """
     budgets = context.budgets
     drafts = user_drafts(context, tokens)
-    verbatim_tokens = sum(tokens.count(draft.least) + JOINT_TOKENS for draft in drafts.values() if draft.least)
+    verbatim_tokens = sum([tokens.count(draft.least) + JOINT_TOKENS for draft in drafts.values() if draft.least])
     system = system_blocks(context, tokens, verbatim_tokens)
     order = _order(context.layout, drafts)
     _require_floor(context, system, drafts, order, tokens)
 
-    bounded = [name for name in order if name not in FREE and not drafts[name].placed]  # keep the common ceilings
+    bounded = [name for name in order if name in PLACES and name not in FREE]  # keep the common ceilings
     texts = {
         name: draft.section.fit(tokens, draft.budget, budgets.prompt_bytes if name in bounded else NO_CEILING_BYTES)
         for name, draft in drafts.items()
@@ -75,10 +75,10 @@ def build_prompt(context: RunContext, tokens: Tokens) -> Prompt:
 
     room = min(budgets.context_tokens, window_room(budgets) - system_tokens)
     _shrink(texts, drafts, bounded, tokens, _Ceilings(min(room, budgets.prompt_tokens), budgets.prompt_bytes))
-    system_text = SEPARATOR.join(block.text for block in system if block.used)
+    system_text = SEPARATOR.join([block.text for block in system if block.text])
     characters = budgets.prompt_characters - len(system_text) + unlimited_characters(budgets, system)
     user_text = _shrink(texts, drafts, order, tokens, _Ceilings(room, characters=characters))
-    blocks = (*system, *(drafts[name].block(name, texts[name], tokens) for name in order))
+    blocks = (*system, *[drafts[name].block(texts[name], tokens) for name in order])
     return Prompt(blocks, context.layout, system_text, user_text, tokens.count(user_text))
 
 
@@ -99,7 +99,8 @@ def system_blocks(context: RunContext, tokens: Tokens, verbatim_tokens: int = 0)
     even if they are not shown.
     """
     budgets = context.budgets
-    blocks = [Block("identity", context.identity, tokens.count(context.identity), budgets.policy_tokens, "policy")]
+    size = tokens.count(context.identity)
+    blocks = [Block(PLACES["identity"], context.identity, size, budgets.policy_tokens, "policy", size)]
     if codex := _codex(context):
         blocks.append(codex)
     reserve = message_reserve(budgets, blocks, verbatim_tokens)
@@ -109,64 +110,69 @@ def system_blocks(context: RunContext, tokens: Tokens, verbatim_tokens: int = 0)
 
     if global_context := _global_context(context, room(), tokens):
         blocks.insert(1, global_context)
-    for name, draft in _system_drafts(context).items():
+    for draft in _system_drafts(context):
         text = draft.section.fit(tokens, min(draft.budget, room()), NO_CEILING_BYTES)
-        blocks.append(draft.block(name, text, tokens))
+        blocks.append(draft.block(text, tokens))
     # Blocks of formatters come last and may fill half of the prompt's characters.
-    for name, draft in layers.formatter_drafts(context, "system").items():
-        counted = sum(len(block.text) for block in blocks) - unlimited_characters(budgets, blocks)
+    for draft in layers.formatter_drafts(context, "system").values():
+        counted = sum([len(block.text) for block in blocks]) - unlimited_characters(budgets, blocks)
         characters = max(0, budgets.prompt_characters // 2 - counted)
         text = draft.section.fit(tokens, min(draft.budget, room()), characters)
-        blocks.append(draft.block(name, text, tokens))
-    return sorted(blocks, key=lambda block: block.place.prefix_stable)
+        blocks.append(draft.block(text, tokens))
+    return sorted(blocks, key=attrgetter("place.prefix_stable"))
 
 
 def _codex(context: RunContext) -> Block | None:
     budget, material = context.budgets.codex_tokens, context.codex
     if material is None:
         failed = _failed(context, "codex")
-        return Block("codex", "", 0, budget, f"degraded: {failed}") if failed else None
+        return Block(PLACES["codex"], "", 0, budget, f"degraded: {failed}", 0) if failed else None
     text = layers.codex_text(material.files) if material.mode == "whole" else ""
     why = f"{material.count} files, {material.mode}: {material.why.replace('_', ' ')}"
     if not text:
-        return Block("codex", "", 0, budget, why)
+        return Block(PLACES["codex"], "", 0, budget, why, 0)
     # Counted when the material was stored: counting it in each turn would take longer than the rest of the prompt.
-    return Block("codex", text, material.tokens, budget, why, weighs=math.ceil(material.weight / WINDOW_SAFETY))
+    load = math.ceil(material.weight / WINDOW_SAFETY) or material.tokens
+    return Block(PLACES["codex"], text, material.tokens, budget, why, load)
 
 
 def _global_context(context: RunContext, room: int, tokens: Tokens) -> Block | None:
     lines, budget = context.global_context, context.budgets.global_context_tokens
     if lines is None:
         failed = _failed(context, "global_context")
-        return Block("global_context", "", 0, budget, f"degraded: {failed}") if failed else None
+        return Block(PLACES["global_context"], "", 0, budget, f"degraded: {failed}", 0) if failed else None
     text = layers.global_context_text(lines, tokens, min(budget, room))
-    count = sum(1 for line in lines if line.content)
+    count = len([line for line in lines if line.content])
     why = f"{count} lines" if count else "no lines yet, only what belongs there"
     if layers.GUIDANCE not in text:
         why += "; little room" if text else "; no room"
-    return Block("global_context", text, tokens.count(text), budget, why)
+    size = tokens.count(text)
+    return Block(PLACES["global_context"], text, size, budget, why, size)
 
 
-def _system_drafts(context: RunContext) -> dict[str, Draft]:
+def _system_drafts(context: RunContext) -> list[Draft]:
     """Return the blocks behind the codex that have something to say, or are missing."""
     budgets = context.budgets
-    drafts: dict[str, Draft] = {}
+    drafts: list[Draft] = []
     if context.censors:
-        section = layers.censors_section(context.censors)
-        drafts["censors"] = Draft(section, budgets.censors_tokens, f"{len(context.censors)} in force")
+        section, why = layers.censors_section(context.censors), f"{len(context.censors)} in force"
+        drafts.append(Draft(PLACES["censors"], section, budgets.censors_tokens, why))
     elif failed := _failed(context, "censors"):
-        drafts["censors"] = Draft(Section(), budgets.censors_tokens, f"degraded: {failed}")
+        drafts.append(Draft(PLACES["censors"], Section(), budgets.censors_tokens, f"degraded: {failed}"))
     if context.environment is not None or context.sigil is not None:
         section = layers.environment_section(context.environment, context.sigil)
-        drafts["environment"] = Draft(section, budgets.environment_tokens, "as the session began")
+        drafts.append(Draft(PLACES["environment"], section, budgets.environment_tokens, "as the session began"))
     if context.karma_floor:
-        section = layers.karma_section(context.karma_floor)
-        drafts["karma_floor"] = Draft(section, budgets.karma_floor_tokens, f"{len(context.karma_floor)} standing")
+        section, why = layers.karma_section(context.karma_floor), f"{len(context.karma_floor)} standing"
+        drafts.append(Draft(PLACES["karma_floor"], section, budgets.karma_floor_tokens, why))
     return drafts
 
 
 def _failed(context: RunContext, block: str) -> str | None:
-    return next((part.why for part in context.degraded if part.block == block), None)
+    for part in context.degraded:
+        if part.block == block:
+            return part.why
+    return None
 
 
 # The user message
@@ -175,7 +181,10 @@ def _failed(context: RunContext, block: str) -> str | None:
 def user_drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
     """Return a draft for each block of the user message, and for those of formatters. Small talk sends the text
     alone."""
-    drafts = {name: layers.apply_template(context, name, draft) for name, draft in _drafts(context, tokens).items()}
+    drafts = _drafts(context, tokens)
+    if not context.injected:
+        return drafts
+    drafts = {name: layers.apply_template(context, name, draft) for name, draft in drafts.items()}
     return drafts if context.small_talk else drafts | layers.formatter_drafts(context, "user")
 
 
@@ -192,47 +201,54 @@ def template_inputs(context: RunContext, tokens: Tokens) -> dict[str, str]:
 def _drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
     budgets = context.budgets
     message = layers.query_section(context.query, tokens, budgets.query_tokens)
-    query = Draft(message, budgets.query_tokens, "the message")
+    query = Draft(PLACES["query"], message, budgets.query_tokens, "the message")
     if context.small_talk:
-        return {"query": query} | dict.fromkeys(
-            (name for name, place in PLACES.items() if place.message == "user" and name != "query"),
-            Draft(Section(), 1, "small talk"),
-        )
+        others = [place for place in PLACES.values() if place.message == "user" and place.name != "query"]
+        return {"query": query} | {place.name: Draft(place, Section(), 1, "small talk") for place in others}
     document, frame = context.summary, context.frame
     entries = last_turns(context.tail, budgets.history_turns)
-    return {
-        "query": query,
-        "summary": Draft(
+    drafts = (
+        query,
+        Draft(
+            PLACES["summary"],
             layers.summary_section(document.text) if document else Section(),
             budgets.summary_tokens,
             f"version {document.version}, to turn {document.turns}" if document else "no summary yet",
         ),
-        "tail": Draft(
+        Draft(
+            PLACES["tail"],
             layers.tail_section(entries, TailLimits.of(budgets)),
             budgets.tail_tokens,
             f"{len(entries)} earlier messages" if entries else "no earlier messages",
         ),
-        "frame": Draft(
+        Draft(
+            PLACES["frame"],
             layers.frame_section(frame, context.calibration),
             budgets.frame_tokens,
             f"{frame.name}: {frame.reason.replace('_', ' ')}" if frame else "no frame",
         ),
-        "records": _records(context),
-        "karma": Draft(
+        _records(context),
+        Draft(
+            PLACES["karma"],
             layers.karma_section(context.karma),
             budgets.karma_tokens,
             f"{len(context.karma)} good answers" if context.karma else "none that bear on it",
         ),
-        "retrieved": _retrieved(context, tokens),
-        "now": Draft(
+        _retrieved(context, tokens),
+        Draft(
+            PLACES["now"],
             layers.now_section(context.today, context.deltas),
             budgets.now_tokens,
             f"the day, {len(context.deltas)} changes" if context.today else "no day",
         ),
-        "hint": Draft(
-            Section(pieces=(neutral(context.hint),) if context.hint else ()), budgets.hint_tokens, _why_hint(context)
+        Draft(
+            PLACES["hint"],
+            Section(pieces=(neutral(context.hint),) if context.hint else ()),
+            budgets.hint_tokens,
+            _why_hint(context),
         ),
-    }
+    )
+    return {draft.place.name: draft for draft in drafts}
 
 
 def _why_hint(context: RunContext) -> str:
@@ -260,13 +276,12 @@ def _records(context: RunContext) -> Draft:
         floor=layers.records_section([record for record in context.records if record.verbatim], with_ids=with_ids),
     )
     budget = context.budgets.records_tokens + (selection.budget if selection else 0)
-    return Draft(section, budget, ", ".join(note for note in notes if note))
+    return Draft(PLACES["records"], section, budget, ", ".join(filter(None, notes)), least=section.least)
 
 
 def _retrieved(context: RunContext, tokens: Tokens) -> Draft:
-    budget = context.budgets.retrieved_tokens
     reasons = [part.why for part in context.degraded if part.block == "retrieved"]
-    failed = next((why for why in reasons if why != CONDENSED), None)
+    failed = next(iter([why for why in reasons if why != CONDENSED]), None)
     if context.passages:
         section = layers.retrieval_section(
             context.passages[: context.budgets.top_k],
@@ -274,14 +289,16 @@ def _retrieved(context: RunContext, tokens: Tokens) -> Draft:
             context.budgets.excerpt_bytes,
             is_incomplete=failed is not None,
         )
-        return Draft(section, budget, f"{len(section.pieces)} passages{f', degraded: {failed}' if failed else ''}")
-    if not context.wants_documents:
-        return Draft(Section(), budget, "not wanted")
-    if failed:
-        return Draft(Section(pieces=(layers.NOT_SEARCHED,), cut="never"), budget, f"degraded: {failed}")
-    if reasons:
-        return Draft(Section(), budget, f"degraded: {CONDENSED}")
-    return Draft(Section(pieces=(layers.NOTHING_FOUND,), cut="never"), budget, "nothing relevant")
+        why = f"{len(section.pieces)} passages{f', degraded: {failed}' if failed else ''}"
+    elif not context.wants_documents:
+        section, why = Section(), "not wanted"
+    elif failed:
+        section, why = Section(pieces=(layers.NOT_SEARCHED,), cut="never"), f"degraded: {failed}"
+    elif reasons:
+        section, why = Section(), f"degraded: {CONDENSED}"
+    else:
+        section, why = Section(pieces=(layers.NOTHING_FOUND,), cut="never"), "nothing relevant"
+    return Draft(PLACES["retrieved"], section, context.budgets.retrieved_tokens, why)
 
 
 # Cutting
@@ -307,18 +324,16 @@ class _Ceilings:
 
 
 def _order(layout: Layout, drafts: Mapping[str, Draft]) -> list[str]:
-    places = [draft.placed or PLACES[name] for name, draft in drafts.items()]
-    places.sort(key=lambda place: place.user_first if layout == "user_first" else place.prefix_stable)
+    places = sorted([draft.place for draft in drafts.values()], key=attrgetter(layout))
     return [place.name for place in places]
 
 
 def _front(order: Sequence[str], drafts: Mapping[str, Draft]) -> list[str]:
     """Return the blocks in front of the first one that changes with every turn."""
-
-    def outlasts_turn(name: str) -> bool:
-        return (drafts[name].placed or PLACES[name]).volatility is not Volatility.TURN
-
-    return list(takewhile(outlasts_turn, order))
+    for number, name in enumerate(order):
+        if drafts[name].place.volatility is Volatility.TURN:
+            return list(order[:number])
+    return list(order)
 
 
 def _require_floor(
@@ -327,11 +342,13 @@ def _require_floor(
     """Raise `ContextTooLarge` if the floor of the user message has no room beside the *system* message: the message,
     cut to its own ceilings and without the text of its files, and verbatim records."""
     budgets = context.budgets
-    words = layers.query_section(layers.without_file_texts(context.query), tokens, budgets.query_tokens)
+    words = drafts["query"].section
+    if context.query.files:
+        words = layers.query_section(layers.without_file_texts(context.query), tokens, budgets.query_tokens)
     max_tokens = min(budgets.query_tokens, budgets.prompt_tokens, budgets.context_tokens)
     texts = {name: drafts[name].least for name in order}
     texts["query"] = words.fit(tokens, max_tokens, budgets.prompt_bytes)
-    floor = [drafts[name].block(name, texts[name], tokens) for name in order if texts[name]]
+    floor = [drafts[name].block(texts[name], tokens) for name in order if texts[name]]
     require_room(budgets, system, floor, tokens.count(_join(texts, order)))
 
 
@@ -395,9 +412,9 @@ def _by_worth(order: Sequence[str], drafts: Mapping[str, Draft]) -> list[str]:
     """Return the blocks of *order*, the first to give up room first: those of formatters, then in the order of
     `YIELDS`. Blocks in front of the message come after the others, because their bytes must not change with it."""
     front = _front(order, drafts)
-    worth = [*(name for name in order if drafts[name].placed), *(name for name in YIELDS if name in order)]
+    worth = [*[name for name in order if name not in PLACES], *[name for name in YIELDS if name in order]]
     return sorted(worth, key=lambda name: (name == "query", name in front))
 
 
 def _join(texts: dict[str, str], order: Sequence[str]) -> str:
-    return SEPARATOR.join(texts[name] for name in order if texts[name])
+    return SEPARATOR.join([texts[name] for name in order if texts[name]])

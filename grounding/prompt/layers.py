@@ -11,8 +11,8 @@ Text from outside is always escaped: see `neutral`, `as_data` and `as_excerpt` i
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
 from typing import NamedTuple
@@ -295,27 +295,25 @@ class TailLimits(NamedTuple):
 
     def share(self, ratio: float) -> TailLimits:
         """Return the limits multiplied by *ratio*, each at least 1."""
-        return TailLimits(*(max(1, int(limit * ratio)) for limit in self))
+        return TailLimits(*[max(1, int(limit * ratio)) for limit in self])
 
-    def minus(self, turn: Sequence[TailEntry], tokens: Tokens) -> TailLimits:
-        """Return the limits that remain next to a *turn*. Exact to one token per turn."""
-        lines, size = _lines_and_bytes(turn)
+    def minus(self, lines: Sequence[str], tokens: Tokens) -> TailLimits:
+        """Return the limits that remain next to the *lines* of a turn. Exact to one token per turn."""
+        text = "\n".join((*lines, ""))
         return TailLimits(
-            self.tokens - tokens.count("\n".join((*lines, ""))),
-            self.lines - len(lines),
-            self.bytes - size,
-            self.turns - 1,
+            self.tokens - tokens.count(text), self.lines - len(lines), self.bytes - utf8_length(text), self.turns - 1
         )
 
-    def hold(self, entries: Sequence[TailEntry], turns: int, tokens: Tokens) -> bool:
-        """Say whether *entries*, which belong to *turns* turns, are within all limits."""
-        lines, size = _lines_and_bytes(entries)
-        return (
-            turns <= self.turns
-            and len(lines) <= self.lines
-            and size <= self.bytes
-            and tokens.fits("\n".join((TAIL_HEAD, *lines, TAIL_FOOT)), self.tokens)
-        )
+    def hold(self, lines: Sequence[str], turns: int, tokens: Tokens) -> bool:
+        """Say whether *lines*, which belong to *turns* turns, are within all limits."""
+        if turns > self.turns or len(lines) > self.lines:
+            return False
+        text = "\n".join((*lines, ""))
+        size = utf8_length(text)
+        if size > self.bytes:
+            return False
+        # A token has at least one byte.
+        return size + _TAIL_FRAME_BYTES <= self.tokens or tokens.fits(f"{TAIL_HEAD}\n{text}{TAIL_FOOT}", self.tokens)
 
 
 def tail_section(entries: Iterable[TailEntry], limits: TailLimits) -> Section:
@@ -323,86 +321,33 @@ def tail_section(entries: Iterable[TailEntry], limits: TailLimits) -> Section:
 
     Further lines of a message are indented, so that no text can pass for another speaker's line.
     """
-    lines, _ = _lines_and_bytes(entries)
-    newest: list[str] = []
-    size = 0
-    for line in reversed(lines):
-        size += utf8_length(line) + 1
-        if len(newest) == limits.lines or size > limits.bytes:
-            break
-        newest.append(line)
-    newest.reverse()
-    return Section(TAIL_HEAD, tuple(newest), TAIL_FOOT, keep=keep_newest(newest), cut="never")
-
-
-def is_shown_whole(entry: TailEntry) -> bool:
-    """Say whether every line of *entry* is shown to its end."""
-    return all(utf8_length(line) <= MAX_LINE_BYTES for line in _speaker_lines(entry))
-
-
-def shortened(entry: TailEntry, whole: TailLimits, tokens: Tokens) -> TailEntry:
-    """Return *entry* cut to the part of a block with the limits *whole* that one message may take.
-
-    A long message keeps its beginning and its end, a single long line its beginning. The result depends only on the
-    message and the limits.
-    """
-    limits = whole.share(LARGEST_ENTRY_SHARE)
-    lines = _text_lines(entry)
-
-    def ends(first: int, last: int) -> TailEntry:
-        text = [*lines[:first], GAP, *lines[len(lines) - last :]]
-        return entry.model_copy(update={"text": "\n".join(text)})
-
-    if limits.hold([entry], 1, tokens) or not lines:
-        return entry
-    if len(lines) < 2 or not limits.hold([ends(1, 0)], 1, tokens):
-        return _beginning(entry, lines[0], limits, tokens)
-    first, last = 1, 0
-    grows_at_end = True  # the end first: it often holds the question that is answered next
-    while first + last < len(lines) - 1:
-        more = (first, last + 1) if grows_at_end else (first + 1, last)
-        if not limits.hold([ends(*more)], 1, tokens):
-            if not grows_at_end:
+    lines: list[str] = []
+    for entry in entries:
+        lines += tail_lines(entry.speaker, entry.text)[0]
+    if len(lines) > limits.lines or utf8_length("\n".join((*lines, ""))) > limits.bytes:
+        first, size = len(lines), 0
+        while first > 0 and len(lines) - first < limits.lines:
+            size += utf8_length(lines[first - 1]) + 1
+            if size > limits.bytes:
                 break
-            more = (first + 1, last)
-            if not limits.hold([ends(*more)], 1, tokens):
-                break
-        first, last = more
-        grows_at_end = last < first
-    return ends(first, last)
+            first -= 1
+        lines = lines[first:]
+    return Section(TAIL_HEAD, tuple(lines), TAIL_FOOT, keep=keep_newest(lines), cut="never")
 
 
-def _beginning(entry: TailEntry, line: str, limits: TailLimits, tokens: Tokens) -> TailEntry:
-    """Return *entry* with as much of *line*, its first, as the *limits* allow, or all of it if they allow nothing.
-
-    Keys, and scripts whose characters take several tokens each, fill a block with fewer bytes than a line may have.
-    """
-
-    def cut(characters: int) -> TailEntry:
-        text = line if characters == len(line) else f"{line[:characters].rstrip()} {GAP}"
-        return entry.model_copy(update={"text": text})
-
-    def is_over(characters: int) -> bool:
-        return not limits.hold([cut(characters)], 1, tokens)
-
-    # `bisect` finds the first length that is too much. Bytes beyond those of a line are not shown anyway.
-    room = bisect_left(range(1, min(len(line), MAX_LINE_BYTES) + 1), True, key=is_over)
-    return cut(room or len(line)) if is_over(len(line)) else cut(len(line))
-
-
-def _lines_and_bytes(entries: Iterable[TailEntry]) -> tuple[list[str], int]:
-    """Return the lines of *entries*, and their bytes including a line end for each."""
-    lines = [_cut_line(line) for entry in entries for line in _speaker_lines(entry)]
-    return lines, sum(utf8_length(line) + 1 for line in lines)
-
-
-def _speaker_lines(entry: TailEntry) -> list[str]:
-    speaker = one_line(entry.speaker) or "someone"
-    return [f"{speaker}: {line}" if number == 0 else f"  {line}" for number, line in enumerate(_text_lines(entry))]
-
-
-def _text_lines(entry: TailEntry) -> list[str]:
-    return [text for line in as_data(entry.text).splitlines() if (text := line.strip())]
+def tail_lines(speaker: str, text: str) -> tuple[list[str], bool]:
+    """Return *text* after its *speaker* as the lines of a tail, and whether all of them are whole."""
+    lines: list[str] = []
+    is_whole = True
+    before = f"{one_line(speaker) or 'someone'}: "
+    for line in as_data(text).splitlines():
+        if words := line.strip():
+            shown = before + words
+            if len(shown) > MAX_LINE_BYTES // 4 and (cut := _cut_line(shown)) != shown:
+                shown, is_whole = cut, False
+            lines.append(shown)
+            before = "  "
+    return lines, is_whole
 
 
 def _cut_line(line: str) -> str:
@@ -410,6 +355,72 @@ def _cut_line(line: str) -> str:
         return line
     cut = line.encode("utf-8", "surrogatepass")[: MAX_LINE_BYTES - 4].decode("utf-8", "ignore")
     return cut.rstrip() + " …"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessage:
+    """A message as a tail shows it, and its lines there. ``is_whole`` says whether all of it is shown."""
+
+    entry: TailEntry
+    lines: list[str]
+    is_whole: bool
+
+
+def shown_message(entry: TailEntry, limits: TailLimits, tokens: Tokens) -> ShownMessage:
+    """Return *entry*, shortened so that it keeps the *limits*.
+
+    A long message keeps its beginning and its end, a single long line its beginning. The result depends only on the
+    message and the limits.
+    """
+    lines, is_whole = tail_lines(entry.speaker, entry.text)
+    if not lines or limits.hold(lines, 1, tokens):
+        return ShownMessage(entry, lines, is_whole)
+
+    def fits(text: str) -> bool:
+        return limits.hold(tail_lines(entry.speaker, text)[0], 1, tokens)
+
+    text = _shortened_text([line for raw in as_data(entry.text).splitlines() if (line := raw.strip())], fits)
+    lines, _ = tail_lines(entry.speaker, text)
+    return ShownMessage(entry.model_copy(update={"text": text}), lines, is_whole=False)
+
+
+def _shortened_text(lines: Sequence[str], fits: Callable[[str], bool]) -> str:
+    """Return as much of the beginning and the end of *lines* as *fits*; of the first line at least, if none does."""
+
+    def ends(first: int, last: int) -> str:
+        return "\n".join([*lines[:first], GAP, *lines[len(lines) - last :]])
+
+    if len(lines) < 2 or not fits(ends(1, 0)):
+        return _shortened_first_line(lines[0], fits)
+    first, last = 1, 0
+    grows_at_end = True  # the end first: it often holds the question that is answered next
+    while first + last < len(lines) - 1:
+        more = (first, last + 1) if grows_at_end else (first + 1, last)
+        if not fits(ends(*more)):
+            if not grows_at_end:
+                break
+            more = (first + 1, last)
+            if not fits(ends(*more)):
+                break
+        first, last = more
+        grows_at_end = last < first
+    return ends(first, last)
+
+
+def _shortened_first_line(line: str, fits: Callable[[str], bool]) -> str:
+    """Return as much of *line* as *fits*, or all of it if nothing does.
+
+    Keys, and scripts whose characters take several tokens each, fill a block with fewer bytes than a line may have.
+    """
+    if fits(line):
+        return line
+
+    def cut(characters: int) -> str:
+        return line if characters == len(line) else f"{line[:characters].rstrip()} {GAP}"
+
+    # `bisect` finds the first length that is too much. Bytes beyond those of a line are not shown anyway.
+    lengths = range(1, min(len(line), MAX_LINE_BYTES) + 1)
+    return cut(bisect_left(lengths, True, key=lambda characters: not fits(cut(characters))) or len(line))
 
 
 # Frame: the approach to the message, and how past decisions turned out
@@ -673,7 +684,7 @@ def fair_shares(wanted: Sequence[int], room: int) -> list[int]:
 def formatter_drafts(context: RunContext, message: str) -> dict[str, Draft]:
     """Return the drafts of the additional blocks in *message* (``system`` or ``user``), by name."""
     return {
-        block.name: Draft(Section(pieces=_formatter_lines(block)), block.budget, block.source, _formatter_place(block))
+        block.name: Draft(_formatter_place(block), Section(pieces=_formatter_lines(block)), block.budget, block.source)
         for block in sorted(context.injected, key=lambda block: block.name)
         if block.name not in PLACES and block.message == message
     }
@@ -689,7 +700,7 @@ def apply_template(context: RunContext, name: str, draft: Draft) -> Draft:
         return draft
     lines = _formatter_lines(rendering)
     section = replace(draft.section, pieces=lines, joint="\n", keep=None, cut="always", labels=())
-    return Draft(section, draft.budget, f"{draft.why}, as {rendering.source} says it")
+    return replace(draft, section=section, why=f"{draft.why}, as {rendering.source} says it")
 
 
 def _formatter_place(block: Injected) -> Place:

@@ -17,10 +17,9 @@ pure.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationError
@@ -29,11 +28,11 @@ from connectors.message import ConversationKey, redis_key
 from grounding.memory.context_document import ContextDocument, ContextDocuments, corrections, parse
 from grounding.memory.global_context import prompt_line as shown_line
 from grounding.prompt import layers
-from grounding.prompt.layers import TAIL_FOOT, TailLimits, is_shown_whole, shortened
+from grounding.prompt.layers import LARGEST_ENTRY_SHARE, ShownMessage, TailLimits, shown_message
 from grounding.prompt_input import (
     PLACES,
     SEPARATOR,
-    Block,
+    BlockFingerprint,
     ContextLine,
     EnvironmentInput,
     Injected,
@@ -70,7 +69,6 @@ TURNS_TO_COME = 8
 
 An estimate: at 40 tokens a message the tail's limit allows about as many.
 """
-_DIGEST_BYTES = 12
 _OWNER = "sessions"
 _NEW_LINE = re.compile(r"\n(?=\S)")
 """An entry of the tail begins at the left; its further lines are indented."""
@@ -97,11 +95,19 @@ def split_turns(entries: Sequence[TailEntry]) -> list[Turn]:
     the next turn.
     """
     turns: list[list[TailEntry]] = []
+    last: TailEntry | None = None
     for entry in entries:
-        if turns and _is_same_turn(turns[-1][-1], entry):
+        if last is None:
+            is_same = False
+        elif last.turn_id or entry.turn_id:
+            is_same = last.turn_id == entry.turn_id
+        else:
+            is_same = last.speaker != ASSISTANT or entry.speaker == ASSISTANT
+        if is_same:
             turns[-1].append(entry)
         else:
             turns.append([entry])
+        last = entry
     return [tuple(turn) for turn in turns]
 
 
@@ -114,13 +120,7 @@ def last_turns(entries: Sequence[TailEntry], most: int) -> Turn:
     turns = split_turns(entries)
     if len(turns) > 1 and turns[0][0].speaker == ASSISTANT:
         del turns[0]
-    return tuple(entry for turn in turns[-most:] for entry in turn)
-
-
-def _is_same_turn(last: TailEntry, entry: TailEntry) -> bool:
-    if last.turn_id or entry.turn_id:
-        return last.turn_id == entry.turn_id
-    return last.speaker != ASSISTANT or entry.speaker == ASSISTANT
+    return tuple([entry for turn in turns[-most:] for entry in turn])
 
 
 def _turn_order(entries: Sequence[TailEntry]) -> Callable[[str], tuple[int, str]]:
@@ -194,83 +194,66 @@ class _Turns:
         self._turns = split_turns(entries)
         self._order = _turn_order(entries)
         self._first = 1 if len(entries) > whole.lines and len(self._turns) > 1 else 0
-        self._short: dict[int, Turn] = {}
-        self._whole = whole
+        self._shown: dict[int, list[ShownMessage]] = {}
+        self._largest = whole.share(LARGEST_ENTRY_SHARE)
         self._tokens = tokens
 
     def __len__(self) -> int:
         return len(self._turns)
 
     def index(self, turn_id: str) -> int | None:
-        found = (at for at, turn in enumerate(self._turns) if turn[0].turn_id == turn_id and at >= self._first)
-        return next(found, None)
+        for at in range(self._first, len(self._turns)):
+            if self._turns[at][0].turn_id == turn_id:
+                return at
+        return None
 
     def hold(self, start: int, limits: TailLimits) -> bool:
         """Say whether the turns from *start* on are within the *limits*."""
-        turns = len(self) - start
-        return turns <= limits.turns and limits.hold(self._from(start), turns, self._tokens)
+        turns = len(self._turns) - start
+        return turns <= limits.turns and limits.hold(_lines(self._from(start)), turns, self._tokens)
 
     def start_within(self, limits: TailLimits, *, after: str = "") -> int:
         """Return the earliest start from which the turns are within the *limits*, but not before the end of the turn
         *after*."""
-        start, left = len(self), limits
+        start, left = len(self._turns), limits
         end = self._order(after)
         while start > self._first and not (after and self._order(self._turns[start - 1][0].turn_id) <= end):
-            left = left.minus(self._turn(start - 1), self._tokens)
+            left = left.minus(_lines(self._turn(start - 1)), self._tokens)
             if min(left) < 0:
                 break
             start -= 1
-        while start < len(self) and not self.hold(start, limits):  # counts of separate turns do not add up exactly
+        while start < len(self._turns) and not self.hold(start, limits):  # separate turns do not add up exactly
             start += 1
         return start
 
     def shown_from(self, start: int, *, compacted: bool) -> History:
-        while start < len(self) - 1 and self._turns[start][0].speaker == ASSISTANT:
+        while start < len(self._turns) - 1 and self._turns[start][0].speaker == ASSISTANT:
             start += 1  # an answer without its question would be unclear
         before = self._turns[start - 1][0].turn_id if start else ""
         shown = self._from(start)
-        return History(shown, before, compacted, frozenset(self._partly(start, shown)))
+        partly = frozenset([one.entry.turn_id for one in shown if not one.is_whole and one.entry.speaker != ASSISTANT])
+        return History(tuple([one.entry for one in shown]), before, compacted, partly)
 
-    def _partly(self, start: int, shown: Sequence[TailEntry]) -> Iterator[str]:
-        originals = (entry for turn in self._turns[start:] for entry in turn)
-        for original, cut in zip(originals, shown, strict=True):
-            is_cut = cut.text != original.text or len(original.text) >= MAX_ENTRY_CHARACTERS or not is_shown_whole(cut)
-            if original.speaker != ASSISTANT and is_cut:
-                yield original.turn_id
+    def _from(self, start: int) -> list[ShownMessage]:
+        return [message for at in range(start, len(self._turns)) for message in self._turn(at)]
 
-    def _from(self, start: int) -> Turn:
-        return tuple(entry for at in range(start, len(self)) for entry in self._turn(at))
+    def _turn(self, at: int) -> list[ShownMessage]:
+        if at not in self._shown:
+            self._shown[at] = [self._shorten(entry) for entry in self._turns[at]]
+        return self._shown[at]
 
-    def _turn(self, at: int) -> Turn:
-        if at not in self._short:
-            self._short[at] = tuple(shortened(_cut(entry), self._whole, self._tokens) for entry in self._turns[at])
-        return self._short[at]
+    def _shorten(self, entry: TailEntry) -> ShownMessage:
+        if len(entry.text) < MAX_ENTRY_CHARACTERS:
+            return shown_message(entry, self._largest, self._tokens)
+        short = entry.model_copy(update={"text": entry.text[:MAX_ENTRY_CHARACTERS]})
+        return replace(shown_message(short, self._largest, self._tokens), is_whole=False)
 
 
-def _cut(entry: TailEntry) -> TailEntry:
-    if len(entry.text) <= MAX_ENTRY_CHARACTERS:
-        return entry
-    return entry.model_copy(update={"text": entry.text[:MAX_ENTRY_CHARACTERS]})
+def _lines(shown: Sequence[ShownMessage]) -> list[str]:
+    return [line for message in shown for line in message.lines]
 
 
 # The prefix that two prompts share
-
-
-class BlockFingerprint(Strict):
-    """The fingerprint of a block in a prompt, without its text.
-
-    ``characters`` is the length of the fingerprinted text; the closing tag of a growing block is not part of it.
-    ``stays`` says whether the block outlasts a turn, ``system`` whether it is in the system message.
-    """
-
-    name: str
-    digest: str
-    characters: int
-    tokens: int
-    stays: bool = True
-    system: bool = False
-    load: int = 0
-    """Its share of the window if it is in the system message; see `grounding.prompt_input.blocks.Block`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,22 +273,17 @@ class Prefix:
 UNKNOWN = Prefix()
 
 
-def block_fingerprints(prompt: Prompt) -> tuple[BlockFingerprint, ...]:
-    """Return the fingerprints of the non-empty blocks of *prompt*."""
-    return tuple(_fingerprint(block) for block in prompt.blocks if block.used)
-
-
 def shared_prefix(before: Sequence[BlockFingerprint], prompt: Prompt) -> Prefix:
     """Return the prefix that *prompt* shares with the blocks *before*."""
     shared = 0
-    now = [block for block in prompt.blocks if block.used]
-    for at, (was, block, fingerprint) in enumerate(zip(before, now, block_fingerprints(prompt), strict=False)):
+    now = [block for block in prompt.blocks if block.text]
+    for at, (was, block, fingerprint) in enumerate(zip(before, now, prompt.fingerprints, strict=False)):
         if was == fingerprint:
             shared += was.tokens
             continue
         if was.system and was.name not in {block.name for block in now}:
             return Prefix(was.name, shared)  # its removal moves everything behind it
-        if was.name != block.name or not _continues(was, block):
+        if was.name != block.name or not was.begins(block):
             return Prefix(block.name, shared)
         behind = now[at + 1 :]  # the block has grown, which moves everything behind it
         return Prefix(behind[0].name if behind else "", shared + was.tokens)
@@ -340,7 +318,7 @@ def cache_breakpoints(prompt: Prompt) -> tuple[int, ...]:
     at = 0
     for block in prompt.blocks:
         place = block.place
-        if place.message != "user" or not block.used:
+        if place.message != "user" or not block.text:
             continue
         if place.volatility is Volatility.TURN:
             break
@@ -349,36 +327,7 @@ def cache_breakpoints(prompt: Prompt) -> tuple[int, ...]:
         else:
             ends.append(at + len(block.text) + len(SEPARATOR))
         at += len(block.text) + len(SEPARATOR)
-    return tuple(end for end in ends if end < len(prompt.user))
-
-
-def _fingerprint(block: Block) -> BlockFingerprint:
-    text, place = _growing_text(block), block.place
-    is_system = place.message == "system"
-    return BlockFingerprint(
-        name=block.name,
-        digest=_digest(text),
-        characters=len(text),
-        tokens=block.tokens,
-        stays=place.volatility is not Volatility.TURN,
-        system=is_system,
-        load=block.load if is_system else 0,
-    )
-
-
-def _continues(was: BlockFingerprint, block: Block) -> bool:
-    text = _growing_text(block)
-    grows = block.place.volatility is Volatility.APPENDED
-    same_length = len(text) == was.characters
-    return (same_length or (grows and len(text) > was.characters)) and _digest(text[: was.characters]) == was.digest
-
-
-def _growing_text(block: Block) -> str:
-    return block.text.removesuffix("\n" + TAIL_FOOT) if block.name == "tail" else block.text
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+    return tuple([end for end in ends if end < len(prompt.user)])
 
 
 # The session: what the last prompt of a conversation showed
@@ -437,7 +386,7 @@ def next_session_state(
     """
     if context.session is None or not context.turn_id:
         return None
-    blocks = block_fingerprints(prompt)
+    blocks = prompt.fingerprints
     whole = whole or context
     begins = whole.tail[0].turn_id if whole.tail else ""
     document = whole.summary.id if whole.summary else ""
@@ -605,7 +554,7 @@ class PrefixPolicy:
         fit would move with every turn."""
         if before is None or self.layout == "user_first":
             return TailLimits.of(budgets)
-        return TailLimits.in_front(budgets, sum(block.load for block in before.blocks))
+        return TailLimits.in_front(budgets, sum([block.load for block in before.blocks]))
 
     def _line_deltas(
         self, before: Shown | None, lines: Sequence[ContextLine] | None, audience: str | None

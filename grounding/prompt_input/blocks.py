@@ -6,12 +6,22 @@ import hashlib
 import json
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Literal, TypedDict
+
+from pydantic import BaseModel, ConfigDict
 
 from grounding.prompt_input.sections import Section
 from grounding.prompt_input.tokens import Tokens, utf8_length
 
 Layout = Literal["user_first", "prefix_stable"]
+_DIGEST_BYTES = 12
+
+
+class Strict(BaseModel):
+    """A part of a turn's input: nothing is coerced, added or changed."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 class Volatility(StrEnum):
@@ -79,42 +89,79 @@ class ChatMessage(TypedDict):
     content: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
     """One named piece of a prompt.
 
-    ``budget`` is in tokens. ``why`` names the source of the text, or the reason why it is empty or cut. ``placed`` is
-    the place of a block that is not in `PLACES`.
+    ``budget`` is in tokens. ``why`` names the source of the text, or the reason why it is empty or cut. ``load`` is its
+    share of `grounding.prompt_input.budgets.window_room`.
     """
 
-    name: str
+    place: Place
     text: str
     tokens: int
     budget: int
     why: str
-    placed: Place | None = None
-    weighs: int = 0
-    """Its measured share of the model's window, in tokens as we count them; 0 if it was not measured."""
+    load: int
 
     @property
-    def place(self) -> Place:
-        return self.placed or PLACES[self.name]
-
-    @property
-    def load(self) -> int:
-        """Its share of `grounding.prompt_input.budgets.window_room`."""
-        return self.weighs or self.tokens
+    def name(self) -> str:
+        return self.place.name
 
     @property
     def used(self) -> bool:
         return bool(self.text)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+class BlockFingerprint(Strict):
+    """The fingerprint of a block in a prompt, without its text.
+
+    ``characters`` is the length of the fingerprinted text; the closing tag of a growing block is not part of it.
+    ``stays`` says whether the block outlasts a turn, ``system`` whether it is in the system message.
+    """
+
+    name: str
+    digest: str
+    characters: int
+    tokens: int
+    stays: bool = True
+    system: bool = False
+    load: int = 0
+    """Its `Block.load` if it is in the system message."""
+
+    @classmethod
+    def of(cls, block: Block) -> BlockFingerprint:
+        """Return the fingerprint of *block*, which is not empty."""
+        place, text = block.place, block.text
+        if place.volatility is Volatility.APPENDED:
+            text = text[: text.rindex("\n")]
+        is_system = place.message == "system"
+        return cls(
+            name=place.name,
+            digest=_digest(text),
+            characters=len(text),
+            tokens=block.tokens,
+            stays=place.volatility is not Volatility.TURN,
+            system=is_system,
+            load=block.load if is_system else 0,
+        )
+
+    def begins(self, block: Block) -> bool:
+        """Say whether *block* has the fingerprinted text, or goes on behind it if it grows at its end."""
+        if block.place.volatility is not Volatility.APPENDED:
+            return len(block.text) == self.characters and _digest(block.text) == self.digest
+        return block.text.rindex("\n") >= self.characters and _digest(block.text[: self.characters]) == self.digest
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+@dataclass(frozen=True)
 class Prompt:
     """One system and one user message for the model.
 
@@ -137,18 +184,26 @@ class Prompt:
         """The digest of the canonical bytes of the messages."""
         return hashlib.sha256(json.dumps(self.messages, ensure_ascii=False).encode()).hexdigest()
 
-    @property
+    @cached_property
     def prefix_digest(self) -> str:
         """The digest of the blocks before the first one that changes with every turn."""
         digest = hashlib.sha256()
         for block in self.blocks:
             if block.place.volatility is Volatility.TURN:
                 break
-            digest.update(f"{block.name}\0{block.sha256}\n".encode())
+            digest.update(f"{block.place.name}\0{block.sha256}\n".encode())
         return digest.hexdigest()
 
+    @cached_property
+    def fingerprints(self) -> tuple[BlockFingerprint, ...]:
+        """The fingerprints of the blocks that are not empty."""
+        return tuple([BlockFingerprint.of(block) for block in self.blocks if block.text])
+
     def block(self, name: str) -> Block | None:
-        return next((block for block in self.blocks if block.name == name), None)
+        for block in self.blocks:
+            if block.place.name == name:
+                return block
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,21 +256,18 @@ class TwoSections:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A block before it is cut. The fields are those of `Block`."""
+    """A block before it is cut. ``least`` is the text that is shown whatever else has to go."""
 
+    place: Place
     section: Section | TwoSections
     budget: int
     why: str
-    placed: Place | None = None
+    least: str = ""
 
-    @property
-    def least(self) -> str:
-        """The text that is shown whatever else has to go."""
-        return self.section.least if isinstance(self.section, TwoSections) else ""
-
-    def block(self, name: str, text: str, tokens: Tokens) -> Block:
-        """Return the block *name* with *text*, the rest of the draft after cutting."""
-        return Block(name, text, tokens.count(text), self.budget, self._why(text), self.placed)
+    def block(self, text: str, tokens: Tokens) -> Block:
+        """Return the block with *text*, the rest of the draft after cutting."""
+        count = tokens.count(text) if text else 0
+        return Block(self.place, text, count, self.budget, self._why(text), count)
 
     def _why(self, text: str) -> str:
         whole = self.section.whole

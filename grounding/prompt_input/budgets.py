@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from connectors.message import AgentRuntimeError
-from grounding.prompt_input.blocks import SEPARATOR, Block
+from grounding.prompt_input.blocks import PLACES, SEPARATOR, Block, Strict
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -45,16 +45,10 @@ MIN_USER_TOKENS = 64
 JOINT_TOKENS = 8
 """The most tokens of the separators, and of words that split differently at a joint."""
 
-FIXED = ("identity", "codex")
+FIXED = (PLACES["identity"], PLACES["codex"])
 """The blocks of the system message that are shown whole or not at all; the others yield to a small window."""
 
 Measure = Literal["tokens", "characters"]
-
-
-class Strict(BaseModel):
-    """A part of a turn's input: nothing is coerced, added or changed."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 class PromptLimits(Strict):
@@ -137,13 +131,13 @@ def window_room(budgets: PromptLimits) -> int:
 
 def window_load(blocks: Iterable[Block]) -> int:
     """Return what *blocks* take of `window_room`."""
-    return sum(block.load for block in blocks)
+    return sum([block.load for block in blocks])
 
 
 def unlimited_characters(budgets: PromptLimits, blocks: Iterable[Block]) -> int:
     """Return the characters of *blocks* that `prompt_characters` does not limit: those of material, unless somebody has
     set the limit."""
-    return 0 if budgets.bounds_material else sum(len(block.text) for block in blocks if block.name == "codex")
+    return 0 if budgets.bounds_material else sum([len(block.text) for block in blocks if block.name == "codex"])
 
 
 def message_reserve(budgets: PromptLimits, fixed: Sequence[Block], verbatim_tokens: int = 0) -> int:
@@ -219,7 +213,7 @@ def require_room(budgets: PromptLimits, system: Sequence[Block], floor: Sequence
     """
     system_tokens = window_load(system)
     room = window_room(budgets) - system_tokens
-    unyielding = (*(block for block in system if block.name in FIXED), *floor)
+    unyielding = (*[block for block in system if block.place in FIXED], *floor)
     if room < max(MIN_USER_TOKENS, floor_tokens):
         largest = max(unyielding, key=lambda block: block.tokens)
         needed = system_tokens + max(MIN_USER_TOKENS, floor_tokens)
@@ -229,7 +223,7 @@ def require_room(budgets: PromptLimits, system: Sequence[Block], floor: Sequence
         largest = max(floor, key=lambda block: block.tokens)
         most = budgets.context_tokens
         raise ContextTooLarge(largest.name, largest.tokens, budgets.window_tokens, needed=floor_tokens, room=most)
-    needed = sum(len(SEPARATOR.join(block.text for block in part if block.used)) for part in (system, floor))
+    needed = sum([len(SEPARATOR.join([block.text for block in part if block.text])) for part in (system, floor)])
     needed -= unlimited_characters(budgets, system)
     if needed > budgets.prompt_characters:
         counted = [block for block in unyielding if budgets.bounds_material or block.name != "codex"]

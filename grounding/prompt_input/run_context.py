@@ -11,8 +11,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from connectors.message import place_audience
-from grounding.prompt_input.blocks import PLACES, Layout, Volatility, may_follow
-from grounding.prompt_input.budgets import PromptLimits, Strict
+from grounding.prompt_input.blocks import PLACES, Layout, Strict, Volatility, may_follow
+from grounding.prompt_input.budgets import PromptLimits
 
 SelectionReason = Literal["nothing_kept", "cold", "frame", "topic", "acting", "changed", "reused", "aside"]
 CONDENSED = "condensed"

@@ -24,11 +24,12 @@ _CONTROLS: dict[int, str | None] = {
     **dict.fromkeys((0x0A, 0x85, 0x2028, 0x2029), "\n"),
     0x09: "\t",
 }
-_CHANGED = re.compile(
-    "[" + "".join(re.escape(chr(code)) for code in _CONTROLS if 0x0A < code <= 0xFFFF or code < 9) + "]"
-)
+_CHANGED_CHARACTERS = "".join(re.escape(chr(code)) for code in _CONTROLS if 0x0A < code <= 0xFFFF or code < 9)
+_CHANGED = re.compile(f"[{_CHANGED_CHARACTERS}]")
 """The characters of the basic plane that are replaced. Searching for one is much cheaper than translating a text that
 has none; with characters of other planes in the same set it would not be."""
+_SUSPICIOUS = re.compile(rf"[<>\[{_CHANGED_CHARACTERS}]")
+"""Most text has none of these characters, and then nothing is escaped."""
 _TAGS = re.compile("[\U000e0000-\U000e007f]")
 _DELIMITERS = (
     "conversation_summary",
@@ -74,6 +75,8 @@ def neutral(text: str) -> str:
 
 def as_data(text: str) -> str:
     """Return *text* for the inside of a delimited block: `neutral`, and unable to close or open a delimiter."""
+    if not _SUSPICIOUS.search(text) and (text.isascii() or not _TAGS.search(text)):
+        return text
     text = neutral(text)
     return _OUR_TAG.sub("&lt;", text) if "<" in text else text
 
@@ -90,7 +93,7 @@ def _unlabelled(match: re.Match[str]) -> str:
 
 def one_line(text: str) -> str:
     """Return *text*, such as a name from outside, as data on one line."""
-    return " ".join(as_data(text).split())
+    return text if text.isalnum() else " ".join(as_data(text).split())
 
 
 def speaker(name: str, otherwise: str = "user") -> str:
@@ -129,17 +132,14 @@ class Section:
 
     def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
         """Return the text of as many pieces as fit both limits; empty if none does."""
-
-        def fits(text: str) -> bool:
-            return tokens.fits(text, max_tokens) and utf8_length(text) <= max_bytes
-
-        order = self.keep if self.keep is not None else tuple(range(len(self.pieces)))
-        is_all = len(order) == len(self.pieces)
-        whole = self.whole if is_all else self._text({index: self.pieces[index] for index in order})
-        if fits(whole):
+        whole = self.whole
+        if _fits(whole, tokens, max_tokens, max_bytes):
             return whole
+        order = self.keep if self.keep is not None else tuple(range(len(self.pieces)))
         kept = self._greedily(order, tokens, max_tokens)
-        while kept and not fits(self._text({index: self.pieces[index] for index in kept})):
+        while kept:
+            if _fits(self._text({index: self.pieces[index] for index in kept}), tokens, max_tokens, max_bytes):
+                break
             kept.pop()
         texts = {index: self.pieces[index] for index in kept}
         left = [index for index in order if index not in texts]
@@ -154,9 +154,8 @@ class Section:
         """The text of all pieces, uncut; empty if there are none."""
         if not self.pieces:
             return ""
-        if self.labels:
-            return self._text(dict(enumerate(self.pieces)))
-        return self._around(self.joint.join(self.pieces))
+        body = self.body if self.labels else self.joint.join(self.pieces)
+        return "\n".join(filter(None, (self.head, body, self.foot)))
 
     @property
     def body(self) -> str:
@@ -186,9 +185,9 @@ class Section:
             if not part or part == ELLIPSIS.strip():
                 return ""
             text = self._text({**kept, index: part})
-            over = utf8_length(text) - max_bytes
-            if over <= 0 and tokens.fits(text, max_tokens):
+            if _fits(text, tokens, max_tokens, max_bytes):
                 return part
+            over = utf8_length(text) - max_bytes
             # Tokens at the joints may merge or split. If there are too many bytes, reduce those: one token fewer may
             # change nothing, and each try counts the whole text.
             room_tokens, room_bytes = (room_tokens, room_bytes - over) if over > 0 else (room_tokens - 1, room_bytes)
@@ -197,10 +196,7 @@ class Section:
     def _text(self, kept: dict[int, str]) -> str:
         if not kept:
             return ""
-        return self._around(self.joint.join(self._labelled(kept)))
-
-    def _around(self, body: str) -> str:
-        return "\n".join([part for part in (self.head, body, self.foot) if part])
+        return "\n".join(filter(None, (self.head, self.joint.join(self._labelled(kept)), self.foot)))
 
     def _labelled(self, kept: dict[int, str]) -> Iterator[str]:
         shown = ""
@@ -208,6 +204,11 @@ class Section:
             label = self.labels[index] if self.labels else ""
             yield f"{label}\n{kept[index]}" if label and label != shown else kept[index]
             shown = label
+
+
+def _fits(text: str, tokens: Tokens, max_tokens: int, max_bytes: int) -> bool:
+    size = utf8_length(text)
+    return size <= max_bytes and (size <= max_tokens or tokens.fits(text, max_tokens))  # a token has a byte or more
 
 
 def keep_newest(pieces: Sequence[str]) -> tuple[int, ...]:

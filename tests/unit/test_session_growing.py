@@ -1,17 +1,20 @@
 """Which turns the tail shows from one prompt to the next."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grounding.prompt.layers import GAP, TAIL_FOOT, TailLimits, shortened, tail_section
+from grounding.prompt.layers import GAP, TAIL_FOOT, TailLimits, shown_message, tail_section
 from grounding.prompt.session_prefix import AFTER_COMPACTION, History, newest, split_turns, visible_history
 from grounding.prompt_input import LineByLine, TailEntry, load_tokens, utf8_length
 
 TOKENS = LineByLine(load_tokens())
 LIMITS = TailLimits(tokens=300, lines=24, bytes=1800, turns=20)
+HALF = LIMITS.share(1 / 2)
+NO_LIMITS = TailLimits(tokens=9999, lines=9999, bytes=99_999, turns=9999)
 WORDS = st.text(
     st.one_of(st.characters(codec="utf-8"), st.sampled_from("aeio \n漢字🙂é<>/")), min_size=1, max_size=400
 ).filter(lambda text: bool(text.strip()))
@@ -24,6 +27,14 @@ def turn(number: int, asked: str, answered: str) -> list[TailEntry]:
         TailEntry(speaker="Lena", text=asked, turn_id=name, user="slack:U1"),
         TailEntry(speaker="assistant", text=answered, turn_id=name),
     ]
+
+
+def shortened(entry: TailEntry) -> TailEntry:
+    return shown_message(entry, HALF, TOKENS).entry
+
+
+def lines(entries: Sequence[TailEntry]) -> tuple[str, ...]:
+    return tail_section(entries, NO_LIMITS).pieces
 
 
 def prompts(said: list[tuple[str, str]], limits: TailLimits = LIMITS, told: str = "t0000") -> list[History]:
@@ -58,7 +69,7 @@ def test_no_ceiling_of_the_tail_is_exceeded_and_no_turn_halved(said: list[tuple[
         assert [len(one) for one in kept] == [2] * len(kept)
         assert kept[-1][0].turn_id == f"t{number:04}"
         if len(kept) > 1:
-            assert limits.hold(shown.entries, len(kept), TOKENS)
+            assert limits.hold(lines(shown.entries), len(kept), TOKENS)
 
 
 def test_the_tail_is_compacted_to_a_third_and_only_now_and_then() -> None:
@@ -68,7 +79,7 @@ def test_the_tail_is_compacted_to_a_third_and_only_now_and_then() -> None:
 
     assert all(later - earlier >= 4 for earlier, later in pairwise(compactions))
     third = LIMITS.share(AFTER_COMPACTION)
-    assert all(third.hold(shown[at].entries, len(split_turns(shown[at].entries)), TOKENS) for at in compactions)
+    assert all(third.hold(lines(shown[at].entries), len(split_turns(shown[at].entries)), TOKENS) for at in compactions)
 
 
 def test_turns_that_no_document_tells_of_are_kept_a_little_longer() -> None:
@@ -96,15 +107,15 @@ def test_which_turns_are_told_goes_by_their_order_and_not_by_the_clocks_of_who_a
 @given(WORDS, WORDS)
 def test_a_long_message_is_cut_the_same_wherever_it_stands(one: str, other: str) -> None:
     entry = turn(1, one * 20, other)[0]
-    cut = shortened(entry, LIMITS, TOKENS)
+    cut = shortened(entry)
 
-    assert shortened(cut, LIMITS, TOKENS) == cut
-    assert LIMITS.share(1 / 2).hold([cut], 1, TOKENS)
+    assert shortened(cut) == cut
+    assert HALF.hold(lines([cut]), 1, TOKENS)
 
 
 def test_of_a_long_message_its_beginning_and_its_end_stay() -> None:
     said = "\n".join(f"line {number} of a long answer" for number in range(40))
-    cut = shortened(turn(1, said, "ok")[0], LIMITS, TOKENS)
+    cut = shortened(turn(1, said, "ok")[0])
     spoken = cut.text.splitlines()
 
     assert spoken[0] == "line 0 of a long answer"

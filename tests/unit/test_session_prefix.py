@@ -11,7 +11,6 @@ from grounding.prompt import (
     UNKNOWN,
     Prefix,
     Shown,
-    block_fingerprints,
     next_session_state,
     session_input,
     shared_prefix,
@@ -56,7 +55,7 @@ def test_what_only_grew_is_kept_and_the_block_behind_it_named() -> None:
     first = build(**STABLE)
     second = build(**STABLE, tail=(*context().tail, NEXT), query=Query(text="and then?"))
 
-    prefix = shared_prefix(block_fingerprints(first), second)
+    prefix = shared_prefix(first.fingerprints, second)
 
     kept = [block.tokens for block in first.blocks if block.name in ("identity", "summary", "tail")]
     assert prefix == Prefix("records", sum(kept))
@@ -77,13 +76,13 @@ def test_what_only_grew_is_kept_and_the_block_behind_it_named() -> None:
     ],
 )
 def test_the_first_block_that_differs_is_named(changes: dict[str, Any], name: str) -> None:
-    assert shared_prefix(block_fingerprints(build(**STABLE)), build(**(STABLE | changes))).broken_by == name
+    assert shared_prefix(build(**STABLE).fingerprints, build(**(STABLE | changes))).broken_by == name
 
 
 def test_with_the_message_first_the_message_breaks_the_prefix() -> None:
     first, second = build(), build(query=Query(text="and then?"))
 
-    assert shared_prefix(block_fingerprints(first), second) == Prefix("query", first.blocks[0].tokens)
+    assert shared_prefix(first.fingerprints, second) == Prefix("query", first.blocks[0].tokens)
 
 
 def test_material_that_is_not_given_whole_any_more_is_named_itself() -> None:
@@ -93,13 +92,13 @@ def test_material_that_is_not_given_whole_any_more_is_named_itself() -> None:
     censors = (Censor(id="c", severity="block", text="Never name a price."),)
     before = build(**STABLE, codex=material, censors=censors)
 
-    broken = shared_prefix(block_fingerprints(before), build(**STABLE, codex=searched, censors=censors))
+    broken = shared_prefix(before.fingerprints, build(**STABLE, codex=searched, censors=censors))
 
     assert broken.broken_by == "codex"
 
 
 def test_of_a_shorter_prompt_the_block_is_named_that_is_missing() -> None:
-    assert shared_prefix(block_fingerprints(build(**STABLE)), build(**STABLE, small_talk=True)).broken_by == "query"
+    assert shared_prefix(build(**STABLE).fingerprints, build(**STABLE, small_talk=True)).broken_by == "query"
     assert shared_prefix((), build()) == UNKNOWN
 
 
@@ -195,7 +194,7 @@ def test_one_character_of_the_codex_moves_the_prefix() -> None:
     one, other = with_codex("x = 1"), with_codex("x = 2")
 
     assert one.prefix_digest != other.prefix_digest
-    assert shared_prefix(block_fingerprints(one), other).broken_by == "codex"
+    assert shared_prefix(one.fingerprints, other).broken_by == "codex"
 
 
 TURNS = st.tuples(st.text(alphabet="ab 漢🙂\n", min_size=1, max_size=200), ANY_TEXT, ANY_TEXT)
@@ -223,13 +222,13 @@ def test_between_compactions_a_prompt_starts_with_the_one_before_up_to_the_end_o
 
 
 def test_what_stands_between_two_blocks_is_counted_up_to_the_boundary() -> None:
-    blocks = block_fingerprints(build(**STABLE))
+    blocks = build(**STABLE).fingerprints
     tokens = {block.name: block.tokens for block in blocks}
 
     assert tokens_between(blocks, "summary") == tokens["summary"] + tokens["tail"]
     assert tokens_between(blocks, "identity", ("summary", "tail")) == tokens["identity"]
-    assert tokens_between(block_fingerprints(build()), "summary") == 0
-    assert tokens_between(block_fingerprints(build(**STABLE, summary=None)), "summary") == tokens["tail"]
+    assert tokens_between(build().fingerprints, "summary") == 0
+    assert tokens_between(build(**STABLE, summary=None).fingerprints, "summary") == tokens["tail"]
 
 
 def test_a_session_counts_its_turns_and_an_interrupted_one_once() -> None:

@@ -60,7 +60,7 @@ def parse(text: str) -> tuple[Part, ...]:
         parts.append(Part(title, "\n".join(body).strip("\n")))
         title, body = known, []
     parts.append(Part(title, "\n".join(body).strip("\n")))
-    return tuple(part for part in parts if part.title or part.body.strip())
+    return tuple([part for part in parts if part.title or part.body.strip()])
 
 
 def render(bodies: Mapping[str, str]) -> str:
