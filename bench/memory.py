@@ -31,7 +31,7 @@ from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
 from grounding.memory.records import NewRecord, Provenance, Type
 from grounding.memory.selection import RecordSelector
-from grounding.pipeline import Pipeline
+from grounding.pipeline import Gathering
 from grounding.strategy import phrases
 from runtime.observability import EventStream, Redaction, events
 from runtime.process import Runtime, open_runtime
@@ -135,7 +135,7 @@ async def first(folder: Path) -> dict[str, float]:
 
 def watch() -> None:
     """Time the stages of gathering."""
-    Pipeline.ground = timed("ground", Pipeline.ground)  # type: ignore[method-assign]
+    Gathering.gather = timed("ground", Gathering.gather)  # type: ignore[method-assign]
     RecordSelector.look = timed("records_look", RecordSelector.look)  # type: ignore[method-assign]
     RecordSelector.selected = timed("records_chosen", RecordSelector.selected)  # type: ignore[method-assign]
 

@@ -1,15 +1,14 @@
 """Gather the layers of one turn: everything that its prompt may show.
 
-`StrategyChooser` chooses the strategy: by the message's cues and, if these leave it open, by the workspace's documents.
-`Pipeline.ground` then reads the layers side by side, each once and each within its time limit. The methods of `_Layers`
-are those layers, in the order in which they start. A layer that fails is named in ``TurnLayers.degraded`` and left out;
-the turn goes on without it.
+`Pipeline.begin` adds what the stores have for a turn to a round trip, so that it is read at once. Then
+`StrategyChooser.choose` chooses the strategy: by the message's cues and, if these leave it open, by the workspace's
+documents. `Gathering.gather` searches what the strategy asks for. A layer that fails is named in
+``TurnLayers.degraded`` and left out; the turn goes on without it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from asyncio import Task, shield
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,18 +17,20 @@ from typing import Protocol, TypeVar
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
+from connectors.redis_calls import Answer, RoundTrip
+from grounding.memory.context_document import ContextDocument
 from grounding.memory.frames import SHIPPED, Chosen, Frames
 from grounding.memory.frames import choose as choose_frame
-from grounding.memory.global_context import UNTRUSTED, GlobalContexts, model_in
+from grounding.memory.global_context import UNTRUSTED, GlobalContexts, Line, model_in
 from grounding.memory.karma import NOTHING as NO_MARKS
 from grounding.memory.karma import Examples as Marks
 from grounding.memory.karma import Karma, preferred
-from grounding.memory.selection import RecordLookup, RecordSelector, Standing
+from grounding.memory.selection import RecordSelector, Standing, StoredRecords
 from grounding.prompt import (
-    Documents,
     SessionContinuity,
     SessionState,
     Shown,
+    ShownState,
     TailLimits,
     last_turns,
     passages_room,
@@ -67,7 +68,7 @@ from grounding.strategy import (
     search_text,
     without_courtesy,
 )
-from grounding.transcript import Transcript
+from grounding.transcript import Reach, TailPage, Transcript
 
 HOPELESS_LOG_ODDS = -4.0
 """Below this relevance the messages before cannot make a message that is no follow-up a question for documents."""
@@ -83,10 +84,6 @@ SHORTEST_TOKEN_BYTES = 3
 """Tail and summary are sure to be shown up to so many bytes for each token of their budgets."""
 
 T = TypeVar("T")
-LastMessages = Callable[[], Awaitable[Sequence[TailEntry]]]
-"""Returns the last messages of the conversation as soon as they are read."""
-Decides = Callable[[LastMessages], Awaitable[Choice]]
-"""Decides what a message needs if its cues leave that open."""
 _log = structlog.get_logger()
 
 
@@ -166,33 +163,15 @@ class StrategyChooser:
         Never raises: if the documents cannot be searched in time, the cues' choice stands and ``strategy.unsure`` is
         logged.
         """
-
-        async def last_messages() -> Sequence[TailEntry]:
-            return history
-
-        first = self.choose_by_cues(text, cues)
-        await self.awake(first, key)
-        return await self.decide(first, key, text, cues, last_messages)
-
-    def choose_by_cues(self, text: str, cues: Cues) -> Choice:
-        """Return the cues' choice; ``open`` if the documents decide, too."""
-        choice = choose(text, cues)
-        return choice if self.vocabulary else replace(choice, open=False)
-
-    async def awake(self, first: Choice, key: ConversationKey) -> None:
-        """Wait until the documents can be searched, if they decide."""
-        if first.open:
-            await self.documents.awake(key.scope)
-
-    async def decide(
-        self, first: Choice, key: ConversationKey, text: str, cues: Cues, last_messages: LastMessages
-    ) -> Choice:
-        """Return the strategy for *text*, given the cues' choice *first*. Never raises; see `choose`."""
+        first = choose(text, cues)
+        if not self.vocabulary:
+            first = replace(first, open=False)
         if not first.open:
             return first
+        await self.documents.awake(key.scope)
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                return await self._by_documents(first, key, text, cues, last_messages)
+                return await self._by_documents(first, key, text, cues, history)
         except (AgentRuntimeError, TimeoutError) as error:
             _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=key.workspace_id)
         except Exception as error:  # noqa: BLE001 - a turn is answered without, whatever broke
@@ -200,7 +179,7 @@ class StrategyChooser:
         return first
 
     async def _by_documents(
-        self, first: Choice, key: ConversationKey, text: str, cues: Cues, last_messages: LastMessages
+        self, first: Choice, key: ConversationKey, text: str, cues: Cues, history: Sequence[TailEntry]
     ) -> Choice:
         alone = await self.documents.best_match(key.scope, without_courtesy(text, cues))
         if alone is None:
@@ -219,8 +198,7 @@ class StrategyChooser:
             return decided
         if alone.relevance < HOPELESS_LOG_ODDS and not follows_up:
             return first
-        messages = await last_messages()
-        before = next((entry.text for entry in reversed(messages) if entry.speaker != ASSISTANT), "")
+        before = next((entry.text for entry in reversed(history) if entry.speaker != ASSISTANT), "")
         if not before:
             return first
         together = await self.documents.best_match(key.scope, f"{before}\n{text}")
@@ -258,7 +236,6 @@ class TurnLayers:
     deltas: tuple[str, ...] = ()
     going: SessionState | None = None
     """The state of the session."""
-    choice: Choice | None = None
 
     @property
     def before(self) -> Shown | None:
@@ -268,7 +245,7 @@ class TurnLayers:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Gathers the layers of turns. ``timeout_seconds`` bounds each read of a layer.
+    """Gathers the layers of turns. ``timeout_seconds`` bounds each search.
 
     Without a *selector* there are no records, without *karma* no good answers.
     """
@@ -282,72 +259,112 @@ class Pipeline:
     selector: RecordSelector | None = None
     karma: Karma | None = None
 
-    async def ground(
+    def begin(
         self,
+        trip: RoundTrip,
         key: ConversationKey,
-        text: str,
-        choice: Choice,
         budgets: PromptLimits,
         turn_id: str = "",
         history: Sequence[TailEntry] | None = None,
         audience: str | None = None,
-        cues: Cues = ENGLISH,
-        frames: Frames = SHIPPED,
-        today: str = "",
-        *,
-        deciding: Decides | None = None,
-    ) -> TurnLayers:
-        """Return the layers for *text*.
+    ) -> Gathering:
+        """Add to *trip* what the stores have for a turn. The result gathers its layers after the trip was sent.
 
-        *choice* is the strategy by *cues*; *deciding* may change it, but never to small talk. A *history* replaces the
-        stored conversation. *audience* are the readers of the answer: private data is shown only to its own audience.
-        Without a *turn_id* nothing is stored. An error outside of a layer's reads is raised as it is.
+        A *history* replaces the stored conversation. *audience* are the readers of the answer: private data is shown
+        only to its own audience. Without a *turn_id* nothing is stored.
         """
-        turn = _Layers(self, key, text, choice, budgets, turn_id, history, audience, cues, frames, today, deciding)
-        try:
-            return await (turn.gather_small_talk() if choice.small_talk else turn.gather())
-        except BaseExceptionGroup as errors:
-            raise first_error(errors) from errors
+        records, continues = records_scope(key, audience), history is None
+        sessions, contexts = self.continuing.sessions, self.continuing.contexts
+        return Gathering(
+            self,
+            key,
+            budgets,
+            turn_id,
+            history,
+            audience,
+            session=trip.add(sessions.get_call(key)) if sessions else None,
+            lines=trip.add(self.global_contexts.open_call(model_in(key, audience), store=bool(turn_id))),
+            document=trip.add(contexts.latest_call(key)) if continues else None,
+            # One entry more than the tail may show, so that its first turn is complete.
+            tail_page=trip.add(self.transcript.tail_page_call(key, budgets.tail_lines + 1)) if continues else None,
+            reach=trip.add(self.transcript.reach_call(key)) if continues else None,
+            stored_records=self.selector.read(trip, records, key, continues=continues) if self.selector else None,
+            marks_version=trip.add(self.karma.version_call(key.scope)) if self.karma else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _Layers:
-    """The layers of one turn. A task among a method's parameters is a layer that it waits for."""
+class Gathering:
+    """Gathers the layers of one turn. The answers are those of its round trip; each may have failed by itself."""
 
     sources: Pipeline
     key: ConversationKey
-    text: str
-    first: Choice
     budgets: PromptLimits
     turn_id: str
     history: Sequence[TailEntry] | None
     audience: str | None
-    cues: Cues
-    frames: Frames
-    today: str
-    deciding: Decides | None
+    session: Answer[Shown | None] | None
+    lines: Answer[tuple[Line, ...]]
+    document: Answer[ContextDocument | None] | None
+    tail_page: Answer[TailPage] | None
+    reach: Answer[Reach] | None
+    stored_records: StoredRecords | None
+    marks_version: Answer[int] | None
     degraded: list[DegradedBlock] = field(default_factory=list)
 
-    async def gather(self) -> TurnLayers:
-        async with asyncio.TaskGroup() as group:
-            start = group.create_task
-            # These wait for no other layer, so that their reads go out together.
-            session = start(self.session())
-            global_context = start(self.global_context())
-            documents = start(self.documents(session))
-            tail = start(self.tail())
-            standing = start(self.standing_records())
-            turn_count = start(self.turn_count())
-            # These wait for some of them.
-            choice = start(self.choice(tail))
-            earlier = start(self.earlier_messages(tail))
-            marks = start(self.marks(session, earlier))
-            going = start(self.going(session, global_context, documents, tail))
-            records = start(self.records(standing, earlier, going))
-            passages = start(self.passages(choice, earlier))
-            recalled = start(self.recalled(choice, going, earlier, turn_count))
-        settled = going.result().settled
-        turns = tuple(_within(preferred(recalled.result(), marks.result().turns), self.budgets.records_tokens))
+    async def last_messages(self) -> tuple[TailEntry, ...] | None:
+        """Return the last messages of the conversation; None if they cannot be read."""
+        if self.tail_page is None:
+            return tuple(self.history or ())
+        page, most = self.tail_page, self.budgets.tail_lines + 1
+        entries = await self._read(
+            "tail",
+            lambda: self.sources.transcript.tail(self.key, most, except_turn=self.turn_id, page=page.result()),
+        )
+        return None if entries is None else tuple(map(tail_entry, entries))
+
+    async def gather(
+        self,
+        text: str,
+        choice: Choice,
+        messages: tuple[TailEntry, ...] | None,
+        *,
+        cues: Cues = ENGLISH,
+        frames: Frames = SHIPPED,
+        today: str = "",
+    ) -> TurnLayers:
+        """Return the layers for *text*, which has the strategy *choice* and follows *messages* (see `last_messages`).
+
+        Small talk gets only the global context, the censors and the standing good answers. An error outside of a
+        layer's reads is raised as it is.
+        """
+        session = self._take("session", self.session)
+        lines = self._take_lines()
+        standing = await self._standing_records()
+        if choice.small_talk:
+            marks = await self._marks(session, "", ())
+            going = self.sources.continuing.small_talk(session, lines, self.audience)
+            return TurnLayers(
+                global_context=going.settled.global_context,
+                degraded=self._degraded_by_block(),
+                censors=self._censors(standing),
+                karma_floor=marks.floor,
+                going=going,
+            )
+        earlier = earlier_questions(messages or (), cues)
+        going = await self._session_state(session, lines, messages, today)
+        settled = going.settled
+        try:
+            async with asyncio.TaskGroup() as searches:
+                start = searches.create_task
+                marked = start(self._marks(session, text, earlier))
+                records = start(self._records(text, frames, cues, standing, earlier, settled))
+                passages = start(self._passages(text, cues, choice, earlier))
+                recalled = start(self._recalled(text, choice, settled, earlier))
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from errors
+        marks = marked.result()
+        turns = tuple(_within(preferred(recalled.result(), marks.turns), self.budgets.records_tokens))
         visible_turns = {entry.turn_id for entry in settled.tail} | {turn.turn_id for turn in turns}
         return TurnLayers(
             settled.summary,
@@ -357,184 +374,126 @@ class _Layers:
             settled.global_context,
             degraded=self._degraded_by_block(),
             remembered=records.result(),
-            censors=self._censors(standing.result()),
-            karma_floor=marks.result().floor,
-            karma=marks.result().chosen(visible_turns),
+            censors=self._censors(standing),
+            karma_floor=marks.floor,
+            karma=marks.chosen(visible_turns),
             deltas=settled.deltas,
-            going=going.result(),
-            choice=choice.result(),
-        )
-
-    async def gather_small_talk(self) -> TurnLayers:
-        """Return the layers that small talk needs, too: global context, censors, and the standing good answers."""
-        async with asyncio.TaskGroup() as group:
-            start = group.create_task
-            session = start(self.session())
-            global_context = start(self.global_context())
-            standing = start(self.standing_records())
-            marks = start(self.marks(session, None))
-        continuing = self.sources.continuing
-        going = continuing.small_talk(session.result(), global_context.result(), self.audience)
-        return TurnLayers(
-            global_context=going.settled.global_context,
-            degraded=self._degraded_by_block(),
-            censors=self._censors(standing.result()),
-            karma_floor=marks.result().floor,
             going=going,
-            choice=self.first,
         )
 
-    async def session(self) -> Shown | None:
-        """Read what the conversation's last prompt showed."""
-        return await self._read("session", lambda: self.sources.continuing.before(self.key))
+    # What the round trip has read
 
-    async def global_context(self) -> tuple[ContextLine, ...] | None:
-        model = model_in(self.key, self.audience)
-        lines = await self._read(
-            "global_context", lambda: self.sources.global_contexts.open(model, store=bool(self.turn_id))
-        )
+    def _take_lines(self) -> tuple[ContextLine, ...] | None:
+        lines = self._take("global_context", self.lines)
         if lines is None:
             return None
         return tuple(
             ContextLine(number=line.number, content=line.content, marked=line.origin in UNTRUSTED) for line in lines
         )
 
-    async def documents(self, session: Task[Shown | None]) -> Documents | None:
-        """Read the context documents: the newest, and the one that the last prompt showed."""
-        return await self._read("summary", lambda: self.sources.continuing.documents(self.key, session))
-
-    async def tail(self) -> tuple[TailEntry, ...] | None:
-        """Read the last messages. One more than the tail may show, so that its first turn is complete."""
-        if self.history is not None:
-            return tuple(self.history)
-        most = self.budgets.tail_lines + 1
-        entries = await self._read(
-            "tail", lambda: self.sources.transcript.tail(self.key, most, except_turn=self.turn_id)
-        )
-        return None if entries is None else tuple(map(tail_entry, entries))
-
-    async def standing_records(self) -> Standing | None:
-        """Read the records that hold without a search: censors and verbatim records."""
-        if (selector := self.sources.selector) is None:
+    async def _standing_records(self) -> Standing | None:
+        """Return the records that hold without a search: censors and verbatim records."""
+        selector, stored = self.sources.selector, self.stored_records
+        if selector is None or stored is None:
             return None
-        return await self._read("censors", lambda: selector.standing(self._records_scope))
+        return await self._read("censors", lambda: selector.standing(self._records_scope, stored.standing.result()))
 
-    async def turn_count(self) -> int:
-        """Count the conversation's turns, if earlier ones may be recalled unasked; 0 if that is unknown."""
-        if self.history is not None or not self.first.open:
-            return 0
-        reach = await self._read("records", lambda: self.sources.transcript.reach(self.key), [])
-        return reach.turns if reach else 0
-
-    async def choice(self, tail: Task[tuple[TailEntry, ...] | None]) -> Choice:
-        async def last_messages() -> Sequence[TailEntry]:
-            return await shield(tail) or ()
-
-        return self.first if self.deciding is None else await self.deciding(last_messages)
-
-    async def earlier_messages(self, tail: Task[tuple[TailEntry, ...] | None]) -> tuple[str, ...]:
-        """Return people's messages just before, as searches use them; none if the tail could not be read."""
-        return earlier_questions(await tail or (), self.cues)
-
-    async def marks(self, session: Task[Shown | None], earlier: Task[tuple[str, ...]] | None) -> Marks:
-        """Read the answers that people marked as good: those that stand for the session and, after *earlier* messages,
-        those that are like the message."""
-        if (karma := self.sources.karma) is None:
-            return NO_MARKS
-        text, before = (self.text, await earlier) if earlier else ("", ())
-
-        async def standing() -> Sequence[str] | None:
-            shown = await shield(session)
-            return shown.karma_floor if shown else None
-
-        found = await self._read("karma", lambda: karma.look(self.key, self.audience, text, before, stood=standing))
-        return found or NO_MARKS
-
-    async def going(
+    async def _session_state(
         self,
-        session: Task[Shown | None],
-        global_context: Task[tuple[ContextLine, ...] | None],
-        documents: Task[Documents | None],
-        tail: Task[tuple[TailEntry, ...] | None],
+        session: Shown | None,
+        lines: tuple[ContextLine, ...] | None,
+        messages: tuple[TailEntry, ...] | None,
+        today: str,
     ) -> SessionState:
         """Decide which messages, summary and lines are shown, and which stay as in the last prompt."""
-        continuing, budgets = self.sources.continuing, self.budgets
-        if self.history is not None:
-            return continuing.instead(await global_context, self.history, budgets)
-        read = (await session, await global_context, await documents, await tail)
-        return continuing.go_on(*read, self.audience, budgets, self.today)
+        continuing, document = self.sources.continuing, self.document
+        if document is None:
+            return continuing.instead(lines, messages or (), self.budgets)
+        documents = await self._read("summary", lambda: continuing.documents(self.key, document.result(), session))
+        return continuing.go_on(session, lines, documents, messages, self.audience, self.budgets, today)
 
-    async def records(
-        self, standing: Task[Standing | None], earlier: Task[tuple[str, ...]], going: Task[SessionState]
+    # What is searched
+
+    async def _marks(self, session: Shown | None, text: str, earlier: Sequence[str]) -> Marks:
+        """Return the answers that people marked as good: those that stand for the session and, after *earlier*
+        messages, those that are like *text*."""
+        karma, version = self.sources.karma, self.marks_version
+        if karma is None or version is None:
+            return NO_MARKS
+        stood = session.karma_floor if session else None
+        found = await self._read(
+            "karma",
+            lambda: karma.look(self.key, self.audience, text, earlier, version=version.result(), stood=stood),
+        )
+        return found or NO_MARKS
+
+    async def _records(
+        self,
+        text: str,
+        frames: Frames,
+        cues: Cues,
+        standing: Standing | None,
+        earlier: Sequence[str],
+        settled: ShownState,
     ) -> RecordsLayer:
         """Choose the frame, search the records, and select those that the rest of the prompt does not show already."""
-        if (selector := self.sources.selector) is None:
+        selector, stored = self.sources.selector, self.stored_records
+        if selector is None or stored is None:
             return RecordsLayer()
-        scope, continues = self._records_scope, self.history is None
-        state = await self._read("records", lambda: selector.read_state(scope, self.key, continues=continues))
-        before = await earlier
-        chosen = choose_frame(self.text, self.frames, before, self.cues)
+        chosen = choose_frame(text, frames, earlier, cues)
         frame = _frame_input(chosen)
-        if state is None:
-            return RecordsLayer(frame)
-        standing_records = await standing
-
-        async def search() -> RecordLookup:
-            pinned = (standing_records or await selector.standing(scope)).pinned
-            query = search_text(self.text, self.cues) if state.count else ""
-            return await selector.look(scope, query, chosen, before, state, pinned)
-
-        found = await self._read("records", search)
-        settled = (await going).settled
-        if found is None:
-            return RecordsLayer(frame)
-        shown = [] if found.is_empty else _shown_texts(settled.tail, settled.summary, self.budgets)
 
         async def select() -> RecordsLayer:
-            selected = await selector.selected(found, self.text, chosen, shown)
+            state = stored.state
+            pinned = (standing or await selector.standing(self._records_scope)).pinned
+            query = search_text(text, cues) if state.count else ""
+            found = await selector.look(self._records_scope, query, chosen, earlier, state, pinned)
+            shown = [] if found.is_empty else _shown_texts(settled.tail, settled.summary, self.budgets)
+            selected = await selector.selected(found, text, chosen, shown)
             if selected.keep is not None and self.turn_id:
                 await selector.keep(self.key, selected.keep)
             return RecordsLayer(frame, selected.records, selected.selection, found.calibration)
 
         return await self._read("records", select) or RecordsLayer(frame)
 
-    async def passages(self, choice: Task[Choice], earlier: Task[tuple[str, ...]]) -> tuple[Passage, ...]:
+    async def _passages(self, text: str, cues: Cues, choice: Choice, earlier: Sequence[str]) -> tuple[Passage, ...]:
         """Search the documents, if the message needs them."""
-        if not (await choice).wants_documents:
+        if not choice.wants_documents:
             return ()
-        before, budgets = await earlier, self.budgets
-        query, room = search_text(self.text, self.cues), passages_room(budgets.retrieved_tokens)
+        budgets = self.budgets
+        query, room = search_text(text, cues), passages_room(budgets.retrieved_tokens)
         found = await self._read(
             "retrieved",
             lambda: self.sources.documents.passages(
-                self.key.scope, query, budgets.top_k, budgets.excerpt_bytes, room, lost=self.degraded, earlier=before
+                self.key.scope, query, budgets.top_k, budgets.excerpt_bytes, room, lost=self.degraded, earlier=earlier
             ),
         )
         return tuple(found or ())
 
-    async def recalled(
-        self, choice: Task[Choice], going: Task[SessionState], earlier: Task[tuple[str, ...]], turn_count: Task[int]
+    async def _recalled(
+        self, text: str, choice: Choice, settled: ShownState, earlier: Sequence[str]
     ) -> Sequence[RecalledTurn]:
         """Find earlier turns that the tail does not show whole: if the message asks about the conversation, or, if its
         cues left its needs open ("what is my sister's name?"), those that are surely relevant.
 
         If the second search fails, that is only logged: perhaps nothing is missing.
         """
-        if self.history is not None:
+        if self.reach is None:
             return ()
-        decided, settled = await choice, (await going).settled
         shown = frozenset(entry.turn_id for entry in settled.tail) - settled.partly
-        recall = partial(self.sources.turns.recall, self.key.scope, self.text)
-        if decided.wants_history:
-            before = await earlier
+        recall = partial(self.sources.turns.recall, self.key.scope, text)
+        if choice.wants_history:
             found = await self._read(
                 "records",
-                lambda: recall(REQUESTED_TURNS, shown, earlier=before, lost=self.degraded, asked_for=True),
+                lambda: recall(REQUESTED_TURNS, shown, earlier=earlier, lost=self.degraded, asked_for=True),
             )
             return found or ()
-        if not self.first.open or await turn_count <= len(shown):
+        if not choice.open:
             return ()
         failed: list[DegradedBlock] = []
+        reach = self._take("records", self.reach, failed)
+        if reach is None or reach.turns <= len(shown):
+            return ()
 
         async def unrequested() -> Sequence[RecalledTurn]:
             async with asyncio.timeout(UNREQUESTED_SECONDS):
@@ -555,23 +514,32 @@ class _Layers:
             return ()
         return selector.last_censors(self._records_scope) if standing is None else standing.censors
 
+    def _take(self, block: str, answer: Answer[T] | None, degraded: list[DegradedBlock] | None = None) -> T | None:
+        """Return the result of *answer*; if it failed, None, and name *block* in *degraded* (by default the turn's)."""
+        if answer is None:
+            return None
+        try:
+            return answer.result()
+        except Exception as error:  # noqa: BLE001 - a lost layer degrades the turn, whatever broke it
+            self._note(block, error, degraded)
+        return None
+
     async def _read(
         self, block: str, read: Callable[[], Awaitable[T]], degraded: list[DegradedBlock] | None = None
     ) -> T | None:
-        """Return the result of *read*; if it fails or takes too long, None, and name *block* in *degraded* (by default
-        the turn's)."""
-        degraded = self.degraded if degraded is None else degraded
+        """Return the result of *read*; if it fails or takes too long, None, and name *block* as `_take` does."""
         try:
             async with asyncio.timeout(self.sources.timeout_seconds):
                 return await read()
-        except TimeoutError:
-            degraded.append(DegradedBlock(block=block, why="timeout"))
-        except AgentRuntimeError as error:
-            degraded.append(DegradedBlock(block=block, why=error_word(error)))
         except Exception as error:  # noqa: BLE001 - a lost layer degrades the turn, whatever broke it
-            _log.exception("layer.failed", block=block)
-            degraded.append(DegradedBlock(block=block, why=error_word(error)))
+            self._note(block, error, degraded)
         return None
+
+    def _note(self, block: str, error: Exception, degraded: list[DegradedBlock] | None) -> None:
+        if not isinstance(error, TimeoutError | AgentRuntimeError):
+            _log.error("layer.failed", block=block, exc_info=error)
+        why = "timeout" if isinstance(error, TimeoutError) else error_word(error)
+        (self.degraded if degraded is None else degraded).append(DegradedBlock(block=block, why=why))
 
     def _degraded_by_block(self) -> tuple[DegradedBlock, ...]:
         return tuple(sorted(self.degraded, key=lambda part: part.block))

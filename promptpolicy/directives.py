@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable, redis_key
+from connectors.redis_calls import RedisCall, ask
 from promptpolicy.policy import EVERYWHERE, Directive, Place, Slot, digest, place_in, places_of, slot_in
 
 if TYPE_CHECKING:
@@ -161,15 +162,16 @@ class Directives:
         self._now = now
         self._cache: OrderedDict[Place, tuple[str, tuple[Directive, ...]]] = OrderedDict()
 
-    async def load(self, scope: Scope) -> tuple[Directive, ...]:
+    async def load(self, scope: Scope, stamps: Sequence[str] | None = None) -> tuple[Directive, ...]:
         """Load all directives that apply in *scope*, for `policy.compose`.
 
         Takes one round trip if nothing changed since the last call, else two. The next call sees a change by any
-        process.
+        process. *stamps* is the result of `stamps_call`, if it was read before.
         """
         places = places_of(scope)
         async with self._time_limit():
-            stamps = await self._stamps(places)
+            if stamps is None:
+                stamps = await ask(self._redis, self.stamps_call(scope))
             cached = [self._cache.get(place) for place in places]
             stale = {
                 place: stamp
@@ -197,6 +199,17 @@ class Directives:
         if None in cached:
             return None
         return tuple(directive for entry in cached if entry is not None for directive in entry[1])
+
+    def stamps_call(self, scope: Scope) -> RedisCall[list[str]]:
+        """Return the call that reads the stamps of the places of *scope*, which change with their directives."""
+        keys = [_key(place, "stamp") for place in places_of(scope)]
+        distinct = list(dict.fromkeys(keys))  # a workspace and its contexts share a stamp
+
+        def stamps(found: Sequence[str | None]) -> list[str]:
+            by_key = dict(zip(distinct, found, strict=True))
+            return [by_key[key] or "" for key in keys]
+
+        return RedisCall(tuple(("GET", key) for key in distinct), stamps)
 
     async def latest(self, slot: Slot) -> Version | None:
         """Return the newest version of *slot*, which may have cleared it, or None if it never had a version."""
@@ -282,15 +295,6 @@ class Directives:
                 keys |= {_current_key(place_in(home, encoded.partition("/")[0])), _key(home, f"log:{encoded}")}
             await cast("Any", self._redis.delete(*sorted(keys)))
             await cast("Any", self._redis.srem(_key(EVERYWHERE, "workspaces"), scope.workspace_id))
-
-    async def _stamps(self, places: Sequence[Place]) -> list[str]:
-        keys = [_key(place, "stamp") for place in places]
-        distinct = list(dict.fromkeys(keys))  # a workspace and its contexts share a stamp
-        pipe = self._redis.pipeline(transaction=False)
-        for key in distinct:
-            pipe.get(key)
-        stamps = dict(zip(distinct, await pipe.execute(), strict=True))
-        return [stamps[key] or "" for key in keys]
 
     async def _current(self, places: list[Place]) -> dict[Place, dict[Slot, Version]]:
         pipe = self._redis.pipeline(transaction=False)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 from redis import exceptions as errors
 
@@ -70,9 +71,21 @@ async def answer_within(seconds: float) -> AsyncIterator[None]:
     except TimeoutError as error:
         raise StoreUnavailable(f"Redis: timeout (no answer within {seconds:g} s)") from error
     except Exception as error:
-        why = why_unavailable(error)
-        if why is None:
+        unavailable = _unavailable(error)
+        if unavailable is None:
             raise
-        # An error reply may quote the command, which may contain what people wrote.
-        detail = "" if isinstance(error, errors.ResponseError) else f" ({error})"
-        raise StoreUnavailable(f"Redis: {why}{detail}") from error
+        raise unavailable from error
+
+
+def translate_errors(answers: list[Any]) -> list[Any]:
+    """Return the *answers* of a pipeline with `StoreUnavailable` in place of errors that mean that."""
+    return [_unavailable(answer) or answer if isinstance(answer, Exception) else answer for answer in answers]
+
+
+def _unavailable(error: Exception) -> StoreUnavailable | None:
+    why = why_unavailable(error)
+    if why is None:
+        return None
+    # An error reply may quote the command, which may contain what people wrote.
+    detail = "" if isinstance(error, errors.ResponseError) else f" ({error})"
+    return StoreUnavailable(f"Redis: {why}{detail}")

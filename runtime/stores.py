@@ -38,7 +38,7 @@ from config.settings import Settings
 from connectors.connector import ConnectionState, Health
 from connectors.message import AgentRuntimeError, StoreUnavailable
 from runtime.embedded import EmbeddedRedis, embedded_redis, socket_path
-from runtime.redis_errors import answer_within
+from runtime.redis_errors import answer_within, translate_errors
 
 # redis-py is partly untyped.
 # mypy: disable-error-code="no-untyped-call"
@@ -56,7 +56,7 @@ class _Pipeline(Pipeline):
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         async with answer_within(self.timeout_seconds):
-            return await super().execute(raise_on_error)
+            return translate_errors(await super().execute(raise_on_error))
 
     def annotate_exception(self, exception: Exception, number: int, command: Any) -> None:
         """Name the command, but not its arguments, which may contain what people wrote."""
@@ -104,7 +104,7 @@ class _ClusterPipeline(ClusterPipeline):
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
         client = cast("_ClusterClient", self.cluster_client)
         async with answer_within(client.timeout_seconds), client.free:
-            return await super().execute(raise_on_error, allow_redirections)
+            return translate_errors(await super().execute(raise_on_error, allow_redirections))
 
 
 class _ClusterSubscription(_Subscription, ClusterPubSub):

@@ -19,9 +19,10 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from connectors.message import Scope, encode_id, redis_key
+from connectors.redis_calls import RedisCall, ask
 from grounding.codex.codex import (
     HERE,
     MAX_FILES,
@@ -36,7 +37,7 @@ from grounding.codex.codex import (
     prompt_path,
     sha256_of,
 )
-from grounding.documents import DocumentMissing, decode, passage_of_chunk
+from grounding.documents import DocumentMissing, decode, other_forms, passage_of_chunk, refuse_twins
 from grounding.retrieval import (
     CHUNKER_VERSION,
     Chunk,
@@ -121,11 +122,18 @@ class CodexStore:
 
     async def held(self, scope: Scope, window: int = 0) -> MaterialTotals:
         """Return the totals for the scope, and how a model with *window* tokens last got the material. One command."""
-        owners = ["*", owner_of(scope), _mode_field(scope, window)]
-        found: Any = await self._redis.hmget(_key(scope, "held"), owners)
-        every, own, mode = found
-        before: Mode | None = mode if mode in ("whole", "search") else None
-        return MaterialTotals(Totals.from_json(every), Totals.from_json(own if scope.context_id else None), before)
+        return await ask(self._redis, self.held_call(scope, window))
+
+    def held_call(self, scope: Scope, window: int = 0) -> RedisCall[MaterialTotals]:
+        """Return the call of `held`."""
+
+        def totals(found: Sequence[str | None]) -> MaterialTotals:
+            every, own, mode = found
+            before: Mode | None = cast("Mode", mode) if mode in ("whole", "search") else None
+            return MaterialTotals(Totals.from_json(every), Totals.from_json(own if scope.context_id else None), before)
+
+        fields = ("*", owner_of(scope), _mode_field(scope, window))
+        return RedisCall.of("HMGET", _key(scope, "held"), *fields, parse=totals)
 
     async def all_totals(self, scope: Scope) -> dict[Scope, Totals]:
         """Return the totals of all owners in the workspace."""
@@ -173,7 +181,10 @@ class CodexStore:
             size,
             datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         )
-        done = await self._changed(scope, check_path(path), entry.to_json(), text)
+        if twins := other_forms(check_path(path)):
+            entries: Any = await self._redis.hmget(_key(scope, "entries", encode_id(owner_of(scope))), twins)
+            refuse_twins(path, [twin for twin, entry in zip(twins, entries, strict=True) if entry is not None])
+        done = await self._changed(scope, path, entry.to_json(), text)
         if done == "files":
             raise CodexFull(f"the codex of {_name(scope)} has {MAX_FILES} files already, which is the most")
         if done == "bytes":

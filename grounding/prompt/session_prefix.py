@@ -16,7 +16,6 @@ pure.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, ValidationError
 
 from connectors.message import ConversationKey, redis_key
+from connectors.redis_calls import RedisCall, ask
 from grounding.memory.context_document import ContextDocument, ContextDocuments, corrections, parse
 from grounding.memory.global_context import prompt_line as shown_line
 from grounding.prompt import layers
@@ -436,15 +436,20 @@ class Sessions:
 
     async def get(self, key: ConversationKey) -> Shown | None:
         """Return what the last prompt showed; None after a pause, or if another release stored it."""
-        raw = await self._redis.get(self._key(key))
-        try:
-            return None if raw is None else Shown.model_validate_json(raw)
-        except ValidationError:
-            return None
+        return await ask(self._redis, self.get_call(key))
+
+    def get_call(self, key: ConversationKey) -> RedisCall[Shown | None]:
+        """Return the call of `get`."""
+        return RedisCall.of("GET", self._key(key), parse=_shown)
 
     async def keep(self, key: ConversationKey, shown: Shown) -> None:
         """Store *shown* in place of the last state."""
-        await self._redis.set(self._key(key), shown.model_dump_json(), ex=self._idle_seconds)
+        await ask(self._redis, self.keep_call(key, shown))
+
+    def keep_call(self, key: ConversationKey, shown: Shown) -> RedisCall[None]:
+        """Return the call of `keep`."""
+        command = ("SET", self._key(key), shown.model_dump_json(), "EX", self._idle_seconds)
+        return RedisCall.of(*command, parse=lambda _: None)
 
     async def end(self, key: ConversationKey) -> None:
         """Delete the session, so that the next turn begins a new one."""
@@ -453,6 +458,13 @@ class Sessions:
     @staticmethod
     def _key(key: ConversationKey) -> str:
         return redis_key(_OWNER, key.tag, "shown", key.encoded)
+
+
+def _shown(raw: str | None) -> Shown | None:
+    try:
+        return None if raw is None else Shown.model_validate_json(raw)
+    except ValidationError:
+        return None
 
 
 # What stays and what is shown anew
@@ -648,20 +660,9 @@ class SessionContinuity:
     freezing: PrefixPolicy
     sessions: Sessions | None = None
 
-    async def before(self, key: ConversationKey) -> Shown | None:
-        """Return what the last prompt showed, if the session goes on. Raises `connectors.message.StoreUnavailable`."""
-        return await self.sessions.get(key) if self.sessions else None
-
-    async def keep(self, key: ConversationKey, shown: Shown | None) -> None:
-        """Store what a prompt showed for the next one. Raises `connectors.message.StoreUnavailable`."""
-        if self.sessions and shown:
-            await self.sessions.keep(key, shown)
-
-    async def documents(self, key: ConversationKey, before: asyncio.Task[Shown | None]) -> Documents:
-        """Return the documents of *key*. *before* reads what the last prompt showed. Raises
+    async def documents(self, key: ConversationKey, latest: ContextDocument | None, shown: Shown | None) -> Documents:
+        """Return the *latest* document of *key*, and the one that the last prompt showed. Raises
         `connectors.message.StoreUnavailable` and `grounding.transcript.entry.UnknownFormat`."""
-        latest = await self.contexts.latest(key)
-        shown = await asyncio.shield(before)
         if latest is None or shown is None or not shown.document:
             return latest, None
         if latest.id == shown.document or self.freezing.layout == "user_first":

@@ -12,7 +12,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby, islice
 from typing import Literal
@@ -97,8 +97,8 @@ class Choice:
     wants_documents: bool = False
     """Whether the workspace's documents should be searched."""
     open: bool = False
-    """Whether the documents decide: the message names none, and does not ask about the conversation, though it may lean
-    on it."""
+    """Whether the cues leave its needs open, so that the documents decide: the message names none, and does not ask
+    about the conversation, though it may lean on it."""
 
     @property
     def small_talk(self) -> bool:
@@ -148,12 +148,13 @@ def choose_by_relevance(
     in_large = MATCH_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
     size = min(max(passages, SMALLEST_CHUNKS), MEASURED_CHUNKS)
     needed = in_large - SMALL_LOG_ODDS * math.log(MEASURED_CHUNKS / size)
+    matched = replace(choice, strategy=Strategy.QMD, reason="workspace_match", wants_documents=True)
     if alone >= needed:
-        return Choice(Strategy.QMD, "workspace_match", wants_history=choice.wants_history, wants_documents=True)
+        return matched
     if with_history is not None and (
         (is_follow_up and with_history >= needed) or (alone + with_history) / 2 >= in_large
     ):
-        return Choice(Strategy.QMD, "workspace_match", wants_history=True, wants_documents=True)
+        return replace(matched, wants_history=True)
     return choice
 
 

@@ -4,7 +4,7 @@
 """
 
 from grounding.transcript.entry import EntryRole, Reach, TranscriptEntry, UnknownFormat
-from grounding.transcript.log import Transcript, Turn
+from grounding.transcript.log import TailPage, Transcript, Turn
 from grounding.transcript.markdown import UnreadableLog, read_log
 from grounding.transcript.markdown_copy import MarkdownCopy
 
@@ -12,6 +12,7 @@ __all__ = [
     "EntryRole",
     "MarkdownCopy",
     "Reach",
+    "TailPage",
     "Transcript",
     "TranscriptEntry",
     "Turn",

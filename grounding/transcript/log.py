@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import ConversationKey, Fence, Scope, Superseded, partition_tag, redis_key
+from connectors.redis_calls import RedisCall, ask
 from grounding.transcript.entry import EntryRole, Forget, Reach, ToCopy, TranscriptEntry
 
 if TYPE_CHECKING:
@@ -117,6 +118,10 @@ _RESTORE_ATTEMPTS = 5
 _SEARCHED_PAGES = 80
 """The most pages of the log that work following the turns may lag behind, in a flood or an outage."""
 
+_SKIPPED_ENTRIES = 8
+"""Entries that `Transcript.tail` reads in addition, because some of them may be left out."""
+TailPage = Sequence[tuple[str, Sequence[str]]]
+"""Entries of the log, the newest first: each its id and its fields, names and values in turn."""
 EntryId = tuple[int, int]
 """The id of an entry in Redis: milliseconds since the epoch, and a number within the millisecond."""
 Turn = tuple[ConversationKey, str]
@@ -138,7 +143,6 @@ class Transcript:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._append = redis.register_script(APPEND)
-        self._tail_page = redis.register_script(TAIL_PAGE)
         self._begin_session = redis.register_script(BEGIN_SESSION)
         self._forget_turn = redis.register_script(FORGET_TURN)
         self._forget_all = redis.register_script(FORGET_ALL)
@@ -190,24 +194,32 @@ class Transcript:
         texts: Any = await self._redis.hmget(self._key(key, "amended"), ids)
         return _amended(entries, dict(zip(ids, texts, strict=True)))
 
-    async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[TranscriptEntry]:
+    async def tail(
+        self, key: ConversationKey, max_entries: int, except_turn: str = "", *, page: TailPage | None = None
+    ) -> list[TranscriptEntry]:
         """Return the last *max_entries* entries of this session, oldest first.
 
-        Tool entries, deleted messages and the turn *except_turn* are left out.
+        Tool entries, deleted messages and the turn *except_turn* are left out. *page* is the result of
+        `tail_page_call` for the same *max_entries*, if it was read before: mostly it has the whole tail.
         """
-        keys = [self._key(key, part) for part in ("log", "meta", "amended")]
         found: list[TranscriptEntry] = []
-        newest, count = "+", max_entries + 8
+        newest, count = "+", max_entries + _SKIPPED_ENTRIES
         for _ in range(8):  # more consecutive skipped lines than this end the tail
-            page: Any = await self._tail_page(keys=keys, args=[newest, count])
+            if page is None:
+                page = await ask(self._redis, self.tail_page_call(key, max_entries, newest))
             for _, flat in page:
                 entry = TranscriptEntry.from_fields(dict(zip(flat[::2], flat[1::2], strict=True)))
                 if entry.role is not EntryRole.TOOL and entry.turn_id != except_turn and entry.text.strip():
                     found.append(entry)
             if len(found) >= max_entries or len(page) < count:
                 break
-            newest = f"({page[-1][0]}"
+            newest, page = f"({page[-1][0]}", None
         return found[:max_entries][::-1]
+
+    def tail_page_call(self, key: ConversationKey, max_entries: int, newest: str = "+") -> RedisCall[TailPage]:
+        """Return the call that reads the entries for `tail`, down from the id *newest*."""
+        keys = [self._key(key, part) for part in ("log", "meta", "amended")]
+        return RedisCall.script(TAIL_PAGE, keys, [newest, max_entries + _SKIPPED_ENTRIES], lambda page: page)
 
     async def newest(self, key: ConversationKey, count: int) -> list[TranscriptEntry]:
         """Return the last *count* entries of any role, oldest first."""
@@ -312,13 +324,17 @@ class Transcript:
         """Return the number of turns and entries of the conversation."""
         return (await self.reaches([key]))[0]
 
+    def reach_call(self, key: ConversationKey) -> RedisCall[Reach]:
+        """Return the call of `reach`."""
+        return RedisCall.of("HMGET", self._key(key, "meta"), "turns", "entries", parse=_reach)
+
     async def reaches(self, keys: Sequence[ConversationKey]) -> list[Reach]:
         """Return `reach` of each of *keys*."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.hmget(self._key(key, "meta"), ["turns", "entries"])
             found: Any = await pipe.execute() if keys else []
-        return [Reach(turns=int(turns or 0), entries=int(entries or 0)) for turns, entries in found]
+        return list(map(_reach, found))
 
     async def begin_session(self, key: ConversationKey, by: str = "") -> bool:
         """Begin a session: the tail shows nothing older than this moment.
@@ -459,6 +475,11 @@ class Transcript:
     @staticmethod
     def _key(key: ConversationKey, *parts: str) -> str:
         return redis_key(_OWNER, key.tag, *parts[:1], key.encoded, *parts[1:])
+
+
+def _reach(found: Sequence[str | None]) -> Reach:
+    turns, entries = found
+    return Reach(turns=int(turns or 0), entries=int(entries or 0))
 
 
 def _amended(entries: list[TranscriptEntry], texts: Mapping[str, str | None]) -> list[TranscriptEntry]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Scope
+from connectors.redis_calls import RoundTrip
 from grounding.evaluation import (
     MEMORY_TOKENS,
     Conversation,
@@ -224,6 +225,7 @@ class _MemoryTrial:
     def __init__(
         self, settings: Settings, store: RedisStore, index: PassageIndex, embedder: Embedder, tokens: Tokens
     ) -> None:
+        self._redis = store.client
         self._transcript = Transcript(store.client)
         self._ranking = TurnIndex(index, embedder, floor=_NO_FLOOR)
         turns = TurnIndex(index, embedder)
@@ -274,7 +276,10 @@ class _MemoryTrial:
 
     async def _recall(self, key: ConversationKey, question: ConversationQuestion) -> _RecallBlock:
         began = time.perf_counter()
-        grounds = await self._pipeline.ground(key, question.text, ASKING, self._budgets)
+        trip = RoundTrip(self._redis)
+        gathering = self._pipeline.begin(trip, key, self._budgets)
+        await trip.send()
+        grounds = await gathering.gather(question.text, ASKING, await gathering.last_messages())
         took_ms = (time.perf_counter() - began) * 1000
         prompt = build_prompt(self._context(key, question, grounds.recalled), self._tokens)
         block = next(block for block in prompt.blocks if block.name == "records")

@@ -371,13 +371,14 @@ class Runtime:
         self.formatters = Formatters(installed_formatters, timeout_seconds=settings.formatter_timeout_seconds)
         self.prompting = PromptBuilder(
             settings,
+            redis,
             deciding=deciding,
             pipeline=pipeline,
             directives=self.directives,
             model=self.model,
             tooling=self.tooling,
             formatters=self.formatters,
-            attaching=MaterialChooser(settings, self.materials, self.tooling),
+            attaching=MaterialChooser(self.materials, self.tooling),
             tokens=tokens,
             surroundings=self.surroundings,
         )

@@ -34,6 +34,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
+from connectors.redis_calls import RedisCall, RoundTrip, ask
 from runtime.coordination import GROUP, StreamEntry, WorkStreams
 from runtime.turns import mailbox_scripts as scripts
 from runtime.turns.batch import (
@@ -77,9 +78,7 @@ class Mailbox:
         self._claim = redis.register_script(scripts.CLAIM)
         self._renew = redis.register_script(scripts.RENEW)
         self._release = redis.register_script(scripts.RELEASE)
-        self._take = redis.register_script(scripts.TAKE)
         self._extend = redis.register_script(scripts.EXTEND)
-        self._done = redis.register_script(scripts.DONE)
         self._stop = redis.register_script(scripts.STOP)
         self._drop = redis.register_script(scripts.DROP)
         self._amend = redis.register_script(scripts.AMEND)
@@ -235,19 +234,33 @@ class Mailbox:
         _check(waiting)
         return bool(waiting)
 
-    async def take(self, lease: Lease, *, again: bool = False) -> Batch | None:
-        """Return the next turn: the interrupted one, else a new one for the messages that wait; None if none do.
+    async def take(self, lease: Lease, *, over: Batch | None = None, again: bool = False) -> Batch | None:
+        """Return the next turn: the interrupted one, else a new one for the messages that wait. If none do, end *lease*
+        and return None. The turn of *over* ends first, see `done`.
 
         If the turn was taken before under the same *lease*, that counts as a failure; if its last holder ended without
         handing it back, as a crash. With *again* neither is counted: only the store was away. Raises
         `connectors.message.Superseded`.
         """
-        taken: Any = await self._take(
-            keys=[lease.fence.name, self._key(lease.key, "inbox")],
-            args=[new_turn_id(), self._most, lease.fence.token, 0 if again else 1],
+        trip = RoundTrip(self._redis)
+        ended = trip.add(self._done_call(over)) if over is not None else None
+        taken = trip.add(self._take_call(lease, again=again))
+        await trip.send()
+        if ended is not None:
+            ended.result()
+        return taken.result()
+
+    def _take_call(self, lease: Lease, *, again: bool) -> RedisCall[Batch | None]:
+        def batch(taken: Any) -> Batch | None:
+            _check(taken)
+            return _batch(lease, taken) if taken else None
+
+        return RedisCall.script(
+            scripts.TAKE,
+            keys=[lease.fence.name, self._key(lease.key, "inbox"), self._work(lease.key.tag)],
+            args=[new_turn_id(), self._most, lease.fence.token, 0 if again else 1, GROUP, lease.entry],
+            parse=batch,
         )
-        _check(taken)
-        return _batch(lease, taken) if taken else None
 
     async def extend(self, batch: Batch) -> Batch:
         """Return *batch* with the messages that came since and belong to it. Raises `connectors.message.Superseded`."""
@@ -263,12 +276,20 @@ class Mailbox:
 
         Raises `connectors.message.Superseded`.
         """
+        return await ask(self._redis, self._done_call(batch))
+
+    def _done_call(self, batch: Batch) -> RedisCall[bool]:
+        def is_new(ended: Any) -> bool:
+            _check(ended)
+            return bool(ended)
+
         seen = [self._seen(batch.key, envelope.message.message_id) for envelope in batch.envelopes]
-        ended = await self._done(
-            keys=[batch.fence.name, self._key(batch.key, "inbox"), *seen], args=[batch.turn_id, batch.fence.token]
+        return RedisCall.script(
+            scripts.DONE,
+            keys=[batch.fence.name, self._key(batch.key, "inbox"), *seen],
+            args=[batch.turn_id, batch.fence.token],
+            parse=is_new,
         )
-        _check(ended)
-        return bool(ended)
 
     async def current_turn(self, key: ConversationKey) -> str:
         """Return the turn that is being answered in *key*; "" if none is."""

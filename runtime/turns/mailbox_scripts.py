@@ -81,17 +81,22 @@ redis.call('DEL', KEYS[1])
 return 0
 """
 
-# The worker that takes a turn leaves its token in ``by``. If the same token takes the turn again, it has failed:
-# ``attempts`` grows by 1. If another token is there, its process has ended without handing the turn back: ``crashes``
-# grows by 1.
+# If nothing waits, the lease ends. The worker that takes a turn leaves its token in ``by``. If the same token takes the
+# turn again, it has failed: ``attempts`` grows by 1. If another token is there, its process has ended without handing
+# the turn back: ``crashes`` grows by 1.
 TAKE = f"""{_TOGETHER}
-local current, inbox, token = KEYS[1], KEYS[2], ARGV[3]
+local current, inbox, work, token = KEYS[1], KEYS[2], KEYS[3], ARGV[3]
 if redis.call('HGET', current, 'token') ~= token then return -1 end
 local turn = redis.call('HGET', current, 'turn')
 local resumed = turn and 1 or 0
 if not turn then
   local count = together(redis.call('LRANGE', inbox, 0, tonumber(ARGV[2]) - 1))
-  if count == 0 then return false end
+  if count == 0 then
+    redis.call('XACK', work, ARGV[5], ARGV[6])
+    redis.call('XDEL', work, ARGV[6])
+    redis.call('DEL', current)
+    return false
+  end
   turn = ARGV[1]
   redis.call('HSET', current, 'turn', turn, 'count', count, 'attempts', 1)
 elseif ARGV[4] == '1' then

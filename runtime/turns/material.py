@@ -16,6 +16,7 @@ import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
+from connectors.redis_calls import Answer, RoundTrip
 from grounding.codex import (
     SCOPE,
     SEARCH_CODEX,
@@ -266,14 +267,6 @@ class MaterialIndexer:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundMaterial:
-    """The material of a scope; None with a reason in ``degraded`` if it could not be read."""
-
-    holding: MaterialTotals | None = None
-    degraded: tuple[DegradedBlock, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class MaterialRequest:
     """The turn that material is chosen for. ``first`` is the model that is asked first, ``identity`` the directives'
     text; ``offer`` are the tools and ``injected`` the blocks that the turn has in any case. Without ``keep`` nothing is
@@ -306,30 +299,28 @@ class MaterialChooser:
     """Chooses for each turn whether its prompt gets material whole, by a search tool or as passages. Keeps nothing
     between turns."""
 
-    def __init__(self, settings: Settings, materials: Materials, tooling: Tooling) -> None:
-        self._timeout_seconds = settings.redis_timeout_seconds
+    def __init__(self, materials: Materials, tooling: Tooling) -> None:
         self._materials = materials
         self._tooling = tooling
 
-    async def look(self, scope: Scope, window: int) -> FoundMaterial:
-        """Read what material *scope* has, by one command of the store. *window* is the model's, in tokens."""
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                return FoundMaterial(await self._materials.store.held(scope, window))
-        except (AgentRuntimeError, TimeoutError) as error:
-            return FoundMaterial(degraded=(DegradedBlock(block="codex", why=error_word(error)),))
+    def read(self, trip: RoundTrip, scope: Scope, window: int) -> Answer[MaterialTotals]:
+        """Add to *trip* the call that reads what material *scope* has. *window* is the model's, in tokens."""
+        return trip.add(self._materials.store.held_call(scope, window))
 
-    async def attach(self, looked: FoundMaterial, turn: MaterialRequest, *, crowded: bool = False) -> ChosenMaterial:
-        """Choose the material of *turn*. If the prompt is *crowded*, none goes in whole. A failure is named in
-        ``degraded``, and the turn goes on without material."""
-        if looked.holding is None or not looked.holding.files:
-            return ChosenMaterial(turn.offer, degraded=looked.degraded)
-        if not self._tooling.sigil(turn.question).allows(SCOPE):
-            return ChosenMaterial(turn.offer, self._withheld(looked.holding))
+    async def attach(
+        self, totals: Answer[MaterialTotals], turn: MaterialRequest, *, crowded: bool = False
+    ) -> ChosenMaterial:
+        """Choose the material of *turn*, of which there is *totals* (see `read`). If the prompt is *crowded*, none goes
+        in whole. A failure is named in ``degraded``, and the turn goes on without material."""
         scope = turn.question.key.scope
         try:
+            holding = totals.result()
+            if not holding.files:
+                return ChosenMaterial(turn.offer)
+            if not self._tooling.sigil(turn.question).allows(SCOPE):
+                return ChosenMaterial(turn.offer, self._withheld(holding))
             room = replace(material_room(turn), is_crowded=crowded)
-            codex = await self._materials.given(scope, looked.holding, room, keep=turn.keep)
+            codex = await self._materials.given(scope, holding, room, keep=turn.keep)
         except AgentRuntimeError as error:
             return ChosenMaterial(turn.offer, degraded=(DegradedBlock(block="codex", why=error_word(error)),))
         if codex is None or codex.mode == "whole" or turn.small_talk:

@@ -1,7 +1,7 @@
 """Builds the prompt for a question. Read `PromptBuilder.build` top to bottom.
 
-Directives, material, formatters' blocks and grounding are read at the same time. What they give becomes one strict
-input, a `RunContext`, and that alone decides the bytes of the prompt.
+All that the stores have for a turn is read in one round trip; then the strategy is chosen, and what it asks for is
+searched. The results become one strict input, a `RunContext`, and that alone decides the bytes of the prompt.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope, StoreUnavailable
+from connectors.redis_calls import Answer, RoundTrip
 from grounding.memory.frames import SHIPPED, Frames, InvalidFrames, frames_of
 from grounding.pipeline import Pipeline, StrategyChooser, TurnLayers, error_word, first_error
 from grounding.prompt import (
@@ -54,21 +54,12 @@ from runtime.turns.material import ChosenMaterial, MaterialChooser, MaterialRequ
 from runtime.turns.tools import NO_TOOLS, Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question
 
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
 LONG_TEXT_CHARACTERS = 20_000
 """If a question is longer, its prompt is assembled in a thread."""
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class _Guides:
-    """The cues and frames of the directives, which decide strategy and frame of a message."""
-
-    cues: Cues
-    frames: Frames
-
-
-def _guides(directives: Sequence[Directive]) -> _Guides:
-    return _Guides(cues_in(directives), frames_in(directives))
 
 
 def _request(question: Question) -> Request:
@@ -87,6 +78,7 @@ class PromptBuilder:
     def __init__(
         self,
         settings: Settings,
+        redis: Redis,
         *,
         deciding: StrategyChooser,
         pipeline: Pipeline,
@@ -100,6 +92,7 @@ class PromptBuilder:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._settings = settings
+        self._redis = redis
         self._surroundings = surroundings
         self._deciding = deciding
         self._pipeline = pipeline
@@ -131,22 +124,23 @@ class PromptBuilder:
         offer = await self._tooling.offer(question, window_tokens=window, first=first)
         started = time.perf_counter()
         budgets = self._budgets(window, offer.tokens)
-        scope = question.key.scope
+        key, scope = question.key, question.key.scope
         today = self._now().astimezone(UTC).date().isoformat()
-        last_guides = _guides(self._directives.last_loaded(scope) or ())
+        trip = RoundTrip(self._redis)
+        stamps = trip.add(self._directives.stamps_call(scope))
+        material = self._attaching.read(trip, scope, window)
+        gathering = self._pipeline.begin(trip, key, budgets, turn_id, history, question.audience)
         try:
             async with asyncio.TaskGroup() as parts:
-                directives_task = parts.create_task(self._load_directives(scope))
-                material_task = parts.create_task(self._attaching.look(scope, window))
                 injected_task = parts.create_task(self._formatters.inject(_request(question)))
-                choice, grounds = await self._ground(question, turn_id, history, budgets, last_guides, today)
+                await trip.send()
+                directives, degraded = await self._load_directives(scope, stamps)
+                cues, frames = cues_in(directives), frames_in(directives)
+                messages = await gathering.last_messages()
+                choice = await self._deciding.choose(key, question.text, cues, messages or ())
+                grounds = await gathering.gather(question.text, choice, messages, cues=cues, frames=frames, today=today)
         except BaseExceptionGroup as several:
             raise first_error(several) from several
-        directives, degraded = directives_task.result()
-        guides = _guides(directives)
-        if guides.cues is not last_guides.cues or guides.frames is not last_guides.frames:
-            # They changed since this process read them last. That is rare enough to read all layers again.
-            choice, grounds = await self._ground(question, turn_id, history, budgets, guides, today)
         if grounds.censors is None:
             raise _censors_error(grounds.degraded)
         if choice.small_talk:
@@ -166,14 +160,14 @@ class PromptBuilder:
             context = self._with_machine(context, memory, grounds.before)
             return await self._assemble(context, question, grounds, started)
 
-        attached = await self._attaching.attach(material_task.result(), turn)
+        attached = await self._attaching.attach(material, turn)
         try:
             return await assemble(attached)
         except ContextTooLarge:
             if attached.input is None or attached.input.mode != "whole":
                 raise
             # Of the blocks that are never cut, material is the only one that can be searched instead.
-            return await assemble(await self._attaching.attach(material_task.result(), turn, crowded=True))
+            return await assemble(await self._attaching.attach(material, turn, crowded=True))
 
     def _budgets(self, window: int, tools_tokens: int = 0) -> PromptLimits:
         """Return the budgets for a window of which tool descriptions take *tools_tokens*."""
@@ -229,39 +223,22 @@ class PromptBuilder:
 
     async def save_session(self, key: ConversationKey, built: BuiltPrompt) -> None:
         """Store what the prompt showed, for the next one. Never raises: without it the next prompt begins a session."""
+        sessions = self._pipeline.continuing.sessions
+        if sessions is None or built.shown is None:
+            return
         try:
-            async with asyncio.timeout(self._settings.redis_timeout_seconds):
-                await self._pipeline.continuing.keep(key, built.shown)
-        except (AgentRuntimeError, TimeoutError) as error:
+            await sessions.keep(key, built.shown)
+        except AgentRuntimeError as error:
             _log.warning("store.degraded", store="sessions", why=error_word(error), workspace_id=key.workspace_id)
 
-    async def _ground(
-        self,
-        question: Question,
-        turn_id: str,
-        history: Sequence[TailEntry] | None,
-        budgets: PromptLimits,
-        guides: _Guides,
-        today: str,
-    ) -> tuple[Choice, TurnLayers]:
-        key, text, cues = question.key, question.text, guides.cues
-        first = self._deciding.choose_by_cues(text, cues)
-        ground = partial(
-            self._pipeline.ground,
-            key, text, first, budgets, turn_id, history, question.audience, cues, guides.frames, today,
-        )  # fmt: skip
-        if not first.open:
-            return first, await ground()
-        await self._deciding.awake(first, key)
-        grounds = await ground(deciding=partial(self._deciding.decide, first, key, text, cues))
-        return grounds.choice or first, grounds
-
-    async def _load_directives(self, scope: Scope) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
-        """Return the directives of *scope*. While the store is away, return those that were loaded last: they are
-        better than no rules at all."""
+    async def _load_directives(
+        self, scope: Scope, stamps: Answer[list[str]]
+    ) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
+        """Return the directives of *scope*, whose *stamps* were read. While the store is away, return those that were
+        loaded last: they are better than no rules at all."""
         try:
             async with asyncio.timeout(self._settings.redis_timeout_seconds):
-                return await self._directives.load(scope), ()
+                return await self._directives.load(scope, stamps.result()), ()
         except (AgentRuntimeError, TimeoutError) as error:
             return self._directives.last_loaded(scope) or (), (DegradedBlock(block="identity", why=error_word(error)),)
 

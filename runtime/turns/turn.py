@@ -146,7 +146,8 @@ class Turns:
             signals.more = batch.envelopes[-1].queue == "interrupt"
             writing = asyncio.create_task(self._write(state, progress))
             try:
-                if state.completion is None:  # it may have been stopped before it began here
+                was_waiting = batch.resumed or batch.envelopes[-1].message.looks_unfinished
+                if was_waiting and state.completion is None:  # it may have been stopped before it began here
                     await self._cancellations.refresh(batch, signals)
                 if not await self._wait(writing, batch, signals, progress, is_stored=is_stored):
                     await _cancel(writing)

@@ -249,21 +249,21 @@ class Worker:
             self._queued.discard(queueing)
 
     async def _answer_all(self, lease: Lease) -> None:
-        """Answer everything in the mailbox; then end the lease."""
+        """Answer everything in the mailbox; then the lease ends."""
+        over: Batch | None = None
         again = False
         wait, longest = _RETRY_SECONDS
-        while not self._stopping:
+        while True:
             try:
-                batch = await self._mailbox.take(lease, again=again)
+                if self._stopping:
+                    if over is not None:
+                        await self._mailbox.done(over)
+                    break
+                batch = await self._mailbox.take(lease, over=over, again=again)
                 if batch is None:
-                    if await self._mailbox.release(lease):  # a message came just now: the conversation is offered again
-                        self._rung.add(lease.key.partition)
-                        self._bell.set()
                     return
-                again, wait = False, _RETRY_SECONDS[0]
+                over, again, wait = None, False, _RETRY_SECONDS[0]
                 over = await self._answer_batch(batch)
-                if over is not None:
-                    await self._mailbox.done(over)
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
                 again = True

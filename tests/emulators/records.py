@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -64,7 +65,7 @@ class RememberedRecords(Records):
                 found.append(FoundRecord(record, cosine(asked, await self._embedder.embed_query(text)), float(shared)))
         return sorted(found, key=lambda one: (-one.similarity, one.record.id))[:top_k]
 
-    async def standing(self, scope: Scope) -> Sequence[Record]:
+    async def standing(self, scope: Scope, newest: builtins.list[Record] | None = None) -> Sequence[Record]:
         return sorted(filter(lifecycle.is_standing, self._seen(scope)), key=place)
 
     async def get(self, scope: Scope, record_id: str) -> Record:

@@ -55,8 +55,7 @@ async def take(mailbox: Mailbox) -> Batch:
 
 async def nothing_is_left(mailbox: Mailbox) -> bool:
     """Whether the conversation's mailbox is empty; lets go of it."""
-    lease = await hold(mailbox)
-    return await mailbox.take(lease) is None and not await mailbox.release(lease)
+    return await mailbox.take(await hold(mailbox)) is None
 
 
 async def test_what_is_stored_comes_back_as_it_was(mailbox: Mailbox) -> None:
@@ -345,15 +344,15 @@ async def test_a_pause_of_the_store_is_no_attempt(mailbox: Mailbox) -> None:
 
 
 async def test_what_comes_while_a_worker_lets_go_is_offered_again(mailbox: Mailbox) -> None:
-    """No message waits unseen between the last look and the release."""
+    """No message waits unseen after the last look, nor after a lease that is handed back."""
     await mailbox.store(KEY, envelope(1))
     lease = await hold(mailbox)
     batch = await mailbox.take(lease)
     assert batch is not None
-    await mailbox.done(batch)
-    assert await mailbox.take(lease) is None
+    assert await mailbox.take(lease, over=batch) is None
     await mailbox.store(KEY, envelope(2))
 
+    lease = await hold(mailbox)
     assert await mailbox.release(lease)
     assert [one.message.message_id for one in (await take(mailbox)).envelopes] == ["m2"]
 
@@ -399,9 +398,7 @@ async def test_a_conversation_is_let_go_after_its_last_turn(mailbox: Mailbox) ->
     assert second is not None
     assert [one.message.message_id for one in second.envelopes] == ["m2"]
     assert (second.attempt, second.resumed) == (1, False)
-    assert await mailbox.done(second)
-    assert await mailbox.take(lease) is None
-    assert not await mailbox.release(lease)
+    assert await mailbox.take(lease, over=second) is None
 
     assert [await mailbox.known(KEY, name) for name in ("m1", "m2")] == [first.turn_id, second.turn_id]
     with pytest.raises(Superseded):

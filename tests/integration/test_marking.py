@@ -98,10 +98,8 @@ class House:
     ) -> Examples:
         """What a turn is shown in whose session *stood* stands; None: it is the first."""
 
-        async def in_session() -> Sequence[str] | None:
-            return stood
-
-        return await (karma or self.karma).look(key, audience, text, stood=in_session)
+        version = await self.store.version(key.scope)
+        return await (karma or self.karma).look(key, audience, text, version=version, stood=stood)
 
 
 @pytest.fixture

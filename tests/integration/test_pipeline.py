@@ -2,21 +2,21 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from config import load
 from connectors.message import ConversationKey, Scope
+from connectors.redis_calls import RoundTrip
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.global_context import Editor, EditOrigin, GlobalContexts
-from grounding.pipeline import Pipeline
+from grounding.pipeline import Pipeline, TurnLayers
 from grounding.prompt import PrefixPolicy, SessionContinuity, Sessions
 from grounding.prompt_input import DegradedBlock, Passage, PromptLimits, RecalledTurn, TailEntry, load_tokens
-from grounding.strategy import Choice, choose, cues_of
+from grounding.strategy import ENGLISH, Choice, Cues, choose, cues_of
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
+from runtime.stores import connect
 
 KEY = ConversationKey("acme", "http", "default")
 BUDGETS = PromptLimits.from_settings(load({}).settings, window_tokens=8192)
@@ -86,6 +86,27 @@ def pipeline(redis: Redis, shelf: Shelf, timeout_seconds: float = 5.0) -> Pipeli
     return Pipeline(Transcript(redis), continuing(redis), known(redis), shelf, shelf, timeout_seconds)
 
 
+async def ground(
+    redis: Redis,
+    layers: Pipeline,
+    key: ConversationKey,
+    text: str,
+    choice: Choice,
+    budgets: PromptLimits,
+    turn_id: str = "",
+    history: Sequence[TailEntry] | None = None,
+    *,
+    audience: str | None = None,
+    cues: Cues = ENGLISH,
+    today: str = "",
+) -> TurnLayers:
+    """What a turn gathers whose strategy is *choice*."""
+    trip = RoundTrip(redis)
+    gathering = layers.begin(trip, key, budgets, turn_id, history, audience)
+    await trip.send()
+    return await gathering.gather(text, choice, await gathering.last_messages(), cues=cues, today=today)
+
+
 async def record(redis: Redis, turn_id: str, text: str) -> None:
     await Transcript(redis).append(
         KEY, turn_id, [TranscriptEntry(EntryRole.INBOUND, text, turn_id, "2026-11-21T10:00:00.000Z", author="Lena")]
@@ -96,7 +117,7 @@ async def test_a_turn_that_is_taken_up_again_does_not_read_itself_in_the_tail(re
     await record(redis, "t1", "before")
     await record(redis, "t2", "now")
 
-    grounds = await pipeline(redis, Shelf()).ground(KEY, "now", choose("now what?"), BUDGETS, "t2")
+    grounds = await ground(redis, pipeline(redis, Shelf()), KEY, "now", choose("now what?"), BUDGETS, "t2")
 
     assert [entry.text for entry in grounds.tail] == ["before"]
 
@@ -105,7 +126,7 @@ async def test_what_the_tail_shows_is_not_recalled_again(redis: Redis) -> None:
     await record(redis, "t1", "before")
     shelf = Shelf()
 
-    await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
+    await ground(redis, pipeline(redis, shelf), KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
 
     assert shelf.excluded == [frozenset({"t1"})]
 
@@ -115,7 +136,7 @@ async def test_a_message_of_which_the_tail_shows_only_the_beginning_is_recalled(
     await record(redis, "t2", "short")
     shelf = Shelf()
 
-    await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t3")
+    await ground(redis, pipeline(redis, shelf), KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t3")
 
     assert shelf.excluded == [frozenset({"t2"})]
 
@@ -133,7 +154,7 @@ async def test_a_question_that_says_nothing_of_the_conversation_recalls_what_it_
     shelf = Shelf()
     shelf.surely = [RecalledTurn(turn_id="t00", said_on="2026-11-21", text="Lena: my sister is Ada", score=1.0)]
 
-    grounds = await pipeline(redis, shelf).ground(KEY, SISTER, choose(SISTER), BUDGETS, "t99")
+    grounds = await ground(redis, pipeline(redis, shelf), KEY, SISTER, choose(SISTER), BUDGETS, "t99")
 
     assert [one.turn_id for one in grounds.recalled] == ["t00"]
     assert shelf.excluded == []
@@ -144,7 +165,7 @@ async def test_neither_small_talk_nor_a_question_for_documents_looks_for_earlier
     await longer_than_the_tail(redis)
     shelf = Shelf()
 
-    await pipeline(redis, shelf).ground(KEY, text, choose(text), BUDGETS, "t99")
+    await ground(redis, pipeline(redis, shelf), KEY, text, choose(text), BUDGETS, "t99")
 
     assert shelf.unasked == []
 
@@ -153,7 +174,7 @@ async def test_nothing_is_looked_for_unasked_while_the_tail_shows_all_that_was_s
     await record(redis, "t1", "before")
     shelf = Shelf()
 
-    await pipeline(redis, shelf).ground(KEY, SISTER, choose(SISTER), BUDGETS, "t2")
+    await ground(redis, pipeline(redis, shelf), KEY, SISTER, choose(SISTER), BUDGETS, "t2")
 
     assert shelf.unasked == []
 
@@ -164,7 +185,7 @@ async def test_a_look_that_nobody_asked_for_degrades_nothing_when_it_takes_too_l
     shelf.hangs = True
 
     async with asyncio.timeout(20):
-        grounds = await pipeline(redis, shelf, 0.2).ground(KEY, SISTER, choose(SISTER), BUDGETS, "t99")
+        grounds = await ground(redis, pipeline(redis, shelf, 0.2), KEY, SISTER, choose(SISTER), BUDGETS, "t99")
 
     assert (grounds.degraded, grounds.recalled) == ((), ())
     assert shelf.unasked == [SISTER]
@@ -174,7 +195,7 @@ async def test_the_search_is_for_what_is_asked_and_not_for_the_words_that_say_wh
     shelf = Shelf()
     question = "which file explains pricing?"
 
-    await pipeline(redis, shelf).ground(KEY, question, choose(question), BUDGETS)
+    await ground(redis, pipeline(redis, shelf), KEY, question, choose(question), BUDGETS)
 
     assert "pricing" in shelf.searched[0]
     assert "file" not in shelf.searched[0]
@@ -185,7 +206,7 @@ async def test_the_words_that_a_workspaces_cues_call_containers_are_not_searched
     shelf = Shelf()
     question = "which binder has pricing?"
 
-    await pipeline(redis, shelf).ground(KEY, question, choose(question, cues), BUDGETS, cues=cues)
+    await ground(redis, pipeline(redis, shelf), KEY, question, choose(question, cues), BUDGETS, cues=cues)
 
     assert "pricing" in shelf.searched[0]
     assert "binder" not in shelf.searched[0]
@@ -196,42 +217,10 @@ async def test_a_history_that_is_given_stands_in_for_everything_stored(redis: Re
     shelf = Shelf()
     given = [TailEntry(speaker="Bo", text="another past", turn_id="")]
 
-    grounds = await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2", given)
+    grounds = await ground(redis, pipeline(redis, shelf), KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2", given)
 
     assert grounds.tail == tuple(given)
     assert shelf.excluded == []
-
-
-@pytest.mark.parametrize("documents", [True, False])
-async def test_documents_are_searched_when_it_is_decided_and_everything_else_before(
-    redis: Redis, documents: bool
-) -> None:
-    await record(redis, "t1", "before")
-    shelf, question = Shelf(), "what about the tariff of lighthouses?"
-    first = choose(question)
-    assert first.open
-    asked, decided = asyncio.Event(), asyncio.Event()
-    layers = pipeline(redis, shelf)
-    transcript = layers.transcript.tail
-
-    async def tail(*given: Any, **more: Any) -> Any:
-        asked.set()
-        return await transcript(*given, **more)
-
-    async def decide(_: object) -> Choice:
-        await decided.wait()
-        return replace(first, wants_documents=documents)
-
-    layers.transcript.tail = tail  # type: ignore[method-assign]
-    async with asyncio.timeout(20), asyncio.TaskGroup() as both:
-        grounding = both.create_task(layers.ground(KEY, question, first, BUDGETS, deciding=decide))
-        await asked.wait()
-        searched = list(shelf.searched)
-        decided.set()
-
-    assert searched == []
-    assert bool(shelf.searched) is documents
-    assert [entry.text for entry in grounding.result().tail] == ["before"]
 
 
 async def test_a_layer_that_takes_too_long_is_left_out_and_named(redis: Redis) -> None:
@@ -240,7 +229,7 @@ async def test_a_layer_that_takes_too_long_is_left_out_and_named(redis: Redis) -
     shelf.hangs = True
 
     async with asyncio.timeout(5):
-        grounds = await pipeline(redis, shelf, 0.2).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
+        grounds = await ground(redis, pipeline(redis, shelf, 0.2), KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
 
     assert [(part.block, part.why) for part in grounds.degraded] == [("retrieved", "timeout")]
     assert [entry.text for entry in grounds.tail] == ["before"]
@@ -250,7 +239,7 @@ async def test_documents_and_earlier_turns_are_searched_with_what_was_asked_befo
     await record(redis, "t1", "how do refunds work?")
     shelf = Shelf()
 
-    await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
+    await ground(redis, pipeline(redis, shelf), KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
 
     assert shelf.earlier == [("how do refunds work?",)] * 2
 
@@ -263,33 +252,42 @@ async def test_a_given_history_is_what_was_asked_before(redis: Redis) -> None:
         TailEntry(speaker="assistant", text="On Monday.", turn_id=""),
     ]
 
-    await pipeline(redis, shelf).ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2", given)
+    await ground(redis, pipeline(redis, shelf), KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2", given)
 
     assert shelf.earlier == [("when do parcels leave?",)]
 
 
 async def test_without_the_tail_the_message_is_searched_for_alone(redis: Redis) -> None:
-    class Broken(Transcript):
-        async def tail(self, key: ConversationKey, max_entries: int, except_turn: str = "") -> list[TranscriptEntry]:
-            await asyncio.Event().wait()
-            return []
-
+    await record(redis, "t1", "how do refunds work?")
+    (log,) = await redis.keys("ar:transcript:*:log:*")
+    await redis.delete(log)
+    await redis.set(log, "no log")  # the store answers this read, and no other, with an error
     shelf = Shelf()
-    grounding = Pipeline(Broken(redis), continuing(redis), known(redis), shelf, shelf, 0.2)
 
-    async with asyncio.timeout(5):
-        grounds = await grounding.ground(KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
+    grounds = await ground(redis, pipeline(redis, shelf), KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
 
-    assert [(part.block, part.why) for part in grounds.degraded] == [("tail", "timeout")]
+    assert [(part.block, part.why) for part in grounds.degraded] == [("tail", "response_error")]
     assert shelf.earlier[0] == ()
+    assert [passage.text for passage in grounds.passages] == ["blue"]
+
+
+async def test_while_the_store_is_away_every_layer_of_it_is_named(redis: Redis) -> None:
+    away = connect("redis://127.0.0.1:1", timeout_seconds=0.5)
+    shelf = Shelf()
+
+    grounds = await ground(away, pipeline(away, shelf), KEY, AS_WE_SAID, choose(AS_WE_SAID), BUDGETS, "t2")
+
+    assert [(part.block, part.why) for part in grounds.degraded] == [
+        (block, "store_unavailable") for block in ("global_context", "session", "summary", "tail")
+    ]
     assert [passage.text for passage in grounds.passages] == ["blue"]
 
 
 async def test_the_global_context_comes_with_small_talk_and_with_a_given_history_too(redis: Redis) -> None:
     await known(redis).append(Editor(Scope("acme"), "api"), "Answers are wanted in French", EditOrigin("admin"))
 
-    chat = await pipeline(redis, Shelf()).ground(KEY, "hello", choose("hello"), BUDGETS, "t1")
-    dry = await pipeline(redis, Shelf()).ground(KEY, "now", choose("now what?"), BUDGETS, "", [])
+    chat = await ground(redis, pipeline(redis, Shelf()), KEY, "hello", choose("hello"), BUDGETS, "t1")
+    dry = await ground(redis, pipeline(redis, Shelf()), KEY, "now", choose("now what?"), BUDGETS, "", [])
 
     for grounds in (chat, dry):
         assert grounds.global_context is not None
@@ -301,6 +299,6 @@ async def test_a_dry_run_gives_out_no_numbers(redis: Redis) -> None:
     await known(redis).append(Editor(Scope("acme"), "api"), "one", EditOrigin("admin"))
     before = sorted(await redis.keys("*"))
 
-    await pipeline(redis, Shelf()).ground(KEY, "now", choose("now what?"), BUDGETS)
+    await ground(redis, pipeline(redis, Shelf()), KEY, "now", choose("now what?"), BUDGETS)
 
     assert sorted(await redis.keys("*")) == before

@@ -9,7 +9,7 @@ from grounding.prompt.session_prefix import BlockFingerprint
 from grounding.prompt_input import ContextLine
 from grounding.strategy import choose
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
-from tests.integration.test_pipeline import BUDGETS, KEY, Shelf, pipeline
+from tests.integration.test_pipeline import BUDGETS, KEY, Shelf, ground, pipeline
 
 OTHER = ConversationKey("acme", "http", "other")
 TODAY = "2026-11-22"
@@ -72,8 +72,8 @@ async def test_the_document_that_was_shown_is_shown_on_and_in_a_dry_run_too(redi
     before = await redis.dbsize()
 
     for turn_id in ("", "t3"):
-        grounds = await pipeline(redis, Shelf()).ground(
-            KEY, "and now?", choose("and now?"), BUDGETS, turn_id, today=TODAY
+        grounds = await ground(
+            redis, pipeline(redis, Shelf()), KEY, "and now?", choose("and now?"), BUDGETS, turn_id, today=TODAY
         )
 
         assert grounds.summary is not None
@@ -87,7 +87,7 @@ async def test_without_its_former_version_the_newest_document_is_shown(redis: Re
     newest = await put(redis, 1, "## Facts\n- boat: red\n", "t2")
     await Sessions(redis, 1800).keep(KEY, SHOWN.model_copy(update={"document": "1-0"}))
 
-    grounds = await pipeline(redis, Shelf()).ground(KEY, "and now?", choose("and now?"), BUDGETS, today=TODAY)
+    grounds = await ground(redis, pipeline(redis, Shelf()), KEY, "and now?", choose("and now?"), BUDGETS, today=TODAY)
 
     assert grounds.summary is not None
     assert grounds.summary.text == newest.text
@@ -99,8 +99,8 @@ async def test_one_persons_lines_are_not_shown_to_who_asks_next_in_the_same_plac
     await Sessions(redis, 1800).keep(KEY, of_lena)
 
     for text in ("and now?", "hello"):
-        grounds = await pipeline(redis, Shelf()).ground(
-            KEY, text, choose(text), BUDGETS, audience="http:u2", today=TODAY
+        grounds = await ground(
+            redis, pipeline(redis, Shelf()), KEY, text, choose(text), BUDGETS, audience="http:u2", today=TODAY
         )
 
         assert grounds.global_context == ()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
+from connectors.redis_calls import Answer, RedisCall
 from grounding.codex import MaterialTotals, Room, Size, choose, size_of
 from grounding.codex.codex import Totals
 from grounding.prompt import build_prompt, layers
@@ -27,7 +27,6 @@ from grounding.prompt_input import (
 from promptpolicy.sigils import Sigil
 from runtime.turns.material import (
     ChosenMaterial,
-    FoundMaterial,
     MaterialChooser,
     MaterialRequest,
     material_room,
@@ -118,16 +117,23 @@ async def test_material_is_in_no_prompt_for_whom_the_sigil_does_not_allow_to_rea
     )
     size = size_of("the harbour plan", TOKENS)
     holding = MaterialTotals(Totals("r1", 1, 16, size), Totals())
-    attaching = MaterialChooser(Settings(), cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))
+    attaching = MaterialChooser(cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))
     turn = MaterialRequest(question, None, BUDGETS, "Be kind.", 3, NO_TOOLS, (), small_talk=False, keep=True)
 
-    given_in_turn = (await attaching.attach(FoundMaterial(holding), turn)).input
+    given_in_turn = (await attaching.attach(answered(holding), turn)).input
 
     assert given_in_turn is not None
     assert given_in_turn.mode == mode
     assert bool(given_in_turn.files) is (mode == "whole")
     told = build_prompt(context(codex=given_in_turn), TOKENS)
     assert ("the harbour plan" in told.system) is (mode == "whole")
+
+
+def answered(holding: MaterialTotals) -> Answer[MaterialTotals]:
+    """What the store says of the material."""
+    answer = Answer(RedisCall((("PING",),), lambda _: holding))
+    answer.fill(["PONG"])
+    return answer
 
 
 @dataclass(frozen=True)

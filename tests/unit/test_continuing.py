@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, cast
 
 import pytest
@@ -27,9 +26,6 @@ class Contexts:
         self.kept = {name: document(name) for name in ("1-0", "2-0", "3-0")}
         self.is_away = False
 
-    async def latest(self, _: ConversationKey) -> ContextDocument | None:
-        return [*self.kept.values()][-1]
-
     async def version(self, _: ConversationKey, name: str) -> ContextDocument | None:
         if self.is_away:
             raise StoreUnavailable("away")
@@ -37,10 +33,8 @@ class Contexts:
 
 
 async def read(continuing: SessionContinuity, shown: str) -> Documents:
-    async def session() -> Shown:
-        return Shown(id="t", began_on="2026-11-22", turns=1, turn_id="t", document=shown)
-
-    return await continuing.documents(KEY, asyncio.create_task(session()))
+    session = Shown(id="t", began_on="2026-11-22", turns=1, turn_id="t", document=shown)
+    return await continuing.documents(KEY, document("3-0"), session)
 
 
 def continuing_with(contexts: Contexts) -> SessionContinuity:

@@ -18,6 +18,7 @@ from grounding.memory.selection import (
     Floor,
     Level,
     RecordSelector,
+    ScopeState,
     Selected,
     Weights,
     as_selected,
@@ -343,7 +344,7 @@ class Held(Records):
         shared = [(len(wanted & term_set(one.text)) / max(len(wanted), 1), one) for one in self.records]
         return [FoundRecord(one, share, share) for share, one in shared if share and one.type in types][:top_k]
 
-    async def standing(self, scope: Scope) -> Sequence[Record]:
+    async def standing(self, scope: Scope, newest: Any = None) -> Sequence[Record]:
         return [one for one in self.records if one.type is Type.CENSOR or one.verbatim]
 
     async def get(self, scope: Scope, record_id: str) -> Record:
@@ -397,7 +398,7 @@ class Conversation:
         async def asked() -> Selected:
             chosen = choose(text, earlier=self.before)
             standing = await self.selecting.standing(ACME)
-            there = await self.selecting.read_state(ACME, KEY, continues=True)
+            there = ScopeState(await self.held.count(ACME), await self.noted.get(KEY))
             looked = await self.selecting.look(ACME, text, chosen, self.before, there, standing.pinned)
             selected = await self.selecting.selected(looked, text, chosen, shown)
             if selected.keep is not None:

@@ -1,6 +1,7 @@
 """What a turn is asked, under which rules, and what its reply says of itself."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,9 +11,11 @@ from structlog.testing import capture_logs
 
 from config.settings import EXTRACTIVE, Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
+from connectors.redis_calls import RedisCall
 from grounding.pipeline import StrategyChooser, TurnLayers
 from grounding.prompt import ContextTooLarge
-from grounding.prompt_input import Censor, Passage, load_tokens
+from grounding.prompt_input import Censor, Passage, TailEntry, load_tokens
+from grounding.strategy import Choice
 from grounding.tools import Toolbox
 from promptpolicy.policy import EVERYWHERE, Directive, Kind, Place, Slot
 from promptpolicy.sigils import Sigil
@@ -21,7 +24,7 @@ from runtime.llm import Completion, ModelUnavailable, ToolCall
 from runtime.turns import replies
 from runtime.turns.batch import Batch, Envelope
 from runtime.turns.events import outcome
-from runtime.turns.material import ChosenMaterial, FoundMaterial
+from runtime.turns.material import ChosenMaterial
 from runtime.turns.prompt import PromptBuilder
 from runtime.turns.tools import NO_TOOLS, OfferedTools, ToolContext, Tooling
 from runtime.turns.turn_state import Question
@@ -42,9 +45,15 @@ class Rules:
 
     away = False
 
-    async def load(self, scope: Scope) -> tuple[Directive, ...]:
-        if self.away:
-            raise StoreUnavailable("away")
+    def stamps_call(self, scope: Scope) -> RedisCall[list[str]]:
+        def stamps(_: object) -> list[str]:
+            if self.away:
+                raise StoreUnavailable("away")
+            return []
+
+        return RedisCall((), stamps)
+
+    async def load(self, scope: Scope, stamps: Sequence[str]) -> tuple[Directive, ...]:
         return (RULE,)
 
     def last_loaded(self, scope: Scope) -> tuple[Directive, ...] | None:
@@ -58,8 +67,29 @@ class Layers:
         self.passages = passages
         self.censors = censors
 
-    async def ground(self, key: ConversationKey, text: str, choice: Any, *more: Any) -> TurnLayers:
+    def begin(self, *_: object) -> "Layers":
+        return self
+
+    async def last_messages(self) -> tuple[TailEntry, ...]:
+        return ()
+
+    async def gather(self, text: str, choice: Choice, *_: object, **more: object) -> TurnLayers:
         return TurnLayers(passages=self.passages if choice.wants_documents else (), censors=self.censors)
+
+
+class Pipelines:
+    """A client of Redis that is asked nothing."""
+
+    def pipeline(self, **_: object) -> "Pipelines":
+        return self
+
+    async def __aenter__(self) -> "Pipelines":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def execute(self, *, raise_on_error: bool) -> list[Any]:
+        return []
 
 
 class Window:
@@ -82,16 +112,16 @@ class NoTools:
 class NoMaterial:
     """Nothing is attached."""
 
-    async def look(self, *any_place: Any) -> FoundMaterial:
-        return FoundMaterial()
+    def read(self, *_: object) -> None: ...
 
-    async def attach(self, looked: FoundMaterial, turn: Any) -> ChosenMaterial:
+    async def attach(self, totals: None, turn: Any) -> ChosenMaterial:
         return ChosenMaterial(turn.offer)
 
 
 def prompting(rules: Rules | None = None, layers: Layers | None = None) -> PromptBuilder:
     return PromptBuilder(
         Settings(),
+        cast("Any", Pipelines()),
         deciding=StrategyChooser(cast("Any", None), 1.0, vocabulary=False),  # by cues alone
         pipeline=cast("Any", layers or Layers()),
         directives=cast("Any", rules or Rules()),
@@ -218,7 +248,7 @@ async def test_while_the_store_is_away_the_rules_that_held_last_still_hold() -> 
 class Remembered(Rules):
     """Directives that were changed since this process looked last."""
 
-    async def load(self, scope: Scope) -> tuple[Directive, ...]:
+    async def load(self, scope: Scope, stamps: Sequence[str]) -> tuple[Directive, ...]:
         cues = Slot(Place(Scope("acme")), Kind.CUES)
         return (RULE, Directive(cues, 1, '[add]\ndocuments = ["netlist"]'))
 
@@ -234,7 +264,7 @@ async def test_cues_that_were_just_changed_hold_in_this_very_turn_and_stay_out_o
 class FromLater(Rules):
     """Cues that a newer release published."""
 
-    async def load(self, scope: Scope) -> tuple[Directive, ...]:
+    async def load(self, scope: Scope, stamps: Sequence[str]) -> tuple[Directive, ...]:
         return (Directive(Slot(Place(Scope("acme")), Kind.CUES), 1, "[later]"),)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from connectors.message import ConversationKey, file_stem, redis_key
+from connectors.redis_calls import RedisCall, ask
 from grounding.memory.context_document.document import DocumentLine
 from grounding.transcript import Reach, UnknownFormat
 
@@ -261,8 +262,15 @@ class ContextDocuments:
 
     async def latest(self, key: ConversationKey) -> ContextDocument | None:
         """Return the conversation's latest document, or None. Raises `UnknownFormat`."""
-        fields: Any = await self._redis.hgetall(self._key(key, "latest"))
-        return from_fields(fields, fields.get("id", "")) if fields else None
+        return await ask(self._redis, self.latest_call(key))
+
+    def latest_call(self, key: ConversationKey) -> RedisCall[ContextDocument | None]:
+        """Return the call of `latest`."""
+        return RedisCall.of(
+            "HGETALL",
+            self._key(key, "latest"),
+            parse=lambda fields: from_fields(fields, fields.get("id", "")) if fields else None,
+        )
 
     async def marks(self, keys: Sequence[ConversationKey]) -> list[Mark | None]:
         """Return the mark of the latest document of each of *keys*, None if there is no document.

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
@@ -26,6 +26,7 @@ from urllib.parse import unquote
 import structlog
 
 from connectors.message import CALLER_PREFIX, Scope, encode_id, redis_key
+from connectors.redis_calls import RedisCall, ask
 from grounding.memory.global_context.lines import (
     Editor,
     EditOrigin,
@@ -360,7 +361,6 @@ class GlobalContexts:
         self._max_tokens = max_tokens
         self._idle_seconds = idle_seconds
         self._now = now
-        self._open = redis.register_script(OPEN)
         self._edit = redis.register_script(EDIT)
         self._decide = redis.register_script(DECIDE)
         self._settle = redis.register_script(SETTLE)
@@ -372,14 +372,21 @@ class GlobalContexts:
         Within a session numbers stay: deleted lines are blanks (only the newest are shown) and new lines come at the
         end. Without *store* the call has no effect on the numbering.
         """
+        return await ask(self._redis, self.open_call(editor, store=store))
+
+    def open_call(self, editor: Editor, *, store: bool = True) -> RedisCall[tuple[Line, ...]]:
+        """Return the call of `open`."""
+
+        def lines(answer: Sequence[Any]) -> tuple[Line, ...]:
+            _raise_for(answer, self._max_tokens)
+            numbers, names, packed = answer[1::3], answer[2::3], answer[3::3]
+            return tuple(
+                _line(editor.scope, int(number), *one) for number, *one in zip(numbers, names, packed, strict=True)
+            )
+
         keys = [self._given(editor), *self._lines(editor.scope)]
         seconds = _GIVEN_SECONDS if store else 0
-        answer: Any = await self._open(keys=keys, args=[len(keys) - 1, self._idle_seconds * 1000, seconds])
-        _raise_for(answer, self._max_tokens)
-        numbers, names, packed = answer[1::3], answer[2::3], answer[3::3]
-        return tuple(
-            _line(editor.scope, int(number), *one) for number, *one in zip(numbers, names, packed, strict=True)
-        )
+        return RedisCall.script(OPEN, keys, [len(keys) - 1, self._idle_seconds * 1000, seconds], lines)
 
     async def append(self, editor: Editor, content: str, by: EditOrigin, *, waits: bool = False) -> EditResult:
         """Append a line for the owner `Editor.appends_to`. Raises `UnfitLine` and `GlobalContextFull`."""

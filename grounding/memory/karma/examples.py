@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from connectors.message import ConversationKey, Scope, may_see
+from connectors.redis_calls import RedisCall
 from grounding.memory.karma.marks import Marked
 from grounding.memory.karma.store import MarkStore
 from grounding.prompt_input import RecalledTurn, Trace
@@ -89,6 +90,10 @@ class Karma:
         self._likeness = likeness
         self._known: dict[str, _Known] = {}
 
+    def version_call(self, scope: Scope) -> RedisCall[int]:
+        """Return the call that reads the version of the workspace's marks."""
+        return self._store.version_call(scope)
+
     async def look(
         self,
         key: ConversationKey,
@@ -96,20 +101,19 @@ class Karma:
         query: str = "",
         earlier: Sequence[str] = (),
         *,
-        stood: Callable[[], Awaitable[Sequence[str] | None]],
+        version: int,
+        stood: Sequence[str] | None,
     ) -> Examples:
         """Return the good exchanges for *query*, said after *earlier*. An empty *query* gets only the standing ones.
 
-        *audience* reads the answer. *stood* returns the standing turns of the session, None if it has just begun.
-        Raises `connectors.message.StoreUnavailable`.
+        *audience* reads the answer. *version* is the result of `version_call`. *stood* are the standing turns of the
+        session, None if it has just begun. Raises `connectors.message.StoreUnavailable`.
         """
-        marked = await self._marked(key.scope, await self._store.version(key.scope))
+        marked = await self._marked(key.scope, version)
         if not marked:
             return NOTHING
         good = good_ones(marked, audience)
-        names = await stood()
-        if names is None:
-            names = [one.turn_id for one in standing(good)]
+        names = [one.turn_id for one in standing(good)] if stood is None else stood
         by_turn = {one.turn_id: one for one in good if may_stand(one)}
         floor = tuple(trace for name in names if name in by_turn and (trace := trace_of(by_turn[name])))
         likeness, minimum = await self._likeness.of(query, good, earlier) if query.strip() and good else ({}, 0.0)

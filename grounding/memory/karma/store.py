@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, encode_id, redis_key
+from connectors.redis_calls import RedisCall, ask
 from grounding.memory.karma.marks import Marked, read
 from grounding.transcript import UnknownFormat
 
@@ -70,7 +71,11 @@ class MarkStore:
 
         It is a time, so a workspace that was deleted and created again never returns to an old version.
         """
-        return int(await self._redis.get(_key(scope, "version")) or 0)
+        return await ask(self._redis, self.version_call(scope))
+
+    def version_call(self, scope: Scope) -> RedisCall[int]:
+        """Return the call of `version`."""
+        return RedisCall.of("GET", _key(scope, "version"), parse=lambda version: int(version or 0))
 
     async def all(self, scope: Scope) -> tuple[int, list[Marked]]:
         """Return the version and all marked turns."""

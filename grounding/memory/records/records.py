@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import hashlib
 import random
 import re
@@ -21,6 +22,7 @@ import structlog
 from pydantic import ValidationError
 
 from connectors.message import EVERYONE, Scope
+from connectors.redis_calls import RedisCall
 from grounding.memory.records import lifecycle
 from grounding.memory.records.lifecycle import Rules
 from grounding.memory.records.model import (
@@ -305,9 +307,18 @@ class Records:
         """
         return await self._store.page(scope, types, states, limit, before, own=own)
 
-    async def standing(self, scope: Scope) -> Sequence[Record]:
-        """Return the censors in force and the verbatim records, the oldest first, without a search."""
-        return await self._store.standing(scope)
+    async def standing(self, scope: Scope, newest: builtins.list[Record] | None = None) -> Sequence[Record]:
+        """Return the censors in force and the verbatim records, the oldest first, without a search. *newest* is the
+        result of `standing_call`, if it was read before."""
+        return await self._store.standing(scope, newest)
+
+    def standing_call(self, scope: Scope) -> RedisCall[builtins.list[Record]]:
+        """See `RecordStore.standing_call`."""
+        return self._store.standing_call(scope)
+
+    def count_call(self, scope: Scope) -> RedisCall[int]:
+        """Return the call of `count`."""
+        return self._store.count_call(scope)
 
     async def search(self, scope: Scope, query: str, top_k: int, types: Collection[Type] = ()) -> Sequence[FoundRecord]:
         """Return at most *top_k* records of *types* (empty: all) that are relevant to *query*, the best first.

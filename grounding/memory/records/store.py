@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote
 
 from connectors.message import CALLER_PREFIX, EVERYONE, Scope, encode_id, redis_key
+from connectors.redis_calls import RedisCall, ask
 from grounding.memory.records.lifecycle import is_standing
 from grounding.memory.records.model import HIDDEN, STATES, Record, State, Type
 from grounding.transcript import UnknownFormat
@@ -280,7 +281,6 @@ class RecordStore:
         self._redis = redis
         self._look = redis.register_script(LOOK)
         self._write = redis.register_script(WRITE)
-        self._page = redis.register_script(PAGE)
         self._move = redis.register_script(MOVE)
         self._erase = redis.register_script(ERASE)
         self._forget = redis.register_script(FORGET)
@@ -350,15 +350,16 @@ class RecordStore:
                         keys += [_key(scope, "list", of, type_, state), _key(scope, "kept", of)]
         return await self._read_page(keys, limit, before)
 
-    async def standing(self, scope: Scope) -> list[Record]:
+    async def standing(self, scope: Scope, newest: list[Record] | None = None) -> list[Record]:
         """Return the standing records (see `is_standing`), the oldest first.
 
         Of more than `STANDING_MAX_RECORDS` per owner only the newest are read. Censors are read separately in that
-        case, so that verbatim records never crowd them out.
+        case, so that verbatim records never crowd them out. *newest* is the result of `standing_call`, if it was read
+        before.
         """
         owners = await self._visible_owners(scope)
-        keys = [key for of in owners for key in (_key(scope, "standing", of), _key(scope, "kept", of))]
-        found = await self._read_page(keys, STANDING_MAX_RECORDS, "")
+        keys = _standing_keys(scope, owners)
+        found = await self._read_page(keys, STANDING_MAX_RECORDS, "") if newest is None else newest
         if len(found) < STANDING_MAX_RECORDS:
             return found[::-1]
         pages = [found]
@@ -368,11 +369,14 @@ class RecordStore:
             pages.append(await self.page(owner, (Type.CENSOR,), (), STANDING_MAX_RECORDS, own=True))
         return sorted({one.id: one for page in pages for one in page}.values(), key=place)
 
-    async def _read_page(self, keys: list[str], limit: int, before: str) -> list[Record]:
+    def standing_call(self, scope: Scope) -> RedisCall[list[Record]]:
+        """Return the call that reads the newest standing records, the newest first. *scope* is not `EVERYONE`'s."""
+        return _page_call(_standing_keys(scope, _owners(scope)), STANDING_MAX_RECORDS, "")
+
+    async def _read_page(self, keys: Sequence[str], limit: int, before: str) -> list[Record]:
         if not keys or limit < 1:
             return []
-        found: Any = await self._page(keys=keys, args=[limit, before])
-        return [one for one in map(_record, found) if one is not None and not _is_unsettled(one)]
+        return await ask(self._redis, _page_call(keys, limit, before))
 
     async def counts(self, scope: Scope) -> Mapping[tuple[Type, State], int]:
         """Count the scope's own records by type and state; the cost does not grow with their number."""
@@ -384,11 +388,12 @@ class RecordStore:
         return dict(zip(pairs, found, strict=True))
 
     async def count(self, scope: Scope) -> int:
-        """Count the records that the scope sees, in one round trip."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for of in await self._visible_owners(scope):
-                pipe.hlen(_key(scope, "kept", of))
-            return sum(await pipe.execute())
+        """Count the records that the scope sees."""
+        return await ask(self._redis, _count_call(scope, await self._visible_owners(scope)))
+
+    def count_call(self, scope: Scope) -> RedisCall[int]:
+        """Return the call of `count`. *scope* is not `EVERYONE`'s."""
+        return _count_call(scope, _owners(scope))
 
     async def history(self, scope: Scope, record: Record, limit: int = HISTORY_MAX_CHANGES) -> list[Change]:
         """Return the newest changes of *record*, the newest first."""
@@ -522,7 +527,7 @@ class RecordStore:
         if scope.audience == EVERYONE:
             owners: Any = await self._redis.smembers(_key(scope, "owners"))
             return sorted({"", *owners})
-        return [_of(scope)] if own or scope.audience is None else [_of(scope), ""]
+        return [_of(scope)] if own else _owners(scope)
 
     async def _read_named(self, scope: Scope, names: Sequence[str]) -> list[tuple[Scope, str, Record | None]]:
         parted = [name.split("/", 1) for name in names]
@@ -587,6 +592,25 @@ def _keys(scope: Scope, put: RecordWrite) -> list[str]:
     of, leaves = encode_id(put.after.audience), put.before or put.after
     kept, texts, joins, standing, history, said, _ = _keys_of(scope, of, put.after)
     return [kept, texts, _key(scope, "list", of, leaves.type, leaves.state), joins, standing, history, said]
+
+
+def _owners(scope: Scope) -> list[str]:
+    return [""] if scope.audience is None else [_of(scope), ""]
+
+
+def _standing_keys(scope: Scope, owners: Sequence[str]) -> list[str]:
+    return [key for of in owners for key in (_key(scope, "standing", of), _key(scope, "kept", of))]
+
+
+def _page_call(keys: Sequence[str], limit: int, before: str) -> RedisCall[list[Record]]:
+    def records(found: Sequence[str]) -> list[Record]:
+        return [one for one in map(_record, found) if one is not None and not _is_unsettled(one)]
+
+    return RedisCall.script(PAGE, keys, [limit, before], records)
+
+
+def _count_call(scope: Scope, owners: Sequence[str]) -> RedisCall[int]:
+    return RedisCall(tuple(("HLEN", _key(scope, "kept", of)) for of in owners), sum)
 
 
 def _args(put: RecordWrite) -> Iterable[str | int]:

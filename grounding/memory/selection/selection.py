@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from connectors.message import ConversationKey, Scope, redis_key
+from connectors.redis_calls import Answer, RedisCall, RoundTrip, ask
 from grounding.memory.frames import LOADED, Chosen, Frame, scale
 from grounding.memory.records import FoundRecord, Record, Records, State, Type, days_meant, is_heard_preference
 from grounding.memory.selection.censors import in_force
@@ -58,6 +59,20 @@ class ScopeState:
 
     count: int
     kept: LastSelection | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecords:
+    """What a turn needs of the records without a search. ``kept`` is None if no stored conversation goes on."""
+
+    standing: Answer[list[Record]]
+    count: Answer[int]
+    kept: Answer[LastSelection | None] | None
+
+    @property
+    def state(self) -> ScopeState:
+        """What does not depend on the question. Raises `connectors.message.StoreUnavailable`."""
+        return ScopeState(self.count.result(), self.kept.result() if self.kept else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +137,19 @@ class RecordSelector:
         self._now = now
         self._standing: dict[Scope, tuple[Censor, ...]] = {}
 
-    async def standing(self, scope: Scope) -> Standing:
-        """Read the records that hold without a search. Raises `connectors.message.StoreUnavailable`; see
-        `last_censors`."""
-        records = await self._records.standing(scope)
+    def read(self, trip: RoundTrip, scope: Scope, key: ConversationKey, *, continues: bool) -> StoredRecords:
+        """Add to *trip* what a turn needs of the records without a search. *continues*: the stored conversation goes
+        on."""
+        return StoredRecords(
+            trip.add(self._records.standing_call(scope)),
+            trip.add(self._records.count_call(scope)),
+            trip.add(self._kept.get_call(key)) if continues else None,
+        )
+
+    async def standing(self, scope: Scope, newest: list[Record] | None = None) -> Standing:
+        """Return the records that hold without a search; *newest* are those of `StoredRecords`. Raises
+        `connectors.message.StoreUnavailable`; see `last_censors`."""
+        records = await self._records.standing(scope, newest)
         censors = in_force(records)
         if len(self._standing) >= _KNOWN_AT_MOST:
             self._standing.clear()
@@ -138,13 +162,6 @@ class RecordSelector:
         None means that it never read them, not that there are none.
         """
         return self._standing.get(scope)
-
-    async def read_state(self, scope: Scope, key: ConversationKey, *, continues: bool) -> ScopeState:
-        """Read what does not depend on the question. *continues*: the stored conversation goes on."""
-        if not continues:
-            return ScopeState(await self._records.count(scope), None)
-        count, kept = await asyncio.gather(self._records.count(scope), self._kept.get(key))
-        return ScopeState(count, kept)
 
     async def look(
         self,
@@ -748,11 +765,11 @@ class LastSelections:
 
     async def get(self, key: ConversationKey) -> LastSelection | None:
         """Return the last selection; None after a pause, or if another release stored it."""
-        raw = await self._redis.getex(self._key(key), ex=self._idle_seconds)
-        try:
-            return None if raw is None else LastSelection.model_validate_json(raw)
-        except ValidationError:
-            return None
+        return await ask(self._redis, self.get_call(key))
+
+    def get_call(self, key: ConversationKey) -> RedisCall[LastSelection | None]:
+        """Return the call of `get`."""
+        return RedisCall.of("GETEX", self._key(key), "EX", self._idle_seconds, parse=_last_selection)
 
     async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
         """Store *kept* in place of the last selection."""
@@ -765,6 +782,13 @@ class LastSelections:
     @staticmethod
     def _key(key: ConversationKey) -> str:
         return redis_key(_OWNER, key.tag, "kept", key.encoded)
+
+
+def _last_selection(raw: str | None) -> LastSelection | None:
+    try:
+        return None if raw is None else LastSelection.model_validate_json(raw)
+    except ValidationError:
+        return None
 
 
 # Calibration: how well people predicted the outcomes of their decisions
