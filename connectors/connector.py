@@ -298,8 +298,16 @@ class FindsSentParts(Protocol):
 class BackfillsMessages(Protocol):
     """Messages that were written while no process listened can be read afterwards."""
 
-    def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
-        """Yield the messages after *after_message_id*, oldest first."""
+    @property
+    def sessions(self) -> int:
+        """The number of sessions that were begun. Nothing brings what was written between two of them but `missed`.
+
+        It grows before the first message of the new session is handed over. 1 on platforms that deliver again what a
+        broken connection did not bring.
+        """
+
+    def missed(self, external_id: str, after_message_id: str) -> AsyncIterator[InboundMessage]:
+        """Yield the messages of a place after *after_message_id*, oldest first; none if the bot may not read there."""
 
 
 @runtime_checkable

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import discord
 import structlog
@@ -30,7 +29,7 @@ from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
 from connectors.discord.interactions import TOKEN_SECONDS, Interactions, are_registered, is_allowed, to_commands
 from connectors.discord.login import SESSION_WAIT_SECONDS, GatewayClient, Login, OnEvent
 from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, button_row, to_edit, to_parts, to_send
-from connectors.discord.receive import MAX_WAITING, Intake, messages_after
+from connectors.discord.receive import MAX_WAITING, Intake, convert, messages_after
 from connectors.discord.session import Session
 from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
@@ -102,12 +101,10 @@ class DiscordConnector:
         self._api_base = api_base
         self._vitals = ConnectionHealth()
         self._reply_max_parts = reply_max_parts
-        self._login = Login(token, create_client, timeout_seconds + rate_limit_seconds, backoff)
-        self._intake = Intake(self._login, self._vitals, backoff, max_waiting)
+        self._login = Login(token, create_client, timeout_seconds + rate_limit_seconds)
+        self._intake = Intake(self._vitals, backoff, max_waiting)
         self._interactions = Interactions(self._login, answer_seconds, token_seconds)
-        self._session = Session(
-            self._login, self._vitals, backoff, session_seconds, self._intake.session_began, self._take
-        )
+        self._session = Session(self._login, self._vitals, backoff, session_seconds, self._intake, self._interactions)
 
     # Receiving
 
@@ -133,16 +130,11 @@ class DiscordConnector:
             await self._login.hang_up()
             self._vitals.stopped()
 
-    def _take(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
-        match event:
-            case "ready":
-                self._intake.servers_known()
-            case "interaction":
-                self._interactions.take(args[0])
-            case _:
-                self._intake.take(client, event, args)
+    @property
+    def sessions(self) -> int:
+        return self._intake.sessions
 
-    async def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
+    async def missed(self, external_id: str, after_message_id: str) -> AsyncIterator[InboundMessage]:
         """Yield the messages after *after_message_id* that still exist, oldest first; none if the bot may not read.
 
         Raises `DiscordUnavailable`.
@@ -150,9 +142,8 @@ class DiscordConnector:
         try:
             client = await self._login.open()
             after = _id(after_message_id.rpartition("-")[2])
-            async for message in messages_after(client, _id(key.external_id), after):
-                inbound = events.from_message(message, client.user.id) if client.user is not None else None
-                if inbound is not None:
+            async for message in messages_after(client, _id(external_id), after):
+                for inbound in convert(client, "message", (message,)):
                     yield inbound
         except DISCORD_ERRORS as error:
             why = f"Discord could not be asked what was missed: {self._login.describe(error)}"

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -27,7 +28,6 @@ from yarl import URL
 from connectors.connector import SendFailed
 from connectors.discord.errors import DISCORD_ERRORS, meaning, retry_after_seconds, send_failed
 from connectors.discord.events import CONNECTOR
-from connectors.health import Backoff
 
 log = structlog.get_logger()
 
@@ -56,13 +56,10 @@ _NEEDS_NO_TOKEN = re.compile(r"/(?:interactions|webhooks)/\d+/")
 class Login:
     """*create* builds a client that reports events to the function it gets."""
 
-    def __init__(
-        self, token: SecretStr, create: Callable[[OnEvent], GatewayClient], max_call_seconds: float, backoff: Backoff
-    ) -> None:
+    def __init__(self, token: SecretStr, create: Callable[[OnEvent], GatewayClient], max_call_seconds: float) -> None:
         self._token = token
         self._create = create
         self._max_call_seconds = max_call_seconds
-        self._backoff = backoff
         self._opening = asyncio.Lock()
         self._closed = False
         self.client: GatewayClient | None = None
@@ -88,15 +85,6 @@ class Login:
                 self.client = client
             return self.client
 
-    async def open_with_retries(self) -> GatewayClient:
-        """Return a client that is logged in, and try until there is one."""
-        backoff = self._backoff.fresh()
-        while True:
-            try:
-                return await self.open()
-            except DISCORD_ERRORS as error:
-                await asyncio.sleep(backoff.next_seconds(retry_after_seconds(error)))
-
     async def ask(self, call: Callable[[GatewayClient], Awaitable[_Result]], *, waits: bool = True) -> _Result:
         """Return Discord's answer to *call*. Raises `SendFailed`; with *waits* false, at once for a rate limit."""
         try:
@@ -105,16 +93,21 @@ class Login:
             why = f"Discord was not reached: {self.describe(error)}"
             retryable = meaning(error).retryable  # never ambiguous, because nothing was sent
             raise SendFailed(why, retryable=retryable, retry_after_seconds=retry_after_seconds(error)) from error
-        token = _WAITS_FOR_RATE_LIMITS.set(waits)
+        state, seconds = _Call(waits), self._max_call_seconds
+        token = _CALL.set(state)
         try:
-            async with asyncio.timeout(self._max_call_seconds):
+            async with asyncio.timeout(seconds) as limit:
                 return await call(client)
         except DISCORD_ERRORS as error:
+            if limit.expired() and not state.may_have_arrived:
+                why = f"Discord's rate limit left no room for the message within {seconds:g} s, so it was not sent"
+                raise SendFailed(why, retryable=True) from error
             if meaning(error).needs_person:
                 self.token_in_doubt.set()
-            raise send_failed(error, self.describe(error)) from error
+            why = f"no answer within {seconds:g} s" if limit.expired() else self.describe(error)
+            raise send_failed(error, why) from error
         finally:
-            _WAITS_FOR_RATE_LIMITS.reset(token)
+            _CALL.reset(token)
 
     async def ask_lossy(self, call: Callable[[GatewayClient], Awaitable[None]]) -> None:
         """Ask for something that may be lost. Raises `SendFailed` only if Discord demands a wait."""
@@ -236,8 +229,17 @@ class _HttpClient(HTTPClient):
         return await super().ws_connect(str(address), compress=compress)
 
 
-_WAITS_FOR_RATE_LIMITS: ContextVar[bool] = ContextVar("WAITS_FOR_RATE_LIMITS", default=True)
-"""Whether the current call waits for rate limits. If not, a rate limit ends it with `discord.RateLimited`."""
+@dataclass(slots=True)
+class _Call:
+    """What is known of one call, which discord.py may send several times."""
+
+    waits_for_rate_limits: bool = True
+    """If not, a rate limit ends it with `discord.RateLimited`."""
+    may_have_arrived: bool = False
+    """Whether a request was sent that Discord did not refuse for a rate limit."""
+
+
+_CALL: ContextVar[_Call | None] = ContextVar("CALL", default=None)
 
 
 def _trace_calls() -> aiohttp.TraceConfig:
@@ -249,11 +251,19 @@ def _trace_calls() -> aiohttp.TraceConfig:
             params.headers.pop("Authorization", None)  # the interaction's own token is enough
         else:
             await limit.enter(request)
+        call = _CALL.get()
+        request.call, request.is_first = call, call is not None and not call.may_have_arrived
+        if call is not None:
+            call.may_have_arrived = True
 
     async def end(_session: object, request: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
         limit.leave(request)
-        if params.response.status == 429 and not _WAITS_FOR_RATE_LIMITS.get():
-            raise discord.RateLimited(_retry_after(params.response))
+        call: _Call | None = request.call
+        if params.response.status == 429 and call is not None:
+            if request.is_first:
+                call.may_have_arrived = False
+            if not call.waits_for_rate_limits:
+                raise discord.RateLimited(_retry_after(params.response))
 
     async def fail(_session: object, request: SimpleNamespace, _: aiohttp.TraceRequestExceptionParams) -> None:
         limit.leave(request)

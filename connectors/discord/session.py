@@ -8,7 +8,6 @@ socket stays open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import discord
@@ -17,14 +16,16 @@ import structlog
 from connectors.connector import ConnectorFailed
 from connectors.discord.errors import DISCORD_ERRORS, meaning, retry_after_seconds
 from connectors.discord.events import CONNECTOR
+from connectors.discord.interactions import Interactions
 from connectors.discord.login import GatewayClient, Login
+from connectors.discord.receive import Intake
 from connectors.health import Backoff, ConnectionHealth
 
 log = structlog.get_logger()
 
 
 class Session:
-    """Receives through *login*. *began* is called for each new session, *on_event* for each event.
+    """Receives through *login*, and hands what comes in to *intake* and *interactions*.
 
     If a session does not come back within *session_seconds*, a new one is opened.
     """
@@ -35,15 +36,15 @@ class Session:
         vitals: ConnectionHealth,
         backoff: Backoff,
         session_seconds: float,
-        began: Callable[[], None],
-        on_event: Callable[[GatewayClient, str, tuple[Any, ...]], None],
+        intake: Intake,
+        interactions: Interactions,
     ) -> None:
         self._login = login
         self._vitals = vitals
         self._backoff = backoff.fresh()
         self._session_seconds = session_seconds
-        self._began = began
-        self._on_event = on_event
+        self._intake = intake
+        self._interactions = interactions
         self._deadline: asyncio.Timeout | None = None
         self._end_reason: Exception | None = None
         login.on_event = self._take
@@ -111,12 +112,15 @@ class Session:
             case "socket_event_type" if args[0] == "READY":  # Discord accepts the token and the intents only now
                 self._note_connected()
             case "connect":
-                self._began()
+                self._intake.session_began()
             case "resumed":
                 self._note_connected()
             case "disconnect":
                 self._note_lost("the connection to Discord was lost")
-        self._on_event(client, event, args)
+            case "interaction":
+                self._interactions.take(args[0])
+            case _:
+                self._intake.take(client, event, args)
 
     def _note_connected(self) -> None:
         self._vitals.connected()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 import structlog
 
@@ -22,26 +20,32 @@ from connectors.connector import (
     SendFailed,
 )
 from connectors.health import Backoff
-from connectors.message import Accepted, AgentRuntimeError, ConversationKey, InboundKind, InboundMessage
+from connectors.message import (
+    Accepted,
+    AgentRuntimeError,
+    ConversationKey,
+    InboundKind,
+    InboundMessage,
+    StoreUnavailable,
+)
 from runtime.turns import Mailbox
 
 CONCURRENT_FETCHES = 4
-BACKFILL_WAIT_SECONDS = 60.0
-"""How long a new message waits until the missed ones before it in its place are read."""
-LATER_WAIT_SECONDS = 5.0
-"""How long messages wait after one waited in vain: some platforms hand over one message after the other, and the next
-would be late."""
-_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 1.0, 60.0
+KNOWN_PLACES = 10_000
+BACKFILL_WAIT_SECONDS = 15.0
+"""How long after the beginning of a session new messages wait for the missed ones before them."""
+_RETRY_SECONDS = (1.0, 60.0)
+"""First and longest pause before something is tried again."""
 _WATCH_SECONDS = 0.5
+_RECEIVING = (ConnectionState.CONNECTED, ConnectionState.DEGRADED)
 _log = structlog.get_logger()
-T = TypeVar("T")
 
 
 class Supervisor:
     """Runs connectors side by side, starts a broken one again and logs each change of health.
 
-    With a *mailbox*, platforms that keep messages (`BackfillsMessages`) are asked for the missed ones once they are
-    connected. Platforms that show commands to people get *commands*.
+    With a *mailbox*, platforms that keep messages are asked for the missed ones (`Backfill`). Platforms that show
+    commands to people get *commands*.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class Supervisor:
         mailbox: Mailbox | None = None,
         commands: Sequence[CommandHint] = (),
         *,
-        restart_seconds: tuple[float, float] = (_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS),
+        restart_seconds: tuple[float, float] = _RETRY_SECONDS,
         watch_seconds: float = _WATCH_SECONDS,
     ) -> None:
         self._connectors = tuple(connectors)
@@ -59,14 +63,20 @@ class Supervisor:
         self._restart_seconds = restart_seconds
         self._watch_seconds = watch_seconds
         self._failed: dict[str, str] = {}
+        self._backfills: dict[str, Backfill] = {}
         self._logged: dict[str, Health] = {}
         self.settled = asyncio.Event()
         """Set once the first connecting of each connector has succeeded or failed."""
 
     def health(self, connector: Connector) -> Health:
-        """Return the connector's own health, or that its task broke."""
+        """Return the connector's own health, or that its task broke, or that missed messages cannot be read."""
         why = self._failed.get(connector.name)
-        return Health(ConnectionState.FAILED, why) if why is not None else connector.health
+        if why is not None:
+            return Health(ConnectionState.FAILED, why)
+        health, backfill = connector.health, self._backfills.get(connector.name)
+        if health.state is ConnectionState.CONNECTED and backfill is not None and backfill.trouble:
+            return Health(ConnectionState.DEGRADED, backfill.trouble)
+        return health
 
     def all_health(self) -> dict[str, Health]:
         """Return the health of each connector by name."""
@@ -78,10 +88,10 @@ class Supervisor:
             for connector in self._connectors:
                 accept_live = accept
                 if self._mailbox is not None:
-                    order = BackfillOrder(accept)
-                    work = backfill(connector, self._mailbox, accept, order)
-                    group.create_task(work, name=f"missed {connector.name}")
-                    accept_live = order.accept
+                    backfill = Backfill(connector, self._mailbox.last_seen, accept)
+                    self._backfills[connector.name] = backfill
+                    group.create_task(backfill.run(), name=f"missed {connector.name}")
+                    accept_live = backfill.accept
                 group.create_task(self._keep_running(connector, accept_live), name=f"connector {connector.name}")
                 if self._commands:
                     group.create_task(self._register_commands(connector), name=f"commands {connector.name}")
@@ -134,149 +144,153 @@ class Supervisor:
             self.settled.set()
 
 
-async def backfill(connector: Connector, mailbox: Mailbox, accept: Accept, order: BackfillOrder) -> None:
-    """Once *connector* is connected, accept what came after the newest stored message of each conversation.
+class Backfill:
+    """Reads the messages that were written on the platform of *connector* while no session was open.
 
-    Does nothing for platforms without `BackfillsMessages`. *accept* drops what was stored or refused before. New
-    messages
-    meanwhile go through *order*.
-    """
-    if not isinstance(connector, BackfillsMessages):
-        order.expect(())
-        return
-    newest = await _retry(lambda: mailbox.last_seen(connector.name))
-    order.expect(newest)
-    while connector.health.state is not ConnectionState.CONNECTED:  # noqa: ASYNC110 - a connector has no event to wait for
-        await asyncio.sleep(_WATCH_SECONDS)
-    async with asyncio.TaskGroup() as group:
-        for key, message_id in newest.items():
-            group.create_task(_backfill_conversation(connector, key, message_id, accept, order))
+    Does nothing for a platform without `BackfillsMessages`. *last_stored* returns the newest stored message of each
+    conversation of a connector. In each place from which a message is stored or was received, the messages after the
+    newest one are read at the beginning of each session; *accept* drops those that it stored before.
 
-
-async def _backfill_conversation(
-    connector: BackfillsMessages, key: ConversationKey, message_id: str, accept: Accept, order: BackfillOrder
-) -> None:
-    async def fetch() -> int:
-        stored = 0
-        async with order.slot(key):  # released before a retry waits, so that one place holds up no other
-            async for message in connector.missed(key, message_id):
-                accepted = await accept(message)
-                stored += accepted.outcome != "duplicate"
-        return stored
-
-    try:
-        stored = await _retry(fetch)
-        if stored:
-            _log.info("message.missed", context_id=key.context_id, workspace_id=key.workspace_id, heard=stored)
-    except AgentRuntimeError as error:
-        _log.warning("message.ignored", why="missed", context_id=key.context_id, detail=str(error))
-    except Exception:  # noqa: BLE001 - logged whole; the other conversations are still read
-        _log.exception("message.ignored", why="missed", context_id=key.context_id)
-    finally:
-        order.finish(key)
-
-
-async def _retry(call: Callable[[], Awaitable[T]]) -> T:
-    """Return what *call* returns, called again after each retryable error. Raises any other `AgentRuntimeError`."""
-    backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
-    while True:
-        try:
-            return await call()
-        except AgentRuntimeError as error:
-            if not error.retryable:
-                raise
-        await asyncio.sleep(backoff.next_seconds())
-
-
-class BackfillOrder:
-    """Keeps the messages of one connector in order during its backfill.
-
-    A new message waits until the missed ones of its place are read, and that place is then read next. If the new one
-    were stored first, the order would be wrong, and nobody would know any more from where on messages are missing.
+    A new message waits until that is done in its place, and lets its place be read first. If it were stored before the
+    missed ones, the order would be wrong. It waits until *wait_seconds* after the session began at most; then it goes
+    first, and the missed ones follow.
     """
 
     def __init__(
         self,
+        connector: Connector,
+        last_stored: Callable[[str], Awaitable[Mapping[ConversationKey, str]]],
         accept: Accept,
+        *,
         wait_seconds: float = BACKFILL_WAIT_SECONDS,
-        later_wait_seconds: float = LATER_WAIT_SECONDS,
+        retry_seconds: tuple[float, float] = _RETRY_SECONDS,
+        watch_seconds: float = _WATCH_SECONDS,
     ) -> None:
+        self._connector = connector
+        self._platform = connector if isinstance(connector, BackfillsMessages) else None
+        self._last_stored = last_stored
         self._accept = accept
         self._wait_seconds = wait_seconds
-        self._later_wait_seconds = later_wait_seconds
-        self._begun = asyncio.Event()
-        self._unread: dict[str, tuple[set[ConversationKey], asyncio.Event]] = {}
-        """By place: the conversations still to be read, and the event that they are."""
-        self._urgent: set[str] = set()
-        """Places in which a new message waits."""
-        self._free_slots = CONCURRENT_FETCHES
-        self._queue: OrderedDict[ConversationKey, asyncio.Event] = OrderedDict()
+        self._retry_seconds = retry_seconds
+        self._watch_seconds = watch_seconds
+        self._session = 0
+        """The session whose missed messages are being read, or were."""
+        self._has_begun = asyncio.Event()
+        """Set once `_unread` holds for the present session."""
+        self._is_awaited = asyncio.Event()
+        self._deadline = 0.0
+        self._newest: dict[str, str] = {}
+        """By place: the id of the message after which messages may be missing."""
+        self._unread: dict[str, asyncio.Lock] = {}
+        """The places that are still to be read. Who reads one holds its lock."""
+        self._failing: dict[str, str] = {}
+        """By place: why it could not be read so far."""
+        self._slots = asyncio.Semaphore(CONCURRENT_FETCHES)
+
+    @property
+    def trouble(self) -> str:
+        """Why missed messages cannot be read yet; empty if nothing is wrong."""
+        why = next(iter(self._failing.values()), "")
+        return f"what was missed cannot be read yet in {len(self._failing)} places: {why}" if why else ""
 
     async def accept(self, message: InboundMessage) -> Accepted:
-        """Accept a new message, once the missed ones of its place are read or it has waited long enough."""
+        """Accept a new message, after the missed ones of its place."""
+        if self._platform is None or message.kind is not InboundKind.MESSAGE:
+            return await self._accept(message)
         place = message.external_id
-        if message.kind is InboundKind.MESSAGE and (place in self._unread or not self._begun.is_set()):
+        if self._platform.sessions != self._session:
+            self._has_begun.clear()
+            self._is_awaited.set()
+        is_late = asyncio.get_running_loop().time() >= self._deadline
+        if not self._has_begun.is_set() or (place in self._unread and not is_late):
             try:
                 async with asyncio.timeout(self._wait_seconds):
-                    await self._begun.wait()
-                    if place in self._unread:
-                        await self._wait_for(place)
+                    await self._has_begun.wait()
+                async with asyncio.timeout_at(self._deadline):
+                    await self._read_with_retries(place, nullcontext())
             except TimeoutError:
-                if (waited_for := self._unread.pop(place, None)) is not None:
-                    _log.warning("message.overtakes", connector=message.connector, external_id=place)
-                    waited_for[1].set()
-                self._wait_seconds = min(self._wait_seconds, self._later_wait_seconds)
-        return await self._accept(message)
+                _log.warning("message.overtakes", connector=message.connector, external_id=place)
+        accepted = await self._accept(message)
+        if place not in self._unread:
+            self._note_newest(place, message.message_id)
+        return accepted
 
-    def expect(self, keys: Iterable[ConversationKey]) -> None:
-        """Begin: the missed messages of *keys* are still to be read."""
-        for key in keys:
-            self._unread.setdefault(key.external_id, (set(), asyncio.Event()))[0].add(key)
-        self._begun.set()
+    async def run(self) -> None:
+        """Read after the beginning of each session, until cancelled."""
+        if self._platform is None:
+            return
+        for key, message_id in (await self._ask_store()).items():
+            # A place that was routed to another workspace: of two ids of a platform the longer or greater is newer.
+            known = self._newest.get(key.external_id, "")
+            self._newest[key.external_id] = max(known, message_id, key=lambda text: (len(text), text))
+        while True:
+            await self._wait_for_session(self._platform)
+            async with asyncio.TaskGroup() as group:
+                readers = [group.create_task(self._read_with_retries(place, self._slots)) for place in self._unread]
+                while self._platform.sessions == self._session:
+                    await self._wait_a_moment()
+                for reader in readers:
+                    reader.cancel()
 
-    def finish(self, key: ConversationKey) -> None:
-        """Let the new messages of *key* pass: its missed ones are read, or cannot be."""
-        keys, event = self._unread.get(key.external_id, (set(), None))
-        keys.discard(key)
-        if event is not None and not keys:
-            del self._unread[key.external_id]
-            event.set()
+    async def _ask_store(self) -> Mapping[ConversationKey, str]:
+        backoff = Backoff(*self._retry_seconds)
+        while True:
+            try:
+                return await self._last_stored(self._connector.name)
+            except StoreUnavailable:
+                await asyncio.sleep(backoff.next_seconds())
 
-    @asynccontextmanager
-    async def slot(self, key: ConversationKey) -> AsyncIterator[None]:
-        """Hold one of `CONCURRENT_FETCHES` slots; those in whose place a new message waits get one first."""
-        if self._free_slots:
-            self._free_slots -= 1
-        else:
-            await self._wait_for_slot(key)
+    async def _wait_for_session(self, platform: BackfillsMessages) -> None:
+        """Wait until there is a new session, and note which places are to be read in it."""
+        while platform.sessions == self._session or self._connector.health.state not in _RECEIVING:
+            await self._wait_a_moment()
+        self._session = platform.sessions
+        self._unread = {place: asyncio.Lock() for place in self._newest}
+        self._failing.clear()
+        self._deadline = asyncio.get_running_loop().time() + self._wait_seconds
+        self._has_begun.set()
+
+    async def _wait_a_moment(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._watch_seconds):
+                await self._is_awaited.wait()
+        self._is_awaited.clear()
+
+    async def _read_with_retries(self, place: str, slot: AbstractAsyncContextManager[None]) -> None:
+        """Read the missed messages of *place*, again after each error that may pass; each time within a *slot*."""
+        backoff, lock = Backoff(*self._retry_seconds), self._unread.get(place)
+        while lock is not None and self._unread.get(place) is lock:
+            try:
+                async with slot, lock:
+                    if self._unread.get(place) is lock:
+                        await self._read(place)
+                        del self._unread[place]
+                        self._failing.pop(place, None)
+            except AgentRuntimeError as error:
+                self._failing[place] = str(error)
+                await asyncio.sleep(backoff.next_seconds(getattr(error, "retry_after_seconds", None)))
+
+    async def _read(self, place: str) -> None:
+        """Have the missed messages of *place* accepted. Raises an `AgentRuntimeError` that may pass."""
+        assert self._platform is not None
+        stored = 0
         try:
-            yield
-        finally:
-            self._release_slot()
+            async for message in self._platform.missed(place, self._newest[place]):
+                accepted = await self._accept(message)
+                self._note_newest(place, message.message_id)
+                stored += accepted.outcome != "duplicate"
+        except AgentRuntimeError as error:
+            if error.retryable:
+                raise
+            _log.warning("message.ignored", why="missed", external_id=place, detail=str(error))
+        except Exception:  # noqa: BLE001 - logged whole; the other places are still read
+            _log.exception("message.ignored", why="missed", external_id=place)
+        if stored:
+            _log.info("message.missed", connector=self._connector.name, external_id=place, heard=stored)
 
-    async def _wait_for(self, place: str) -> None:
-        keys, event = self._unread[place]
-        self._urgent.add(place)
-        for key in keys & self._queue.keys():
-            self._queue.move_to_end(key, last=False)
-        try:
-            await event.wait()
-        finally:
-            self._urgent.discard(place)
-
-    async def _wait_for_slot(self, key: ConversationKey) -> None:
-        granted = self._queue[key] = asyncio.Event()
-        if key.external_id in self._urgent:
-            self._queue.move_to_end(key, last=False)
-        try:
-            await granted.wait()
-        except asyncio.CancelledError:
-            if self._queue.pop(key, None) is None:
-                self._release_slot()
-            raise
-
-    def _release_slot(self) -> None:
-        if self._queue:
-            self._queue.popitem(last=False)[1].set()
-        else:
-            self._free_slots += 1
+    def _note_newest(self, place: str, message_id: str) -> None:
+        """Note that nothing is missing in *place* up to *message_id*. Keeps the `KNOWN_PLACES` that spoke last."""
+        self._newest.pop(place, None)
+        self._newest[place] = message_id
+        if len(self._newest) > KNOWN_PLACES:
+            del self._newest[next(iter(self._newest))]

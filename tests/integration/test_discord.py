@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -23,6 +23,8 @@ from connectors.connector import (
 from connectors.discord.connector import DiscordConnector
 from connectors.discord.errors import DiscordUnavailable
 from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage
+from runtime.embedded import background_task
+from runtime.process.connectors import Backfill
 from tests.contract.connector_suite import FakeGateway, eventually, reply_to, running, send_all
 from tests.contract.discord_harness import discord_connector
 from tests.emulators import discord as emulated
@@ -52,6 +54,36 @@ async def bot(discord: DiscordEmulator) -> AsyncIterator[DiscordConnector]:
 @pytest.fixture
 def gateway() -> FakeGateway:
     return FakeGateway()
+
+
+class Reading(FakeGateway):
+    """Stores each message once, and reads what *bot* missed between its sessions."""
+
+    def __init__(self, bot: DiscordConnector, wait_seconds: float = 20.0) -> None:
+        super().__init__()
+        self.backfill = Backfill(
+            bot, _nothing, self._store, wait_seconds=wait_seconds, retry_seconds=(0.01, 0.1), watch_seconds=0.01
+        )
+
+    async def accept(self, message: InboundMessage) -> Accepted:
+        return await self.backfill.accept(message)
+
+    async def _store(self, message: InboundMessage) -> Accepted:
+        if message.message_id in [known.message_id for known in self.accepted]:
+            return Accepted("duplicate")
+        return await super().accept(message)
+
+
+async def _nothing(connector: str) -> dict[ConversationKey, str]:
+    return {}
+
+
+@asynccontextmanager
+async def reading(bot: DiscordConnector, wait_seconds: float = 20.0) -> AsyncIterator[Reading]:
+    """*bot* receives while inside, and what it missed is read."""
+    gateway = Reading(bot, wait_seconds)
+    async with background_task(gateway.backfill.run(), "backfill"), running(bot, gateway):
+        yield gateway
 
 
 def texts(gateway: FakeGateway) -> list[str]:
@@ -155,11 +187,9 @@ async def test_a_message_that_cannot_be_accepted_does_not_stop_the_others(
     assert "secret poison" not in str(logs)
 
 
-async def test_an_event_that_cannot_be_read_is_left_out(
-    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
-) -> None:
+async def test_an_event_that_cannot_be_read_is_left_out(discord: DiscordEmulator, bot: DiscordConnector) -> None:
     """What nobody understands is logged; discord.py ends the session for it, and the next one reads what was missed."""
-    async with running(bot, gateway):
+    async with reading(bot) as gateway:
         await discord.say("known", by=LENA)
         await gateway.until(lambda g: "known" in texts(g))
         broken = discord.message_json(LENA, LENA, "odd") | {"message_snapshots": [{"message": {"content": None}}]}
@@ -219,40 +249,40 @@ async def test_a_session_that_discord_moves_is_resumed(
 
 
 async def test_what_was_said_without_a_session_is_read_before_anything_newer_in_its_channel(
-    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+    discord: DiscordEmulator, bot: DiscordConnector
 ) -> None:
-    """In channels that were heard of and in those that were not, in threads and in known direct messages."""
-    async with running(bot, gateway):
+    """In every channel, thread and direct message from which something was received."""
+    async with reading(bot) as gateway:
         await discord.say("known", by=LENA)
         await discord.say(f"{discord.at_bot} known too", to=TEAM, by=LENA)
-        await gateway.until(lambda g: len(g.accepted) == 2)
+        await discord.say("not for the bot", to=THREAD, by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 3)
         await discord.drop_for_good()
         missed = [f"{discord.at_bot} missed {number}" for number in range(120)]
         for text in missed:
             await discord.say(text, to=TEAM, by=LENA)
         await discord.say("missed alone", by=LENA)
-        await discord.say(f"{discord.at_bot} missed elsewhere", to=OTHER, by=OMAR)
         await discord.say(f"{discord.at_bot} missed below", to=THREAD, by=OMAR)
         gateway.store_available = False
         await discord.until(lambda d: d.identifies == 2)
         await discord.say("newer", by=LENA)
         await discord.say(f"{discord.at_bot} newer there", to=TEAM, by=LENA)
         gateway.store_available = True
-        await gateway.until(lambda g: {"newer", "newer there", "missed elsewhere", "missed below"} <= set(texts(g)))
-    assert list(dict.fromkeys(m.text for m in gateway.accepted[2:] if m.direct)) == ["missed alone", "newer"]
-    assert [text for text in texts(gateway) if text.startswith("missed ") and text[7:].isdigit()] == [
-        f"missed {number}" for number in range(120)
+        await gateway.until(lambda g: {"newer", "newer there", "missed below"} <= set(texts(g)))
+    assert [message.text for message in gateway.accepted if message.direct] == ["known", "missed alone", "newer"]
+    in_team = [message for message in gateway.accepted if message.external_id == IN_TEAM.external_id]
+    assert [message.text for message in in_team] == [
+        "known too",
+        *(f"missed {number}" for number in range(120)),
+        "newer there",
     ]
-    assert texts(gateway).index("newer there") > texts(gateway).index("missed 119")
-    addressed = {m.text: m.addressed for m in gateway.accepted}
-    assert addressed["missed 7"]
+    assert in_team[7].addressed
 
 
-async def test_a_channel_that_cannot_be_read_keeps_what_is_new_there_waiting_and_nothing_elsewhere(
-    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+async def test_a_channel_that_cannot_be_read_holds_up_no_other_and_its_own_messages_for_a_limited_time(
+    discord: DiscordEmulator, bot: DiscordConnector
 ) -> None:
-    """Not even in a channel that nobody had heard of before."""
-    async with running(bot, gateway):
+    async with reading(bot, wait_seconds=0.5) as gateway:
         await discord.say("known", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
         await discord.drop_for_good()
@@ -261,33 +291,32 @@ async def test_a_channel_that_cannot_be_read_keeps_what_is_new_there_waiting_and
         await discord.until(lambda d: d.identifies == 2)
         await discord.say("newer", by=LENA)
         await discord.say(f"{discord.at_bot} elsewhere", to=TEAM, by=OMAR)
-        await gateway.until(lambda g: "elsewhere" in texts(g))
-        assert set(texts(gateway)) == {"known", "elsewhere"}
-        await eventually(lambda: "missed cannot be read" in bot.health.why)
-        discord.unreadable.clear()
         await gateway.until(lambda g: "newer" in texts(g))
-        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
-    assert list(dict.fromkeys(texts(gateway))) == ["known", "elsewhere", "missed", "newer"]
+        assert texts(gateway) == ["known", "elsewhere", "newer"]
+        assert "missed cannot be read" in gateway.backfill.trouble
+        discord.unreadable.clear()
+        await gateway.until(lambda g: "missed" in texts(g))
+        await eventually(lambda: not gateway.backfill.trouble)
 
 
-async def test_what_does_not_fit_into_memory_is_read_again(discord: DiscordEmulator, gateway: FakeGateway) -> None:
+async def test_what_does_not_fit_into_memory_is_read_again(discord: DiscordEmulator) -> None:
     """With the store away for long, messages beyond the limit are left at Discord, and come after all."""
     bot = discord_connector(discord, max_waiting=3)
-    gateway.store_available = False
     said = [f"number {number}" for number in range(12)]
-    async with running(bot, gateway):
+    async with reading(bot) as gateway:
+        await discord.say("known", by=LENA)
+        await gateway.until(lambda g: texts(g) == ["known"])
+        gateway.store_available = False
         for text in said:
             await discord.say(text, by=LENA)
         await gateway.until(lambda g: g.refusals >= 2)
         gateway.store_available = True
-        await gateway.until(lambda g: set(texts(g)) >= set(said))
-    assert texts(gateway) == said
+        await gateway.until(lambda g: len(g.accepted) == 13)
+    assert texts(gateway) == ["known", *said]
 
 
-async def test_reading_what_was_missed_waits_out_an_error(
-    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
-) -> None:
-    async with running(bot, gateway):
+async def test_reading_what_was_missed_waits_out_an_error(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    async with reading(bot) as gateway:
         await discord.say("known", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
         await discord.drop_for_good()
@@ -298,25 +327,27 @@ async def test_reading_what_was_missed_waits_out_an_error(
     assert discord.calls.count("history") == 3
 
 
-async def test_a_channel_that_may_not_be_read_is_passed_over(
-    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
-) -> None:
-    async with running(bot, gateway):
+async def test_a_channel_that_may_not_be_read_is_passed_over(discord: DiscordEmulator, bot: DiscordConnector) -> None:
+    async with reading(bot) as gateway:
         await discord.say("known", by=LENA)
-        await gateway.until(lambda g: len(g.accepted) == 1)
+        await discord.say(f"{discord.at_bot} known", to=TEAM, by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 2)
         await discord.drop_for_good()
         await discord.say(f"{discord.at_bot} hidden", to=TEAM, by=LENA)
         await discord.say("missed", by=LENA)
         discord.fail_next("history", emulated.FORBIDDEN)
-        await gateway.until(lambda g: "missed" in texts(g))
-    assert "hidden" not in texts(gateway)
+        await gateway.until(lambda g: len(g.accepted) == 3)
+        await eventually(lambda: discord.calls.count("history") == 2)
+    assert len(gateway.accepted) == 3
 
 
-async def test_a_mute_socket_is_noticed_and_opened_again(discord: DiscordEmulator, gateway: FakeGateway) -> None:
+async def test_a_mute_socket_is_noticed_and_opened_again(discord: DiscordEmulator) -> None:
     """A gateway that answers no heartbeat is not healthy, however open its socket is."""
     discord.heartbeat_interval_seconds = 0.05
     bot = discord_connector(discord, heartbeat_timeout_seconds=0.3)
-    async with running(bot, gateway):
+    async with reading(bot) as gateway:
+        await discord.say("known", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
         discord.mute = True
         await discord.say("into the void", by=LENA)
         await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
@@ -340,7 +371,7 @@ async def test_all_calls_together_keep_to_the_global_rate_limit(discord: Discord
         await bot.send(message, bot.render(message)[0])
 
     async def read(room: Room) -> None:
-        async for _ in bot.missed(ConversationKey("acme", "discord", str(room.channel_id)), "1"):
+        async for _ in bot.missed(str(room.channel_id), "1"):
             pass
 
     async with running(bot, gateway), asyncio.TaskGroup() as group:
@@ -366,10 +397,10 @@ async def test_an_outage_is_said_and_survived(
         assert bot.health.state is ConnectionState.CONNECTED
 
 
-async def test_a_session_that_does_not_come_back_is_begun_anew(discord: DiscordEmulator, gateway: FakeGateway) -> None:
+async def test_a_session_that_does_not_come_back_is_begun_anew(discord: DiscordEmulator) -> None:
     """discord.py waits longer and longer between attempts to resume; patience ends before that."""
     bot = discord_connector(discord, session_seconds=0.2)
-    async with running(bot, gateway):
+    async with reading(bot) as gateway:
         await discord.say("known", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
         discord.down = True
@@ -512,6 +543,21 @@ async def test_a_silent_discord_leaves_the_outcome_unknown(discord: DiscordEmula
     await bot.close()
 
 
+async def test_a_send_for_which_the_rate_limit_leaves_no_room_was_not_sent(discord: DiscordEmulator) -> None:
+    bot = discord_connector(discord, timeout_seconds=0.3, rate_limit_seconds=0.2)
+    message = says("hello")
+    await bot.typing(IN_TEAM)
+    discord.fail_next("send", emulated.rate_limited(20, via=True))
+    with pytest.raises(SendFailed, match="left no room") as caught:
+        await bot.send(message, bot.render(message)[0])
+    assert (caught.value.retryable, caught.value.ambiguous) == (True, False)
+    discord.fail_next("send", emulated.BAD_GATEWAY, emulated.rate_limited(20, via=True))
+    with pytest.raises(SendFailed) as caught:
+        await bot.send(message, bot.render(message)[0])
+    assert caught.value.ambiguous  # nobody knows what became of the first attempt
+    await bot.close()
+
+
 async def test_an_answer_that_is_not_discords_leaves_the_outcome_unknown(
     discord: DiscordEmulator, bot: DiscordConnector
 ) -> None:
@@ -548,14 +594,14 @@ async def test_a_closed_connector_sends_nothing(bot: DiscordConnector) -> None:
 
 
 async def test_a_missed_message_that_cannot_be_read_does_not_stop_the_others(
-    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+    discord: DiscordEmulator, bot: DiscordConnector
 ) -> None:
-    """Its channel is given up, and that is logged; the others are read."""
-    async with running(bot, gateway):
+    """It is logged and passed over; those after it are read."""
+    async with reading(bot) as gateway:
         await discord.say("known", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
         await discord.drop_for_good()
-        await discord.say("odd", to=TEAM, by=LENA, message_snapshots=[{"message": {}}])
+        await discord.say("odd", by=LENA, message_snapshots=[{"message": {}}])
         await discord.say("missed", by=LENA)
         with capture_logs() as logs:
             await gateway.until(lambda g: "missed" in texts(g))
@@ -572,9 +618,8 @@ async def test_after_a_restart_what_was_missed_can_be_read(discord: DiscordEmula
     await discord.say(f"{discord.at_bot} missed", to=TEAM, by=OMAR)
     alone = await discord.say("known alone", by=LENA)
     await discord.say("missed alone", by=LENA)
-    there = [message async for message in bot.missed(IN_TEAM, str(last))]
-    direct = ConversationKey("acme", "discord", str(LENA.channel_id))
-    here = [message async for message in bot.missed(direct, str(alone))]
+    there = [message async for message in bot.missed(IN_TEAM.external_id, str(last))]
+    here = [message async for message in bot.missed(str(LENA.channel_id), str(alone))]
     assert [(m.text, m.addressed, m.direct, m.default_workspace) for m in there + here] == [
         ("missed", True, False, "discord-900"),
         ("missed alone", True, True, "discord-dm-501"),
@@ -585,6 +630,5 @@ async def test_what_was_missed_may_have_to_wait(discord: DiscordEmulator, bot: D
     discord.fail_next("history", emulated.SERVER_ERROR)
     await discord.say("hello", to=TEAM)
     with pytest.raises(DiscordUnavailable):
-        _ = [message async for message in bot.missed(IN_TEAM, "1")]
-    gone = ConversationKey("acme", "discord", "404")
-    assert [message async for message in bot.missed(gone, "1")] == []
+        _ = [message async for message in bot.missed(IN_TEAM.external_id, "1")]
+    assert [message async for message in bot.missed("404", "1")] == []

@@ -492,7 +492,7 @@ async def test_a_command_has_no_message_to_react_to_and_is_a_place_in_time(
         _, taken = await given_and_taken(discord, gateway, "usage", to=TEAM)
         await bot.react(conversation(taken), taken.message_id, "👀")
         await discord.say(f"{discord.at_bot} since then", to=TEAM)
-        missed = [one.text async for one in bot.missed(conversation(taken), taken.message_id)]
+        missed = [one.text async for one in bot.missed(taken.external_id, taken.message_id)]
     assert "react" not in discord.calls
     assert missed == ["since then"]
 

@@ -1,141 +1,218 @@
-"""What is said now does not overtake what was missed."""
+"""What was missed is read at the beginning of each session, and what is said now does not overtake it."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from structlog.testing import capture_logs
 
-from connectors.message import Accepted, Author, ConversationKey, InboundMessage
-from runtime.process.connectors import BackfillOrder
+from connectors.connector import Accept, Capabilities, ConnectionState, Health
+from connectors.message import (
+    Accepted,
+    AgentRuntimeError,
+    Author,
+    ConversationKey,
+    InboundMessage,
+    OutboundMessage,
+    OutboundPart,
+    Receipt,
+    StoreUnavailable,
+)
+from runtime.embedded import background_task
+from runtime.process.connectors import Backfill
+from tests.contract.connector_suite import eventually
 
-KEY = ConversationKey("acme", "slack", "D1")
-OTHER = ConversationKey("acme", "slack", "D2")
+KEY = ConversationKey("acme", "radio", "D1")
+OTHER = ConversationKey("acme", "radio", "D2")
 
 
-def said(place: str) -> InboundMessage:
-    return InboundMessage("slack", place, "m4", Author("7", "Ann"), "now", direct=True)
+class CannotBeRead(AgentRuntimeError):
+    retryable = True
 
 
-class Door:
-    """Remembers from where something passed."""
+class Radio:
+    """A platform that keeps what was said in each place; it can be told not to hand it out."""
+
+    name = "radio"
+    capabilities = Capabilities(max_part_units=10)
 
     def __init__(self) -> None:
-        self.passed: list[str] = []
+        self.sessions = 1
+        self.health = Health(ConnectionState.CONNECTED)
+        self.said: defaultdict[str, list[str]] = defaultdict(list)
+        self.silent: set[str] = set()
+        """Places whose history never answers."""
+        self.broken: dict[str, Exception] = {}
+        self.read: list[str] = []
+
+    async def missed(self, external_id: str, after_message_id: str) -> AsyncIterator[InboundMessage]:
+        self.read.append(external_id)
+        await asyncio.sleep(0)
+        if external_id in self.silent:
+            await asyncio.Event().wait()
+        if external_id in self.broken:
+            raise self.broken[external_id]
+        for message_id in self.said[external_id]:
+            if message_id > after_message_id:
+                yield said(external_id, message_id)
+
+    async def run(self, accept: Accept) -> None:
+        await asyncio.Event().wait()
+
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        return []
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        return None
+
+
+class Store:
+    """Stores each message once, in the order in which it was accepted."""
+
+    def __init__(self, known: Mapping[ConversationKey, str]) -> None:
+        self.known = known
+        self.stored: list[str] = []
+        self.is_away = False
+
+    async def last_seen(self, connector: str) -> Mapping[ConversationKey, str]:
+        if self.is_away:
+            raise StoreUnavailable("the store is away")
+        return self.known
 
     async def accept(self, message: InboundMessage) -> Accepted:
-        self.passed.append(message.external_id)
+        if self.is_away:
+            raise StoreUnavailable("the store is away")
+        mark = f"{message.external_id} {message.message_id}"
+        if mark in self.stored:
+            return Accepted("duplicate")
+        self.stored.append(mark)
         return Accepted("stored")
 
 
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
+def said(place: str, message_id: str) -> InboundMessage:
+    return InboundMessage("radio", place, message_id, Author("7", "Ann"), "now", direct=True)
 
 
-async def test_what_is_said_now_waits_for_what_was_missed_in_its_own_conversation_only() -> None:
-    door = Door()
-    order = BackfillOrder(door.accept)
-    waiting = asyncio.create_task(order.accept(said("D1")))
-    await asyncio.sleep(0)
-    order.expect([KEY, OTHER])
-    await order.accept(said("D3"))
-    order.finish(OTHER)
-    await order.accept(said("D2"))
-    assert door.passed == ["D3", "D2"]
-
-    order.finish(KEY)
-    await waiting
-    await order.accept(said("D1"))
-    assert door.passed == ["D3", "D2", "D1", "D1"]
+@asynccontextmanager
+async def reading(radio: Radio, store: Store, *, wait_seconds: float = 20.0) -> AsyncIterator[Backfill]:
+    backfill = Backfill(
+        radio,
+        store.last_seen,
+        store.accept,
+        wait_seconds=wait_seconds,
+        retry_seconds=(0.005, 0.01),
+        watch_seconds=0.005,
+    )
+    async with background_task(backfill.run(), "backfill"):
+        yield backfill
 
 
-async def test_a_place_that_two_workspaces_know_is_waited_for_until_both_were_heard() -> None:
-    door = Door()
-    order, former = BackfillOrder(door.accept), ConversationKey("former", "slack", "D1")
-    order.expect([KEY, former])
-    waiting = asyncio.create_task(order.accept(said("D1")))
-    order.finish(former)
-    await settle()
-    assert door.passed == []
-    order.finish(KEY)
-    await waiting
-    assert door.passed == ["D1"]
+async def test_a_new_message_waits_for_the_missed_ones_of_its_own_place_only() -> None:
+    radio, store = Radio(), Store({KEY: "m1", OTHER: "m1"})
+    radio.said["D1"], radio.said["D2"] = ["m1", "m2", "m3"], ["m1"]
+    radio.broken["D1"] = CannotBeRead("not now")
+    async with reading(radio, store) as backfill:
+        waiting = asyncio.create_task(backfill.accept(said("D1", "m4")))
+        await backfill.accept(said("D3", "m1"))
+        await backfill.accept(said("D2", "m2"))
+        assert store.stored == ["D3 m1", "D2 m2"]
+        await eventually(lambda: "not now" in backfill.trouble)
+
+        radio.broken.clear()
+        await waiting
+        await eventually(lambda: not backfill.trouble)
+    assert store.stored[2:] == ["D1 m2", "D1 m3", "D1 m4"]
 
 
-async def test_what_waited_too_long_passes_and_says_so_once_and_nobody_waits_there_again() -> None:
-    door = Door()
-    order = BackfillOrder(door.accept, wait_seconds=0.01)
-    order.expect([KEY])
-    with capture_logs() as logs:
-        await asyncio.gather(order.accept(said("D1")), order.accept(said("D1")))
-        patient = asyncio.create_task(order.accept(said("D1")))
-        await settle()
-        assert patient.done()
-    assert door.passed == ["D1"] * 3
-    assert [(one["event"], one["external_id"]) for one in logs] == [("message.overtakes", "D1")]
-    order.finish(KEY)
+async def test_a_place_that_cannot_be_read_holds_its_new_messages_for_a_limited_time_and_loses_nothing() -> None:
+    radio, store = Radio(), Store({KEY: "m1"})
+    radio.said["D1"] = ["m1", "m2"]
+    radio.broken["D1"] = CannotBeRead("not now")
+    async with reading(radio, store, wait_seconds=0.05) as backfill:
+        with capture_logs() as logs:
+            await backfill.accept(said("D1", "m3"))
+            await backfill.accept(said("D1", "m4"))
+        assert store.stored == ["D1 m3", "D1 m4"]
+        assert [(one["event"], one["external_id"]) for one in logs] == [("message.overtakes", "D1")]
+        radio.broken.clear()
+        await eventually(lambda: len(store.stored) == 3)
+    assert store.stored[2:] == ["D1 m2"]
 
 
-async def test_after_a_wait_in_vain_what_is_said_elsewhere_waits_less() -> None:
-    """A platform that hands out nothing must not hold up one conversation after the other."""
-    door = Door()
-    order = BackfillOrder(door.accept, wait_seconds=0.02, later_wait_seconds=0.0)
-    order.expect([KEY, OTHER])
-    await order.accept(said("D1"))
-    assert order._wait_seconds == 0.0
-    await order.accept(said("D2"))
-    assert door.passed == ["D1", "D2"]
+async def test_a_history_that_never_answers_holds_up_nothing_for_long() -> None:
+    """However many places there are: the time is that of the session, not of each message."""
+    places = [f"D{number}" for number in range(30)]
+    radio, store = Radio(), Store({ConversationKey("acme", "radio", place): "m1" for place in places})
+    radio.silent.update(places)
+    async with reading(radio, store, wait_seconds=0.1) as backfill, asyncio.timeout(5):
+        for place in places:  # one after the other, as some platforms hand them over
+            await backfill.accept(said(place, "m2"))
+    assert store.stored == [f"{place} m2" for place in places]
 
 
-async def test_where_somebody_waits_is_heard_before_all_other_places() -> None:
-    """Of many conversations a few are asked for at a time."""
-    order = BackfillOrder(Door().accept)
-    keys = [ConversationKey("acme", "slack", f"D{number}") for number in range(10)]
-    order.expect(keys)
-    free, asked = asyncio.Event(), list[str]()
-
-    async def read(key: ConversationKey) -> None:
-        async with order.slot(key):
-            asked.append(key.external_id)
-            await free.wait()
-        order.finish(key)
-
-    async with asyncio.TaskGroup() as group:
-        for key in keys[:9]:
-            group.create_task(read(key))
-        await settle()
-        begun = len(asked)
-        for place in ("D8", "D9"):
-            group.create_task(order.accept(said(place)))
-        await settle()
-        group.create_task(read(keys[9]))
-        await settle()
-        free.set()
-    assert 0 < begun < 8
-    assert asked[begun : begun + 2] == ["D9", "D8"]
-    assert sorted(asked) == [key.external_id for key in keys]
+async def test_what_was_missed_between_two_sessions_is_read_from_the_newest_message_on() -> None:
+    radio, store = Radio(), Store({KEY: "m1"})
+    radio.said["D1"], radio.said["D2"] = ["m1"], []
+    async with reading(radio, store) as backfill:
+        await backfill.accept(said("D1", "m2"))
+        await backfill.accept(said("D2", "m1"))  # a place that nothing is stored of
+        radio.said["D1"], radio.said["D2"] = ["m0", "m1", "m2", "m3", "m5"], ["m0", "m1", "m2"]
+        radio.sessions = 2
+        await backfill.accept(said("D1", "m5"))
+        await eventually(lambda: "D2 m2" in store.stored)
+    assert [mark for mark in store.stored if mark.startswith("D1")] == ["D1 m2", "D1 m3", "D1 m5"]
+    assert [mark for mark in store.stored if mark.startswith("D2")] == ["D2 m1", "D2 m2"]
 
 
-async def test_a_turn_that_is_given_up_goes_to_the_next() -> None:
-    order = BackfillOrder(Door().accept)
-    keys = [ConversationKey("acme", "slack", f"D{number}") for number in range(10)]
-    order.expect(keys)
-    free, asked = asyncio.Event(), list[str]()
+async def test_what_one_session_could_not_read_the_next_one_reads() -> None:
+    radio, store = Radio(), Store({KEY: "m1"})
+    radio.said["D1"] = ["m1", "m2"]
+    radio.silent.add("D1")
+    async with reading(radio, store, wait_seconds=0.02) as backfill:
+        await backfill.accept(said("D1", "m3"))
+        radio.said["D1"] += ["m3", "m4"]
+        radio.silent.clear()
+        radio.sessions = 2
+        await eventually(lambda: len(store.stored) == 3)
+    assert store.stored == ["D1 m3", "D1 m2", "D1 m4"]
 
-    async def read(key: ConversationKey) -> None:
-        async with order.slot(key):
-            asked.append(key.external_id)
-            await free.wait()
 
-    tasks = [asyncio.create_task(read(key)) for key in keys]
-    await settle()
-    tasks[7].cancel()
-    tasks[0].cancel()
-    await settle()
-    free.set()
-    for task in tasks:
-        with suppress(asyncio.CancelledError):
-            await task
-    assert sorted(asked) == [key.external_id for key in keys if key.external_id != "D7"]
+async def test_a_place_where_somebody_waits_is_read_before_all_others() -> None:
+    """Of many places a few are read at a time."""
+    places = [f"D{number}" for number in range(20)]
+    radio, store = Radio(), Store({ConversationKey("acme", "radio", place): "m1" for place in places})
+    radio.silent.update(places[:10])
+    async with reading(radio, store) as backfill, asyncio.timeout(5):
+        await eventually(lambda: len(radio.read) > 0)
+        await backfill.accept(said("D19", "m2"))
+        assert len(radio.read) < 10
+    assert store.stored == ["D19 m2"]
+
+
+async def test_a_store_that_is_away_at_the_start_is_waited_for() -> None:
+    radio, store = Radio(), Store({KEY: "m1"})
+    radio.said["D1"] = ["m1", "m2"]
+    store.is_away = True
+    async with reading(radio, store) as backfill:
+        waiting = asyncio.create_task(backfill.accept(said("D1", "m3")))
+        await asyncio.sleep(0.02)
+        store.is_away = False
+        await waiting
+    assert store.stored == ["D1 m2", "D1 m3"]
+
+
+async def test_a_place_that_fails_for_good_does_not_stop_the_others() -> None:
+    radio, store = Radio(), Store({KEY: "m1", OTHER: "m1"})
+    radio.broken["D1"] = KeyError("odd")
+    radio.said["D2"] = ["m1", "m2"]
+    async with reading(radio, store) as backfill:
+        await backfill.accept(said("D1", "m2"))
+        await backfill.accept(said("D2", "m3"))
+        assert not backfill.trouble
+    assert store.stored == ["D1 m2", "D2 m2", "D2 m3"]

@@ -40,7 +40,7 @@ def gateway() -> FakeGateway:
 
 
 async def missed(bot: SlackConnector, key: ConversationKey, after: str) -> list[InboundMessage]:
-    return [message async for message in bot.missed(key, after)]
+    return [message async for message in bot.missed(key.external_id, after)]
 
 
 async def test_what_was_said_while_nobody_listened_can_be_read(
