@@ -28,6 +28,8 @@ from grounding.documents.library import (
     check_relative_path,
     decode,
     is_document_path,
+    other_forms,
+    refuse_twins,
 )
 from grounding.documents.sync import DiskCopy, SharedShelf
 from grounding.documents.watcher import Changed, changed_documents, in_pieces, watch
@@ -59,6 +61,8 @@ __all__ = [
     "in_pieces",
     "indexed_text_of",
     "is_document_path",
+    "other_forms",
     "passage_of_chunk",
+    "refuse_twins",
     "watch",
 ]

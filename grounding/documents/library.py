@@ -2,7 +2,8 @@
 
 A document's name is its path under ``docs/`` with forward slashes. Names come from strangers: nothing outside the
 folder is ever read, written or followed to, and percent signs mean themselves. A file that is no document is skipped
-with a reason. `Shelf` is the port for documents that are kept in files or elsewhere; `FileShelf` keeps them in files.
+with a reason. Of two files whose paths are the same in Unicode's form C, the one in that form is the document. `Shelf`
+is the port for documents that are kept in files or elsewhere; `FileShelf` keeps them in files.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ SUFFIXES = (".md", ".txt")
 NAME_MAX_BYTES = 240
 PATH_MAX_BYTES = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_FORMS: tuple[Literal["NFC"], Literal["NFD"]] = ("NFC", "NFD")
 
 
 class DocumentRefused(AgentRuntimeError):
@@ -120,6 +123,18 @@ def check_relative_path(path: str, rule: str, keeps: Callable[[str], bool]) -> s
     return path
 
 
+def other_forms(path: str) -> list[str]:
+    """Return the paths that look like *path* but are spelled in another form of Unicode (C or D), as a Mac's files."""
+    return [other for form in _FORMS if (other := unicodedata.normalize(form, path)) != path]
+
+
+def refuse_twins(path: str, twins: Iterable[str]) -> None:
+    """Raise `DocumentRefused` if there are *twins*: other documents whose paths look like *path*."""
+    for twin in twins:
+        why = f"the path {path!r} looks like that of another document, {twin!r}: use that one"
+        raise DocumentRefused(why, why="path")
+
+
 def decode(path: str, raw: bytes, max_bytes: int) -> str:
     """Return the text of a document's bytes, without a byte order mark. Raises `DocumentRefused`."""
     if len(raw) > max_bytes:
@@ -204,11 +219,15 @@ class Library:
             return Skipped(path, "link") if stat.S_ISLNK(facts.st_mode) else None
         if facts.st_size > self._max_bytes:
             return Skipped(path, "size", facts.st_size, facts.st_mtime_ns)
+        if _is_shadowed(file, path):
+            return Skipped(path, "name", facts.st_size, facts.st_mtime_ns)
         return Found(path, facts.st_size, facts.st_mtime_ns)
 
     def get(self, scope: Scope, path: str) -> Document:
         """Return the document at *path*. Raises `DocumentMissing`, and `DocumentRefused` if the file is none."""
         file = self._file(scope, path)
+        if _is_shadowed(file, path):
+            raise DocumentRefused(f"{path!r} looks like the path of another document, which hides it", why="name")
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -247,6 +266,7 @@ class Library:
         raw = text.encode("utf-8") if isinstance(text, str) else text
         decode(path, raw, self._max_bytes)
         file = self._file(scope, path)
+        refuse_twins(path, _twins(file, path))
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
@@ -305,6 +325,21 @@ def _is_link_below(base: Path, folder: Path) -> bool:
             return True
         folder = folder.parent
     return False
+
+
+def _twins(file: Path, path: str) -> list[str]:
+    """Return the paths of other files that look like the *path* of *file*.
+
+    Some disks know one file by several spellings of its name: that is no other file.
+    """
+    root = file.parents[path.count("/")]
+    twins = [other for other in other_forms(path) if (root / other).is_file()]
+    return [other for other in twins if not (file.exists() and file.samefile(root / other))]
+
+
+def _is_shadowed(file: Path, path: str) -> bool:
+    """Say whether another file has the same path in Unicode's form C: that one is the document."""
+    return not unicodedata.is_normalized("NFC", path) and bool(_twins(file, path))
 
 
 def _is_too_long(path: str) -> bool:

@@ -37,6 +37,8 @@ from grounding.documents.library import (
     check_path,
     decode,
     is_document_path,
+    other_forms,
+    refuse_twins,
 )
 
 if TYPE_CHECKING:
@@ -141,6 +143,7 @@ class SharedShelf:
         parents = list(accumulate(check_path(path).split("/")[:-1], lambda parent, part: f"{parent}/{part}"))
         if await self.catalogue(scope, parents):
             raise DocumentRefused(f"{path!r}: a part of the path is a document already", why="path")
+        refuse_twins(path, await self.catalogue(scope, other_forms(path)))
         found = await self.put_if(scope, path, text, ANYTHING)
         assert found is not None
         return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import unicodedata
+from urllib.parse import quote
 
 import pytest
 
@@ -90,6 +92,18 @@ async def test_what_is_no_document_is_refused(face: Face, path: str, body: bytes
     answer = await face.client.put(f"{here}/documents/{path}", content=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert (await face.client.get(f"{here}/documents")).json() == {"documents": [], "skipped": []}
+
+
+async def test_a_path_that_looks_like_another_documents_is_refused(face: Face) -> None:
+    here = await face.workspace("twins")
+    forms = [unicodedata.normalize(form, "für/Gebühren.md") for form in ("NFC", "NFD")]
+    for folder, first, second in (("documents", *forms), ("codex", *forms), ("codex", *reversed(forms))):
+        for _ in range(2):
+            answer = await face.client.put(f"{here}/{folder}/{quote(first)}", content=b"The zebra has stripes.")
+            assert answer.is_success, answer.text
+        answer = await face.client.put(f"{here}/{folder}/{quote(second)}", content=b"The zebra has spots.")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "document_path")
+        await face.client.delete(f"{here}/{folder}/{quote(first)}")
 
 
 async def test_many_documents_come_as_lines(face: Face) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+import unicodedata
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from connectors.message import Scope, redis_key
 from grounding.documents import (
     Backlog,
     Changed,
+    DocumentRefused,
     FileShelf,
     Indexer,
     Library,
@@ -192,6 +194,24 @@ async def test_a_link_to_a_folder_is_not_waited_for(house: House) -> None:
     await indexer.sync(ACME, ["elsewhere"])
     assert [waits.documents for waits in await backlog.waiting([ACME])] == [0]
     assert [one.path for one in await indexer.skipped(ACME)] == ["elsewhere"]
+
+
+async def test_of_two_files_with_one_name_in_two_forms_of_unicode_that_in_form_c_is_the_document(house: House) -> None:
+    composed, apart = (unicodedata.normalize(form, "für/Gebühren.md") for form in ("NFC", "NFD"))
+    docs = house.library.root(ACME)
+    await asyncio.to_thread(house.write, apart, "Refunds take thirty days")
+    await house.indexer.sync(ACME)
+    assert await house.sources("refunds") == [apart]
+    with pytest.raises(DocumentRefused, match="looks like that of another document"):
+        await asyncio.to_thread(house.write, composed, "Refunds take ninety days")
+    await asyncio.to_thread((docs / composed).parent.mkdir)
+    await asyncio.to_thread((docs / composed).write_text, "Refunds take ninety days")
+    await house.indexer.sync(ACME, [composed, apart])
+    assert await house.sources("refunds") == [composed]
+    assert [(one.path, one.why) for one in await house.indexer.skipped(ACME)] == [(apart, "name")]
+    await asyncio.to_thread((docs / composed).unlink)
+    await house.indexer.sync(ACME)
+    assert (await house.sources("refunds"), await house.indexer.skipped(ACME)) == ([apart], [])
 
 
 async def test_a_file_whose_name_is_too_long_is_named_and_left_out(house: House) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import threading
+import unicodedata
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,6 +131,17 @@ async def test_what_one_puts_another_reads_finds_lists_and_deletes(machines: Mac
             await machines.one.shelf.get(ACME, path)
         with pytest.raises(DocumentMissing):
             await machines.one.shelf.delete(ACME, path)
+
+
+async def test_a_path_that_looks_like_another_documents_is_refused(redis: Redis) -> None:
+    shelf = SharedShelf(redis, max_bytes=1000)
+    composed, apart = (unicodedata.normalize(form, "Gebühren.md") for form in ("NFC", "NFD"))
+    for first, second in ((composed, apart), (apart, composed)):
+        await shelf.put(ACME, first, "ninety days")
+        await shelf.put(ACME, first, "thirty days")
+        with pytest.raises(DocumentRefused, match="looks like that of another document"):
+            await shelf.put(ACME, second, "ninety days")
+        await shelf.delete(ACME, first)
 
 
 async def test_a_whole_look_from_any_machine_leaves_the_others_documents_in_the_index(machines: Machines) -> None:
