@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey, OutboundMessage
-from connectors.text import outbound_parts
+from connectors.text import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, cut_reply, outbound_parts
 from connectors.text.split import FILE_NAME, can_be_seen
 
 KEY = ConversationKey("acme", "telegram", "1")
@@ -27,6 +28,19 @@ def test_few_texts_are_parts_and_many_a_beginning_and_the_whole_as_a_file(texts:
         assert [part.file_name for part in parts] == ["", FILE_NAME]
         assert parts[0].text == texts[0]
         assert parts[1].text == message.text
+
+
+@pytest.mark.parametrize("dialect", [TELEGRAM_HTML, SLACK_MRKDWN, DISCORD_MARKDOWN])
+def test_a_beginning_says_that_the_whole_reply_is_in_the_file(dialect: Dialect) -> None:
+    """And fits, with room for the sources; a reply that fits says nothing of the kind."""
+    words = "\n\n".join("Plan *B* costs **12 euros**. " * 20 for _ in range(10))
+    texts, sources_at = cut_reply(words, dialect, 1000, 900, 3)
+    assert len(texts) > 3
+    assert sources_at == 0
+    assert dialect.visible_text(texts[0]).strip("_*").endswith("The whole reply is in the file.")
+    assert dialect.size(texts[0]) <= 900
+    texts, _ = cut_reply(words, dialect, 1000, 900, 30)
+    assert "in the file" not in "".join(texts)
 
 
 def test_a_lone_surrogate_does_not_reach_a_file() -> None:
