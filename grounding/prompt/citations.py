@@ -18,11 +18,13 @@ MARK = " ⚠ unverified"
 """Follows a cited name that the model was not given. With it the text is no label any more."""
 LONGEST_CHARACTERS = 1000
 
+_IN_PATH = r"\[(?:\[[^\[\]\s]{1,100}\]|[^\[\]\s]{1,100})\](?=[/.])"
+"""A part of a path in brackets of its own: ``app/[id]/page.md``. Labels show it with round ones."""
 _ARROWS = "›>»→⟩❯/#§|:–—-"
 _BRACKETS = re.compile(
-    rf"!?\[(?P<square>[^\[\]]{{1,{LONGEST_CHARACTERS}}})\](?P<link>\(|:[ \t]*(?:<|\w{{1,10}}://|/|\#))?"
+    rf"!?\[(?P<square>(?:[^\[\]]|{_IN_PATH}){{1,{LONGEST_CHARACTERS}}}+)\](?P<link>\(|:[ \t]*(?:<|\w{{1,10}}://|/|\#))?"
     rf"|【(?P<lenticular>[^【】]{{1,{LONGEST_CHARACTERS}}})】"
-    rf"|(?<!\])\((?P<round>[^()\[\]]{{1,{LONGEST_CHARACTERS}}})\)"
+    rf"|(?<!\])\((?P<round>(?:[^()\[\]]|{_IN_PATH}){{1,{LONGEST_CHARACTERS}}}+)\)"
 )
 _TOGETHER = re.compile(r"[;；]|,(?=\s+[^\s,;]+\.(?:md|txt)\b)", re.IGNORECASE)
 _FILE = re.compile(
@@ -249,7 +251,7 @@ def _split(part: str) -> tuple[str, str]:
 
 
 def _bare(part: str) -> str:
-    text = " ".join(_DECORATION.sub("", part).split())
+    text = escape_label(" ".join(_DECORATION.sub("", part).split()))
     return _BEHIND.sub("", _BEFORE.sub("", text, count=1)).strip()
 
 

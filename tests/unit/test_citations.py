@@ -119,6 +119,33 @@ def test_a_file_of_any_ending_is_cited_by_its_whole_path_and_by_nothing_less() -
     assert checked.invented == 0
 
 
+PAGE = Passage(source="app/[id]/page.md", heading="Props", text="One id.", score=0.9)
+SLUG = Passage(source="src/[[...slug]]/page.tsx", heading="", text="export", score=0.8)
+
+
+@pytest.mark.parametrize(
+    ("said", "passage"),
+    [
+        ("[app/[id]/page.md]", PAGE),
+        ("[app/[id]/page.md › Props]", PAGE),
+        ("[app/(id)/page.md › Props]", PAGE),
+        ("[[id]/page.md]", PAGE),
+        ("(app/[id]/page.md › Props)", PAGE),
+        ("[src/[[...slug]]/page.tsx]", SLUG),
+    ],
+)
+def test_a_path_with_brackets_of_its_own_is_cited(said: str, passage: Passage) -> None:
+    checked = check_citations(f"It takes an id {said}, [see [1]/[2]].", (*GIVEN, PAGE, SLUG), PROMPT)
+
+    assert (checked.cited, checked.invented) == ((passage,), 0)
+
+
+def test_an_invented_path_with_brackets_of_its_own_is_marked() -> None:
+    checked = check_citations("It takes an id [app/[name]/page.md], not [2] [app/[id]/page.md](x).", (PAGE,), PROMPT)
+
+    assert checked.text == f"It takes an id [app/[name]/page.md{MARK}], not [2] [app/[id]/page.md](x)."
+
+
 def test_what_was_never_given_is_marked_and_nothing_is_lost() -> None:
     checked = check_citations(
         "Ten [gifts.md › Rules], thirty [refunds.md; old/terms.txt] 【x.md】 (y.md › Z).", GIVEN, PROMPT
