@@ -131,8 +131,11 @@ class Prompts:
 
     async def _rollback(self, request: _Request, author: str) -> str:
         _check_place(request.slot)
-        version = await self._publisher.rollback(request.slot, _number(request.rest), author=author, origin=_ORIGIN)
-        return f"{_headed(version)} It has the text of version {version.restores or _number(request.rest)}."
+        restored = _number(request.rest)
+        version = await self._publisher.rollback(request.slot, restored, author=author, origin=_ORIGIN)
+        if version.text is None:
+            return f"{_headed(version)} It is cleared, as in version {restored}."
+        return f"{_headed(version)} The text of version {restored} is in force from the next message on."
 
     async def _clear(self, request: _Request, author: str) -> str:
         _check_place(request.slot)

@@ -318,7 +318,8 @@ async def test_directives_are_named_by_the_same_words_as_in_a_chat(running: None
     second = (await command("prompt", "set", "soul", stdin="Speak like a captain.")).out
     assert second == f"Published version {first + 1} of workspace/soul.\n"
     assert "+Speak like a captain." in (await command("prompt", "diff", "soul", str(first), str(first + 1))).out
-    assert (await command("prompt", "rollback", "soul", str(first))).code == 0
+    restored = (await command("prompt", "rollback", "soul", str(first))).out
+    assert restored == f"Version {first + 2} of workspace/soul is in force, with the text of version {first}.\n"
     assert (await command("prompt", "show", "soul")).out == "Speak like a pilot.\n"
     assert len((await command("prompt", "history", "soul", "--json")).json["versions"]) > 2
     assert (await command("prompt", "set", "skill", "refunds", "Ask for the receipt.")).code == 0

@@ -343,8 +343,10 @@ def rollback(invocation: Invocation, directive: Directive, rest: list[str]) -> N
     """Publish an earlier VERSION again: `prompt rollback soul 1`."""
     if len(rest) != 1:
         raise click.UsageError("give one version: prompt rollback soul 1")
-    answer = directive.request(invocation, "POST", "rollback", body={"version": _version(rest[0])})
-    _emit_published(invocation, directive, answer)
+    restored = _version(rest[0])
+    answer = directive.request(invocation, "POST", "rollback", body={"version": restored})
+    what = "cleared, as in" if answer["cleared"] else "in force, with the text of"
+    emit(invocation, answer, f"Version {answer['version']} of {directive} is {what} version {restored}.")
 
 
 @command.command()
