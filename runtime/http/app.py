@@ -17,10 +17,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from connectors.connector import MountsRoutes
-from runtime.http.auth import Guard, Routes
+from connectors.message import Role
+from runtime.http.auth import PUBLIC, Guard, Permission, Routes
 from runtime.http.doctor import DoctorRoutes
 from runtime.http.errors import error_response, reply
 from runtime.http.routes.access import AccessRoutes
@@ -75,14 +76,15 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
         return reply(await asyncio.to_thread(document))
 
     openapi_route = Route("/openapi.json", openapi, methods=["GET"], include_in_schema=False)
-    public = [
-        openapi_route,
-        *(route for route in mounted if isinstance(route, Route) and not route.path.startswith("/v1/")),
-    ]
-    app = _app(runtime, metrics or Metrics(), public, stopping)
+    app, permissions = _app(runtime, metrics or Metrics(), stopping)
+    permissions[id(openapi_route)] = PUBLIC
+    for route in mounted:
+        if isinstance(route, Route):
+            permissions[id(route)] = Permission(Role.MEMBER) if route.path.startswith("/v1/") else PUBLIC
     app.router.routes += [openapi_route, *mounted]
     for group in groups:
-        app.include_router(group.router)
+        app.router.routes += group.router.routes
+        permissions |= group.permissions
     # Built at the first request: it takes 0.1 s.
     document = functools.cache(lambda: _openapi(app, groups, runtime.http.openapi))
     return app
@@ -90,11 +92,13 @@ def create_app(runtime: Runtime, metrics: Metrics | None = None) -> FastAPI:
 
 def create_health_app(runtime: Runtime, metrics: Metrics) -> FastAPI:
     """Build the application of a worker process: whether it is alive and ready, and its metrics."""
-    return _app(runtime, metrics, [], asyncio.Event())
+    app, _ = _app(runtime, metrics, asyncio.Event())
+    return app
 
 
-def _app(runtime: Runtime, metrics: Metrics, public: Sequence[BaseRoute], stopping: asyncio.Event) -> FastAPI:
-    """Build an application with the paths of health and metrics; they and those of *public* need no token."""
+def _app(runtime: Runtime, metrics: Metrics, stopping: asyncio.Event) -> tuple[FastAPI, dict[int, Permission]]:
+    """Build an application with the public paths of health and metrics. Return it and what its routes declare, by their
+    `id`."""
     app = FastAPI(
         title="Agent Runtime",
         version=_version(),
@@ -108,12 +112,14 @@ def _app(runtime: Runtime, metrics: Metrics, public: Sequence[BaseRoute], stoppi
         app.add_api_route(
             path, endpoint, methods=["GET"], response_class=Response, responses=responses, tags=["health"]
         )
-    app.add_middleware(Guard, security=runtime.security, public=(*app.routes, *public))
+    permissions = {id(route): PUBLIC for route in app.router.routes}
+    app.add_middleware(Guard, security=runtime.security, routes=app.router.routes, permissions=permissions)
     for kind in (HTTPException, RequestValidationError):  # FastAPI's own answers have another form
         app.add_exception_handler(kind, _answer)
     app.state.stopping = stopping
+    app.state.permissions = permissions
     app.state.runtime = runtime
-    return app
+    return app, permissions
 
 
 async def _answer(_request: Request, error: Exception) -> Response:

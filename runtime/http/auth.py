@@ -1,17 +1,18 @@
-"""Decides who may call which path, and declares routes with the least role that may call them.
+"""Decides who may call which route. Each route declares its `Permission`; one that declares none is refused to all.
 
-`Guard` stands around the whole application. Whatever a route forgets: only public paths are reached without a token,
-no token enters another workspace's paths, a viewer changes nothing, and a token for the chat page reaches nothing
+`Guard` stands around the whole application and checks the declarations: without a token only public routes are reached,
+no token enters another workspace, whether path, query or body names it, and a token for the chat page reaches nothing
 here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
+import structlog
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
@@ -47,6 +48,23 @@ User = Annotated[str, Field(pattern=r"^[a-z]+:.+$", max_length=600)]
 """A person as connector:user_id, or a place as connector:id."""
 Endpoint = Callable[..., Awaitable[Response]]
 B = TypeVar("B", bound=BaseModel)
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Who may call a route: holders of a token with at least *role*; for None the route authenticates its callers
+    itself, if it has to.
+
+    *reach* says whose token: one for the ``workspace`` that the path names, one for all workspaces (``everywhere``), or
+    any, because the route shows and changes only what is the caller's ``own``.
+    """
+
+    role: Role | None
+    reach: Literal["workspace", "everywhere", "own"] = "workspace"
+
+
+PUBLIC = Permission(None)
 
 
 class Security:
@@ -100,13 +118,22 @@ class Security:
 class Guard:
     """ASGI middleware that lets requests in and answers the errors that no route handled.
 
-    Only the routes of *public* are reached without a token.
+    *routes* are all routes of the application, in the order in which it tries them; *permissions* has what each
+    declares, by its `id`.
     """
 
-    def __init__(self, app: ASGIApp, *, security: Security, public: Sequence[BaseRoute]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        security: Security,
+        routes: Sequence[BaseRoute],
+        permissions: Mapping[int, Permission],
+    ) -> None:
         self._app = app
         self._security = security
-        self._public = public
+        self._routes = routes
+        self._permissions = permissions
 
     async def __call__(self, scope: RequestScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -130,18 +157,50 @@ class Guard:
             await response(scope, receive, send)
 
     async def _check(self, request: Request) -> None:
-        if any(route.matches(request.scope)[0] is not Match.NONE for route in self._public):
+        route, parameters, allowed = self._find(request.scope)
+        permission = self._permissions.get(id(route))
+        if permission is not None and permission.role is None:
             self._security.check_host(request)
-            return
+        else:
+            await self._check_token(request, route, parameters, permission)
+        if request.method not in allowed:
+            raise HTTPException(405, headers={"Allow": ", ".join(sorted(allowed))})
+
+    def _find(self, scope: RequestScope) -> tuple[BaseRoute | None, Mapping[str, Any], frozenset[str]]:
+        """Return the route that the application will run, its parameters and its methods; None for an unknown path. If
+        only the method is wrong, returns the first route of the path."""
+        other: tuple[BaseRoute, Mapping[str, Any], frozenset[str]] | None = None
+        for route in self._routes:
+            match, found = route.matches(scope)
+            if match is not Match.NONE:
+                methods = frozenset(getattr(route, "methods", None) or {scope["method"]})
+                answer = (route, found.get("path_params", {}), methods)
+                if match is Match.FULL:
+                    return answer
+                other = other or answer
+        return other or (None, {}, frozenset({scope["method"]}))
+
+    async def _check_token(
+        self,
+        request: Request,
+        route: BaseRoute | None,
+        parameters: Mapping[str, Any],
+        permission: Permission | None,
+    ) -> None:
         caller = await self._security(request)
-        path = request.scope["path"]
-        _, _, group, *rest = path.split("/", 4) if path.count("/") >= 2 else ("", "", "")
-        if group in ("workspaces", "vaults") and rest and rest[0] and not caller.may_enter(rest[0]):
-            raise HTTPException(403, "the token is for another workspace")
         if caller.person:  # programs may name any person, and read all that was said to them
             raise HTTPException(403, "this token signs a person in to the chat page; programs need `access token`")
-        if request.method not in READING:
-            require_role(caller, Role.MEMBER)
+        if route is None:
+            raise HTTPException(404)
+        if permission is None or permission.role is None:
+            _log.error("http.undeclared", path=getattr(route, "path", ""))
+            raise HTTPException(403, "this route declares no permission")
+        named = (parameters.get("workspace_id"), parameters.get("vault_id"), request.query_params.get("workspace"))
+        for workspace_id in named:
+            require_entry(caller, workspace_id)
+        if permission.reach == "everywhere":
+            require_everywhere(caller)
+        require_role(caller, permission.role)
 
 
 def _check_path(scope: RequestScope) -> None:
@@ -159,6 +218,8 @@ class Routes:
         self.router = APIRouter(prefix="/v1", tags=[name])
         self.schemas: dict[str, Any] = {}
         """Schemas that the routes' bodies refer to, for the OpenAPI document."""
+        self.permissions: dict[int, Permission] = {}
+        """What each route declares, by its `id`."""
         self._runtime = runtime
 
     def add(
@@ -168,10 +229,16 @@ class Routes:
         endpoint: Endpoint,
         role: Role,
         *,
+        reach: Literal["workspace", "everywhere", "own"] = "workspace",
         body: type[BaseModel] | None = None,
         answers: str,
     ) -> None:
-        """Let *endpoint* answer *method* on *path* for callers of at least *role*; *answers* describes the answer."""
+        """Let *endpoint* answer *method* on *path* for callers of at least *role*; *answers* describes the answer.
+
+        For *reach* see `Permission`. Raises `ValueError` if it is ``workspace``, and the path names none.
+        """
+        if reach == "workspace" and not ("{workspace_id}" in path or "{vault_id}" in path):
+            raise ValueError(f"{method} {path} names no workspace: declare its reach")
         self.router.add_api_route(
             path,
             endpoint,
@@ -179,17 +246,21 @@ class Routes:
             response_class=Response,
             operation_id=f"{method.lower()}{_words(path)}",
             responses={200: {"description": answers}, "4XX": _ERROR, "5XX": _ERROR},
-            dependencies=[Depends(_check_caller(role))],
+            dependencies=[Depends(_refuse_unknown_parameters)],
             openapi_extra={"security": [{"bearer": []}], **self._openapi_body(body), "x-least-role": role.value},
         )
+        self.permissions[id(self.router.routes[-1])] = Permission(role, reach)
 
     async def enter(self, workspace_id: str) -> Scope:
         """Return the scope of a workspace that exists. Raises `UnknownWorkspace` and `InvalidWorkspaceId`."""
         return Scope(await self._runtime.workspaces.require(workspace_id))
 
     async def read(self, request: Request, kind: type[B]) -> B:
-        """Return the JSON body as *kind*. Raises `ApiError` 400 and 413."""
-        return await read_json(request, kind, self._runtime.settings.http_max_body_bytes)
+        """Return the JSON body as *kind*. Raises `ApiError` 400 and 413, and 403 if its ``workspace`` is not open to
+        the caller."""
+        body = await read_json(request, kind, self._runtime.settings.http_max_body_bytes)
+        require_entry(caller_of(request), getattr(getattr(body, "root", body), "workspace", None))
+        return body
 
     def _openapi_body(self, body: type[BaseModel] | None) -> dict[str, Any]:
         if body is None:
@@ -207,23 +278,14 @@ Workspace = Annotated[Scope, Depends(_enter)]
 """The scope of the workspace that the path names. If it does not exist, the call is refused."""
 
 
-def _check_caller(least: Role) -> Callable[[Request], Awaitable[None]]:
-    """Return the dependency of a route for callers of at least the role *least*.
-
-    It also refuses unknown parameters of a call that changes something: a misspelt one might change more than was
-    meant.
-    """
-
-    async def check_caller(request: Request) -> None:
-        require_role(caller_of(request), least)
-        if request.method in READING:
-            return
-        known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
-        if any(name not in known for name in request.query_params):
-            what = f"{', '.join(known)}, and nothing else" if known else "no parameters"
-            raise ApiError(400, "bad_request", f"query: this takes {what}")
-
-    return check_caller
+async def _refuse_unknown_parameters(request: Request) -> None:
+    """Refuse unknown parameters of a call that changes something: a misspelt one might change more than was meant."""
+    if request.method in READING:
+        return
+    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    if any(name not in known for name in request.query_params):
+        what = f"{', '.join(known)}, and nothing else" if known else "no parameters"
+        raise ApiError(400, "bad_request", f"query: this takes {what}")
 
 
 def _words(path: str) -> str:
@@ -264,9 +326,10 @@ def require_everywhere(caller: Caller) -> None:
         raise ApiError(403, "forbidden", "this reaches beyond one workspace; it needs the admin token")
 
 
-def require_entry(caller: Caller, workspace_id: str) -> None:
-    """Raise `ApiError` 403 if the caller's token is for another workspace than *workspace_id*."""
-    if not caller.may_enter(workspace_id):
+def require_entry(caller: Caller, workspace_id: str | None) -> None:
+    """Raise `ApiError` 403 if the caller's token is for another workspace than *workspace_id*; None or an empty text
+    names none."""
+    if workspace_id and not caller.may_enter(workspace_id):
         raise ApiError(403, "forbidden", "the token is for another workspace")
 
 

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
+from connectors.message import Role
 from connectors.web.connector import FILES
 from runtime.access import ApiTokens, Caller
 from runtime.http import sse
+from runtime.http.auth import READING, Permission
 from tests.emulators.face import ADMIN, Face
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -70,12 +75,9 @@ NEEDS_EVERYWHERE = [
 
 def routes(face: Face) -> Iterator[tuple[str, str]]:
     """Every method and path that the application knows."""
-    stack: list[Any] = [*face.app.routes]
-    while stack:
-        route = stack.pop()
-        # FastAPI keeps an included router as it is.
-        stack += getattr(getattr(route, "original_router", route), "routes", ())
-        for method in set(getattr(route, "methods", None) or ()) - {"HEAD"}:
+    for route in face.app.routes:
+        assert isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}:
             yield method, route.path.replace(":path", "").format(**PARAMETERS)
 
 
@@ -89,6 +91,68 @@ async def test_the_table_of_routes_is_not_empty(face: Face) -> None:
     assert ("POST", "/v1/workspaces/acme/messages") in known
     assert ("GET", "/v1/events") in known
     assert len(known) > 35
+
+
+async def test_every_route_declares_who_may_call_it(face: Face) -> None:
+    """No route of the runtime or of a connector is left out, and none that changes something is open to viewers."""
+    permissions: dict[int, Permission] = face.app.state.permissions
+    assert [route for route in face.app.routes if id(route) not in permissions] == []
+    for route in face.app.routes:
+        assert isinstance(route, Route)
+        least = permissions[id(route)].role
+        if least is None:  # its connector authenticates its callers
+            assert not route.path.startswith("/v1/"), route.path
+        else:
+            assert least.covers(Role.MEMBER) or set(route.methods or ()) <= READING, route.path
+
+
+async def test_a_route_that_declares_nothing_is_refused_to_everybody(face: Face) -> None:
+    """Also to the administrator, and also where it hides another route or a method that is declared."""
+
+    async def answer(request: Request) -> Response:
+        return Response("open")
+
+    forgotten = [
+        Route("/v1/forgotten", answer, methods=["GET", "POST"]),
+        Route("/v1/workspaces/{workspace_id}/index", answer, methods=["GET"]),
+        Route("/v1/doctor", answer, methods=["POST"]),
+    ]
+    known = [*face.app.router.routes]
+    face.app.router.routes[:0] = forgotten
+    try:
+        for method, path in (("GET", "/v1/forgotten"), ("GET", "/v1/workspaces/acme/index"), ("POST", "/v1/doctor")):
+            refused = await face.client.request(method, path)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden"), path
+            async with face.bare() as client:
+                assert (await client.request(method, path)).status_code == 401, path
+    finally:
+        face.app.router.routes[:] = known
+
+
+async def test_a_workspace_in_a_query_or_a_body_is_closed_to_other_workspaces_tokens(face: Face) -> None:
+    """Whichever call takes one: those of queries are found in the OpenAPI document."""
+    await face.workspace("acme")
+    await face.workspace("rival")
+    document = (await face.client.get("/openapi.json")).json()
+    queries = [
+        (method, path.format(**PARAMETERS))
+        for path, calls in document["paths"].items()
+        for method, call in calls.items()
+        if any((one["in"], one["name"]) == ("query", "workspace") for one in call.get("parameters", ()))
+    ]
+    assert ("get", "/v1/access") in queries
+    bodies: tuple[dict[str, Any], ...] = (
+        {"action": "role", "user": "telegram:1", "role": "admin", "workspace": "acme"},
+        {"action": "token", "role": "admin", "workspace": "acme"},
+        {"action": "invite", "name": "Bo", "workspace": "acme"},
+    )
+    async with face.as_token(await face.token("rival", "admin")) as rival:
+        for method, path in queries:
+            assert (await rival.request(method.upper(), path, params={"workspace": "acme"})).status_code == 403, path
+        for body in bodies:
+            assert (await rival.post("/v1/access", json=body)).status_code == 403, body
+            own = await rival.post("/v1/access", json={**body, "workspace": "rival"})
+            assert own.is_success, own.text
 
 
 async def test_everything_under_v1_needs_a_token(face: Face) -> None:

@@ -12,7 +12,7 @@ from config.settings import Settings
 from connectors.message import Role
 from promptpolicy.sigils import Sigil, Sigils
 from runtime.access import AlreadyInvited, ApiToken, Caller, InvalidTokenName, Person
-from runtime.http.auth import Routes, caller_of, require_entry, require_everywhere
+from runtime.http.auth import Routes, caller_of, require_everywhere
 from runtime.http.errors import ApiError, Body, reply
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class AccessRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("access", runtime)
         self._sigils = Sigils.from_settings(runtime.settings)
-        self.add("GET", "/access", self.listing, Role.ADMIN, answers="People, who waits, tokens")
-        self.add("POST", "/access", self.change, Role.ADMIN, body=Change, answers="What was done")
+        self.add("GET", "/access", self.listing, Role.ADMIN, reach="own", answers="People, who waits, tokens")
+        self.add("POST", "/access", self.change, Role.ADMIN, reach="own", body=Change, answers="What was done")
 
     async def listing(self, request: Request, workspace: str = "") -> Response:
         runtime, caller = self._runtime, caller_of(request)
@@ -75,7 +75,6 @@ class AccessRoutes(Routes):
         if only is None:
             workspaces = [found.id for found in await runtime.workspaces.all()]
         else:
-            require_entry(caller, only)
             workspaces = [(await self.enter(only)).workspace_id]
         people = [person for id_ in workspaces for person in await runtime.access.people(id_)]
         tokens = [token for id_ in workspaces for token in await runtime.api_tokens.of_workspace(id_)]
@@ -133,7 +132,6 @@ class AccessRoutes(Routes):
         return reply({"denied": {"user": denied.user, "name": denied.name, "workspace": denied.workspace_id}})
 
     async def _give_role(self, change: GiveRole, caller: Caller) -> Response:
-        require_entry(caller, change.workspace)
         scope = await self.enter(change.workspace)
         if change.user.startswith("web:"):
             why = "to change the role of a link's holder, run `agent-runtime access invite NAME --role ROLE --renew`"
@@ -146,7 +144,6 @@ class AccessRoutes(Routes):
         return reply({"user": change.user, "role": role, "workspace": scope.workspace_id})
 
     async def _make_token(self, change: MakeToken, caller: Caller) -> Response:
-        require_entry(caller, change.workspace)
         scope = await self.enter(change.workspace)
         try:
             token = await self._runtime.api_tokens.create(
@@ -157,7 +154,6 @@ class AccessRoutes(Routes):
         return reply({"token": token}, 201)
 
     async def _invite(self, change: Invite, caller: Caller, request: Request) -> Response:
-        require_entry(caller, change.workspace)
         scope = await self.enter(change.workspace)
         try:
             secret, token = await self._runtime.api_tokens.invite(

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from connectors.message import InvalidWorkspaceId, Role, Scope
 from runtime.billing import TERMS, BudgetState, ModelUsage
-from runtime.http.auth import Routes, Workspace, caller_of, require_everywhere
+from runtime.http.auth import Endpoint, Routes, Workspace, caller_of
 from runtime.http.errors import ApiError, Body, reply
 from runtime.ingress import remove_workspace
 from runtime.workspaces import (
@@ -44,11 +44,16 @@ class NewRoute(Body):
 class WorkspaceRoutes(Routes):
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("workspaces", runtime)
-        self.add("GET", "/workspaces", self.listing, Role.VIEWER, answers="Workspaces and routes")
-        self.add("POST", "/workspaces", self.create, Role.ADMIN, body=NewWorkspace, answers="Whether it was created")
-        self.add("DELETE", "/workspaces/{workspace_id}", self.delete, Role.ADMIN, answers="What was deleted")
-        self.add("PUT", "/routes/{place:path}", self.route, Role.ADMIN, body=NewRoute, answers="The route")
-        self.add("DELETE", "/routes/{place:path}", self.unroute, Role.ADMIN, answers="The place")
+        self.add("GET", "/workspaces", self.listing, Role.VIEWER, reach="own", answers="Workspaces and routes")
+        self._administer("POST", "/workspaces", self.create, "Whether it was created", NewWorkspace)
+        self._administer("DELETE", "/workspaces/{workspace_id}", self.delete, "What was deleted")
+        self._administer("PUT", "/routes/{place:path}", self.route, "The route", NewRoute)
+        self._administer("DELETE", "/routes/{place:path}", self.unroute, "The place")
+
+    def _administer(
+        self, method: str, path: str, endpoint: Endpoint, answers: str, body: type[Body] | None = None
+    ) -> None:
+        self.add(method, path, endpoint, Role.ADMIN, reach="everywhere", body=body, answers=answers)
 
     async def listing(self, request: Request) -> Response:
         caller, workspaces = caller_of(request), self._runtime.workspaces
@@ -75,7 +80,6 @@ class WorkspaceRoutes(Routes):
         )
 
     async def create(self, request: Request) -> Response:
-        require_everywhere(caller_of(request))
         body = await self.read(request, NewWorkspace)
         try:
             created = await self._runtime.workspaces.create(body.id)
@@ -84,13 +88,11 @@ class WorkspaceRoutes(Routes):
         await asyncio.to_thread(make_document_folder, self._runtime.settings, body.id)
         return reply({"id": body.id, "created": created}, 201 if created else 200)
 
-    async def delete(self, request: Request, scope: Workspace) -> Response:
-        require_everywhere(caller_of(request))
+    async def delete(self, scope: Workspace) -> Response:
         await remove_workspace(self._runtime, scope)
         return reply({"id": scope.workspace_id, "deleted": True})
 
     async def route(self, request: Request, place: str) -> Response:
-        require_everywhere(caller_of(request))
         body = await self.read(request, NewRoute)
         try:
             await self._runtime.workspaces.route(place, body.workspace)
@@ -98,8 +100,7 @@ class WorkspaceRoutes(Routes):
             raise ApiError(400, "bad_request", str(error)) from None
         return reply({"place": place, "workspace": body.workspace})
 
-    async def unroute(self, request: Request, place: str) -> Response:
-        require_everywhere(caller_of(request))
+    async def unroute(self, place: str) -> Response:
         if not await self._runtime.workspaces.unroute(place):
             raise ApiError(404, "not_found", f"no stored route for {place!r}")
         return reply({"place": place, "deleted": True})
@@ -176,14 +177,13 @@ class BudgetRoutes(Routes):
         here = "/workspaces/{workspace_id}/budget"
         self.add("GET", here, self.show, Role.ADMIN, answers="The limits, and what is left of them; `user`: for whom")
         # The operator pays: a workspace's own admins see its budget, but do not set it.
-        self.add("PUT", here, self.put, Role.ADMIN, body=Budget, answers="The limits that hold now")
+        self.add("PUT", here, self.put, Role.ADMIN, reach="everywhere", body=Budget, answers="The limits that hold now")
 
     async def show(self, scope: Workspace, user: str = "") -> Response:
         return reply(budget_row(scope.workspace_id, await self._runtime.budgets.state(scope, user), user))
 
     async def put(self, request: Request, scope: Workspace) -> Response:
         caller = caller_of(request)
-        require_everywhere(caller)
         body = await self.read(request, Budget)
         limits = body.model_dump(exclude_none=True)
         await self._runtime.budgets.set(scope, limits)
@@ -212,7 +212,7 @@ class UsageRoutes(Routes):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__("usage", runtime)
-        self.add("GET", "/usage", self.listing, Role.VIEWER, answers="All workspaces")
+        self.add("GET", "/usage", self.listing, Role.VIEWER, reach="own", answers="All workspaces")
         self.add("GET", "/workspaces/{workspace_id}/usage", self.show, Role.VIEWER, answers="One workspace")
 
     async def listing(self, request: Request) -> Response:
