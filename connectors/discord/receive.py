@@ -29,9 +29,6 @@ MAX_WAITING = 10_000
 _ATTEMPTS_PER_MESSAGE = 3
 """How often a message is offered if it fails for any reason but an unavailable store."""
 
-_DESCRIBED = (discord.TextChannel, discord.VoiceChannel, discord.StageChannel, discord.Thread)
-"""Channels whose newest message Discord describes, and discord.py keeps up to date."""
-
 
 class Intake:
     """Takes the events of the gateway and keeps them until they are accepted.
@@ -140,8 +137,9 @@ async def messages_after(client: GatewayClient, channel_id: int, after: int) -> 
         channel = client.get_channel(channel_id) or await client.fetch_channel(channel_id)
         if not isinstance(channel, discord.abc.Messageable):
             return
-        if isinstance(channel, _DESCRIBED) and (channel.last_message_id or after + 1) <= after:
-            return  # Discord says that nothing is newer
+        newest: int | None = getattr(channel, "last_message_id", None)  # private channels have none
+        if newest is not None and newest <= after:
+            return
         has_more = True
         while has_more:
             try:

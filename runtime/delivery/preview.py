@@ -1,4 +1,4 @@
-"""Shows a reply while it is written, by the means that the platform has.
+"""Shows a reply while it is written, by the means that the platform has, and that somebody is writing.
 
 `Previews` receives the reports of workers (`runtime.delivery.progress`) and runs one preview for each turn: text goes
 straight on (web, HTTP, console), a message is sent and edited, or a message is added to. A preview never fails a turn
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
@@ -38,10 +37,14 @@ from runtime.delivery.outbox import OlderReplyWaits, Outbox, PartStage, PartStat
 from runtime.delivery.progress import PROGRESS, UNANSWERED, PreviewMode, Progress, Step
 from runtime.delivery.rate_limiter import Extra, RateLimiter, RateLimiters
 from runtime.delivery.sender import draft_of, render_reply
-from runtime.delivery.typing import TypingIndicator
 
-FIRST_SECONDS = 0.7
+FIRST_TEXT_SECONDS = 0.7
 """How long the first words wait for more: a reply that is complete by then is sent once, whole."""
+FIRST_SIGN_SECONDS = 1.0
+"""How long an answer may take before the platform is called for a typing sign."""
+LAST_SIGN_SECONDS = 0.5
+"""How long a reply waits for a typing call in hand. A typing sign that the platform handles after the reply would say
+for some seconds more that somebody is writing; a slow platform must not hold up the reply."""
 SILENT_SECONDS = 120.0
 """A worker that reports nothing for so long has stopped."""
 _LONGEST_CALL_SECONDS = 30.0
@@ -51,14 +54,34 @@ _TURN_SECONDS = 0.3
 _APPENDED_CHARACTERS = 3_500
 """A message that is added to grows up to here, below what any platform allows. The parts of the finished reply
 replace it and show the rest."""
-_REMEMBERED_TURNS = 4096
 _log = structlog.get_logger()
 
 
 class _Show(NamedTuple):
     reports: asyncio.Queue[Progress]
     task: asyncio.Task[None]
-    typing: TypingIndicator
+
+
+class _Text:
+    """What is written so far of the answer *message*."""
+
+    def __init__(self, message: OutboundMessage) -> None:
+        self.message = message
+        self.written = ""
+        self.has_news = asyncio.Event()
+        self.has_ended = asyncio.Event()
+
+    def take(self, report: Progress) -> None:
+        """Add the next piece, or begin again if what was written is not the answer."""
+        if report.step is Step.DELTA:
+            self.written += report.text
+            self.has_news.set()
+        else:
+            self.written = ""
+
+    def end(self) -> None:
+        self.has_ended.set()
+        self.has_news.set()
 
 
 class Previews:
@@ -76,15 +99,22 @@ class Previews:
         *,
         streams: bool = True,
         acknowledgement: str = "",
+        first_text_seconds: float = FIRST_TEXT_SECONDS,
+        first_sign_seconds: float = FIRST_SIGN_SECONDS,
+        last_sign_seconds: float = LAST_SIGN_SECONDS,
+        turn_seconds: float = _TURN_SECONDS,
     ) -> None:
         self._connectors = connectors
         self._outbox = outbox
         self._rate_limiters = rate_limiters
         self._streams = streams
         self._acknowledgement = acknowledgement
+        self._first_text_seconds = first_text_seconds
+        self._first_sign_seconds = first_sign_seconds
+        self._last_sign_seconds = last_sign_seconds
+        self._turn_seconds = turn_seconds
         self._shows: dict[str, _Show] = {}
-        self._finished: OrderedDict[str, None] = OrderedDict()
-        """Turns whose reply is being delivered or was: late reports about them are ignored."""
+        """By turn."""
         self._is_open = False
         hub.hear(PROGRESS, self._hear)
         hub.hear(UNANSWERED, self._hear_unanswered)
@@ -111,24 +141,19 @@ class Previews:
         return PreviewMode.REPLACEABLE if self._streams and edits else PreviewMode.NOT
 
     async def finish(self, turn_id: str) -> None:
-        """End the preview of a turn and let none begin: its reply is to be delivered."""
-        self._finished[turn_id] = None
-        if len(self._finished) > _REMEMBERED_TURNS:
-            self._finished.popitem(last=False)
+        """End the preview of a turn: its reply is to be delivered."""
         show = self._shows.get(turn_id)
         if show is not None:
             show.reports.put_nowait(Progress(turn_id, Step.ENDED))
             await asyncio.wait({show.task}, timeout=_FINISH_SECONDS)
-            await show.typing.close()
 
     def _hear(self, news: News) -> None:
         progress = Progress.of(news)
         show = self._shows.get(progress.turn_id)
-        if progress.message is not None:
-            if self._is_open and progress.turn_id not in self._finished:
-                self._begin(progress.turn_id, progress.message, show)
-        elif show is not None:
+        if show is not None:
             show.reports.put_nowait(progress)
+        elif progress.message is not None and self._is_open:
+            self._begin(progress.message)
 
     def _hear_unanswered(self, news: News) -> None:
         key = ConversationKey.decode(news["key"])
@@ -136,62 +161,110 @@ class Previews:
         if isinstance(connector, ReleasesWaiters):
             connector.let_go(key, tuple(news["messages"]), gone=news.get("gone", False))
 
-    def _begin(self, turn_id: str, message: OutboundMessage, former: _Show | None) -> None:
-        """Show the answer *message*, after the *former* show of the same turn has ended."""
-        if former is not None:
-            former.reports.put_nowait(Progress(turn_id, Step.ENDED))
-        connector = self._connectors.get(message.key.connector)
+    def _begin(self, message: OutboundMessage) -> None:
+        """Begin to show the answer *message*, if there is anything to show."""
+        turn_id, connector = message.turn_id, self._connectors.get(message.key.connector)
         if connector is None:
             return
-        preview = self._preview(connector, message)
+        mode = self.watched(connector, message)
         has_signs = isinstance(connector, ShowsTyping) or (self._acknowledgement and isinstance(connector, Reacts))
-        if preview is None and not has_signs:
+        if mode is PreviewMode.NOT and not has_signs:
             return
         reports: asyncio.Queue[Progress] = asyncio.Queue()
-        typing = TypingIndicator(connector, message, self._rate_limiters.of(connector), self._acknowledgement)
+        task = asyncio.create_task(self._show(connector, message, mode, reports), name=f"show of {turn_id}")
+        self._shows[turn_id] = _Show(reports, task)
+        task.add_done_callback(lambda _: self._shows.pop(turn_id, None))
 
-        async def show() -> None:
-            if former is not None:
-                await asyncio.wait({former.task}, timeout=_FINISH_SECONDS)
-            await _show(typing, preview, reports)
+    async def _show(
+        self, connector: Connector, message: OutboundMessage, mode: PreviewMode, reports: asyncio.Queue[Progress]
+    ) -> None:
+        """Show what the *reports* say until the answer ends."""
+        text, growing = _Text(message), None
+        signs = asyncio.create_task(self._show_signs(connector, message, text.has_ended))
+        if mode is PreviewMode.REPLACEABLE:
+            growing = asyncio.create_task(self._grow(connector, text))
+        answers = tuple(answered for answered in message.answers if answered not in message.superseded)
+        try:
+            while (report := await _next_report(reports)).step is not Step.ENDED:
+                text.take(report)
+                if mode is PreviewMode.ADDED_TO and isinstance(connector, StreamsText) and report.text:
+                    await connector.stream(message.key, answers, report.text)
+            text.end()
+            if growing is not None:
+                # A call in hand ends by itself: its receipt says which message gets the last form.
+                await asyncio.wait({growing}, timeout=_LONGEST_CALL_SECONDS)
+            await asyncio.wait({signs}, timeout=self._last_sign_seconds)
+        except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
+            _log.exception("preview.ended", why="internal")
+        finally:
+            tasks = {signs} if growing is None else {signs, growing}
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
-        task = asyncio.create_task(show(), name=f"show of {turn_id}")
-        self._shows[turn_id] = _Show(reports, task, typing)
-        task.add_done_callback(lambda ended: self._forget(turn_id, ended))
+    async def _grow(self, connector: Connector, text: _Text) -> None:
+        """Show *text* as it grows, at the pace that the platform allows, until the answer ends."""
+        by_appending = isinstance(connector, AppendsText) and connector.appends(text.message)
+        reply = (_AppendedReply if by_appending else _EditedReply)(connector, text.message, self._outbox)
+        try:
+            await text.has_news.wait()
+            if await _happens_within(text.has_ended, self._first_text_seconds):
+                return  # the reply is complete: the delivery shows it
+            states = await self._outbox.part_states(text.message.key, text.message.turn_id)
+            if any(state.stage is PartStage.DRAFTING for state in states.values()):
+                _log.info("preview.ended", why="first words of an earlier attempt may be there")
+                return
+            reply.continue_from(states)
+            while not text.has_ended.is_set():
+                text.has_news.clear()
+                pause_seconds = await self._show_text(connector, reply, text)
+                if pause_seconds is not None:
+                    await _happens_within(text.has_ended, pause_seconds)
+                    text.has_news.set()
+                await text.has_news.wait()
+        except (SendFailed, StoreUnavailable, Superseded) as error:
+            _log.info("preview.ended", why=str(error))
+        except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
+            _log.exception("preview.ended", why="internal")
 
-    def _forget(self, turn_id: str, task: asyncio.Task[None]) -> None:
-        show = self._shows.get(turn_id)
-        if show is not None and show.task is task:
-            del self._shows[turn_id]
-
-    def _preview(self, connector: Connector, message: OutboundMessage) -> _Preview | None:
-        if self.watched(connector, message) is PreviewMode.NOT:
+    async def _show_text(self, connector: Connector, reply: _GrowingReply, text: _Text) -> float | None:
+        """Show *text*, unless the platform may not be called now. Return after how many seconds to go on, if at all."""
+        key, limiter = text.message.key, self._rate_limiters.of(connector)
+        if not text.written.strip():
             return None
-        if isinstance(connector, StreamsText):
-            return _StreamedPreview(connector, message)
-        if isinstance(connector, AppendsText) and connector.appends(message):
-            return _AppendedPreview(connector, message, self._outbox, self._rate_limiters.of(connector))
-        return _EditedPreview(connector, message, self._outbox, self._rate_limiters.of(connector))
+        if seconds := limiter.take_extra(key, reply.next_call):
+            return seconds
+        try:
+            has_more = await reply.show(text.written)
+        except OlderReplyWaits:  # people would see this answer above an older one
+            return self._turn_seconds
+        except SendFailed as error:
+            if not error.retryable or error.ambiguous:
+                raise
+            limiter.hold(key, error)
+            return error.retry_after_seconds or 1.0 / connector.capabilities.edits_per_second
+        return 0.0 if has_more else None
+
+    async def _show_signs(self, connector: Connector, message: OutboundMessage, has_ended: asyncio.Event) -> None:
+        """Put the acknowledgement on each message that is answered, and show that somebody is typing."""
+        key, limiter = message.key, self._rate_limiters.of(connector)
+        if self._acknowledgement and isinstance(connector, Reacts):
+            for message_id in message.answers:
+                if not has_ended.is_set() and not limiter.take_extra(key, Extra.SIGN):
+                    await _call_for_sign(connector.react(key, message_id, self._acknowledgement), limiter, key)
+        if isinstance(connector, ShowsTyping):
+            pause_seconds = self._first_sign_seconds
+            while not await _happens_within(has_ended, pause_seconds):
+                if not limiter.take_extra(key, Extra.SIGN):  # else it could keep a final part waiting
+                    await _call_for_sign(connector.typing(key), limiter, key)
+                pause_seconds = connector.typing_lasts_seconds
 
 
-async def _show(typing: TypingIndicator, preview: _Preview | None, reports: asyncio.Queue[Progress]) -> None:
-    typing.begin()
+async def _call_for_sign(call: Awaitable[None], limiter: RateLimiter, key: ConversationKey) -> None:
     try:
-        if preview is None:
-            while (await _next_report(reports)).step is not Step.ENDED:
-                pass
-        else:
-            async with preview.running():
-                while (progress := await _next_report(reports)).step is not Step.ENDED:
-                    if progress.step is Step.DELTA:
-                        await preview.show(progress.text)
-                    else:
-                        preview.restart()
-                typing.end()
-    except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
-        _log.exception("preview.ended", why="internal")
-    finally:
-        await typing.close()
+        await call
+    except SendFailed as error:
+        limiter.hold(key, error)
 
 
 async def _next_report(reports: asyncio.Queue[Progress]) -> Progress:
@@ -202,173 +275,75 @@ async def _next_report(reports: asyncio.Queue[Progress]) -> Progress:
         return Progress("", Step.ENDED)
 
 
-class _Preview(ABC):
-    """A reply that is being written."""
-
-    @abstractmethod
-    async def show(self, delta: str) -> None:
-        """Show the next piece."""
-
-    @abstractmethod
-    def restart(self) -> None:
-        """Begin again: what was shown was not the answer."""
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Keep the preview up to date while inside."""
-        yield
+async def _happens_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for *event*, *seconds* at most, and return whether it has happened."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
-class _StreamedPreview(_Preview):
-    """Passes each piece on to people who are connected to this process."""
+class _GrowingReply(ABC):
+    """What people see of a reply that is being written, and how it grows."""
 
-    def __init__(self, connector: StreamsText, message: OutboundMessage) -> None:
+    def __init__(self, connector: Connector, message: OutboundMessage, outbox: Outbox) -> None:
+        self.message = message
         self._connector = connector
-        self._message = message
-
-    async def show(self, delta: str) -> None:
-        answers = tuple(one for one in self._message.answers if one not in self._message.superseded)
-        await self._connector.stream(self._message.key, answers, delta)
-
-    def restart(self) -> None:
-        """Do nothing: streamed text cannot be replaced, and workers do not restart it."""
-
-
-class _PacedPreview(_Preview):
-    """Gathers pieces, and shows them at the pace that the platform allows."""
-
-    def __init__(
-        self, connector: Connector, message: OutboundMessage, outbox: Outbox, rate_limiter: RateLimiter
-    ) -> None:
-        self._message = message
         self._outbox = outbox
-        self._address = connector.name
-        """The address at which older replies of the conversation may still wait."""
-        self._rate_limiter = rate_limiter
-        self._edits_per_second = connector.capabilities.edits_per_second
-        self._text = ""
-        self._has_news = asyncio.Event()
-        self._has_ended = asyncio.Event()
-
-    async def show(self, delta: str) -> None:
-        self._text += delta
-        self._has_news.set()
-
-    def restart(self) -> None:
-        self._text = ""
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        # Not in a task group, which would wrap what the body raises. This block owns the task and ends it.
-        showing = asyncio.create_task(self._run())
-        try:
-            yield
-        finally:
-            self._has_ended.set()
-            self._has_news.set()
-            # A call in hand ends by itself: its receipt says which message gets the last form.
-            _, late = await asyncio.wait({showing}, timeout=_LONGEST_CALL_SECONDS)
-            for task in late:
-                task.cancel()
-
-    async def _run(self) -> None:
-        try:
-            await self._has_news.wait()
-            await self._pause(FIRST_SECONDS)
-            if self._has_ended.is_set():
-                return  # the reply is complete: the delivery shows it
-            states = await self._outbox.part_states(self._message.key, self._message.turn_id)
-            if any(state.stage is PartStage.DRAFTING for state in states.values()):
-                _log.info("preview.ended", why="first words of an earlier attempt may be there")
-                return
-            self._continue_from(states)
-            while not self._has_ended.is_set():
-                self._has_news.clear()
-                await self._show_paced()
-                await self._has_news.wait()
-        except (SendFailed, StoreUnavailable, Superseded) as error:
-            _log.info("preview.ended", why=str(error))
-        except Exception:  # noqa: BLE001 - a broken preview must not cost the reply; it is logged whole
-            _log.exception("preview.ended", why="internal")
-
-    async def _show_paced(self) -> None:
-        if not self._text.strip() or self._has_ended.is_set():
-            return
-        if seconds := self._rate_limiter.take_extra(self._message.key, self._next_call):
-            self._has_news.set()  # more may be written until then
-            await self._pause(seconds)
-            return
-        try:
-            await self._show_now()
-        except OlderReplyWaits:  # people would see this answer above an older one
-            self._has_news.set()
-            await self._pause(_TURN_SECONDS)
-        except SendFailed as error:
-            if not error.retryable or error.ambiguous:
-                raise
-            self._rate_limiter.hold(self._message.key, error)
-            await self._pause(error.retry_after_seconds or 1.0 / self._edits_per_second)
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait, but not beyond the end of the answer."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._has_ended.wait()
 
     @property
     @abstractmethod
-    def _next_call(self) -> Extra:
+    def next_call(self) -> Extra:
         """The kind of the next call to the platform, for the rate limiter."""
 
     @abstractmethod
-    def _continue_from(self, states: Mapping[int, PartState]) -> None:
+    def continue_from(self, states: Mapping[int, PartState]) -> None:
         """Take over what an interrupted turn has shown."""
 
     @abstractmethod
-    async def _show_now(self) -> None:
-        """Show the text so far. Raises `SendFailed`, and `OlderReplyWaits` before the first message."""
+    async def show(self, text: str) -> bool:
+        """Show *text* by one call. Return whether more calls are needed to show all of it.
+
+        Raises `SendFailed`, and `OlderReplyWaits` before the first message.
+        """
 
 
-class _EditedPreview(_PacedPreview):
+class _EditedReply(_GrowingReply):
     """Sends a first message and edits it. A reply that outgrows a message goes on in the next one."""
 
-    def __init__(
-        self, connector: Connector, message: OutboundMessage, outbox: Outbox, rate_limiter: RateLimiter
-    ) -> None:
-        super().__init__(connector, message, outbox, rate_limiter)
-        assert isinstance(connector, EditsMessages)
-        self._connector = connector
-        self._editor: EditsMessages = connector
+    def __init__(self, connector: Connector, message: OutboundMessage, outbox: Outbox) -> None:
+        super().__init__(connector, message, outbox)
         self._shown: dict[int, tuple[str, Receipt]] = {}
         """By part: the text that people see, and its message."""
 
     @property
-    def _next_call(self) -> Extra:
+    def next_call(self) -> Extra:
         return Extra.EDIT if self._shown else Extra.MESSAGE
 
-    def _continue_from(self, states: Mapping[int, PartState]) -> None:
+    def continue_from(self, states: Mapping[int, PartState]) -> None:
         self._shown = {
             index: ("", Receipt(state.message_id)) for index, state in states.items() if state.stage is PartStage.SHOWN
         }
 
-    async def _show_now(self) -> None:
-        message = replace(self._message, text=self._text)
-        texts = takewhile(lambda part: not part.file_name, await render_reply(self._connector, message))
-        stale = [part for part in texts if self._shown.get(part.index, (None,))[0] != part.text]
+    async def show(self, text: str) -> bool:
+        connector, message = self._connector, replace(self.message, text=text)
+        assert isinstance(connector, EditsMessages)
+        parts = takewhile(lambda part: not part.file_name, await render_reply(self._connector, message))
+        stale = [part for part in parts if self._shown.get(part.index, (None,))[0] != part.text]
         if not stale:
-            return
-        if len(stale) > 1:
-            self._has_news.set()  # one message at a time, at the pace
+            return False
         part = stale[0]
         if part.index in self._shown:
             receipt = self._shown[part.index][1]
-            await self._editor.edit(message, part, receipt)
+            await connector.edit(message, part, receipt)
         else:
             receipt = await self._send_first(message, part)
         self._shown[part.index] = (part.text, receipt)
+        return len(stale) > 1
 
     async def _send_first(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        address = "" if self._shown else self._address
+        address = "" if self._shown else self._connector.name  # at which older replies may still wait
         await self._outbox.mark(message, part.index, PartStage.DRAFTING, address=address)
         try:
             receipt = await self._connector.send(message, draft_of(part))
@@ -380,34 +355,32 @@ class _EditedPreview(_PacedPreview):
         return receipt
 
 
-class _AppendedPreview(_PacedPreview):
+class _AppendedReply(_GrowingReply):
     """Begins a message and adds to it, by the platform's own means."""
 
-    def __init__(
-        self, connector: Connector, message: OutboundMessage, outbox: Outbox, rate_limiter: RateLimiter
-    ) -> None:
-        super().__init__(connector, message, outbox, rate_limiter)
-        assert isinstance(connector, AppendsText)
-        self._appender: AppendsText = connector
+    def __init__(self, connector: Connector, message: OutboundMessage, outbox: Outbox) -> None:
+        super().__init__(connector, message, outbox)
         self._receipt: Receipt | None = None
         self._shown = ""
         self._was_interrupted = False
 
     @property
-    def _next_call(self) -> Extra:
+    def next_call(self) -> Extra:
         return Extra.OPENING if self._receipt is None else Extra.ADDITION
 
-    def _continue_from(self, states: Mapping[int, PartState]) -> None:
+    def continue_from(self, states: Mapping[int, PartState]) -> None:
         self._was_interrupted = any(state.stage is PartStage.SHOWN for state in states.values())
 
-    async def _show_now(self) -> None:
-        text = self._text[:_APPENDED_CHARACTERS]
+    async def show(self, text: str) -> bool:
+        connector, text = self._connector, text[:_APPENDED_CHARACTERS]
+        assert isinstance(connector, AppendsText)
         if self._was_interrupted or not text.startswith(self._shown):
-            return  # adding cannot replace what an earlier attempt has shown; the last form does
+            return False  # adding cannot replace what an earlier attempt has shown; the last form does
         if self._receipt is None:
-            await self._outbox.mark(self._message, 0, PartStage.DRAFTING, address=self._address)
-            self._receipt = await self._appender.begin(self._message, text)
-            await self._outbox.mark(self._message, 0, PartStage.SHOWN, self._receipt.message_id)
+            await self._outbox.mark(self.message, 0, PartStage.DRAFTING, address=self._connector.name)
+            self._receipt = await connector.begin(self.message, text)
+            await self._outbox.mark(self.message, 0, PartStage.SHOWN, self._receipt.message_id)
         elif text != self._shown:
-            await self._appender.append(self._message, self._receipt, text.removeprefix(self._shown))
+            await connector.append(self.message, self._receipt, text.removeprefix(self._shown))
         self._shown = text
+        return False

@@ -3,12 +3,10 @@
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-import pytest
 import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
-from runtime.delivery import typing
 from tests.contract.discord_harness import discord_connector
 from tests.emulators import discord as emulated
 from tests.emulators.bot import Bot, running_bot
@@ -68,17 +66,8 @@ async def test_a_direct_message_is_answered_and_remembered(chat: Chat) -> None:
     assert "assistant: Ahoy, Lena!" in chat.bot.sent["user"]
 
 
-async def test_an_answer_that_is_there_at_once_has_no_sign_before_it(
-    chat: Chat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(typing, "FIRST_SIGN_SECONDS", 60.0)  # whatever the machine is busy with
-    assert await chat.hears("are you there?")
-
-    assert LENA.channel_id not in chat.discord.typing
-
-
-async def test_who_waits_for_an_answer_sees_that_it_is_on_its_way(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typing, "FIRST_SIGN_SECONDS", 0.0)
+async def test_who_waits_for_an_answer_sees_that_it_is_on_its_way(chat: Chat) -> None:
+    chat.bot.model.chunk_delay_seconds = 0.5
     assert await chat.hears("tell me of the way")
 
     assert LENA.channel_id in chat.discord.typing

@@ -54,21 +54,34 @@ class LosesAnswers(FoundAgain):
         return receipt
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.delivery.preview.FIRST_SECONDS", 0.001)
-    monkeypatch.setattr("runtime.delivery.preview._TURN_SECONDS", 0.01)
-
-
 class Box:
     """What a worker tells and a gateway shows and delivers, here by one hand."""
 
-    def __init__(self, redis: Redis, platform: Board, streams: bool = True) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        platform: Board,
+        streams: bool = True,
+        *,
+        first_text_seconds: float = 0.001,
+        first_sign_seconds: float = 0.001,
+        last_sign_seconds: float = 30.0,
+    ) -> None:
         connectors: dict[str, Connector] = {"board": platform}
         self.hub = Hub(redis, shared=False)
         self.outbox = Outbox(redis, self.hub)
         rate_limiters = RateLimiters()
-        self.shows = Previews(connectors, self.outbox, rate_limiters, self.hub, streams=streams)
+        self.shows = Previews(
+            connectors,
+            self.outbox,
+            rate_limiters,
+            self.hub,
+            streams=streams,
+            first_text_seconds=first_text_seconds,
+            first_sign_seconds=first_sign_seconds,
+            last_sign_seconds=last_sign_seconds,
+            turn_seconds=0.01,
+        )
         self.delivery = Delivery(self.outbox, connectors, rate_limiters, "skip")
         self.watched = self.shows.watched(platform, DRAFT)
 
@@ -333,11 +346,10 @@ async def test_where_the_platforms_own_means_do_not_serve_edits_do(redis: Redis)
     assert len(feed.tokens) == 1
 
 
-async def test_a_reply_that_is_done_at_once_is_shown_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reply_that_is_done_at_once_is_shown_once(redis: Redis) -> None:
     """Nobody sees a word alone that becomes a sentence a moment later, and the platform is called once."""
-    monkeypatch.setattr("runtime.delivery.preview.FIRST_SECONDS", 30.0)
     board = Board()
-    outbox = box(redis, board)
+    outbox = box(redis, board, first_text_seconds=30.0)
     async with outbox.preview(DRAFT) as preview:
         await preview.show("o")
     await outbox.deliver(replace(DRAFT, text="one"))
@@ -358,19 +370,14 @@ class Signs(Board):
         self.signs += 1
 
 
-async def test_only_an_answer_that_takes_a_while_is_announced_by_signs(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_an_answer_that_takes_a_while_is_announced_by_signs(redis: Redis) -> None:
     """A sign before a reply that is there at once would be a call to the platform, ahead of the reply."""
     board = Signs()
-    outbox = box(redis, board)
-    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 30.0)
-    async with outbox.preview(DRAFT) as preview:
+    async with box(redis, board, first_sign_seconds=30.0).preview(DRAFT) as preview:
         await preview.show("o")
     assert board.signs == 0
 
-    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 0.001)
-    async with outbox.preview(DRAFT), asyncio.timeout(5):
+    async with box(redis, board).preview(DRAFT), asyncio.timeout(5):
         while not board.signs:
             await asyncio.sleep(0.002)
 
@@ -391,12 +398,8 @@ class SlowSigns(Signs):
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_a_reply_comes_after_the_sign_that_is_being_called_for(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch, streams: bool
-) -> None:
+async def test_a_reply_comes_after_the_sign_that_is_being_called_for(redis: Redis, streams: bool) -> None:
     """Else people would see for a while after it that somebody is still writing."""
-    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 0.001)
-    monkeypatch.setattr("runtime.delivery.typing.LAST_SIGN_SECONDS", 30.0)
     board = SlowSigns()
     outbox = box(redis, board, streams)
     async with asyncio.timeout(5), outbox.preview(DRAFT) as preview:
@@ -412,12 +415,10 @@ async def test_a_reply_comes_after_the_sign_that_is_being_called_for(
 
 @pytest.mark.parametrize("longest", [0.001, 30.0])
 async def test_a_reply_waits_for_no_sign_that_the_platform_is_slow_with_or_that_is_over(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch, longest: float
+    redis: Redis, longest: float
 ) -> None:
-    monkeypatch.setattr("runtime.delivery.typing.FIRST_SIGN_SECONDS", 0.001)
-    monkeypatch.setattr("runtime.delivery.typing.LAST_SIGN_SECONDS", longest)
     board = SlowSigns()
-    outbox = box(redis, board)
+    outbox = box(redis, board, last_sign_seconds=longest)
     async with asyncio.timeout(5), outbox.preview(DRAFT):
         await board.called.wait()
         if longest > 5:
@@ -432,8 +433,7 @@ async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has shown none."""
-    monkeypatch.setattr("runtime.delivery.preview.FIRST_SECONDS", 30.0)
-    outbox = box(redis, Board())
+    outbox = box(redis, Board(), first_text_seconds=30.0)
 
     async def asked(*_: object) -> None:
         raise AssertionError("the store was asked")
@@ -495,12 +495,12 @@ async def test_news_that_come_after_the_reply_show_nothing_more(redis: Redis) ->
     """News take their time where a process is busy; the reply does not wait for them."""
     board = Board()
     outbox = box(redis, board)
-    await outbox.shows.finish(DRAFT.turn_id)
+    await outbox.deliver(replace(DRAFT, text="all"))
     async with outbox.preview(DRAFT) as preview, asyncio.timeout(5):
         await preview.show("one and two")
         await asyncio.sleep(0.05)
 
-    assert board.shown == []
+    assert board.shown == ["all"]
 
 
 async def test_nothing_grows_where_that_is_switched_off(redis: Redis) -> None:
