@@ -256,7 +256,7 @@ class Formatters:
             text, failed = None, None
             try:
                 text = make()
-            except BaseException as error:  # noqa: BLE001 - foreign code may raise anything, also SystemExit
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code may raise anything
                 failed = error
             with contextlib.suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(finish, text, failed)

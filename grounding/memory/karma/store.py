@@ -127,7 +127,7 @@ class MarkStore:
     async def unsettled(self, scope: Scope) -> list[Marked]:
         """Return the turns whose audience an earlier version did not store."""
         kept: Any = await self._redis.hgetall(_key(scope, "kept"))
-        return [_read(packed) for packed in kept.values() if '"reach":' in packed]
+        return [_read(packed) for packed in kept.values() if "reach" in (json.loads(packed).get("exchange") or ())]
 
     async def settle(self, scope: Scope, marked: Marked, place: str) -> bool:
         """Set the audience of one of `unsettled` to *place*. Returns False if it no longer exists."""

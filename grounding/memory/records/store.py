@@ -30,6 +30,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote
 
+from pydantic import ValidationError
+
 from connectors.message import CALLER_PREFIX, EVERYONE, Scope, encode_id, redis_key
 from connectors.redis_calls import RedisCall, ask
 from grounding.memory.records.lifecycle import is_standing
@@ -399,7 +401,7 @@ class RecordStore:
         """Return the newest changes of *record*, the newest first."""
         name = _key(scope, "history", encode_id(record.audience), record.id)
         found: Any = await self._redis.xrevrange(name, count=limit)
-        changes = [json.loads(_checked(one["change"], "a change of a record")) for _, one in found]
+        changes = [_checked(json.loads(one["change"]), "a change of a record") for _, one in found]
         return [Change(**{name: one[name] for name in Change.__slots__}) for one in changes]
 
     async def erase(self, scope: Scope, record: Record, digest: str) -> bool:
@@ -427,8 +429,8 @@ class RecordStore:
     async def unsettled(self, scope: Scope) -> list[Record]:
         """Return the records that an earlier version showed to the whole workspace though a conversation made them."""
         every = self._redis.hscan_iter(_key(scope, "kept", ""), count=_PAGE)
-        old = [_record(packed) async for _, packed in every if packed.startswith('{"v":1,')]
-        return [record for record in old if record is not None and _is_unsettled(record)]
+        records = [_record(packed) async for _, packed in every]
+        return [record for record in records if record is not None and record.v == 1 and _is_unsettled(record)]
 
     async def settle(self, scope: Scope, record: Record) -> None:
         """Mark *record*, which an earlier version showed to the whole workspace, as private."""
@@ -638,13 +640,19 @@ def _packed_change(change: Change) -> str:
 
 
 def _record(packed: str) -> Record | None:
-    return Record.model_validate_json(_checked(packed, "a record")) if packed else None
+    if not packed:
+        return None
+    try:
+        return Record.model_validate_json(packed)
+    except ValidationError:
+        _checked(json.loads(packed), "a record")
+        raise
 
 
-def _checked(packed: str, what: str) -> str:
-    if not packed.startswith(('{"v":1,', '{"v":2,')):
+def _checked(fields: dict[str, Any], what: str) -> dict[str, Any]:
+    if fields.get("v") not in (1, 2):
         raise UnknownFormat(f"{what} was kept in a format that this runtime does not read: upgrade it")
-    return packed
+    return fields
 
 
 def _values(packed: Any) -> Sequence[str]:
