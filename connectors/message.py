@@ -8,13 +8,16 @@ platform's own package parses them.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
+import tempfile
 import time
 import zlib
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
@@ -202,6 +205,21 @@ def file_stem(text: str) -> str:
     if len(encoded) <= _MAX_STEM_LENGTH:
         return encoded
     return encoded[: _MAX_STEM_LENGTH - 65] + "~" + hashlib.sha256(encoded.encode()).hexdigest()
+
+
+def replace_file(file: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write *content* to *file*, whole or not at all. A symbolic link is replaced, not followed. Raises OSError."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=file.parent)
+    try:
+        with open(descriptor, "wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(descriptor)
+        os.chmod(temporary, mode)
+        os.replace(temporary, file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def check_workspace_id(workspace_id: str) -> str:

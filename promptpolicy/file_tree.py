@@ -20,14 +20,13 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from connectors.message import AgentRuntimeError, InvalidWorkspaceId, Scope, encode_id
+from connectors.message import AgentRuntimeError, InvalidWorkspaceId, Scope, encode_id, replace_file
 from promptpolicy.policy import (
     DIRECTIVE_MAX_BYTES,
     EVERYWHERE,
@@ -175,7 +174,7 @@ class DirectiveTree:
             path.unlink(missing_ok=True)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, raw)
+            replace_file(path, raw, mode=0o644)
         return sha256
 
     def read_record(self, home: Place) -> dict[str, SyncedCopy]:
@@ -199,7 +198,8 @@ class DirectiveTree:
         copies = {name: {"sha256": copy.sha256, "version": copy.version} for name, copy in record.items()}
         folder = self._folder(home)
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / RECORD, json.dumps({"v": FORMAT, "copies": copies}, indent=1, sort_keys=True).encode())
+        packed = json.dumps({"v": FORMAT, "copies": copies}, indent=1, sort_keys=True)
+        replace_file(folder / RECORD, packed.encode(), mode=0o644)
 
     def notes(self, home: Place) -> list[Note]:
         """Read the notes of *home*, sorted by path."""
@@ -230,7 +230,7 @@ class DirectiveTree:
             pass
         except _Unusable as error:
             raise OSError(errno.ELOOP, str(error), str(note)) from error
-        _replace(note, text.encode())
+        replace_file(note, text.encode(), mode=0o644)
 
     def drop_notes(self, home: Place, refused: Collection[str]) -> None:
         """Delete the notes of *home*, except those of *refused* paths and of files with a ``….rejected`` copy."""
@@ -381,17 +381,3 @@ def _read_note(path: str, note: Path) -> Note:
     """Read the file *note* at *path* under DATA_DIR. Accepts any content, because people may have edited it."""
     fields = dict(line.partition(": ")[::2] for line in note.read_text("utf-8", "replace").splitlines())
     return Note(path.removesuffix(NOTE), fields.get("Why", ""), fields.get("What to do", "").removesuffix("."))
-
-
-def _replace(path: Path, raw: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(descriptor)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

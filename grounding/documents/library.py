@@ -13,15 +13,13 @@ import errno
 import os
 import re
 import stat
-import tempfile
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from connectors.message import AgentRuntimeError, Scope
+from connectors.message import AgentRuntimeError, Scope, replace_file
 
 SkipReason = Literal["binary", "encoding", "size", "link", "unreadable", "name"]
 
@@ -275,18 +273,7 @@ class Library:
             raise DocumentRefused(f"{path!r} is a link", why="link")
         if file.is_dir():
             raise DocumentRefused(f"{path!r} is a folder", why="path")
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".put-")
-        try:
-            with os.fdopen(descriptor, "wb") as opened:
-                opened.write(raw)
-                opened.flush()
-                os.fsync(opened.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, file)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+        replace_file(file, raw, mode=0o644)
         facts = file.lstat()
         return Found(path, facts.st_size, facts.st_mtime_ns)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from typing import BinaryIO
 
 import structlog
 
-from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable
+from connectors.message import PARTITIONS, ConversationKey, StoreUnavailable, replace_file
 from grounding.transcript import markdown
 from grounding.transcript.entry import Forget, ToCopy, TranscriptEntry
 from grounding.transcript.log import Transcript
@@ -150,7 +149,7 @@ def _forget(path: Path, what: Forget) -> None:
     text = before.decode("utf-8", "surrogatepass")
     after = markdown.without_turn(text, what.turn_id).encode("utf-8", "surrogatepass")
     if after != before:
-        _replace(path, after)
+        replace_file(path, after)
 
 
 def _append(path: Path, key: ConversationKey, entries: Iterable[TranscriptEntry]) -> None:
@@ -174,17 +173,6 @@ def _steps(ordered: Iterable[ToCopy]) -> Iterator[list[TranscriptEntry] | Forget
             yield one.what
     if entries:
         yield entries
-
-
-def _replace(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".forgetting-")  # readable by this user only
-    try:
-        with os.fdopen(descriptor, "wb") as output:
-            output.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _open_private(path: str, flags: int) -> int:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from connectors.message import ConversationKey, file_stem, redis_key
+from connectors.message import ConversationKey, file_stem, redis_key, replace_file
 from connectors.redis_calls import RedisCall, ask
 from grounding.memory.context_document.document import DocumentLine
 from grounding.transcript import Reach, UnknownFormat
@@ -391,14 +389,7 @@ def _write(file: Path, content: bytes) -> bool:
     if _is_own_file(file) and file.read_bytes() == content:
         return False
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".copy-")
-    try:
-        with os.fdopen(descriptor, "wb") as output:
-            output.write(content)
-        os.replace(temporary, file)  # replaces a symbolic link instead of writing through it
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    replace_file(file, content)
     return True
 
 
