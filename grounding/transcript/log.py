@@ -237,19 +237,24 @@ class Transcript:
 
     async def _of_turn(self, key: ConversationKey, turn_id: str) -> list[TranscriptEntry]:
         found: list[TranscriptEntry] = []
+        async for _, fields in self._backwards(key):
+            if fields["turn"] == turn_id:
+                found.append(TranscriptEntry.from_fields(fields))
+            elif found:
+                break
+        return found[::-1]
+
+    async def _backwards(self, key: ConversationKey) -> AsyncIterator[tuple[str, dict[str, str]]]:
+        """Yield the entries of the log, each its id and its fields, the newest first, as far back as work that follows
+        the turns may lag behind."""
         newest, count = "+", _FIRST_PAGE
         for _ in range(_SEARCHED_PAGES):
             page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=count)
-            for entry_id, fields in page:
-                newest = f"({entry_id}"
-                if fields.get("turn") == turn_id:
-                    found.append(TranscriptEntry.from_fields(fields))
-                elif found:
-                    return found[::-1]
+            for entry in page:
+                yield entry
             if len(page) < count:
                 break
-            count = _PAGE
-        return found[::-1]
+            newest, count = f"({page[-1][0]}", _PAGE
 
     async def of_turns(self, turns: Sequence[Turn]) -> dict[Turn, list[TranscriptEntry]]:
         """Return the entries of many turns, as `of_turn` does; turns without entries are left out."""
@@ -281,16 +286,12 @@ class Transcript:
         return {turn: previous for turn, previous in before.items() if previous}
 
     async def _turn_before(self, key: ConversationKey, turn_id: str) -> str:
-        newest, is_past = "+", False
-        for _ in range(_SEARCHED_PAGES):
-            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_PAGE)
-            for entry_id, fields in page:
-                newest = f"({entry_id}"
-                if is_past and fields.get("turn") != turn_id:
-                    return str(fields.get("turn", ""))
-                is_past = is_past or fields.get("turn") == turn_id
-            if len(page) < _PAGE:
-                break
+        is_past = False
+        async for _, fields in self._backwards(key):
+            if fields["turn"] == turn_id:
+                is_past = True
+            elif is_past:
+                return fields["turn"]
         return ""
 
     async def recorded(self, turns: Sequence[Turn]) -> set[Turn]:
@@ -377,13 +378,11 @@ class Transcript:
     async def forget_turn(self, key: ConversationKey, turn_id: str) -> int:
         """Remove a turn from the log and, soon after, from its Markdown copy. Returns the number of entries removed."""
         entry_ids: list[str] = []
-        newest = "+"
-        for _ in range(_SEARCHED_PAGES):
-            page: Any = await self._redis.xrevrange(self._key(key, "log"), max=newest, count=_PAGE)
-            entry_ids += [entry_id for entry_id, fields in page if fields.get("turn") == turn_id]
-            if len(page) < _PAGE or (entry_ids and page[-1][1].get("turn") != turn_id):
+        async for entry_id, fields in self._backwards(key):
+            if fields["turn"] == turn_id:
+                entry_ids.append(entry_id)
+            elif entry_ids:
                 break
-            newest = f"({page[-1][0]}"
         return int(await self._forget_turn(keys=self._forgotten_keys(key), args=[turn_id, key.encoded, *entry_ids]))
 
     async def forget(self, key: ConversationKey) -> None:
