@@ -24,14 +24,11 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from grounding.retrieval import embedding
 from runtime import stores
-from runtime.llm.loader import process_loader
 from tests.emulators import openai, valkey
 from tests.emulators.face import let_go_of_apps
 
 OURS = ["config", "connectors", "grounding", "promptpolicy", "runtime"]
 TIMEOUT_SECONDS = 5.0
-LOADING_SECONDS = 120.0
-"""As long as LiteLLM may take to be imported on a machine that has much else to do."""
 
 MakeSettings = Callable[..., Settings]
 
@@ -40,13 +37,6 @@ MakeSettings = Callable[..., Settings]
 hypothesis.settings.register_profile("desk", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
-
-
-def pytest_sessionfinish() -> None:
-    """Wait for what is still being loaded in a thread: the interpreter would wait for its locks for ever. See
-    `runtime.llm.loader.is_loading`."""
-    for thread in process_loader.threads:
-        thread.join(LOADING_SECONDS)
 
 
 @pytest.fixture(scope="session", autouse=True)

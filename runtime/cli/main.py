@@ -107,10 +107,6 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     # Otherwise the interpreter looks for garbage in all that was imported, for seconds, before it ends.
     gc.freeze()
-    loader = sys.modules.get("runtime.llm.loader")
-    if loader is not None and loader.is_loading():  # a thread still imports LiteLLM; do not wait for it
-        sys.stderr.flush()
-        os._exit(code)
     sys.exit(code)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.llm.capabilities import OLLAMA_PREFIXES, OLLAMA_URL, credentials
+from runtime.llm.capabilities import OLLAMA_PREFIXES, OLLAMA_URL, credentials, needs_litellm
 from runtime.llm.client import LOCAL_MAX_OUTPUT_TOKENS, NEEDS_MODEL, Model
 from runtime.llm.embeddings import (
     EMBEDDING_MODEL,
@@ -15,9 +15,8 @@ from runtime.llm.embeddings import (
     open_embedder,
 )
 from runtime.llm.errors import ModelFailed, ModelRefused, ModelUnavailable
-from runtime.llm.loader import load_litellm
-from runtime.llm.multimodal import Image, Transcription, with_images
-from runtime.llm.prompt_caching import StablePrefix
+from runtime.llm.loader import begin_loading, load_litellm
+from runtime.llm.messages import Image, StablePrefix, Transcription, with_images
 from runtime.llm.streaming import Completion, Message, ToolCall, replace_surrogates
 
 __all__ = [
@@ -41,9 +40,11 @@ __all__ = [
     "StablePrefix",
     "ToolCall",
     "Transcription",
+    "begin_loading",
     "bundled_embedders",
     "credentials",
     "load_litellm",
+    "needs_litellm",
     "open_embedder",
     "replace_surrogates",
     "with_images",

@@ -77,6 +77,14 @@ class Capabilities:
         return self._abilities[ability, name]
 
 
+def needs_litellm(settings: Settings) -> bool:
+    """Whether a model is set that LiteLLM calls."""
+    models = (settings.model_name, *settings.llm_fallback_models)
+    others = (settings.rerank_model, settings.transcription_model)
+    has_own_embedder = settings.bundled_embedding_model is not None
+    return any(model != EXTRACTIVE for model in models) or any(others) or not has_own_embedder
+
+
 def is_served_by_ollama(model: str) -> bool:
     """Whether *model* belongs to an Ollama server."""
     return model.startswith(OLLAMA_PREFIXES)

@@ -15,16 +15,23 @@ text comes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
 import random
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
 from connectors.connector import ConnectionState, Health
+from connectors.message import Usage
+from grounding.extractive import reply, text_of
+from grounding.prompt_input import load_tokens
+from grounding.retrieval import EmbedderUnavailable, WordLlamaEmbedder
 from runtime.embedded import ChildFailed, LocalModelServer
 from runtime.llm.capabilities import OLLAMA_URL, Capabilities, credentials, has_own_server, is_served_by_ollama
 from runtime.llm.errors import (
@@ -35,9 +42,18 @@ from runtime.llm.errors import (
     UnfinishedStream,
     model_failure,
 )
-from runtime.llm.loader import load_litellm, process_loader
-from runtime.llm.multimodal import Transcription, has_images, transcribe, without_images, without_tools
-from runtime.llm.prompt_caching import FitPrompt, StablePrefix, mark_stable_prefix, takes_cache_key
+from runtime.llm.loader import is_loaded, load_litellm, warm_up
+from runtime.llm.messages import (
+    FitPrompt,
+    StablePrefix,
+    Transcription,
+    has_images,
+    mark_stable_prefix,
+    takes_cache_key,
+    transcribe,
+    without_images,
+    without_tools,
+)
 from runtime.llm.streaming import (
     CLOSE_SECONDS,
     Call,
@@ -48,7 +64,10 @@ from runtime.llm.streaming import (
     OnDelta,
     OnRestart,
     Target,
+    replace_surrogates,
 )
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -79,6 +98,8 @@ class Model:
         self._settings = settings
         self._local = local
         self._capabilities = Capabilities(settings)
+        self._embedder = WordLlamaEmbedder()
+        """For `EXTRACTIVE`."""
         self._health = Health(ConnectionState.CONNECTING)
         self._finishing: set[str] = set()
         """The models that have said that an answer is complete."""
@@ -105,11 +126,20 @@ class Model:
         """All configured models, in the order in which they are asked."""
         return tuple(dict.fromkeys((self.name, *self._settings.llm_fallback_models)))
 
+    @property
+    def _uses_litellm(self) -> bool:
+        return any(name != EXTRACTIVE for name in self.names)
+
     async def warm(self) -> None:
-        """Import LiteLLM and, if it is asked first, start the local model, so that the first turn need not wait."""
+        """Load what the first answer needs, in threads. If the local model is asked first, it is started, too."""
+        if self.name == EXTRACTIVE:
+            with contextlib.suppress(EmbedderUnavailable):  # it does without
+                await self._embedder.embed_query("warm")
         if self.name == SMOLLM2 and self._local is not None:
             self._local.begin()
-        await load_litellm()
+        if self._uses_litellm:
+            litellm, offers_tools = await load_litellm(), await self.calls_tools()
+            await asyncio.to_thread(warm_up, litellm, self.name, offers_tools=offers_tools)
 
     async def window_tokens(self, first: str | None = None) -> int:
         """Return the context window of the model that is asked first (see `complete`)."""
@@ -133,20 +163,16 @@ class Model:
         if model is None:
             raise ModelRefused(f"no model is configured: set {setting}", why="not_found")
         target = Target(model, model, credentials(self._settings, model))
-        for attempt in range(1, self._settings.llm_max_attempts + 1):
+        litellm = await load_litellm()
+
+        async def attempt() -> Transcription:
             try:
-                litellm = await load_litellm()
                 return await transcribe(litellm, target, audio, name, media_type, self._settings.llm_timeout_seconds)
             except Exception as error:  # noqa: BLE001 - LiteLLM raises errors of all kinds; the table classifies them
                 failure = model_failure(error, model, shown=False, address=_address(target), setting=setting)
-            retry_after = failure.retry_after_seconds or 0.0
-            is_last = attempt == self._settings.llm_max_attempts
-            if is_last or not failure.retryable or retry_after > LONGEST_RETRY_AFTER_SECONDS:
-                break
-            log.info("model.retried", model=model, why=failure.why, purpose="transcription")
-            await _pause(max(retry_after, _backoff_seconds(attempt)))
-        log.warning("model.failed", model=model, why=failure.why, detail=failure.without_model, purpose="transcription")
-        raise failure
+            raise failure
+
+        return await self._retry(attempt, model, "transcription")
 
     async def complete(
         self,
@@ -173,6 +199,8 @@ class Model:
 
         Raises `ModelRefused` or `ModelUnavailable` if every model failed: the failure of the model asked first.
         """
+        if self._uses_litellm:
+            await load_litellm()  # before the call's clock starts: its import takes seconds
         call = Call(messages, on_delta, on_restart, {})
         first_failure: ModelFailed | None = None
         for name in self._order(first):
@@ -193,7 +221,8 @@ class Model:
                     call.messages = without_images(call.messages)
                 if prefix is not None and name not in BUNDLED_MODELS and self._settings.llm_prompt_caching:
                     await self._announce_prefix(call, target, prefix)
-                completion = await self._attempts(call, target, purpose)
+                attempts = functools.partial(self._attempt, call, target)
+                completion = await self._retry(attempts, target.name, purpose, call)
                 self._health = (
                     Health(ConnectionState.DEGRADED, f"{first_failure.model}: {first_failure.why}")
                     if first_failure
@@ -216,9 +245,9 @@ class Model:
 
     async def close(self) -> None:
         """Close LiteLLM's connections. Takes at most `CLOSE_SECONDS` and raises nothing."""
-        litellm = process_loader.litellm
-        if litellm is None:
+        if not is_loaded():
             return
+        litellm = await load_litellm()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await litellm.close_litellm_async_clients()
@@ -281,58 +310,69 @@ class Model:
         }
         return Target(name, f"openai/{endpoint.model}", options, True, LOCAL_MAX_OUTPUT_TOKENS)
 
-    async def _attempts(self, call: Call, target: Target, purpose: str) -> Completion:
-        """Ask one model until it answers or another attempt is of no use. Raises `ModelFailed`."""
+    async def _retry(
+        self, attempt: Callable[[], Awaitable[T]], model: str, purpose: str, call: Call | None = None
+    ) -> T:
+        """Make attempts to ask *model* until one succeeds or another is of no use. Raises `ModelFailed`."""
+        started = time.monotonic()
         empty_answers = 0
-        began_ms = call.elapsed_ms()
-        for attempt in range(1, self._settings.llm_max_attempts + 1):
-            call.attempts += 1
-            failure: ModelFailed
+        for number in range(1, self._settings.llm_max_attempts + 1):
             try:
-                completion = await self._attempt(call, target)
+                return await attempt()
             except ModelFailed as error:
                 failure = error
-            else:
-                if completion.text.strip() or completion.tool_calls:
-                    return completion
-                empty_answers += 1
-                failure = ModelUnavailable(
-                    f"{target.name}: answered nothing", why="empty", model=target.name, retryable=True
-                )
-            is_last = attempt == self._settings.llm_max_attempts or empty_answers >= EMPTY_ATTEMPTS
+            empty_answers += failure.why == "empty"
+            is_last = number == self._settings.llm_max_attempts or empty_answers >= EMPTY_ATTEMPTS
+            can_repeat = failure.retryable and (call is None or call.can_ask_again)
             retry_after = failure.retry_after_seconds or 0.0
-            if is_last or not (failure.retryable and call.can_ask_again) or retry_after > LONGEST_RETRY_AFTER_SECONDS:
+            if is_last or not can_repeat or retry_after > LONGEST_RETRY_AFTER_SECONDS:
                 raise failure
-            pause = max(retry_after, _backoff_seconds(attempt))
-            spent = (call.elapsed_ms() - began_ms) / 1000
-            if failure.no_connection and spent + pause > NO_CONNECTION_SECONDS:
+            pause = max(retry_after, _backoff_seconds(number))
+            if failure.no_connection and time.monotonic() - started + pause > NO_CONNECTION_SECONDS:
                 raise failure
-            log.info("model.retried", model=target.name, why=failure.why, purpose=purpose, pause_ms=round(pause * 1000))
+            log.info("model.retried", model=model, why=failure.why, purpose=purpose, pause_ms=round(pause * 1000))
             await _pause(pause)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _attempt(self, call: Call, target: Target) -> Completion:
         """Make one attempt within the time limit of a call. Raises `ModelFailed`, and what ``on_delta`` raises."""
+        call.attempts += 1
         await call.restart()
-        seconds = self._settings.llm_timeout_seconds
         try:
-            with call.pause_clock():
-                litellm = await load_litellm()
-            async with asyncio.timeout(seconds):
-                offered = call.options.get("tools", ())
-                request = ModelRequest(litellm, target, seconds * STALL_FRACTION, offered)
-                completion = await request.run(call)
-            if call.on_delta is not None:
-                self._check_end(request)
+            async with asyncio.timeout(self._settings.llm_timeout_seconds):
+                completion = await (self._quote(call) if target.name == EXTRACTIVE else self._request(call, target))
         except CallbackFailed as callback:
             raise callback.error from None
         except Exception as error:  # noqa: BLE001 - LiteLLM raises errors of all kinds; the table classifies them
             setting = f"AGENT_RUNTIME_LLM_{'MODEL' if target.name == self.name else 'FALLBACK_MODELS'}"
             failure = model_failure(error, target.name, shown=call.shown, address=_address(target), setting=setting)
         else:
-            return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts)
+            if completion.text.strip() or completion.tool_calls:
+                return replace(completion, latency_ms=call.elapsed_ms(), attempts=call.attempts)
+            failure = ModelUnavailable(
+                f"{target.name}: answered nothing", why="empty", model=target.name, retryable=True
+            )
         # Not inside "except": the provider's words may quote the prompt, and tracebacks are logged with their context.
         raise failure
+
+    async def _request(self, call: Call, target: Target) -> Completion:
+        """Ask LiteLLM. Raises whatever it raises, and `UnfinishedStream`."""
+        stall_seconds = self._settings.llm_timeout_seconds * STALL_FRACTION
+        request = ModelRequest(await load_litellm(), target, stall_seconds, call.options.get("tools", ()))
+        completion = await request.run(call)
+        if call.on_delta is not None:
+            self._check_end(request)
+        return completion
+
+    async def _quote(self, call: Call) -> Completion:
+        """Answer as `EXTRACTIVE` does, in this process; its tokens are counted as ours are."""
+        text = replace_surrogates(await reply(call.messages, self._embedder))
+        first_token_ms = call.elapsed_ms() if call.on_delta is not None else None
+        await call.show(text)
+        tokens = await asyncio.to_thread(load_tokens)
+        prompt = sum(tokens.count(text_of(message)) for message in call.messages)
+        usage = Usage(prompt, completion=tokens.count(text))
+        return Completion(text, EXTRACTIVE, usage=usage, first_token_ms=first_token_ms)
 
     def _check_end(self, request: ModelRequest) -> None:
         """Raise `UnfinishedStream` if the stream of *request* was broken off. See `UNFINISHED_ANSWERS`."""

@@ -1,89 +1,64 @@
-"""Imports LiteLLM, once per process, and sets it up. Only this module and `runtime.llm.extractive` import it.
+"""Imports LiteLLM, once per process, and sets it up. Only this module imports it.
 
-The import takes seconds, so it runs in a thread, and only when a model is first used.
+The import takes seconds, so it runs in a thread. `begin_loading` starts it early; the first `load_litellm` waits for
+it. LiteLLM keeps its settings in its module, so all runtimes of a process share it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
-import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 
-class Loader:
-    """Loads LiteLLM for the whole process. LiteLLM keeps its settings in its module, so there is one loader."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.threads: list[threading.Thread] = []
-        self.litellm: Any = None
-        """LiteLLM, if it is imported and set up."""
-
-    def load(self) -> Any:
-        """Return LiteLLM. The first call takes seconds: make it in a thread."""
-        with self._lock:
-            if self.litellm is None:
-                self.litellm = _import_litellm()
-            return self.litellm
-
-    @property
-    def is_loading(self) -> bool:
-        """Whether a thread of `run_in_daemon_thread` still runs."""
-        self.threads = [thread for thread in self.threads if thread.is_alive()]
-        return bool(self.threads)
-
-    async def run_in_daemon_thread(self, function: Callable[[], T]) -> T:
-        """Return what *function* returns. It runs in a daemon thread, so a process that ends does not wait for it."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-
-        def set_result(result: T) -> None:
-            if not done.cancelled():
-                done.set_result(result)
-
-        def set_exception(error: BaseException) -> None:
-            if not done.cancelled():
-                done.set_exception(error)
-
-        def run() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop may have ended meanwhile
-                try:
-                    result = function()
-                except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
-                    loop.call_soon_threadsafe(set_exception, error)
-                else:
-                    loop.call_soon_threadsafe(set_result, result)
-
-        thread = threading.Thread(target=run, name="litellm", daemon=True)
-        self.threads = [thread, *(other for other in self.threads if other.is_alive())]
-        thread.start()
-        return await done
-
-
-process_loader = Loader()
-"""The loader of this process."""
+@functools.cache
+def begin_loading() -> Future[Any]:
+    """Import LiteLLM in a thread, and return its future. A repetition returns the same one."""
+    executor = ThreadPoolExecutor(1, "litellm")
+    try:
+        return executor.submit(_import_litellm)
+    finally:
+        executor.shutdown(wait=False)
 
 
 async def load_litellm() -> Any:
-    """Return LiteLLM. The first call imports it in a thread."""
-    if process_loader.litellm is not None:
-        return process_loader.litellm
-    return await process_loader.run_in_daemon_thread(process_loader.load)
+    """Return LiteLLM, set up."""
+    loading = begin_loading()
+    if loading.done():
+        return loading.result()
+    return await asyncio.shield(asyncio.wrap_future(loading))
 
 
-def is_loading() -> bool:
-    """Whether LiteLLM is being imported now.
+def is_loaded() -> bool:
+    """Whether LiteLLM is imported and set up."""
+    return begin_loading.cache_info().currsize > 0 and begin_loading().done()
 
-    Then the process must end by `os._exit`. The interpreter's normal end stops the thread wherever it is, together with
-    the locks of its imports, and waits forever if it needs one of these locks.
+
+def warm_up(litellm: Any, model: str, *, offers_tools: bool) -> None:
+    """Make calls of *model* that need no server. Takes about half a second: call it in a thread.
+
+    The first calls import much. If they are made here, they do not stop the event loop.
     """
-    return process_loader.is_loading
+    asyncio.run(_make_calls(litellm, model, offers_tools))
+
+
+async def _make_calls(litellm: Any, model: str, offers_tools: bool) -> None:
+    call: dict[str, Any] = {"messages": [{"role": "user", "content": "."}], "api_key": "-", "max_retries": 0}
+    if offers_tools:
+        parameters = {"type": "object", "properties": {}}
+        call["tools"] = [{"type": "function", "function": {"name": "none", "parameters": parameters}}]
+    with contextlib.suppress(Exception):  # the first real call of a model that LiteLLM refuses says so
+        async for _ in await litellm.acompletion(**call, model=model, mock_response=".", stream=True):
+            pass
+    with contextlib.suppress(Exception):  # no server answers there
+        # The client for OpenAI's protocol, which most providers and all local servers speak.
+        await litellm.acompletion(**call, model="openai/none", api_base="http://127.0.0.1:1")
+    await litellm.close_litellm_async_clients()
+    litellm.in_memory_llm_clients_cache.flush_cache()  # its clients belong to this event loop
 
 
 def _import_litellm() -> Any:
@@ -105,23 +80,4 @@ def _import_litellm() -> Any:
     litellm.failure_callback = []
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # its messages quote prompts and keys
-    from runtime.llm.extractive import register
-
-    register(litellm)
-    asyncio.run(_warm_up(litellm))
     return litellm
-
-
-async def _warm_up(litellm: Any) -> None:
-    """Make a streamed call without a network and one that no server answers.
-
-    The first calls import much. Made here, in the thread that imports LiteLLM, they do not stop the event loop.
-    """
-    call = {"model": "openai/none", "messages": [{"role": "user", "content": "."}], "api_key": "-", "max_retries": 0}
-    async for _ in await litellm.acompletion(**call, mock_response=".", stream=True):
-        pass
-    with contextlib.suppress(Exception):
-        tool = {"type": "function", "function": {"name": "none", "parameters": {"type": "object", "properties": {}}}}
-        await litellm.acompletion(**call, api_base="http://127.0.0.1:1", tools=[tool])
-    await litellm.close_litellm_async_clients()
-    litellm.in_memory_llm_clients_cache.flush_cache()  # its clients belong to this event loop

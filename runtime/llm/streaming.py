@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,15 +94,6 @@ class Call:
 
     def elapsed_ms(self) -> int:
         return round((time.monotonic() - self.started) * 1000)
-
-    @contextlib.contextmanager
-    def pause_clock(self) -> Iterator[None]:
-        """Do not count the time of the block as the model's."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.started += time.monotonic() - began
 
     async def restart(self) -> None:
         """Take back the text that an earlier attempt has shown."""

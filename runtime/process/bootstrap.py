@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -89,7 +88,15 @@ from runtime.embedded.index_client import (
 from runtime.formatters import Formatters, Installed, load_formatters
 from runtime.http import ChatPage, Security, WebSessions
 from runtime.ingress import Audiences, Gateway
-from runtime.llm import EMBEDDING_SECONDS, IMPORT_SECONDS, RERANK_SECONDS, LiteLLMReranker, Model
+from runtime.llm import (
+    EMBEDDING_SECONDS,
+    IMPORT_SECONDS,
+    RERANK_SECONDS,
+    LiteLLMReranker,
+    Model,
+    begin_loading,
+    needs_litellm,
+)
 from runtime.machine import Gpus, MachineMonitor, ModelMemories
 from runtime.observability import EventStream
 from runtime.process.connectors import Supervisor
@@ -127,9 +134,7 @@ ROLES: Mapping[Role, frozenset[Part]] = {
 ALL_PARTS = ROLES["all"]
 LAST_COPY_SECONDS = 2.0
 INDEX_SECONDS = 5.0
-DOOR_SECONDS = 0.1
-"""How long the index, and then HTTP and the platforms, may take to open before `_warm_up` imports libraries for seconds
-in a thread, which would hold them up: threads share one interpreter."""
+"""How long `_warm_up` waits for the index. A start is not held up longer by a store that is away."""
 _log = structlog.get_logger()
 
 
@@ -155,6 +160,8 @@ async def open_runtime(
     await prepare_data_dir(settings.data_dir)
     # Threads load them while the store's server starts.
     loop = asyncio.get_running_loop()
+    if "worker" in parts and needs_litellm(settings):
+        begin_loading()
     tokens = loop.run_in_executor(None, load_tokens)
     formatters = loop.run_in_executor(None, load_formatters, settings)
     async with AsyncExitStack() as stack:
@@ -222,6 +229,8 @@ class Runtime:
         self.store = store
         self.admin_token = admin_token
         self.deep = deep
+        self.is_warm = False
+        """Whether all is loaded that turns need. A process that answers no turns is warm from the start."""
 
         redis = store.client
         single_process = settings.redis_url is None
@@ -618,7 +627,7 @@ async def _start_parts(stack: AsyncExitStack, runtime: Runtime, parts: frozenset
         await stack.enter_async_context(background_task(_warm_up(runtime), "warm up"))
         await stack.enter_async_context(background_task(runtime.worker.run(), "worker"))
     else:
-        _freeze()
+        _finish_start(runtime)
 
 
 async def _run_duties(runtime: Runtime, parts: frozenset[Part]) -> None:
@@ -653,18 +662,17 @@ async def _copy_last_turns(copy: MarkdownCopy) -> None:
 
 
 async def _warm_up(runtime: Runtime) -> None:
-    """Load what the first turns need once the process is ready. A turn that comes earlier loads it itself."""
+    """Load what turns need; then the process is ready. A turn that comes earlier waits for what it needs."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(INDEX_SECONDS):
             await runtime.knowledge.opened()
-    await asyncio.sleep(DOOR_SECONDS)
-    await runtime.knowledge.warm()
-    await runtime.model.warm()
-    _freeze()
+    await asyncio.gather(runtime.knowledge.warm(), runtime.model.warm())
+    _finish_start(runtime)
 
 
-@functools.cache
-def _freeze() -> None:
-    """Tell the garbage collector, once a process, to skip what the start imported: with LiteLLM's objects one full
-    collection stopped the event loop for half a second."""
-    gc.freeze()
+def _finish_start(runtime: Runtime) -> None:
+    """Say that the process is warm, and let the garbage collector skip what the start imported: with LiteLLM's objects
+    one full collection stops the event loop for half a second."""
+    runtime.is_warm = True
+    if not gc.get_freeze_count():  # another runtime of this process may have done it
+        gc.freeze()

@@ -193,7 +193,7 @@ class _NarrowPrompt:
         self._tokens = tokens
 
     async def fitted(self, window: int) -> tuple[Sequence[Message], StablePrefix] | None:
-        """Return the messages for a *window*; see `runtime.llm.prompt_caching.FitPrompt`. It runs in a thread, because
+        """Return the messages for a *window*; see `runtime.llm.messages.FitPrompt`. It runs in a thread, because
         all blocks are cut and counted again."""
         built = self.built = await asyncio.to_thread(self._for, window)
         if built is None:

@@ -1,7 +1,7 @@
 """The rounds of one answer: the model's texts and tool calls, and the tools' results. Pure.
 
 The messages of rounds follow the prompt's one system and one user message in OpenAI's form. Models without tools get
-the same as text (`runtime.llm.multimodal.without_tools`).
+the same as text (`runtime.llm.messages.without_tools`).
 """
 
 from __future__ import annotations

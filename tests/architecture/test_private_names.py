@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from runtime.llm.loader import process_loader
+from runtime.llm import begin_loading
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("config", "connectors", "grounding", "promptpolicy", "runtime")
@@ -187,7 +187,7 @@ def product_files() -> list[Path]:
 
 
 def test_no_file_uses_private_parts_of_another_package() -> None:
-    process_loader.load()  # LiteLLM is among what is looked at, and asks the network if it is imported otherwise
+    begin_loading().result()  # LiteLLM is among what is looked at, and asks the network if it is imported otherwise
     found = {
         path.relative_to(ROOT).as_posix(): wrong
         for path in product_files()

@@ -17,7 +17,6 @@ from config.settings import Settings
 from connectors.connector import Connector
 from connectors.message import Scope
 from runtime.embedded import background_task
-from runtime.llm import load_litellm
 from runtime.observability import EventStream, Redaction, events
 from runtime.process import ALL_PARTS, Part, Runtime, open_runtime
 from tests.emulators.jobs import until_idle
@@ -125,7 +124,7 @@ async def running_bot(
         async with asyncio.timeout(60):
             await runtime.knowledge.opened()
         async with asyncio.timeout(120):  # what a test waits for is an answer, not what is loaded for the first one
-            await load_litellm()
+            await runtime.model.warm()
         bot = Bot(runtime, model, http, seen)
         await bot.write_documents("acme", DOCUMENTS if documents is None else documents)
         yield bot

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.llm import Image, Model, ModelRefused, ModelUnavailable, client, with_images
-from runtime.llm.multimodal import without_images
+from runtime.llm.messages import without_images
 from tests.conftest import MakeSettings
 from tests.emulators.documents import OGG, PNG
 from tests.emulators.openai import FakeOpenAI

@@ -7,13 +7,12 @@ import inspect
 import httpx
 import pytest
 
-from runtime.llm import ModelFailed, ModelRefused, ModelUnavailable
+from runtime.llm import ModelFailed, ModelRefused, ModelUnavailable, begin_loading, load_litellm
 from runtime.llm.errors import ERRORS, classify_error, model_failure, read_retry_after
-from runtime.llm.loader import load_litellm, process_loader
 
 
 def test_every_error_class_of_litellm_has_its_line_in_the_table() -> None:
-    process_loader.load()
+    begin_loading().result()
     import litellm.exceptions as errors
 
     missing = [
@@ -66,7 +65,7 @@ async def test_a_model_of_a_provider_that_nobody_knows_is_not_found() -> None:
     ],
 )
 def test_a_server_may_say_under_another_status_that_it_lacks_the_model(said: str, why: str) -> None:
-    process_loader.load()
+    begin_loading().result()
     import litellm.exceptions as errors
 
     assert classify_error(errors.BadRequestError(said, "llama9", "openai")).why == why
@@ -76,7 +75,7 @@ def test_a_server_may_say_under_another_status_that_it_lacks_the_model(said: str
     ("address", "lacks"), [("http://127.0.0.1:1234", True), ("http://127.0.0.1:1234/v1", False), ("", False)]
 )
 def test_an_address_that_may_lack_its_end_is_told_with_a_model_that_is_not_found(address: str, lacks: bool) -> None:
-    process_loader.load()
+    begin_loading().result()
     import litellm.exceptions as errors
 
     failure = model_failure(errors.NotFoundError("404", "m", "openai"), "openai/m", shown=False, address=address)
@@ -84,7 +83,7 @@ def test_an_address_that_may_lack_its_end_is_told_with_a_model_that_is_not_found
 
 
 def test_a_refusal_that_arrives_in_a_stream_is_a_refusal() -> None:
-    process_loader.load()
+    begin_loading().result()
     import litellm.exceptions as errors
 
     refused = errors.AuthenticationError("no", "openai", "m")
@@ -96,7 +95,7 @@ def test_a_refusal_that_arrives_in_a_stream_is_a_refusal() -> None:
 
 
 def test_a_failure_never_repeats_what_the_provider_said() -> None:
-    process_loader.load()
+    begin_loading().result()
     import litellm.exceptions as errors
 
     failure = model_failure(errors.BadRequestError("bad prompt: my secret", "m", "openai"), "openai/m", shown=False)
@@ -148,7 +147,7 @@ def test_of_several_models_the_one_that_can_be_asked_first_says_when(other: floa
 
 
 def test_a_refusal_names_no_time_as_asking_again_is_no_use() -> None:
-    process_loader.load()
+    begin_loading().result()
     import litellm.exceptions as errors
 
     request = httpx.Request("POST", "http://127.0.0.1")

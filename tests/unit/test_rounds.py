@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from connectors.message import Usage
 from grounding.prompt_input import load_tokens
 from runtime.llm import Completion, ToolCall, with_images
-from runtime.llm.multimodal import has_images, without_images, without_tools
+from runtime.llm.messages import has_images, without_images, without_tools
 from runtime.turns.rounds import Result, Round, merge_completions, round_rows, text_of_rounds, total_usage, with_rounds
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much?"}]

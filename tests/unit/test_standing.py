@@ -13,7 +13,7 @@ from connectors.message import ConversationKey
 from grounding.prompt import cache_breakpoints
 from grounding.prompt_input import Query, SummaryInput, TailEntry
 from runtime.llm import StablePrefix, with_images
-from runtime.llm.prompt_caching import mark_stable_prefix, takes_cache_key
+from runtime.llm.messages import mark_stable_prefix, takes_cache_key
 from runtime.turns.rounds import with_rounds
 from tests.unit.test_assemble import build
 from tests.unit.test_rounds import IMAGE, round_

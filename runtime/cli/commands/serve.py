@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -40,6 +41,8 @@ def command(
 
     Events are printed to standard output: as readable lines on a terminal, else as JSON, one event a line.
     """
+    # The start makes a million objects that stay. By default they are looked through a thousand times for garbage.
+    gc.set_threshold(10_000, 10, 10)
     default: Literal["json", "console"] = "console" if sys.stdout.isatty() else "json"
     chosen = "json" if as_json else log_format or invocation.log_format or default
     asyncio.run(_serve(Invocation(config or invocation.config).load(), role, chosen))

@@ -61,7 +61,8 @@ class HealthRoutes:
         connectors = self._runtime.connector_health()
         http = connectors.get(self._runtime.http.name)  # a worker process has none
         accepting = http is None or http.state is ConnectionState.CONNECTED
-        ready = accepting and all(stores[name].state in states for name, states in STORES_NEEDED.items())
+        working = all(stores[name].state in states for name, states in STORES_NEEDED.items())
+        ready = self._runtime.is_warm and accepting and working
         answer = {"ready": ready, "connectors": _shown(connectors), "stores": _shown(stores)}
         return reply(answer, 200 if ready else 503)
 
