@@ -280,8 +280,6 @@ class Channels:
 # The stream of server-sent events to an open page.
 
 
-KEEP_ALIVE_SECONDS = 15.0
-"""Interval between a stream's comments, which make proxies keep it open. Each time, the session is checked too."""
 DRAFT_SECONDS = 0.08
 """Shortest interval between updates of a growing reply; faster ones would not be visible."""
 DRAFT_CHARACTERS_PER_SECOND = 40_000
@@ -308,12 +306,18 @@ class OpenPage(StreamingResponse):
 
 
 async def stream(
-    channel: Channel, cursor: str, *, running: Callable[[], bool], lasts: Callable[[], Awaitable[bool]]
+    channel: Channel,
+    cursor: str,
+    *,
+    running: Callable[[], bool],
+    lasts: Callable[[], Awaitable[bool]],
+    check_seconds: float = 5.0,
 ) -> AsyncIterator[bytes]:
     """Yield the events of *channel* after *cursor*. Yields ``reset`` first if some of them are no longer in memory.
 
     Ends when the channel is closed, when the session is no longer valid (*lasts*), or when the connector is not
-    *running* and no answer is expected.
+    *running* and no answer is expected. Every *check_seconds* the session is checked, and a comment is sent, which
+    makes proxies keep the stream open.
     """
     resumed = channel.resume(cursor)
     page = Subscription(channel.last if resumed is None else resumed)
@@ -328,7 +332,7 @@ async def stream(
             page.changed.clear()
             for event in _new_events(channel, page):
                 yield event
-            wait_for_seconds = KEEP_ALIVE_SECONDS
+            wait_for_seconds = check_seconds
             if channel.drafts and loop.time() < next_draft_at:
                 wait_for_seconds = next_draft_at - loop.time()
             else:
@@ -337,7 +341,7 @@ async def stream(
                 next_draft_at = loop.time() + _pace_seconds(channel)
             if page.closed or not (running() or channel.waits):
                 return
-            if loop.time() - checked_at > KEEP_ALIVE_SECONDS:
+            if loop.time() - checked_at > check_seconds:
                 checked_at = loop.time()
                 yield b": waiting\n\n"
                 if not await lasts():

@@ -402,6 +402,17 @@ async def test_roles_are_set_listed_and_taken_away_per_workspace(redis: Redis) -
     assert await people.role_of("telegram:42", "acme") is None
 
 
+async def test_a_role_that_another_process_takes_away_is_gone_for_the_next_message(redis: Redis) -> None:
+    """Nothing about access is remembered between two messages."""
+    here, elsewhere = access(redis), access(redis)
+    await here.set_role("telegram:42", Role.ADMIN, "acme")
+    assert (await here.authorise(DIRECT, "acme")).role is Role.ADMIN
+    await elsewhere.set_role("telegram:42", Role.VIEWER, "acme")
+    assert (await here.authorise(DIRECT, "acme")).role is Role.VIEWER
+    await elsewhere.set_role("telegram:42", None, "acme")
+    assert not (await here.authorise(DIRECT, "acme")).allowed
+
+
 @pytest.mark.parametrize("user", ["", "ann", "telegram:", ":42", "http:token:abc"])
 async def test_a_role_needs_a_person(redis: Redis, user: str) -> None:
     """What is no person cannot be given a role; the holder of a token is none."""

@@ -29,6 +29,14 @@ async def test_what_is_said_in_a_thread_is_settled_for_its_channel(redis: Redis)
     assert await places.settings_for(elsewhere, said(elsewhere, "slack:T1/C2", "slack:T1")) == PlaceSettings()
 
 
+async def test_what_another_process_settles_holds_for_the_next_message(redis: Redis) -> None:
+    here, elsewhere = Places(redis), Places(redis)
+    await here.settle(THREAD, said(THREAD, *CHANNEL), answering="all")
+    assert (await here.settings_for(THREAD, said(THREAD, *CHANNEL))).answering == "all"
+    await elsewhere.settle(THREAD, said(THREAD, *CHANNEL), answering="never")
+    assert (await here.settings_for(THREAD, said(THREAD, *CHANNEL))).answering == "never"
+
+
 async def test_without_routes_the_conversation_is_the_place(redis: Redis) -> None:
     places = Places(redis)
     web = ConversationKey("acme", "http", "default")

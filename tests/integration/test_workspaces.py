@@ -153,6 +153,16 @@ async def test_the_most_specific_route_wins_wherever_it_is_kept(redis: Redis) ->
     assert await configured.resolve(replace(MESSAGE, routes=("discord:G9/C8", "discord:G9"))) == "stored-guild"
 
 
+async def test_a_route_that_another_process_changes_holds_for_the_next_message(redis: Redis) -> None:
+    here, elsewhere = workspaces(redis), workspaces(redis)
+    await here.route("discord:G9", "first")
+    assert await here.resolve(MESSAGE) == "first"
+    await elsewhere.route("discord:G9", "second")
+    assert await here.resolve(MESSAGE) == "second"
+    await elsewhere.unroute("discord:G9")
+    assert await here.resolve(MESSAGE) == "default"
+
+
 async def test_settings_win_over_a_stored_route_of_the_same_place(redis: Redis) -> None:
     """For the same place the settings' route counts, is listed, and cannot be changed by command."""
     await workspaces(redis).route("slack:T1", "stored")

@@ -1,17 +1,16 @@
 """What open pages are told, and what they can have again."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.text import Node, to_page_tree
 from connectors.web import channel as channels
-from connectors.web import channel as streams
 from connectors.web.channel import Channel, Channels, Subscription, stream
 from tests.emulators.face import sse
 
@@ -182,14 +181,14 @@ async def test_a_page_is_let_go_when_its_channel_is_closed() -> None:
     assert not channel.subscriptions
 
 
-async def test_a_page_is_let_go_when_its_session_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the next look at it."""
-    monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.0)
+async def test_a_page_is_let_go_when_its_session_is_gone() -> None:
+    """At the next look at it, which comes within five seconds if nothing else is said."""
+    assert inspect.signature(stream).parameters["check_seconds"].default <= 5
     channel = Channel("e")
 
     async def gone() -> bool:
         return False
 
-    events = stream(channel, channel.cursor, running=lambda: True, lasts=gone)
+    events = stream(channel, channel.cursor, running=lambda: True, lasts=gone, check_seconds=0.0)
     async with asyncio.timeout(20):
         assert [event async for event in events] == [b": open\n\n", b": waiting\n\n"]
