@@ -52,6 +52,7 @@ class Deliverer:
         self._delivery = delivery
         self._shows = shows
         self._alone = alone
+        self._outbox = outbox
         self._streams = outbox.streams
         self._addresses = frozenset(address_of(connector, hub.name) for connector in connectors.values())
         self._own = streams_of(sorted(address for address in self._addresses if "@" in address))
@@ -219,7 +220,7 @@ class Deliverer:
                 raise
             except Exception as error:  # noqa: BLE001 - a broken adapter would break again for ever
                 if not _is_own(entry):
-                    await self._delivery.give_up(key, turn_id, entry)
+                    await self._outbox.done(key, turn_id, entry)
                 if isinstance(error, SendFailed | NoConnector):
                     _log.error("turn.failed", why="undeliverable", detail=str(error))
                 else:

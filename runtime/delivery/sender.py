@@ -9,16 +9,15 @@ call is unknown, the platform is asked for the part; if it cannot be asked, ``DE
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import structlog
 
 from connectors.connector import AppendsText, Connector, EditsMessages, FindsSentParts, SendFailed
+from connectors.health import Backoff
 from connectors.message import AgentRuntimeError, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from runtime.coordination import StreamEntry
 from runtime.delivery.outbox import Outbox, PartStage, PartState, ReplyForgotten
@@ -50,7 +49,9 @@ class NoConnector(AgentRuntimeError):
 class Delivery:
     """Delivers replies through *connectors* (by name), within the limits of their platforms.
 
-    *ambiguous* says what happens to a part if nobody can find out whether it was sent.
+    *ambiguous* says what happens to a part if nobody can find out whether it was sent. A call that takes longer than
+    *send_seconds* counts as one of unknown outcome. *backoff_seconds* are the first and the longest pause between
+    attempts if the platform asks for none.
     """
 
     def __init__(
@@ -59,11 +60,16 @@ class Delivery:
         connectors: Mapping[str, Connector],
         rate_limiters: RateLimiters,
         ambiguous: Literal["skip", "resend"],
+        *,
+        send_seconds: float = _SEND_SECONDS,
+        backoff_seconds: tuple[float, float] = _BACKOFF_SECONDS,
     ) -> None:
         self._outbox = outbox
         self._connectors = connectors
         self._rate_limiters = rate_limiters
         self._ambiguous = ambiguous
+        self._send_seconds = send_seconds
+        self._backoff_seconds = backoff_seconds
 
     async def deliver(self, key: ConversationKey, turn_id: str, entry: StreamEntry | None = None) -> int:
         """Send what is unsent of a turn's stored reply, and return its number of parts.
@@ -84,19 +90,23 @@ class Delivery:
             if not reply.message.silent or reply.states:
                 parts = await render_reply(connector, reply.message)
             rate_limiter = self._rate_limiters.of(connector)
-            sender = _ReplySender(self._outbox, rate_limiter, self._ambiguous, connector, reply.message, reply.states)
+            sender = _ReplySender(
+                self._outbox,
+                rate_limiter,
+                self._ambiguous,
+                connector,
+                reply.message,
+                self._send_seconds,
+                self._backoff_seconds,
+            )
             try:
-                await sender.send_all(parts)
+                await sender.send_all(parts, reply.states)
                 _log.info("reply.delivered", parts=len(parts), kind=reply.message.kind)
             except ReplyForgotten:
                 pass
         if entry is not None:
             await self._outbox.done(key, turn_id, entry)
         return len(parts)
-
-    async def give_up(self, key: ConversationKey, turn_id: str, entry: StreamEntry) -> None:
-        """Take the entry of an undeliverable reply away. Raises as `deliver`."""
-        await self._outbox.done(key, turn_id, entry)
 
     async def _hand_over(self, connector: Connector, key: ConversationKey, turn_id: str) -> int:
         """Give a reply to people who are connected to this process; others find it in the conversation's history."""
@@ -110,28 +120,22 @@ class Delivery:
         return len(parts)
 
 
+@dataclass(frozen=True, slots=True)
 class _ReplySender:
-    """Brings all parts of one reply from *states* to their last form."""
+    """Brings all parts of one reply to their last form."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        rate_limiter: RateLimiter,
-        ambiguous: Literal["skip", "resend"],
-        connector: Connector,
-        message: OutboundMessage,
-        states: Mapping[int, PartState],
-    ) -> None:
-        self._outbox = outbox
-        self._rate_limiter = rate_limiter
-        self._ambiguous = ambiguous
-        self._connector = connector
-        self._message = message
-        self._states = states
+    outbox: Outbox
+    rate_limiter: RateLimiter
+    ambiguous: Literal["skip", "resend"]
+    connector: Connector
+    message: OutboundMessage
+    send_seconds: float
+    backoff_seconds: tuple[float, float]
 
-    async def send_all(self, parts: Sequence[OutboundPart]) -> None:
+    async def send_all(self, parts: Sequence[OutboundPart], states: Mapping[int, PartState]) -> None:
+        """Bring *parts* from *states* to their last form, and take back what a longer preview has shown."""
         for part in parts:
-            state = self._states.get(part.index, PartState())
+            state = states.get(part.index, PartState())
             if state.stage in (PartStage.SENT, PartStage.AMBIGUOUS):
                 continue
             receipt = await self._complete(part, state)
@@ -139,8 +143,8 @@ class _ReplySender:
                 await self._mark(part, PartStage.AMBIGUOUS)
             else:
                 await self._mark(part, PartStage.SENT, receipt.message_id)
-        for index, state in self._states.items():
-            if index >= len(parts):  # the preview was longer than the reply
+        for index, state in states.items():
+            if index >= len(parts):
                 await self._take_back(state)
 
     async def _complete(self, part: OutboundPart, state: PartState) -> Receipt | None:
@@ -155,7 +159,7 @@ class _ReplySender:
             receipt, is_known = await self._read_back(part)
             if not is_known:
                 self._log_ambiguous(part, "interrupted")
-                if self._ambiguous == "skip":
+                if self.ambiguous == "skip":
                     return None
         return receipt if receipt is not None else await self._send(part)
 
@@ -163,21 +167,18 @@ class _ReplySender:
         """Return whether the platform recognises the part, so that sending it again shows it once."""
         # A start in the future (beyond a second of rounding) comes from another clock: the send may be long ago.
         age = time.time() - state.since
-        return self._connector.capabilities.idempotency == "nonce" and -1.0 <= age < _NONCE_SECONDS
+        return self.connector.capabilities.idempotency == "nonce" and -1.0 <= age < _NONCE_SECONDS
 
     async def _finish_preview(self, part: OutboundPart, state: PartState) -> Receipt | None:
         """Edit a shown preview to its last form; return None if that is impossible, after taking the preview back."""
-        receipt, connector, message = Receipt(state.message_id), self._connector, self._message
+        receipt, connector, message = Receipt(state.message_id), self.connector, self.message
         if isinstance(connector, EditsMessages) and not part.file_name:  # a text cannot become a file
-            self._rate_limiter.count_edit()
-            for can_wait in (True, False):
-                try:
-                    await self._retry(part, lambda: _limit_time(connector.edit(message, part, receipt)))
-                except SendFailed as error:
-                    if can_wait and error.retry_after_seconds:
-                        continue  # a new message would have to wait as long
-                    _log.info("reply.resent", part=part.index, why=str(error))
-                    break
+            self.rate_limiter.count_edit()
+            try:
+                await self._retry(part, lambda: self._limit_time(connector.edit(message, part, receipt)))
+            except SendFailed as error:
+                _log.info("reply.resent", part=part.index, why=str(error))
+            else:
                 return receipt
         await self._take_back(state)
         return None
@@ -187,13 +188,13 @@ class _ReplySender:
 
         Return None if the platform does not show the preview, or cannot be asked.
         """
-        connector, message, draft = self._connector, self._message, draft_of(part)
+        connector, message, draft = self.connector, self.message, draft_of(part)
         if not isinstance(connector, EditsMessages):
             return None
         shown: Receipt | None
         if connector.capabilities.idempotency == "nonce":
             # Returns the preview's receipt if the preview arrived; else, or after too long, this sends the part.
-            shown = await self._retry(part, lambda: _limit_time(connector.send(message, draft)))
+            shown = await self._retry(part, lambda: self._limit_time(connector.send(message, draft)))
         else:
             shown, is_known = await self._read_back(draft)
             if shown is None and isinstance(connector, AppendsText):
@@ -208,16 +209,16 @@ class _ReplySender:
     async def _find_beginning(self, connector: AppendsText, part: OutboundPart) -> Receipt | None:
         """Return the message that seems to be the beginning of *part*, if the platform shows any."""
         try:
-            return await self._retry(part, lambda: _limit_time(connector.find_beginning(self._message, part)))
+            return await self._retry(part, lambda: self._limit_time(connector.find_beginning(self.message, part)))
         except SendFailed as error:
             _log.warning("reply.not_read_back", part=part.index, why=str(error))
             return None
 
     async def _take_back(self, state: PartState) -> None:
-        if state.stage is not PartStage.SHOWN or not isinstance(self._connector, EditsMessages):
+        if state.stage is not PartStage.SHOWN or not isinstance(self.connector, EditsMessages):
             return
         try:
-            await _limit_time(self._connector.take_back(self._message, Receipt(state.message_id)))
+            await self._limit_time(self.connector.take_back(self.message, Receipt(state.message_id)))
         except SendFailed as error:
             _log.warning("reply.left_over", why=str(error))
 
@@ -227,17 +228,17 @@ class _ReplySender:
         async def send_once() -> Receipt | None:
             await self._mark(part, PartStage.SENDING)
             try:
-                return await _limit_time(self._connector.send(self._message, part))
+                return await self._limit_time(self.connector.send(self.message, part))
             except SendFailed as error:
                 if not error.ambiguous:
                     await self._mark(part, PartStage.UNSENT)
-                elif self._connector.capabilities.idempotency != "nonce":
-                    if isinstance(self._connector, FindsSentParts):
+                elif self.connector.capabilities.idempotency != "nonce":
+                    if isinstance(self.connector, FindsSentParts):
                         await asyncio.sleep(_SETTLING_SECONDS)
                     receipt, is_known = await self._read_back(part)
                     if not is_known:
                         self._log_ambiguous(part, str(error))
-                    if receipt is not None or (not is_known and self._ambiguous == "skip"):
+                    if receipt is not None or (not is_known and self.ambiguous == "skip"):
                         return receipt
                 raise
 
@@ -245,11 +246,11 @@ class _ReplySender:
 
     async def _read_back(self, part: OutboundPart) -> tuple[Receipt | None, bool]:
         """Return the receipt of *part* if the platform shows it, and whether the platform could be asked."""
-        connector = self._connector
+        connector = self.connector
         if not isinstance(connector, FindsSentParts):
             return None, False
         try:
-            found = await self._retry(part, lambda: _limit_time(connector.find(self._message.key, part)))
+            found = await self._retry(part, lambda: self._limit_time(connector.find(self.message.key, part)))
         except SendFailed as error:
             _log.warning("reply.not_read_back", part=part.index, why=str(error))
             return None, False
@@ -257,34 +258,46 @@ class _ReplySender:
 
     async def _retry(self, part: OutboundPart, call: Callable[[], Awaitable[_Result]]) -> _Result:
         """Return the result of *call*, repeated while that may help. Raises its last `SendFailed`."""
-        loop = asyncio.get_running_loop()
+        loop, backoff = asyncio.get_running_loop(), Backoff(*self.backoff_seconds)
         give_up_at = loop.time() + _GIVE_UP_SECONDS
-        for attempt in itertools.count(1):
-            await self._rate_limiter.wait_for_turn(self._message.key)
+        while True:
+            await self.rate_limiter.wait_for_turn(self.message.key)
             try:
                 return await call()
             except SendFailed as error:
-                self._rate_limiter.hold(self._message.key, error)
-                wait = error.retry_after_seconds or _backoff_seconds(attempt)
+                self.rate_limiter.hold(self.message.key, error)
+                wait = backoff.next_seconds(error.retry_after_seconds)
                 if not (error.retryable or error.ambiguous) or loop.time() + wait > give_up_at:
                     raise
                 _log.info(
-                    "reply.retried", part=part.index, attempt=attempt, why=str(error), wait_seconds=round(wait, 2)
+                    "reply.retried",
+                    part=part.index,
+                    attempt=backoff.failures,
+                    why=str(error),
+                    wait_seconds=round(wait, 2),
                 )
                 if not error.retry_after_seconds:  # else the rate limiter waits
                     await asyncio.sleep(wait)
-        raise AssertionError("the loop returns or raises")
+
+    async def _limit_time(self, call: Awaitable[_Result]) -> _Result:
+        """Return the result of *call*; a call that never ends has an unknown outcome (`SendFailed`)."""
+        try:
+            async with asyncio.timeout(self.send_seconds):
+                return await call
+        except TimeoutError as error:
+            why = f"no answer within {self.send_seconds:g} s"
+            raise SendFailed(why, retryable=True, ambiguous=True) from error
 
     async def _mark(self, part: OutboundPart, stage: PartStage, message_id: str = "") -> None:
         """Store the stage of *part*, and wait for a store that is away: this process knows what became of the part."""
 
         async def mark() -> None:
-            await self._outbox.mark(self._message, part.index, stage, message_id, as_holder=True)
+            await self.outbox.mark(self.message, part.index, stage, message_id, as_holder=True)
 
         await retry_until_stored(mark)
 
     def _log_ambiguous(self, part: OutboundPart, why: str) -> None:
-        _log.warning("reply.ambiguous", part=part.index, why=why, then=self._ambiguous)
+        _log.warning("reply.ambiguous", part=part.index, why=why, then=self.ambiguous)
 
 
 def draft_of(part: OutboundPart) -> OutboundPart:
@@ -297,18 +310,3 @@ async def render_reply(connector: Connector, message: OutboundMessage) -> Sequen
     if len(message.text) > LONG_TEXT_CHARACTERS:
         return await asyncio.to_thread(connector.render, message)
     return connector.render(message)
-
-
-def _backoff_seconds(attempt: int) -> float:
-    """Return a pause with full jitter: anything up to a bound that doubles with each attempt."""
-    first, longest = _BACKOFF_SECONDS
-    return random.uniform(0, min(longest, first * 2.0 ** min(attempt - 1, 20)))  # noqa: S311 - jitter, no secret
-
-
-async def _limit_time(call: Awaitable[_Result]) -> _Result:
-    """Return the result of *call*; a call that never ends has an unknown outcome (`SendFailed`)."""
-    try:
-        async with asyncio.timeout(_SEND_SECONDS):
-            return await call
-    except TimeoutError as error:
-        raise SendFailed(f"no answer within {_SEND_SECONDS:g} s", retryable=True, ambiguous=True) from error

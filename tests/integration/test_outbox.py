@@ -76,10 +76,19 @@ class Paper:
 class Box:
     """What a worker stores and a gateway delivers, here by one hand."""
 
-    def __init__(self, redis: Redis, paper: Paper, ambiguous: Literal["skip", "resend"] = "skip") -> None:
+    def __init__(
+        self, redis: Redis, paper: Paper, ambiguous: Literal["skip", "resend"] = "skip", send_seconds: float = 90.0
+    ) -> None:
         connectors: dict[str, Connector] = {"paper": paper}
         self.outbox = Outbox(redis, Hub(redis, shared=False))
-        self.delivery = Delivery(self.outbox, connectors, RateLimiters(), ambiguous)
+        self.delivery = Delivery(
+            self.outbox,
+            connectors,
+            RateLimiters(),
+            ambiguous,
+            send_seconds=send_seconds,
+            backoff_seconds=(0.001, 0.001),
+        )
         self.load = self.outbox.load
 
     async def deliver(self, message: OutboundMessage) -> int:
@@ -158,10 +167,7 @@ async def test_a_send_of_which_nobody_knows_stays_unrepeated_after_a_restart(red
     assert paper.shown == ["two", "three"]
 
 
-async def test_a_send_of_which_nobody_knows_is_repeated_where_the_setting_says_so(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.delivery.sender._BACKOFF_SECONDS", (0.001, 0.001))
+async def test_a_send_of_which_nobody_knows_is_repeated_where_the_setting_says_so(redis: Redis) -> None:
     paper = Paper()
     paper.failures = [SendFailed("lost", retryable=False, ambiguous=True)]
 
@@ -247,10 +253,7 @@ async def test_a_store_that_goes_silent_before_a_send_is_waited_for(
     assert troubles == 0
 
 
-async def test_a_send_that_never_ends_counts_as_one_of_which_nobody_knows(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.delivery.sender._SEND_SECONDS", 0.05)
+async def test_a_send_that_never_ends_counts_as_one_of_which_nobody_knows(redis: Redis) -> None:
     paper = Paper()
 
     async def hang(message: OutboundMessage, part: OutboundPart) -> Receipt:
@@ -260,7 +263,7 @@ async def test_a_send_that_never_ends_counts_as_one_of_which_nobody_knows(
 
     paper.send = hang  # type: ignore[method-assign]
     async with asyncio.timeout(5):
-        await outbox(redis, paper).deliver(REPLY)
+        await outbox(redis, paper, send_seconds=0.05).deliver(REPLY)
 
     assert paper.shown == ["two", "three"]
 
