@@ -1,4 +1,4 @@
-"""Slack's Web API, uploads and WebSockets, through slack_sdk and aiohttp.
+"""Slack's Web API and uploads, through slack_sdk and aiohttp.
 
 The SDK's own client repeats a call when its connection breaks, which would post a message twice, and uses a proxy for
 every host, loopback too. Both are turned off here; aiohttp heeds ``NO_PROXY``.
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import structlog
-from aiohttp import ClientSession, ClientTimeout, ClientWebSocketResponse, ClientWSTimeout
+from aiohttp import ClientSession, ClientTimeout
 from pydantic import SecretStr
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
@@ -75,14 +75,19 @@ class Api:
                 self.token_suspect.set()
             raise errors.send_failed(error, self.describe(error)) from error
 
-    async def request_lossy(self, call: ApiCall) -> None:
-        """Request something that may be lost. Raises `SendFailed` only if Slack demands a wait."""
+    async def request_lossy(self, call: ApiCall) -> str:
+        """Request something that may be lost. Returns Slack's word for why it refused, empty if it did not.
+
+        Raises `SendFailed` only if Slack demands a wait.
+        """
         try:
             await self.request(call)
         except SendFailed as failed:
             log.debug("connector.sign_lost", connector="slack", why=str(failed))
             if failed.retry_after_seconds:
                 raise
+            return errors.word(failed.__cause__)
+        return ""
 
     async def messages(
         self, channel: str, thread: str | None, *, max_pages: int, **page: Any
@@ -118,14 +123,6 @@ class Api:
             async with session.post(url, data=data, json=json, allow_redirects=False) as answer:
                 body = await answer.content.read(_ANSWER_BYTES)
                 return answer.status, body.decode("utf-8", "replace"), answer.headers
-
-    async def websocket(self, url: str, heartbeat_seconds: float) -> ClientWebSocketResponse:
-        """Open a WebSocket that breaks if a ping is not answered in half of *heartbeat_seconds*. Raises as `call`."""
-        _, session = self._connection()
-        async with asyncio.timeout(self._timeout_seconds):
-            return await session.ws_connect(
-                url, heartbeat=heartbeat_seconds, timeout=ClientWSTimeout(ws_close=_CLOSE_SECONDS)
-            )
 
     async def close(self) -> None:
         """Close all connections. Bounded; raises `TimeoutError`, `OSError` or aiohttp's errors."""

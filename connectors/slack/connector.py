@@ -1,6 +1,6 @@
 """Slack, by Socket Mode or HTTP events: the connector, put together from the package's parts.
 
-In: `socket_mode` or `http_events` take what Slack delivers, `receive` passes it on, `events` says what it means.
+In: `bolt` takes what Slack delivers, `receive` passes it on, `events` says what it means.
 Out: `payloads` renders a reply, `send` sends it.
 """
 
@@ -19,15 +19,12 @@ from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 from connectors.slack import errors, events, payloads
 from connectors.slack.api import Api
-from connectors.slack.backfill import History
+from connectors.slack.bolt import HttpEvents, SocketMode, create_app
 from connectors.slack.check import APP_TOKEN_VARIABLE, SECRET_VARIABLE
-from connectors.slack.files import Files
-from connectors.slack.http_events import HttpEvents
-from connectors.slack.lookups import Lookups
+from connectors.slack.lookups import History, Lookups
 from connectors.slack.mrkdwn import emoji_name
 from connectors.slack.receive import Intake
-from connectors.slack.send import CommandResponses, Sender, Streams
-from connectors.slack.socket_mode import SocketMode
+from connectors.slack.send import CommandResponses, Files, Sender, Streams
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -41,10 +38,11 @@ class SlackConnector:
     """A bot on Slack: `connectors.connector.Connector`, `EditsMessages`, `AppendsText`, `ShowsTyping`, `Reacts`,
     `FindsSentParts`, `BackfillsMessages`, `LocatesAttachments`, `ShowsButtons` and `MountsRoutes`.
 
-    With *app_token* events come by Socket Mode (see `SocketMode` for *ping_seconds*), else with
-    *signing_secret* over HTTP. *timeout_seconds* bounds each call. The bot token is tested every *check_seconds*.
-    After failures the waits grow from *first_backoff_seconds* to *longest_backoff_seconds*. A reply of more than
-    *reply_max_parts* parts is sent as its beginning and a file.
+    With *app_token* events come by Socket Mode (see `SocketMode` for *ping_seconds*), else with *signing_secret* over
+    HTTP. As Slack waits 3 s, an event over HTTP is not acknowledged if it is not stored within *answer_within_seconds*,
+    and a command or press has failed after *command_seconds*. *timeout_seconds* bounds each call. The bot token is
+    tested every *check_seconds*. After failures the waits grow from *first_backoff_seconds* to
+    *longest_backoff_seconds*. A reply of more than *reply_max_parts* parts is sent as its beginning and a file.
     """
 
     name = events.CONNECTOR
@@ -72,7 +70,9 @@ class SlackConnector:
         app_token: SecretStr | None = None,
         signing_secret: SecretStr | None = None,
         timeout_seconds: float = 20.0,
-        ping_seconds: float = 10.0,
+        ping_seconds: float = 5.0,
+        answer_within_seconds: float = 2.8,
+        command_seconds: float = 2.0,
         check_seconds: float = 300.0,
         first_backoff_seconds: float = 1.0,
         longest_backoff_seconds: float = 30.0,
@@ -86,25 +86,20 @@ class SlackConnector:
         self._api = Api(token, api_base, timeout_seconds, app_token, signing_secret)
         self._streams, responses = Streams(self._api), CommandResponses(self._api)
         lookups = Lookups(self._api)
-        self._intake = Intake(self._api, self._vitals, self._streams, responses, lookups)
         self._history = History(self._api, lookups)
+        self._intake = Intake(
+            self._api, self._vitals, self._streams, responses, lookups, self._backoff, command_seconds
+        )
         self._files = Files(self._api)
         self._sender = Sender(self._api, self._streams, responses, self._files, self._identity, self._intake.note_sent)
+        self._shows_status = True
         self._socket_mode: SocketMode | None = None
         self._http: HttpEvents | None = None
         if app_token is not None:
-            self._socket_mode = SocketMode(
-                self._api,
-                self._intake,
-                self._history,
-                self._vitals,
-                app_token,
-                timeout_seconds=timeout_seconds,
-                ping_seconds=ping_seconds,
-                backoff=self._backoff,
-            )
+            app = create_app(self._intake, None, None)
+            self._socket_mode = SocketMode(app, self._api, self._history, self._vitals, app_token, ping_seconds)
         elif signing_secret is not None and signing_secret.get_secret_value().strip():
-            self._http = HttpEvents(signing_secret, self._intake, self._history)
+            self._http = HttpEvents(create_app(self._intake, signing_secret, answer_within_seconds))
 
     @property
     def health(self) -> Health:
@@ -116,17 +111,33 @@ class SlackConnector:
 
     async def run(self, accept: Accept) -> None:
         """Receive until cancelled. Raises `ConnectorFailed` if a token is missing or refused."""
+        failed: ConnectorFailed | None = None
         self._vitals.start()
         try:
             self._require_a_way_in()
-            self._intake.open(accept, await self._sign_in())
-            await self._work()
-        except ConnectorFailed as failed:
+            me = await self._sign_in()
+            async with asyncio.TaskGroup() as tasks:
+                self._intake.open(accept, me, tasks)
+                try:
+                    tasks.create_task(self._watch_token(), name="slack token")
+                    await self._receive()
+                finally:
+                    self._intake.close()
+        except* ConnectorFailed as group:
+            failed = _first(group)
             self._vitals.failed(str(failed))
-            raise
         finally:
-            self._intake.close()
             self._vitals.stopped()
+        if failed is not None:
+            raise failed
+
+    async def _receive(self) -> None:
+        """Receive until cancelled, also over HTTP, where there is nothing to do for it."""
+        if self._socket_mode is None:
+            self._vitals.connected()
+            await asyncio.Event().wait()
+        else:
+            await self._socket_mode.run()
 
     def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
         return payloads.to_parts(message, self._reply_max_parts)
@@ -161,12 +172,13 @@ class SlackConnector:
         return key.external_id.partition("/")[0]
 
     async def typing(self, key: ConversationKey) -> None:
-        """Show a status in a thread; Slack has none in other places."""
+        """Show a status in a thread; Slack has none in other places, nor without a scope for it."""
         channel, _, thread = key.external_id.partition("/")
-        if thread:
-            await self._api.request_lossy(
+        if thread and self._shows_status:
+            refused = await self._api.request_lossy(
                 lambda client: client.assistant_threads_setStatus(channel_id=channel, thread_ts=thread, status=_STATUS)
             )
+            self._shows_status = refused != "missing_scope"
 
     async def react(self, key: ConversationKey, message_id: str, emoji: str) -> None:
         """Add *emoji* to a message. A command shows no message and gets none."""
@@ -177,9 +189,13 @@ class SlackConnector:
                 lambda client: client.reactions_add(channel=channel, timestamp=message_id, name=name)
             )
 
-    async def missed(self, key: ConversationKey, after_message_id: str) -> AsyncIterator[InboundMessage]:
+    @property
+    def sessions(self) -> int:
+        return self._socket_mode.sessions if self._socket_mode is not None else 1
+
+    async def missed(self, external_id: str, after_message_id: str) -> AsyncIterator[InboundMessage]:
         """Yield missed messages; see `History.missed`."""
-        async for message in self._history.missed(key, after_message_id, await self._identity()):
+        async for message in self._history.missed(external_id, after_message_id, await self._identity()):
             yield message
 
     async def locate(self, attachment: Attachment) -> Location:
@@ -233,20 +249,6 @@ class SlackConnector:
         except ValueError as error:
             raise SendFailed(f"Slack does not say who the bot is: {error}", retryable=True) from error
 
-    async def _work(self) -> None:
-        failed: BaseException | None = None
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._watch_token(), name="slack token")
-                if self._socket_mode is None:
-                    self._vitals.connected()
-                else:
-                    tasks.create_task(self._socket_mode.run(), name="slack socket mode")
-        except* ConnectorFailed as group:
-            failed = _first(group)
-        if failed is not None:
-            raise failed
-
     async def _watch_token(self) -> None:
         """Test the token from time to time, and at once if a call says that it is bad."""
         backoff = self._backoff.fresh()
@@ -261,10 +263,10 @@ class SlackConnector:
             wait_seconds = await self._try_token(backoff) or self._check_seconds
 
 
-def _first(group: BaseExceptionGroup[ConnectorFailed]) -> BaseException:
+def _first(group: ExceptionGroup[ConnectorFailed]) -> ConnectorFailed:
     """Return the first failure of a group, which may contain groups."""
-    first: BaseException = group.exceptions[0]
-    while isinstance(first, BaseExceptionGroup):
+    first = group.exceptions[0]
+    while isinstance(first, ExceptionGroup):
         first = first.exceptions[0]
     return first
 

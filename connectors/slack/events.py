@@ -107,8 +107,8 @@ def to_inbound(event: Event, me: Identity, details: EventDetails | None = None) 
     return None
 
 
-def to_command(payload: Event, me: Identity, *, public: bool = False) -> InboundMessage:
-    """Convert the payload of a slash command, given in a channel that is *public* or not.
+def to_command(payload: Event, me: Identity) -> InboundMessage:
+    """Convert the payload of a slash command, which does not say whether its channel is public.
 
     Our app declares one command in its settings; the word after it is the runtime's: ``/agent usage`` is ``usage``.
     """
@@ -125,7 +125,6 @@ def to_command(payload: Event, me: Identity, *, public: bool = False) -> Inbound
         text=str(payload.get("text") or "").strip() or _COMMAND_WITHOUT_WORDS,
         kind=InboundKind.COMMAND,
         direct=channel.startswith("D"),
-        public=public,
     )
 
 
@@ -168,6 +167,20 @@ def event_identity(payload: Event) -> str:
     if event["type"] in {"message", "app_mention"} and event.get("subtype") in MESSAGE_SUBTYPES:
         return f"{event['channel']}/{event['ts']}"
     return str(payload["event_id"])
+
+
+def conversation_of(event: Event, me: Identity) -> str:
+    """Return the conversation in whose order *event* belongs; its channel if that takes a look-up."""
+    message = _message(event) if event["type"] in {"message", "app_mention"} else None
+    if message is not None:
+        return _external_id(message, _addresses_bot(message, me))
+    return str(event.get("channel") or (event.get("item") or {}).get("channel") or "")
+
+
+def reacted_to(event: Event) -> tuple[str, str]:
+    """Return channel and timestamp of the message that a reaction is on; empty for other events."""
+    item = event.get("item") or {}
+    return str(item.get("channel") or ""), str(item.get("ts") or "")
 
 
 def is_public(event: Event) -> bool | None:

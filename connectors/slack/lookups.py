@@ -1,21 +1,24 @@
-"""Looks up what Slack's events leave out: names, files, public channels, and who takes part in a thread. I/O.
+"""Reads on Slack what its events leave out, and what no event brought. I/O.
 
-No lookup delays a message for long: without an answer in time the message goes on with fewer details.
+`Lookups`: names, files, public channels, and who takes part in a thread. None delays a message for long: without an
+answer in time the message goes on with fewer details. `History`: messages that were written while nobody listened.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from connectors.slack import errors, events
+from connectors.connector import SendFailed
+from connectors.message import InboundMessage
+from connectors.slack import errors, events, payloads
 from connectors.slack.api import Api, ApiCall, Recent
-from connectors.slack.events import Identity
+from connectors.slack.events import CONNECTOR, MALFORMED, EventDetails, Identity
 from connectors.slack.mrkdwn import mentions
 
 log = structlog.get_logger()
@@ -30,7 +33,17 @@ CHANNEL_LASTS_SECONDS = 60.0
 PAUSE_SECONDS = 60.0
 """A pause before a failed question is asked again, unless Slack sets a wait."""
 
+CHANNEL_SCAN_SECONDS = 24 * 3600.0
+"""Age of the oldest mention in a channel that is answered although it began a thread nobody here knows."""
+
+MAX_MISSED_SECONDS = 7 * 24 * 3600.0
+"""Conversations that were silent for longer are not read. There may be thousands of them, and Slack's rate limits
+would delay all."""
+
 _REPLIES_READ = 200
+_PAGES = 10
+_MESSAGES = 200
+_UNREADABLE = frozenset({"channel_not_found", "not_in_channel", "thread_not_found", "missing_scope", "is_archived"})
 
 
 class Lookups:
@@ -151,7 +164,80 @@ class Lookups:
             async with asyncio.timeout(ANSWER_WITHIN_SECONDS):
                 return await self._api.call(call)
         except errors.SLACK_ERRORS as error:
-            log.debug("connector.lookup_failed", connector="slack", what=method, why=self._api.describe(error))
+            log.debug("connector.lookup_failed", connector=CONNECTOR, what=method, why=self._api.describe(error))
             key = method if errors.meaning(error).retryable else refused
             self._paused_until.put(key, self._now() + (errors.retry_after_seconds(error) or PAUSE_SECONDS))
             return None
+
+
+class History:
+    """Reads the messages of a conversation that no event brought."""
+
+    def __init__(self, api: Api, lookups: Lookups, now: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._lookups = lookups
+        self._now = now
+        self._scanned_channels: set[str] = set()
+
+    def forget_scans(self) -> None:
+        """Let each channel be scanned for new mentions once more."""
+        self._scanned_channels.clear()
+
+    async def missed(self, external_id: str, after_message_id: str, me: Identity) -> AsyncIterator[InboundMessage]:
+        """Yield the messages of a conversation after one of them, and then mentions that began other threads.
+
+        Yields nothing if Slack does not let the bot read. Raises `connectors.connector.SendFailed` if it may later.
+        """
+        channel, thread = payloads.split_place(external_id)
+        if not payloads.is_ts(after_message_id):
+            return  # a command, which is not in the history
+        if self._now() - float(after_message_id) > MAX_MISSED_SECONDS:
+            return
+        public = await self._lookups.is_public(channel)
+        for event in await self._readable(channel, thread, after_message_id):
+            message = _to_inbound(event, me, EventDetails(takes_part=thread is not None, public=public))
+            if message is not None:
+                yield message
+        if thread is None or channel.startswith("D") or channel in self._scanned_channels:
+            return
+        since = max(float(after_message_id), self._now() - CHANNEL_SCAN_SECONDS)
+        mentions = await self._readable(channel, None, f"{since:.6f}")
+        self._scanned_channels.add(channel)
+        for event in mentions:
+            message = _to_inbound(event, me, EventDetails(public=public))
+            if message is not None and message.addressed:
+                yield message
+
+    async def _readable(self, channel: str, thread: str | None, ts: str) -> list[dict[str, Any]]:
+        """Return the messages after *ts*; none if Slack does not let the bot read."""
+        try:
+            return await self._after(channel, thread, ts)
+        except SendFailed as failed:
+            if failed.retryable:
+                raise
+            why = errors.word(failed.__cause__)
+            level = log.info if why in _UNREADABLE else log.warning
+            level("connector.lookup_failed", connector=CONNECTOR, what="history", why=why or "refused")
+            return []
+
+    async def _after(self, channel: str, thread: str | None, ts: str) -> list[dict[str, Any]]:
+        """Return the messages after *ts* as events. Raises `connectors.connector.SendFailed`."""
+        messages: list[dict[str, Any]] = []
+        pages = 0
+        async for page in self._api.messages(channel, thread, max_pages=_PAGES, oldest=ts, limit=_MESSAGES):
+            messages += page
+            pages += 1
+        if pages == _PAGES:
+            log.warning("connector.history_cut", connector=CONNECTOR, found=len(messages))
+        # By timestamp: every page of a thread repeats its first message.
+        newer = {str(message["ts"]): message for message in messages if float(message["ts"]) > float(ts)}
+        kind = {"channel_type": "im"} if channel.startswith("D") else {}
+        return [{"type": "message", **newer[at], "channel": channel, **kind} for at in sorted(newer, key=float)]
+
+
+def _to_inbound(event: dict[str, Any], me: Identity, details: EventDetails) -> InboundMessage | None:
+    try:
+        return events.to_inbound(event, me, details)
+    except MALFORMED:
+        log.warning("message.ignored", connector=CONNECTOR, why="unreadable")
+        return None

@@ -1,7 +1,7 @@
 """Replies as the arguments of Slack's methods. Pure. (`connectors.slack.events` is the way in.)
 
-`to_parts` renders a reply as mrkdwn and cuts it. `to_send`, `to_edit` and `to_respond` are the arguments of
-``chat.postMessage``, ``chat.update`` and a post to a command's ``response_url``. `find_part` and
+`to_parts` renders a reply as mrkdwn and cuts it. `to_send`, `to_edit` and `to_responses` are the arguments of
+``chat.postMessage``, ``chat.update`` and posts to a command's ``response_url``. `find_part` and
 `find_stream_starts` recognise our own messages in a channel's history.
 """
 
@@ -21,6 +21,9 @@ from connectors.text import SLACK_MRKDWN, cut_reply, outbound_parts, sources_lin
 
 MAX_TEXT_CHARACTERS = 4000
 """``chat.postMessage`` takes 40,000, but ``chat.update`` refuses more than 4,000 with ``msg_too_long``."""
+
+MAX_RESPONSE_CHARACTERS = 30_000
+"""Slack cuts a message at 40,000."""
 
 MAX_SECTION_CHARACTERS = 3000
 """The limit for the text of a section block (docs.slack.dev, "Section block")."""
@@ -111,16 +114,26 @@ def to_remove_buttons(channel: str, message: Mapping[str, Any]) -> dict[str, Any
     return {"channel": channel, "ts": str(message["ts"]), "text": str(message.get("text") or ""), "blocks": blocks}
 
 
-def to_respond(part: OutboundPart) -> dict[str, Any]:
-    """Return the body of a post to a command's ``response_url``, which only the person who gave the command sees."""
-    return {
-        **ephemeral(part.text),
-        "replace_original": False,
-        "mrkdwn": True,
-        "unfurl_links": False,
-        "unfurl_media": False,
-        **_blocks(part),
-    }
+def to_responses(part: OutboundPart) -> list[dict[str, Any]]:
+    """Return the bodies of the posts to a command's ``response_url``, which only the person who gave it sees.
+
+    There is one, unless *part* is a file: nobody can post one there, so its Markdown is cut into long messages.
+    """
+    texts = [part.text]
+    if part.file_name:
+        limit = MAX_RESPONSE_CHARACTERS
+        texts, _ = cut_reply(part.text, SLACK_MRKDWN, limit, limit, max_parts=len(part.text))
+    return [
+        {
+            **ephemeral(text),
+            "replace_original": False,
+            "mrkdwn": True,
+            "unfurl_links": False,
+            "unfurl_media": False,
+            **_blocks(part),
+        }
+        for text in texts
+    ]
 
 
 def ephemeral(text: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Passes events, commands and button presses on to the runtime, however they came. I/O.
+"""Passes events, commands and button presses on to the runtime, in order and each once. I/O.
 
-`connectors.slack.events` says what they mean, `connectors.slack.lookups` what they leave out.
+`connectors.slack.bolt` brings them, `connectors.slack.events` says what they mean and `connectors.slack.lookups` what
+they leave out.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -24,32 +26,52 @@ from connectors.slack.send import CommandResponses, Streams
 
 log = structlog.get_logger()
 
-COMMAND_SECONDS, BUTTON_SECONDS = 2.0, 0.7
-"""Slack waits 3 s for the acknowledgement of a command or a pressed button, and repeats none."""
+BUTTON_SECONDS = 0.7
+"""Time to remove the buttons after a press was stored: Slack waits 3 s for its acknowledgement."""
 
 _ATTEMPTS_PER_EVENT = 3
 """Attempts to have an event accepted, if another reason than an absent store makes them fail."""
 
+_MAX_PENDING = 1000
+"""The most events that wait to be accepted. Slack keeps the others."""
+
 
 class Intake:
-    """Passes on what Slack delivers, each event once, and in the order in which `take` was called."""
+    """Passes on what Slack delivers while it is open.
+
+    The messages of one conversation are accepted one after the other, in the order in which `take` was called; no
+    conversation waits for another. *command_seconds* bounds the time until a command or press is stored.
+    """
 
     def __init__(
-        self, api: Api, vitals: ConnectionHealth, streams: Streams, responses: CommandResponses, lookups: Lookups
+        self,
+        api: Api,
+        vitals: ConnectionHealth,
+        streams: Streams,
+        responses: CommandResponses,
+        lookups: Lookups,
+        backoff: Backoff,
+        command_seconds: float,
     ) -> None:
         self._api = api
         self._vitals = vitals
         self._streams = streams
         self._responses = responses
         self._lookups = lookups
-        self._runtime: tuple[Accept, Identity] | None = None
-        self._order = asyncio.Lock()
+        self._backoff = backoff
+        self._command_seconds = command_seconds
+        self._runtime: tuple[Accept, Identity, asyncio.TaskGroup] | None = None
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By conversation: whose turn it is. Locks are fair, and forgotten when nobody waits."""
+        self._pending: dict[str, asyncio.Task[bool]] = {}
+        """By identity: the events that are not accepted yet."""
         self._accepted: Recent[str, None] = Recent()
         self._places: Recent[tuple[str, str], str] = Recent()
+        """The conversations of messages, by channel and timestamp."""
 
-    def open(self, accept: Accept, me: Identity) -> None:
-        """Pass on to *accept* from now on."""
-        self._runtime = (accept, me)
+    def open(self, accept: Accept, me: Identity, tasks: asyncio.TaskGroup) -> None:
+        """Pass on to *accept* from now on, in *tasks*."""
+        self._runtime = (accept, me, tasks)
 
     def close(self) -> None:
         """Take nothing any more."""
@@ -62,51 +84,65 @@ class Intake:
         if thread is not None:
             self._lookups.note_participation(channel, thread)
 
-    async def take(self, payload: dict[str, Any]) -> bool:
-        """Pass on an event. Returns True if it was accepted or is not for the runtime.
+    # Events
 
-        It must not be acknowledged if this returns False or raises `connectors.message.StoreUnavailable`.
+    async def take(self, payload: Mapping[str, Any], within_seconds: float | None = None) -> bool:
+        """Pass on an event. Returns True once it is accepted or is not for the runtime: it may be acknowledged.
+
+        After *within_seconds* returns False. The event is still offered for as long as the store is away, and holds
+        its place: Slack tries only a few times, and later than what is said meanwhile.
         """
         if self._runtime is None:
-            raise StoreUnavailable("the connector is not receiving")
-        accept, me = self._runtime
-        async with self._order:
-            try:
-                await self._pass_on(payload, accept, me)
-            except StoreUnavailable:
-                self._vitals.trouble("store", "the store is unavailable; messages wait")
-                raise
-            except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
-                self._report(error)
+            return False
+        accept, me, tasks = self._runtime
+        try:
+            identity, conversation = events.event_identity(payload), self._conversation(payload["event"], me)
+        except MALFORMED:
+            log.warning("message.ignored", connector=CONNECTOR, why="unreadable")
+            return True
+        if identity in self._accepted:
+            return True
+        task = self._pending.get(identity)
+        if task is None:
+            if len(self._pending) >= _MAX_PENDING:
+                log.warning("connector.overrun", connector=CONNECTOR, waiting=len(self._pending))
                 return False
-        self._vitals.well("store")
+            work = self._take_in_turn(conversation, identity, payload["event"], accept, me)
+            task = self._pending[identity] = tasks.create_task(work, name="slack event")
+            task.add_done_callback(lambda _: self._pending.pop(identity, None))
+        await asyncio.wait([task], timeout=within_seconds)
+        return task.done() and not task.cancelled() and task.result()
+
+    def _conversation(self, event: events.Event, me: Identity) -> str:
+        return self._places.get(events.reacted_to(event)) or events.conversation_of(event, me)
+
+    def _turn(self, conversation: str) -> asyncio.Lock:
+        return self._turns.setdefault(conversation, asyncio.Lock())
+
+    async def _take_in_turn(
+        self, conversation: str, identity: str, event: events.Event, accept: Accept, me: Identity
+    ) -> bool:
+        backoff, faults = self._backoff.fresh(), 0
+        async with self._turn(conversation):
+            while True:
+                try:
+                    await self._pass_on(event, accept, me)
+                    self._accepted.put(identity, None)
+                    self._vitals.well("store")
+                    break
+                except StoreUnavailable:
+                    self._vitals.trouble("store", "the store is unavailable; messages wait")
+                except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
+                    self._report(error)
+                    faults += 1
+                    if faults == _ATTEMPTS_PER_EVENT:
+                        break
+                await asyncio.sleep(backoff.next_seconds())
         self._vitals.well("message")
         return True
 
-    async def take_until_accepted(self, payload: dict[str, Any], backoff: Backoff) -> None:
-        """Offer an event until it is accepted, for as long as the store is away: Slack tries only three times."""
-        faults = 0
-        while True:
-            try:
-                if await self.take(payload):
-                    return
-                faults += 1
-                if faults >= _ATTEMPTS_PER_EVENT:
-                    self._vitals.well("message")
-                    return
-            except StoreUnavailable:
-                faults = 0
-            await asyncio.sleep(backoff.next_seconds())
-
-    async def _pass_on(self, payload: Mapping[str, Any], accept: Accept, me: Identity) -> None:
-        if payload.get("type") != "event_callback":
-            log.warning("message.ignored", connector=CONNECTOR, why=f"unsupported: {payload.get('type')}")
-            return
+    async def _pass_on(self, event: events.Event, accept: Accept, me: Identity) -> None:
         try:
-            identity = events.event_identity(payload)
-            if identity in self._accepted:
-                return
-            event = payload["event"]
             if event["type"] in {"tokens_revoked", "app_uninstalled"}:
                 self._api.token_suspect.set()
             details = await self._details(event, me)
@@ -114,12 +150,12 @@ class Intake:
         except MALFORMED:
             log.warning("message.ignored", connector=CONNECTOR, why="unreadable")
             return
-        if message is not None:
-            if message.kind is InboundKind.MESSAGE:  # before it is accepted, as the reply may come at once
-                self._streams.note_asker(message.place, message.message_id, *events.author_and_team(event, me))
-            await accept(message)
-            self._remember(message)
-        self._accepted.put(identity, None)
+        if message is None:
+            return
+        if message.kind is InboundKind.MESSAGE:  # before it is accepted, as the reply may come at once
+            self._streams.note_asker(message.place, message.message_id, *events.author_and_team(event, me))
+        await accept(message)
+        self._remember(message)
 
     async def _details(self, event: events.Event, me: Identity) -> events.EventDetails:
         thread = events.thread_to_look_up(event, me)
@@ -139,7 +175,7 @@ class Intake:
         Asks Slack once for a message of the bot that another process sent, or this one before its last start.
         """
         item = event.get("item") or {}
-        channel, ts = str(item.get("channel")), str(item.get("ts"))
+        channel, ts = events.reacted_to(event)
         place = self._places.get((channel, ts))
         if place is not None or item.get("type") != "message" or event.get("item_user") != me.user_id:
             return place
@@ -157,17 +193,20 @@ class Intake:
             if message.addressed:
                 self._lookups.note_participation(channel, thread)
 
-    async def take_command(self, payload: Mapping[str, Any]) -> str:
-        """Pass on a slash command within `COMMAND_SECONDS`.
+    def _report(self, error: Exception) -> None:
+        """Log *error* without its text, which may quote the message."""
+        log.error("message.failed", connector=CONNECTOR, why=type(error).__name__, where=origin(error))
+        self._vitals.trouble("message", f"a message could not be accepted ({type(error).__name__})")
 
-        Returns the text to show its giver at once; empty if a reply will follow.
-        """
+    # Commands and buttons, which Slack delivers once, to be acknowledged within 3 s
+
+    async def take_command(self, payload: Mapping[str, Any]) -> str:
+        """Pass on a slash command. Returns the text to show its giver at once; empty if a reply will follow."""
         if self._runtime is None:
             return StoreUnavailable.user_text
-        accept, me = self._runtime
+        accept, me, _ = self._runtime
         try:
-            public = await self._lookups.is_public(str(payload["channel_id"]))
-            command = events.to_command(payload, me, public=public)
+            command = events.to_command(payload, me)
         except MALFORMED:
             log.warning("message.ignored", connector=CONNECTOR, why="unreadable")
             return AgentRuntimeError.user_text
@@ -177,8 +216,8 @@ class Intake:
         # Before it is accepted, as the reply may come at once.
         self._responses.expect(command_id, str(payload.get("response_url") or ""))
         try:
-            async with asyncio.timeout(COMMAND_SECONDS):
-                await accept(command)
+            async with asyncio.timeout(self._command_seconds):
+                await accept(replace(command, public=await self._lookups.is_public(command.place)))
         except (StoreUnavailable, TimeoutError) as error:
             log.warning("message.failed", connector=CONNECTOR, why=type(error).__name__, where="command")
             self._responses.forget(command_id)
@@ -192,20 +231,24 @@ class Intake:
         return ""
 
     async def take_press(self, payload: Mapping[str, Any]) -> bool:
-        """Pass on the press of a button within `COMMAND_SECONDS`, and remove the buttons within `BUTTON_SECONDS`.
+        """Pass on the press of a button, and remove the buttons within `BUTTON_SECONDS`.
 
         Returns True if the press was stored or is not for the runtime. Otherwise it must not be acknowledged: Slack
         then shows the person that it failed.
         """
         if self._runtime is None:
             return False
-        accept, me = self._runtime
+        accept, me, _ = self._runtime
         try:
-            async with asyncio.timeout(COMMAND_SECONDS):
-                message = await self._press(payload, me)
-                if message is None:
-                    return True
-                accepted = await accept(message)
+            message = events.to_press(payload, me)
+        except MALFORMED:
+            log.warning("message.ignored", connector=CONNECTOR, why="unreadable")
+            return True
+        if message is None or message.message_id in self._accepted:
+            return True
+        try:
+            async with asyncio.timeout(self._command_seconds):
+                accepted = await accept(replace(message, public=await self._lookups.is_public(message.place)))
         except (StoreUnavailable, TimeoutError) as error:
             log.warning("message.failed", connector=CONNECTOR, why=type(error).__name__, where="button")
             return False
@@ -215,26 +258,15 @@ class Intake:
         self._vitals.well("store")
         if accepted.outcome not in ("stored", "duplicate"):
             return False
-        arguments = payloads.to_remove_buttons(message.place, payload["message"])
+        self._accepted.put(message.message_id, None)
+        if accepted.outcome == "stored":
+            await self._remove_buttons(message.place, payload["message"])
+        return True
+
+    async def _remove_buttons(self, channel: str, message: Mapping[str, Any]) -> None:
+        arguments = payloads.to_remove_buttons(channel, message)
         try:
             async with asyncio.timeout(BUTTON_SECONDS):
                 await self._api.request(lambda client: client.chat_update(**arguments))
         except (SendFailed, TimeoutError) as error:  # whoever presses them again is told what was decided
             log.debug("connector.sign_lost", connector=CONNECTOR, why=str(error))
-        return True
-
-    async def _press(self, payload: Mapping[str, Any], me: Identity) -> InboundMessage | None:
-        try:
-            message = events.to_press(payload, me)
-        except MALFORMED:
-            log.warning("message.ignored", connector=CONNECTOR, why="unreadable")
-            return None
-        if message is None:  # shortcuts and dialogues, which our app does not have
-            log.info("message.ignored", connector=CONNECTOR, why="unsupported: interactive")
-            return None
-        return replace(message, public=await self._lookups.is_public(message.place))
-
-    def _report(self, error: Exception) -> None:
-        """Log *error* without its text, which may quote the message."""
-        log.error("message.failed", connector=CONNECTOR, why=type(error).__name__, where=origin(error))
-        self._vitals.trouble("message", f"a message could not be accepted ({type(error).__name__})")

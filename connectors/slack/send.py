@@ -1,7 +1,7 @@
 """Sends, edits and deletes the bot's messages on Slack. I/O. The arguments of the calls are in `payloads`.
 
 A reply to a slash command goes to the URL that came with the command (`CommandResponses`), a part with a file name is
-uploaded (`connectors.slack.files`), everything else is a message. In threads a reply can grow as a stream (`Streams`).
+uploaded (`Files`), everything else is a message. In threads a reply can grow as a stream (`Streams`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from connectors.connector import SendFailed
-from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt
+from connectors.connector import AttachmentUnavailable, Location, SendFailed
+from connectors.message import Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from connectors.slack import errors, payloads
 from connectors.slack.api import Api, ApiCall, Recent
-from connectors.slack.events import Identity, is_command
-from connectors.slack.files import Files, is_file
+from connectors.slack.events import FileAccess, Handle, Identity, handle_of, is_command
 
 log = structlog.get_logger()
 
@@ -30,6 +29,11 @@ _GONE = frozenset({"message_not_found", "file_not_found", "file_deleted"})
 _RESPONSE_HOST = "hooks.slack.com"
 _RESPONSE_PREFIX = "response-"
 _URL_EXPIRED = frozenset({"used_url", "expired_url", "expired_trigger_id", "no_such_url"})
+
+_HOSTS = ("files.slack.com", ".slack.com")
+"""The hosts of Slack's files; the token goes only there."""
+
+_READ_SCOPE = "files:read"
 
 _STILL_STREAMING = frozenset({"streaming_state_conflict", "cant_delete_message"})
 """Errors of ``chat.update`` and ``chat.delete`` for a message that is streaming."""
@@ -62,8 +66,8 @@ class Sender:
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
         channel, thread = payloads.split_place(message.key.external_id)
-        if any(map(is_command, message.answers)):
-            if not part.file_name and (receipt := await self._responses.post(message.answers, part)):
+        if any(map(is_command, message.answers)) and not (part.file_name and channel.startswith("D")):
+            if receipt := await self._responses.post(message.answers, part):
                 return receipt
             if not channel.startswith("D"):
                 raise SendFailed(
@@ -259,15 +263,18 @@ class CommandResponses:
             url = self._urls.get(message_id)
             if url is None:
                 continue
-            if await self._post(url, part):
+            for response in payloads.to_responses(part):
+                if not await self._post(url, response):
+                    self.forget(message_id)
+                    break
+            else:
                 return Receipt(f"{_RESPONSE_PREFIX}{message_id}-{part.index}")
-            self.forget(message_id)
         return None
 
-    async def _post(self, url: str, part: OutboundPart) -> bool:
+    async def _post(self, url: str, response: dict[str, Any]) -> bool:
         """Return True if Slack took it, False if the URL has expired."""
         try:
-            status, body, headers = await self._api.post(url, json=payloads.to_respond(part))
+            status, body, headers = await self._api.post(url, json=response)
         except errors.SLACK_ERRORS as error:
             raise errors.send_failed(error, self._api.describe(error)) from error
         word = _error_word(body)
@@ -294,6 +301,111 @@ class CommandResponses:
         return (parts.scheme == "https" and host == _RESPONSE_HOST) or (
             parts.scheme in {"http", "https"} and bool(host) and host == self._api.host
         )
+
+
+class Files:
+    """Uploads, deletes and locates files with one bot token."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def upload(self, channel: str, thread: str | None, part: OutboundPart) -> str:
+        """Share *part* as a file and return its id.
+
+        Raises `connectors.connector.SendFailed`, ambiguous only in the last of the three steps: before that nobody
+        sees anything.
+        """
+        content, name = part.text.encode("utf-8", "replace"), payloads.upload_name(part)
+        try:
+            target = await self._api.request(
+                lambda client: client.files_getUploadURLExternal(filename=name, length=len(content))
+            )
+        except SendFailed as failed:
+            raise _unambiguous(failed) from failed.__cause__
+        file_id, url = str(target.get("file_id") or ""), str(target.get("upload_url") or "")
+        if not file_id or not (self._is_slacks(url) or self._is_operators(url)):
+            raise SendFailed("Slack gave no place to upload a file to.", retryable=False)
+        await self._put(url, content)
+        await self._api.request(
+            lambda client: client.files_completeUploadExternal(
+                files=[{"id": file_id, "title": part.file_name}], channel_id=channel, thread_ts=thread
+            )
+        )
+        return file_id
+
+    async def delete(self, file_id: str) -> None:
+        """Delete a file. Raises `connectors.connector.SendFailed`."""
+        await self._api.request(lambda client: client.files_delete(file=file_id))
+
+    async def locate(self, attachment: Attachment) -> Location:
+        """Return where *attachment* can be fetched. Raises `connectors.connector.AttachmentUnavailable`."""
+        name = attachment.name
+        try:
+            handle = Handle.decode(attachment.handle)
+        except ValueError as error:
+            raise AttachmentUnavailable(f"I cannot find the file “{name}” on Slack.") from error
+        if self._api.scopes is not None and _READ_SCOPE not in self._api.scopes:
+            raise AttachmentUnavailable(_missing_scope(name))
+        if handle.access == FileAccess.ASK:
+            handle = await self._look_up(handle.file_id, name)
+        if handle.access == FileAccess.HIDDEN:
+            raise AttachmentUnavailable(f"Slack hides “{name}”, because the workspace is over its plan's limit.")
+        if handle.access == FileAccess.EXTERNAL:
+            raise AttachmentUnavailable(
+                f"“{name}” is not on Slack but only linked from there, where I cannot read it. Please upload it."
+            )
+        if self._is_slacks(handle.url):
+            return Location(handle.url, _HOSTS, self._api.authorization)
+        if self._is_operators(handle.url):
+            return Location(handle.url, (self._api.host,), self._api.authorization, trusts_private=True)
+        raise AttachmentUnavailable(f"“{name}” is not stored on Slack, so I do not read it.")
+
+    async def _look_up(self, file_id: str, name: str) -> Handle:
+        try:
+            answer = await self._api.call(lambda client: client.files_info(file=file_id))
+        except errors.SLACK_ERRORS as error:
+            word = errors.word(error)
+            if word in {"file_not_found", "file_deleted"}:
+                why = f"“{name}” is not on Slack any more."
+            elif word == "missing_scope":
+                why = _missing_scope(name)
+            else:
+                why = f"Slack does not say where “{name}” is ({self._api.describe(error)})."
+            raise AttachmentUnavailable(why) from error
+        handle = handle_of({"id": file_id, **(answer.get("file") or {}), "file_access": "visible"})
+        if handle.access == FileAccess.ASK:
+            raise AttachmentUnavailable(f"Slack does not say where “{name}” is.")
+        return handle
+
+    async def _put(self, url: str, content: bytes) -> None:
+        try:
+            status, _, _ = await self._api.post(url, data=content)
+        except errors.SLACK_ERRORS as error:
+            raise _unambiguous(errors.send_failed(error, self._api.describe(error))) from error
+        if status != 200:
+            raise SendFailed(f"Slack did not take the file: HTTP {status}", retryable=status == 429 or status >= 500)
+
+    def _is_slacks(self, url: str) -> bool:
+        return (urlsplit(url).hostname or "").endswith(".slack.com") and url.startswith("https://")
+
+    def _is_operators(self, url: str) -> bool:
+        """Return whether *url* is on the host of the API base that the operator set."""
+        host = urlsplit(url).hostname
+        return bool(host) and host == self._api.host
+
+
+def is_file(message_id: str) -> bool:
+    """Return whether *message_id* is the receipt of an upload."""
+    return message_id.startswith("F")
+
+
+def _missing_scope(name: str) -> str:
+    return f"I may not read files on Slack, so I cannot see “{name}”: the app lacks the scope {_READ_SCOPE}."
+
+
+def _unambiguous(failed: SendFailed) -> SendFailed:
+    """Return *failed* for a step that shows nothing to anybody, so that it can be repeated without risk."""
+    return SendFailed(str(failed), retryable=failed.retryable, retry_after_seconds=failed.retry_after_seconds)
 
 
 def is_response(message_id: str) -> bool:

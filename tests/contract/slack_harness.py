@@ -30,6 +30,7 @@ def slack_connector(emulator: SlackEmulator | None = None, **options: Any) -> Sl
             "timeout_seconds": 10.0,
             "first_backoff_seconds": 0.01,
             "longest_backoff_seconds": 0.02,
+            "ping_seconds": 0.5,
             "reply_max_parts": 100,
             **options,
         },
@@ -39,7 +40,9 @@ def slack_connector(emulator: SlackEmulator | None = None, **options: Any) -> Sl
 def slack_connector_over_http(emulator: SlackEmulator, **options: Any) -> SlackConnector:
     """A connector to *emulator* to which it posts its events."""
     secret = SecretStr(emulator.signing_secret)
-    connector = slack_connector(emulator, app_token=None, signing_secret=secret, **options)
+    connector = slack_connector(
+        emulator, **{"app_token": None, "signing_secret": secret, "answer_within_seconds": 0.2, **options}
+    )
     client = httpx.AsyncClient(
         transport=httpx.ASGITransport(Starlette(routes=list(connector.routes()))), base_url="http://bot.test"
     )

@@ -25,7 +25,7 @@ from connectors.connector import (
 from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Receipt
 from connectors.slack.connector import SlackConnector
 from tests.contract.connector_suite import FakeGateway, conversation, eventually, reply_to, running, send_all
-from tests.contract.slack_harness import slack_connector
+from tests.contract.slack_harness import slack_connector, slack_connector_over_http
 from tests.emulators import slack as emulated
 from tests.emulators.slack import Channel, Person, SlackEmulator
 
@@ -88,7 +88,7 @@ async def test_a_bad_bot_token_fails_with_the_name_of_its_variable(
 
 
 async def test_a_bad_app_token_fails_with_the_name_of_its_variable(slack: SlackEmulator, gateway: FakeGateway) -> None:
-    """Instead of being tried for ever, as the SDK does."""
+    """Instead of being tried for ever, as the SDK does by itself."""
     bot = slack_connector(slack, app_token=SecretStr("xapp-unknown"))
     why = await failed(bot, gateway)
     await bot.close()
@@ -215,25 +215,53 @@ async def test_an_envelope_is_acknowledged_only_after_it_was_accepted(
     assert meanwhile == {(LENA.channel_id, said[0])}
 
 
+@pytest.mark.parametrize("over_http", [False, True])
+async def test_one_conversation_keeps_its_order_and_holds_up_no_other(slack: SlackEmulator, over_http: bool) -> None:
+    """A hundred messages of one person at once, of whom the store takes the first slowly; another one talks, too."""
+    slow = asyncio.Event()
+
+    class SlowGateway(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            if message.text == "0":
+                await slow.wait()
+            await asyncio.sleep(0.005 * (len(self.accepted) % 3))
+            return await super().accept(message)
+
+    bot = slack_connector_over_http(slack, answer_within_seconds=0.02) if over_http else slack_connector(slack)
+    gateway = SlowGateway()
+    slack.redeliver_seconds = 0.3
+    async with running(bot, gateway):
+        for number in range(100):
+            slack.say(str(number), by=LENA)
+            if number == 50:
+                slack.say("hello", by=OMAR)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        slow.set()
+        await slack.until(lambda s: len(s.acknowledged) == 101)
+    assert [m.text for m in gateway.accepted] == ["hello", *map(str, range(100))]
+
+
 async def test_an_outage_of_the_store_loses_nothing_and_keeps_the_order(
     slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
 ) -> None:
     """What was said before, during and after arrives once each, in order, though Slack repeats itself."""
     slack.redeliver_seconds = 0.05
     async with running(bot, gateway):
-        slack.say("before")
+        slack.say("before", by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 1)
         gateway.store_available = False
-        for number in range(5):
+        for number in range(6):
             slack.say(f"during {number}", by=LENA if number % 2 else OMAR)
         await gateway.until(lambda g: g.refusals >= 5)
         during = bot.health
         acknowledged = len(slack.acknowledged)
         gateway.store_available = True
-        slack.say("after")
-        await slack.until(lambda s: len(s.acknowledged) == 7)
+        slack.say("after", by=LENA)
+        await slack.until(lambda s: len(s.acknowledged) == 8)
         await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
-    assert [m.text for m in gateway.accepted] == ["before", *(f"during {n}" for n in range(5)), "after"]
+    said = {who: [m.text for m in gateway.accepted if m.author.id == who.id] for who in (LENA, OMAR)}
+    assert said[LENA] == ["before", "during 1", "during 3", "during 5", "after"]
+    assert said[OMAR] == ["during 0", "during 2", "during 4"]
     assert during.state is ConnectionState.DEGRADED
     assert "store" in during.why
     assert acknowledged == 1
@@ -250,7 +278,7 @@ async def test_what_slack_delivers_again_is_passed_on_once(
         slack.say("once")
         slack.say(f"{slack.at_bot} twice?", to=TEAM)
         await slack.until(lambda s: all(delivery.acknowledged for delivery in s.deliveries))
-    assert [m.text for m in gateway.accepted] == ["once", "twice?"]
+    assert sorted(m.text for m in gateway.accepted) == ["once", "twice?"]
     assert sum(delivery.attempt for delivery in slack.deliveries) >= 9
 
 
@@ -285,8 +313,9 @@ async def test_a_message_that_can_never_be_accepted_is_given_up_after_a_few_atte
     slack.say("water")
     with capture_logs() as logs:
         async with running(bot, gateway):
-            await gateway.until(lambda g: len(g.accepted) == 1)
+            await slack.until(lambda s: len(s.acknowledged) == 2)
             await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
+    assert [m.text for m in gateway.accepted] == ["water"]
     failures = [e for e in logs if e["event"] == "message.failed"]
     assert [e["why"] for e in failures] == ["RuntimeError"] * 3
     assert "poison" not in str(failures)
@@ -303,7 +332,7 @@ async def test_an_event_that_cannot_be_read_does_not_hold_up_the_others(
         async with running(bot, gateway):
             await slack.until(lambda s: all(delivery.acknowledged for delivery in s.deliveries))
     assert [m.text for m in gateway.accepted] == ["still here?"]
-    assert [e["why"] for e in logs if e["event"] == "message.ignored"] == ["unreadable"] * 2
+    assert len([e for e in logs if e["event"] == "message.ignored"]) == 2
 
 
 async def test_names_are_asked_for_once_and_a_failure_costs_the_name_only(
@@ -331,7 +360,7 @@ async def test_names_are_asked_for_once_and_a_failure_costs_the_name_only(
 async def test_a_socket_that_slack_replaces_costs_no_message_and_no_alarm(
     slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
 ) -> None:
-    """The next is opened before the old one ends; what comes on either is heard."""
+    """What the old one did not bring comes on the next."""
     with capture_logs() as logs:
         async with running(bot, gateway):
             for number in range(3):
@@ -341,30 +370,21 @@ async def test_a_socket_that_slack_replaces_costs_no_message_and_no_alarm(
                 await slack.until(lambda s, n=number: s.opened >= n + 2)  # type: ignore[misc]
             await slack.until(lambda s: len(s.acknowledged) == 6)
             await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
-    assert [m.text for m in gateway.accepted] == [f"{when} {n}" for n in range(3) for when in ("before", "after")]
+    said = [m.text for m in gateway.accepted]
+    assert sorted(said) == sorted(f"{when} {n}" for n in range(3) for when in ("before", "after"))
     assert not [e for e in logs if e["log_level"] in {"warning", "error"}]
 
 
 async def test_a_replacement_waits_for_nothing(slack: SlackEmulator, gateway: FakeGateway) -> None:
-    """What Slack asked for is no failure: no growing wait, and health does not flicker."""
-    bot = slack_connector(slack, first_backoff_seconds=600.0, longest_backoff_seconds=600.0)
+    """What Slack asked for is no failure: no wait, and health does not flicker."""
+    bot = slack_connector(slack, ping_seconds=600.0)
     async with running(bot, gateway):
         await slack.disconnect("warning")
         await slack.until(lambda s: s.opened == 2)
         slack.say("on the new one")
         await gateway.until(lambda g: len(g.accepted) == 1)
         assert bot.health.state is ConnectionState.CONNECTED
-
-
-async def test_a_socket_that_slack_forgot_is_replaced(slack: SlackEmulator, gateway: FakeGateway) -> None:
-    """One that lives longer than Slack said, though its pings are answered, may be deaf for events."""
-    bot = slack_connector(slack)
-    slack.connection_seconds = 0.05
-    async with running(bot, gateway):
-        slack.connection_seconds = 18_060.0
-        await slack.until(lambda s: s.opened >= 2)
-        slack.say("on the new one")
-        await gateway.until(lambda g: len(g.accepted) == 1)
+        assert bot.sessions == 1
 
 
 async def test_a_socket_that_breaks_is_opened_again(
@@ -396,20 +416,18 @@ async def test_a_deaf_socket_is_noticed(slack: SlackEmulator, gateway: FakeGatew
 
 
 async def test_a_socket_without_a_greeting_is_not_called_connected(slack: SlackEmulator, gateway: FakeGateway) -> None:
-    """It is given up after the time-out; only with ``hello`` do events come."""
+    """Only with ``hello`` do events come."""
     slack.greets = False
-    bot = slack_connector(slack, timeout_seconds=0.2)
+    bot = slack_connector(slack)
     task = asyncio.create_task(bot.run(gateway.accept))
-    await slack.until(lambda s: s.opened >= 2)
+    await slack.until(lambda s: s.opened == 1)
+    await asyncio.sleep(0.05)
     before = bot.health
-    slack.greets = True
-    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
     await bot.close()
     assert before.state is ConnectionState.CONNECTING
-    assert "greet" in before.why
 
 
 async def test_a_socket_outlives_the_time_out_of_calls(slack: SlackEmulator, gateway: FakeGateway) -> None:
@@ -431,17 +449,17 @@ async def test_a_mention_is_answered_in_a_thread_which_is_the_conversation(
     """What follows there needs no mention; other talk in the channel is not for the bot."""
     async with running(bot, gateway):
         slack.say("just chatting", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 1)
         root = slack.say(f"{slack.at_bot} what is the plan?", to=TEAM)
         await gateway.until(lambda g: len(g.accepted) == 2)
         await send_all(bot, reply_to(gateway.accepted[1], "The plan is simple."))
         slack.say("which is?", to=TEAM, thread=root)
         await gateway.until(lambda g: len(g.accepted) == 3)
-    assert [(m.addressed, m.text) for m in gateway.accepted] == [
-        (False, "just chatting"),
-        (True, "what is the plan?"),
-        (True, "which is?"),
-    ]
-    assert gateway.accepted[1].external_id == gateway.accepted[2].external_id == f"{TEAM.id}/{root}"
+    assert {(m.external_id, m.addressed, m.text) for m in gateway.accepted} == {
+        (TEAM.id, False, "just chatting"),
+        (f"{TEAM.id}/{root}", True, "what is the plan?"),
+        (f"{TEAM.id}/{root}", True, "which is?"),
+    }
     assert [m.text for m in slack.shown(TEAM, thread=root)] == ["The plan is simple."]
 
 
@@ -461,7 +479,9 @@ async def test_threads_of_former_times_are_looked_up_once(
             slack.say(text, to=TEAM, thread=ours, by=OMAR)
             slack.say(text, to=TEAM, thread=theirs, by=OMAR)
         await later.until(lambda g: len(g.accepted) == 4)
-    assert [m.addressed for m in later.accepted] == [True, False, True, False]
+    assert [(m.external_id, m.addressed) for m in sorted(later.accepted, key=lambda m: m.message_id)] == [
+        (f"{TEAM.id}/{thread}", thread == ours) for thread in (ours, theirs, ours, theirs)
+    ]
     assert slack.calls.count("conversations.replies") == 2
 
 
@@ -549,6 +569,7 @@ async def test_a_call_whose_connection_broke_is_not_repeated(
     """The SDK would by itself, and the message would be there twice; but what became of it can be found out."""
     async with running(bot, gateway):
         slack.say("direct")
+        await gateway.until(lambda g: len(g.accepted) == 1)
         root = slack.say(f"{slack.at_bot} in a thread", to=TEAM)
         await gateway.until(lambda g: len(g.accepted) == 2)
         places: tuple[Person | Channel, ...] = (LENA, TEAM)
@@ -611,6 +632,7 @@ async def test_status_and_reactions_are_shown_and_may_be_lost(
     """The status in threads, until the answer comes; signs that Slack does not take disturb nobody."""
     async with running(bot, gateway):
         root = slack.say(f"{slack.at_bot} hi", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 1)
         slack.say("hi")
         await gateway.until(lambda g: len(g.accepted) == 2)
         thread, direct = (conversation(message) for message in gateway.accepted)
@@ -625,7 +647,8 @@ async def test_status_and_reactions_are_shown_and_may_be_lost(
         await bot.react(thread, root, "✅")
         slack.down = False
         slack.scopes.discard("chat:write")
-        await bot.typing(thread)
+        for _ in range(3):  # a missing scope is remembered
+            await bot.typing(thread)
     assert shown == [(TEAM.id, root, "is thinking…")]
     assert slack.statuses == []
     assert slack.reactions == {(TEAM.id, root): ["eyes"]}

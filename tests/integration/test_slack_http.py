@@ -16,11 +16,9 @@ from structlog.testing import capture_logs
 from connectors.connector import ConnectionState
 from connectors.message import Accepted, InboundMessage
 from connectors.slack.connector import SlackConnector
-from connectors.slack.http_events import MAX_BODY_BYTES
 from tests.contract.connector_suite import FakeGateway, eventually, running
 from tests.contract.slack_harness import slack_connector_over_http
-from tests.emulators import slack as emulated
-from tests.emulators.slack import Person, SlackEmulator
+from tests.emulators.slack import SlackEmulator
 
 
 @dataclass
@@ -85,9 +83,10 @@ async def test_forged_and_stale_requests_are_refused(door: Door, gateway: FakeGa
     with capture_logs() as logs:
         async with running(door.bot, gateway):
             answers = [await door.post(body, headers) for headers in attempts]
-    assert [answer.status_code for answer in answers] == [401] * len(attempts)
+    assert [answer.status_code for answer in answers] == [401] * (len(attempts) - 1) + [400]
     assert gateway.accepted == []
-    assert [e["why"] for e in logs if e["event"] == "connector.request_refused"] == ["signature"] * len(attempts)
+    refused = [e["why"] for e in logs if e["event"] == "connector.request_refused"]
+    assert refused == ["signature"] * (len(attempts) - 1)
     assert door.slack.signing_secret not in str(logs)
 
 
@@ -119,37 +118,17 @@ async def test_what_could_not_be_stored_is_not_acknowledged(door: Door, gateway:
     assert [m.text for m in gateway.accepted] == ["hello"]
 
 
-async def test_what_could_not_be_stored_is_read_before_what_is_said_after_it(door: Door, gateway: FakeGateway) -> None:
-    """Slack repeats it only a minute later; then it is known."""
-    door.slack.post = None
-    lena = Person("U501", "Lena")
+async def test_what_could_not_be_stored_keeps_its_place(door: Door, gateway: FakeGateway) -> None:
+    """Slack repeats it only a minute later; what is said meanwhile waits for it."""
     async with running(door.bot, gateway):
-        first, second, third = (door.slack.say(text, by=lena) for text in ("one", "two", "three"))
-        assert (await door.post(door.event("one", first))).status_code == 200
+        assert (await door.post(door.event("one", "1700000001.000100"))).status_code == 200
         gateway.store_available = False
-        assert (await door.post(door.event("two", second))).status_code == 503
+        assert (await door.post(door.event("two", "1700000002.000100"))).status_code == 503
         gateway.store_available = True
-        assert (await door.post(door.event("three", third))).status_code == 200
-        again = await door.post(door.event("two", second))
+        assert (await door.post(door.event("three", "1700000003.000100"))).status_code == 200
+        again = await door.post(door.event("two", "1700000002.000100"))
     assert again.status_code == 200
     assert [m.text for m in gateway.accepted] == ["one", "two", "three"]
-
-
-async def test_the_first_that_somebody_says_is_read_too_before_what_follows(door: Door, gateway: FakeGateway) -> None:
-    """Of a conversation that nobody had heard of; and whatever was said elsewhere in between."""
-    door.slack.post = None
-    lena, omar = Person("U501", "Lena"), Person("U502", "Omar")
-    async with running(door.bot, gateway):
-        first = door.slack.say("one", by=lena)
-        gateway.store_available = False
-        assert (await door.post(door.event("one", first))).status_code == 503
-        gateway.store_available = True
-        elsewhere = door.slack.say("hello", by=omar)
-        second = door.slack.say("two", by=lena)
-        body = door.event("hello", elsewhere).replace(b"D501", b"D502").replace(b"U501", b"U502")
-        assert (await door.post(body)).status_code == 200
-        assert (await door.post(door.event("two", second))).status_code == 200
-    assert [m.text for m in gateway.accepted] == ["hello", "one", "two"]
 
 
 async def test_what_comes_after_newer_messages_is_taken(door: Door, gateway: FakeGateway) -> None:
@@ -162,20 +141,6 @@ async def test_what_comes_after_newer_messages_is_taken(door: Door, gateway: Fak
     assert [m.text for m in gateway.accepted] == ["one", "three", "two"]
 
 
-async def test_a_history_that_cannot_be_had_keeps_nothing_from_being_taken(door: Door, gateway: FakeGateway) -> None:
-    door.slack.post = None
-    lena = Person("U501", "Lena")
-    async with running(door.bot, gateway):
-        first, second = door.slack.say("one", by=lena), door.slack.say("two", by=lena)
-        gateway.store_available = False
-        assert (await door.post(door.event("one", first))).status_code == 503
-        gateway.store_available = True
-        door.slack.fail_next("conversations.history", emulated.refused("missing_scope"))
-        assert (await door.post(door.event("two", second))).status_code == 200
-        assert (await door.post(door.event("one", first))).status_code == 200
-    assert [m.text for m in gateway.accepted] == ["two", "one"]
-
-
 async def test_before_it_runs_and_after_nothing_is_taken(door: Door, gateway: FakeGateway) -> None:
     """Slack keeps what comes then."""
     before = await door.post(door.event("early"))
@@ -186,8 +151,8 @@ async def test_before_it_runs_and_after_nothing_is_taken(door: Door, gateway: Fa
     assert [m.text for m in gateway.accepted] == ["in time"]
 
 
-async def test_a_fault_of_ours_is_not_acknowledged_and_quotes_nothing(door: Door) -> None:
-    """Slack tries again a few times by itself."""
+async def test_a_fault_of_ours_is_tried_a_few_times_and_quotes_nothing(door: Door) -> None:
+    """Then it is acknowledged: Slack's attempts would end the same."""
 
     class FaultyGateway(FakeGateway):
         async def accept(self, message: InboundMessage) -> Accepted:
@@ -196,36 +161,34 @@ async def test_a_fault_of_ours_is_not_acknowledged_and_quotes_nothing(door: Door
     with capture_logs() as logs:
         async with running(door.bot, FaultyGateway()):
             answer = await door.post(door.event("poison"))
-            health = door.bot.health
-    assert answer.status_code == 503
-    assert health.state is ConnectionState.DEGRADED
-    assert "poison" not in str([logs, answer.text, health])
+    assert answer.status_code == 200
+    assert [e["why"] for e in logs if e["event"] == "message.failed"] == ["RuntimeError"] * 3
+    assert "poison" not in str([logs, answer.text])
 
 
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (b"", 400),
+        (b"", 200),
         (b"no json", 400),
         (b"[]", 400),
         (b'{"type":"app_rate_limited"}', 200),
         (b'{"type":"event_callback"}', 200),
-        (b'{"type":"event_callback","event":[]}', 200),
+        (b'{"type":"event_callback","event":[]}', 400),
         (b'{"type":"event_callback","event_id":"E","event":{"type":"team_join"}}', 200),
-        (b"x" * (MAX_BODY_BYTES + 1), 413),
+        (b"x" * 1_000_001, 413),
     ],
 )
 async def test_signed_nonsense_is_answered(door: Door, gateway: FakeGateway, body: bytes, status: int) -> None:
-    """Without being passed on; what Slack should not repeat is acknowledged."""
+    """Without being passed on; what Slack may send is acknowledged."""
     async with running(door.bot, gateway):
         answer = await door.post(body)
     assert answer.status_code == status
     assert gateway.accepted == []
 
 
-async def test_slack_is_not_kept_waiting(door: Door, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slack_is_not_kept_waiting(door: Door) -> None:
     """A store that hangs is no acknowledgement, and soon enough for Slack's three seconds."""
-    monkeypatch.setattr("connectors.slack.http_events.ANSWER_WITHIN_SECONDS", 0.05)
 
     class HangingGateway(FakeGateway):
         async def accept(self, message: InboundMessage) -> Accepted:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from connectors.connector import BackfillsMessages, ConnectionState, ConnectorFailed, SendFailed
-from connectors.message import ConversationKey, InboundMessage
+from connectors.message import Accepted, ConversationKey, InboundMessage
 from connectors.slack.connector import SlackConnector
 from tests.contract.connector_suite import FakeGateway, conversation, eventually, reply_to, running, send_all
 from tests.contract.slack_harness import slack_connector
@@ -50,6 +49,7 @@ async def test_what_was_said_while_nobody_listened_can_be_read(
     assert isinstance(bot, BackfillsMessages)
     async with running(bot, gateway):
         slack.say("heard", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
         root = slack.say(f"{slack.at_bot} heard", to=TEAM, by=LENA)
         await gateway.until(lambda g: len(g.accepted) == 2)
         direct, thread = (conversation(message) for message in gateway.accepted)
@@ -118,101 +118,55 @@ async def test_where_slack_does_not_let_the_bot_read_nothing_was_missed(
 # A connection that is turned off
 
 
-async def test_socket_mode_that_is_turned_off_is_told_as_such(slack: SlackEmulator, gateway: FakeGateway) -> None:
-    """Degraded while it may come back; failed, with the variable, once Slack refuses to open another."""
-    bot = slack_connector(slack, first_backoff_seconds=0.2, longest_backoff_seconds=0.2)
+@pytest.mark.parametrize(("reason", "words"), [("link_disabled", "turned off"), ("too_many_websockets", "too many")])
+async def test_a_socket_that_slack_ends_for_a_reason_is_told_as_such(
+    slack: SlackEmulator, gateway: FakeGateway, reason: str, words: str
+) -> None:
+    """Degraded while it may come back."""
+    bot = slack_connector(slack, ping_seconds=0.2)
     async with running(bot, gateway):
-        await slack.disconnect("link_disabled")
+        slack.fail_next("apps.connections.open", emulated.SERVER_ERROR)
+        await slack.disconnect(reason)
         await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
         during = bot.health
         await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
-    assert "turned off" in during.why
-    other = slack_connector(slack)
+    assert words in during.why
+
+
+async def test_socket_mode_that_is_turned_off_for_good_fails(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """With the variable, once Slack refuses to open another socket."""
+    bot = slack_connector(slack)
     with pytest.raises(ConnectorFailed) as caught:
-        async with running(other, gateway):
+        async with running(bot, gateway):
             slack.fail_next("apps.connections.open", emulated.refused("not_allowed"))
             await slack.disconnect("link_disabled")
-            await eventually(lambda: other.health.state is ConnectionState.FAILED)
-            raise ConnectorFailed(other.health.why)
+            await eventually(lambda: bot.health.state is ConnectionState.FAILED)
+            raise ConnectorFailed(bot.health.why)
     assert "AGENT_RUNTIME_SLACK_APP_TOKEN" in str(caught.value)
 
 
 # A connection that breaks
 
 
-async def swallowed(slack: SlackEmulator, *said: tuple[str, Channel | None, str | None]) -> list[str]:
-    """What is said (text, channel, thread) while the open socket swallows all; it breaks, and Slack repeats later."""
-    slack.mute = True
-    stamps = [slack.say(text, to=to, by=LENA, thread=thread) for text, to, thread in said]
-    for delivery in slack.deliveries:
-        if not delivery.acknowledged:
-            delivery.attempt, delivery.sent_at = 1, asyncio.get_running_loop().time() + 1.0
-    await slack.kill()
-    slack.mute = False
-    return stamps
+async def test_a_break_begins_a_session_whose_beginning_has_to_be_read(slack: SlackEmulator) -> None:
+    """It is counted before its first message is accepted. A socket that takes over at once begins none."""
+    bot = slack_connector(slack, ping_seconds=0.2)
+    counted: list[int] = []
 
+    class CountingGateway(FakeGateway):
+        async def accept(self, message: InboundMessage) -> Accepted:
+            counted.append(bot.sessions)
+            return await super().accept(message)
 
-async def test_what_a_broken_socket_swallowed_is_heard_before_what_is_said_after_it(
-    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
-) -> None:
-    """Slack delivers it again, but later; in a direct message and in a thread, of one that nobody had heard of, too."""
+    gateway = CountingGateway()
     async with running(bot, gateway):
-        slack.say("one", by=LENA)
-        root = slack.say(f"{slack.at_bot} root", to=TEAM, by=LENA)
+        slack.say("before", by=LENA)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        slack.down = True
+        await slack.kill()
+        slack.say("during", by=LENA)
+        await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
+        slack.down = False
         await gateway.until(lambda g: len(g.accepted) == 2)
-        (_, _, _, begun) = await swallowed(
-            slack,
-            ("two", None, None),
-            ("three", None, None),
-            ("aside", TEAM, root),
-            (f"{slack.at_bot} new", TEAM, None),
-        )
-        await slack.until(lambda s: s.sockets == 1)
-        slack.say("four", by=LENA)
-        slack.say("further", to=TEAM, by=LENA, thread=root)
-        slack.say("more", to=TEAM, by=LENA, thread=begun)
-        slack.say("five", by=LENA)
-        await gateway.until(lambda g: len(g.accepted) == 10)
-        await slack.until(lambda s: all(one.acknowledged for one in s.deliveries))
-    heard: dict[str, list[str]] = {}
-    for message in gateway.accepted:
-        heard.setdefault(message.external_id, []).append(message.text)
-    assert list(heard.values()) == [
-        ["one", "two", "three", "four", "five"],
-        ["root", "aside", "further"],
-        ["new", "more"],
-    ]
-    assert slack.calls.count("conversations.history") == 1
-    assert slack.calls.count("conversations.replies") == 2
-
-
-async def test_what_is_repeated_does_not_hide_that_more_was_swallowed_after_it(
-    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
-) -> None:
-    """Of two that were swallowed the first is repeated at once, the second after what is said next."""
-    async with running(bot, gateway):
-        slack.say("one", by=LENA)
-        await gateway.until(lambda g: len(g.accepted) == 1)
-        await swallowed(slack, ("two", None, None), ("three", None, None))
-        slack.deliveries[-2].attempt = 0
-        await slack.until(lambda s: s.sockets == 1 and s.deliveries[-2].acknowledged)
-        slack.say("four", by=LENA)
-        await gateway.until(lambda g: len(g.accepted) == 4)
-    assert [message.text for message in gateway.accepted] == ["one", "two", "three", "four"]
-
-
-async def test_where_the_history_cannot_be_had_what_is_said_goes_on_and_nothing_is_lost(
-    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
-) -> None:
-    """What the broken socket swallowed comes when Slack delivers it again; nobody waits for its history any more."""
-    async with running(bot, gateway):
-        slack.say("one", by=LENA)
-        await gateway.until(lambda g: len(g.accepted) == 1)
-        await swallowed(slack, ("two", None, None))
-        slack.fail_next("conversations.history", emulated.rate_limited(60))
-        await slack.until(lambda s: s.sockets == 1)
-        for text in ("three", "four"):
-            slack.say(text, by=LENA)
-        await gateway.until(lambda g: len(g.accepted) == 4)
-    assert sorted(message.text for message in gateway.accepted) == ["four", "one", "three", "two"]
-    assert slack.calls.count("conversations.history") == 1
+    assert counted == [1, 2]
+    assert [message.text for message in gateway.accepted] == ["before", "during"]

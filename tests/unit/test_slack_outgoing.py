@@ -55,7 +55,7 @@ def test_a_file_is_found_by_a_name_that_is_its_own() -> None:
 def test_a_reply_to_a_command_is_for_one_person() -> None:
     """Without previews, and beside what was there before."""
     (part,) = payloads.to_parts(replace(LONG, text="**hi**"))
-    said = payloads.to_respond(part)
+    (said,) = payloads.to_responses(part)
     assert (said["response_type"], said["text"], said["replace_original"]) == ("ephemeral", "*hi*", False)
     assert (said["unfurl_links"], said["unfurl_media"]) == (False, False)
 

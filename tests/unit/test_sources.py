@@ -82,7 +82,7 @@ def test_on_slack_the_name_of_a_document_does_nothing() -> None:
     arguments = slack_payloads.to_send(message, part)
     assert arguments["text"] == part.text == "*yes*"
     assert arguments["blocks"][1]["elements"] == [{"type": "plain_text", "text": part.sources, "emoji": False}]
-    for asked in (arguments, slack_payloads.to_edit(message, part, "1.2"), slack_payloads.to_respond(part)):
+    for asked in (arguments, slack_payloads.to_edit(message, part, "1.2"), *slack_payloads.to_responses(part)):
         assert in_blocks(asked) == ("*yes*", sources_line(message))
 
 
