@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal
 
 from grounding.prompt import escape_label
@@ -26,6 +27,11 @@ _ITEM = re.compile(r"^\s*(?:[-*+]|\d{1,3}[.)])\s+")
 _RULE = re.compile(r"^\s*\|?[\s:|-]*-[\s:|-]*\|?\s*$")
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
 _LINE_NUMBER = re.compile(r"^\d+-(?:\*-)?")
+_RECORD = re.compile(
+    r"^- (?:decision|fact|procedure|episode|item)(?: \S+)?(?: \((?P<about>[^()\n]*)\))?:(?: |$)", re.MULTILINE
+)
+"""What stands before a record: its type, perhaps its id, day and state."""
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _SENTENCE = re.compile(
     r"(?<=[.!?…])[*_\"'”»)]*\s+(?=[*_\"'“«(`#]*[^\W\d_a-zà-ÿ])|(?<=[.!?…])\s+(?=[`\d*_])|(?<=[。！？])"
 )
@@ -98,12 +104,25 @@ def _sources(tag: str, body: str, order: Sequence[str]) -> Iterator[tuple[int, t
         if label:
             yield rank, (label, "\n".join(lines))
     elif tag == "memory_records":
-        yield rank, ("(memory)", "\n".join(line for line in body.splitlines() if line.startswith("- ")))
+        yield from ((rank, record) for record in _records(body))
     elif tag == "global-context":
         known = [_LINE_NUMBER.sub("- ", line) for line in body.splitlines() if _LINE_NUMBER.match(line)]
         yield rank, ("(memory)", "\n".join(known))
     else:
         yield rank, ("(conversation)", "\n\n".join(_said_by_people(body)))
+
+
+def _records(body: str) -> Iterator[tuple[str, str]]:
+    """Yield the citation and the text of each record; `grounding.prompt.layers.record_line` writes them."""
+    heads = list(_RECORD.finditer(body))
+    for head, after in zip_longest(heads, heads[1:]):
+        text = body[head.end() : after.start() if after else len(body)].strip()
+        if not text:
+            continue
+        if text[-1].isalnum():
+            text += "."
+        details = [detail for detail in (head["about"] or "").split(", ") if detail and not _DAY.fullmatch(detail)]
+        yield f"({', '.join(['memory', *details])})", text[0].upper() + text[1:]
 
 
 def _said_by_people(body: str) -> Iterator[str]:

@@ -163,6 +163,30 @@ async def test_what_is_remembered_answers_too(source: str) -> None:
     assert "The boat is called Petrel." in await answer(f"{source}\n\nWhat is the boat called?")
 
 
+@pytest.mark.parametrize(
+    ("record", "quoted"),
+    [
+        ("- fact (2026-01-02): the boat is called Petrel", "The boat is called Petrel. (memory)"),
+        ("- decision 3f7a (2026-01-02): The boat is called Petrel!", "The boat is called Petrel! (memory)"),
+        ("- fact: The boat is called Petrel", "The boat is called Petrel. (memory)"),
+        (
+            "- fact (2026-01-02, superseded): The boat is called Petrel",
+            "The boat is called Petrel. (memory, superseded)",
+        ),
+        (
+            "- item (2026-01-02, due 2026-02-03): Say what the boat is called",
+            "Say what the boat is called. (memory, due 2026-02-03)",
+        ),
+        ("- procedure (2026-01-02):\nThe boat is called\nPetrel.", "The boat is called Petrel. (memory)"),
+    ],
+)
+async def test_a_record_is_quoted_as_a_sentence(record: str, quoted: str) -> None:
+    other = "- fact (2026-01-03): The crew meets on Fridays"
+    source = block(layers.RECORDS_HEAD, f"{other}\n{record}\n{other}", layers.RECORDS_FOOT)
+    said = await answer(f"{source}\n\nWhat is the boat called?")
+    assert said.split("\n\n")[0] == quoted
+
+
 async def test_material_and_global_context_of_the_system_message_answer_too() -> None:
     material = block(layers.CODEX_HEAD, "=== ship/manual.md\nThe engine needs 12 litres of oil.", layers.CODEX_FOOT)
     known = block(layers.GLOBAL_CONTEXT_HEAD, "1-The crew meets on Fridays.", layers.GLOBAL_CONTEXT_FOOT)
