@@ -38,30 +38,25 @@ class RedisCall(Generic[T]):
 
 
 class Answer(Generic[T]):
-    """The answer to a call; there is none before its trip was sent."""
+    """The answer to ``call``; there is none before its trip was sent."""
 
     def __init__(self, call: RedisCall[T]) -> None:
-        self._call = call
+        self.call = call
         self._answers: Sequence[Any] | None = None
-        self._error: Exception | None = None
 
     def fill(self, answers: Sequence[Any]) -> None:
         """Take what Redis answered to the commands; an exception among *answers* fails the call."""
         self._answers = answers
-        self._error = next((answer for answer in answers if isinstance(answer, Exception)), None)
-
-    def fail(self, error: Exception) -> None:
-        """Let the call fail with *error*."""
-        self._error = error
 
     def result(self) -> T:
         """Return the call's result. Raises what its parsing raises, `connectors.message.StoreUnavailable` if Redis was
         away, and `LookupError` before the trip was sent."""
-        if self._error is not None:
-            raise self._error
         if self._answers is None:
             raise LookupError("the trip was not sent yet")
-        return self._call.parse(self._answers)
+        for answer in self._answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return self.call.parse(self._answers)
 
 
 class RoundTrip:
@@ -69,31 +64,39 @@ class RoundTrip:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._answers: list[tuple[RedisCall[Any], Answer[Any]]] = []
+        self._answers: list[Answer[Any]] = []
 
     def add(self, call: RedisCall[T]) -> Answer[T]:
         """Add *call*. Its answer can be read after `send`."""
         answer = Answer(call)
-        self._answers.append((call, answer))
+        self._answers.append(answer)
         return answer
 
+    def join(self, other: RoundTrip) -> None:
+        """Add the calls of *other*: their answers come with this trip."""
+        self._answers += other._answers
+
     async def send(self) -> None:
-        """Send all calls. Never raises an error of the store: each `Answer.result` does."""
-        calls, self._answers = self._answers, []
-        if not calls:
-            return
-        try:
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for call, _ in calls:
-                    for command in call.commands:
+        """Send all calls. Never raises an error of the store: `check` and each `Answer.result` do."""
+        commands = [command for answer in self._answers for command in answer.call.commands]
+        if not commands:
+            found: list[Any] = []
+        else:
+            try:
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for command in commands:
                         pipe.execute_command(*command)
-                found = iter(await pipe.execute(raise_on_error=False))
-        except StoreUnavailable as error:
-            for _, answer in calls:
-                answer.fail(error)
-            return
-        for call, answer in calls:
-            answer.fill([next(found) for _ in call.commands])
+                    found = await pipe.execute(raise_on_error=False)
+            except StoreUnavailable as error:
+                found = [error] * len(commands)
+        rest = iter(found)
+        for answer in self._answers:
+            answer.fill([next(rest) for _ in answer.call.commands])
+
+    def check(self) -> None:
+        """Raise the first error among the results."""
+        for answer in self._answers:
+            answer.result()
 
 
 async def ask(redis: Redis, call: RedisCall[T]) -> T:

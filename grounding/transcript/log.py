@@ -142,7 +142,6 @@ class Transcript:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._append = redis.register_script(APPEND)
         self._begin_session = redis.register_script(BEGIN_SESSION)
         self._forget_turn = redis.register_script(FORGET_TURN)
         self._forget_all = redis.register_script(FORGET_ALL)
@@ -156,12 +155,25 @@ class Transcript:
         A turn is recorded once: returns False if it was recorded before. Raises `connectors.message.Superseded` if
         *fence* no longer holds.
         """
+        return await ask(self._redis, self.append_call(key, turn_id, entries, fence))
+
+    def append_call(
+        self, key: ConversationKey, turn_id: str, entries: Sequence[TranscriptEntry], fence: Fence | None = None
+    ) -> RedisCall[bool]:
+        """Return the call of `append`."""
+
+        def is_new(added: int) -> bool:
+            if added == -1:
+                raise Superseded("another worker holds the conversation now")
+            return bool(added)
+
         kept = [entry for entry in entries if entry.text.strip()]
         if not kept:
-            return False
+            return RedisCall((), lambda _: False)
         flat = [part for entry in kept for pair in entry.fields().items() for part in pair]
         answered = 1 if any(entry.role is EntryRole.INBOUND for entry in kept) else 0
-        added = await self._append(
+        return RedisCall.script(
+            APPEND,
             keys=[
                 self._key(key, "log"),
                 self._key(key, "meta"),
@@ -177,10 +189,8 @@ class Transcript:
                 fence.token if fence else "",
                 *flat,
             ],
+            parse=is_new,
         )
-        if added == -1:
-            raise Superseded("another worker holds the conversation now")
-        return bool(added)
 
     async def amend(self, key: ConversationKey, message_id: str, text: str) -> None:
         """Set the text with which a message is read from now on. An empty text hides it."""

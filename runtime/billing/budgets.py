@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, Scope, Usage, redis_key
+from connectors.redis_calls import RedisCall, ask
 from runtime.stores import NewerFormat
 
 if TYPE_CHECKING:
@@ -241,7 +242,6 @@ class Budgets:
         self._clock = clock
         self._defaults = _default_limits(settings)
         self._reserve = redis.register_script(_RESERVE)
-        self._settle = redis.register_script(_SETTLE)
         self._put = redis.register_script(_PUT)
 
     def _now(self) -> datetime:
@@ -285,12 +285,17 @@ class Budgets:
 
     async def settle(self, scope: Scope, call: str, cost: Cost, user: str = "") -> bool:
         """Charge *cost* for *call* in place of its reservation, if it has one; False if it was settled before."""
+        return await ask(self._redis, self.settle_call(scope, call, cost, user))
+
+    def settle_call(self, scope: Scope, call: str, cost: Cost, user: str = "") -> RedisCall[bool]:
+        """Return the call of `settle`."""
         _, day, month = self._keys(scope, self._now())
-        settled = await self._settle(
+        return RedisCall.script(
+            _SETTLE,
             keys=[day, month, _key(scope, "call", call)],
             args=[user, cost.tokens, cost.nano, _SPENT_SECONDS["day"], _SPENT_SECONDS["month"], _CALL_SECONDS],
+            parse=bool,
         )
-        return bool(settled)
 
     async def release(self, scope: Scope, call: str, user: str = "") -> None:
         """Give the reservation of *call* back, because its provider refused it."""

@@ -17,12 +17,13 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from config.settings import BUNDLED_MODELS, SMOLLM2, Settings
 from connectors.message import Scope, Usage
+from connectors.redis_calls import RoundTrip
 from grounding.prompt_input import Prompt, Tokens
 from grounding.retrieval import RerankUnavailable
 from runtime.billing.budgets import BudgetExceeded, Budgets, Cost
@@ -37,6 +38,9 @@ from runtime.llm import (
     load_litellm,
 )
 from runtime.stores import retry_until_stored
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 MESSAGE_TOKENS = 4
 """Tokens that a provider adds for each message: its role and its delimiters."""
@@ -66,8 +70,9 @@ class Spending:
     """Reserves and settles model calls. Every method raises `connectors.message.StoreUnavailable`."""
 
     def __init__(
-        self, settings: Settings, budgets: Budgets, usage: UsageCounters, model: Model, tokens: Tokens
+        self, settings: Settings, redis: Redis, budgets: Budgets, usage: UsageCounters, model: Model, tokens: Tokens
     ) -> None:
+        self._redis = redis
         self._max_output_tokens = settings.llm_max_output_tokens
         self._budgets = budgets
         self._usage = usage
@@ -112,17 +117,28 @@ class Spending:
         usd = await self._usd(completion.model, sent, output)
         return replace(completion, usage=Usage(sent, 0, output, usd, estimated=True))
 
-    async def settle(self, payer: Payer, call: str, model: str, usage: Usage, *, is_reply: bool = False) -> None:
+    async def settle(self, payer: Payer, call: str, model: str, usage: Usage) -> None:
         """Charge *usage* for *call* in place of its reservation, and count it for *model*. Repeating is harmless."""
-        await asyncio.gather(
-            self._usage.record(payer.scope, call, model, usage, is_reply=is_reply),
-            self._budgets.settle(payer.scope, call, Cost.of(usage), payer.user),
-        )
+        trip = RoundTrip(self._redis)
+        self._add_settling(trip, payer, call, model, usage)
+        await trip.send()
+        trip.check()
 
-    async def settle_answer(self, payer: Payer, completion: Completion, *, is_reply: bool = False) -> None:
+    async def settle_answer(self, payer: Payer, completion: Completion) -> None:
         """Settle the call that brought *completion*. An answer that came without a call costs nothing."""
         if completion.call:
-            await self.settle(payer, completion.call, completion.model, completion.usage, is_reply=is_reply)
+            await self.settle(payer, completion.call, completion.model, completion.usage)
+
+    def add_settling(self, trip: RoundTrip, payer: Payer, completion: Completion, *, is_reply: bool = False) -> None:
+        """Add to *trip* what `settle_answer` stores. *is_reply*: it answered a turn."""
+        if completion.call:
+            self._add_settling(trip, payer, completion.call, completion.model, completion.usage, is_reply=is_reply)
+
+    def _add_settling(
+        self, trip: RoundTrip, payer: Payer, call: str, model: str, usage: Usage, *, is_reply: bool = False
+    ) -> None:
+        trip.add(self._usage.record_call(payer.scope, call, model, usage, is_reply=is_reply))
+        trip.add(self._budgets.settle_call(payer.scope, call, Cost.of(usage), payer.user))
 
     async def settle_unknown(self, payer: Payer, reservation: Reservation) -> None:
         """Settle a call whose cost nobody reports: its reservation stands."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from connectors.message import Scope, Usage, redis_key
+from connectors.redis_calls import RedisCall
 from runtime.billing.budgets import NANO
 
 if TYPE_CHECKING:
@@ -52,10 +53,12 @@ class UsageCounters:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._record = redis.register_script(_RECORD)
 
-    async def record(self, scope: Scope, call: str, model: str, usage: Usage, *, is_reply: bool = False) -> bool:
-        """Count the call named *call* once; False if it was counted before. *is_reply*: it answered a turn."""
+    def record_call(
+        self, scope: Scope, call: str, model: str, usage: Usage, *, is_reply: bool = False
+    ) -> RedisCall[bool]:
+        """Return the Redis call that counts the model call named *call* once; its result is False if it was counted
+        before. *is_reply*: it answered a turn."""
         counters = {
             "calls": 1,
             "replies": int(is_reply),
@@ -66,11 +69,12 @@ class UsageCounters:
         }
         if usage.estimated:
             counters["estimated"] = 1
-        counted = await self._record(
+        return RedisCall.script(
+            _RECORD,
             keys=[redis_key(_OWNER, scope.tag, "models"), redis_key(_OWNER, scope.tag, "counted", call)],
             args=[_COUNTED_SECONDS, *(part for name, value in counters.items() for part in (f"{name} {model}", value))],
+            parse=bool,
         )
-        return bool(counted)
 
     async def totals(self, scope: Scope) -> list[ModelUsage]:
         """Return the usage of a workspace, by model."""

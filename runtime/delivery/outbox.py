@@ -43,6 +43,7 @@ from connectors.message import (
     partition_tag,
     redis_key,
 )
+from connectors.redis_calls import RedisCall, RoundTrip
 from runtime.coordination import EVERYBODY, GROUP, Hub, StreamEntry, WorkStreams
 from runtime.delivery import outbox_scripts as scripts
 from runtime.stores import NewerFormat
@@ -146,7 +147,6 @@ class Outbox:
         self._redis = redis
         self._hub = hub
         self._clock = clock
-        self._put = redis.register_script(scripts.PUT)
         self._hold = redis.register_script(scripts.HOLD)
         self._mark = redis.register_script(scripts.MARK)
         self._done = redis.register_script(scripts.DONE)
@@ -155,28 +155,50 @@ class Outbox:
 
     # Storing
 
-    async def put(self, message: OutboundMessage, addresses: Iterable[str], fence: Fence | None = None) -> bool:
+    async def put(
+        self,
+        message: OutboundMessage,
+        addresses: Iterable[str],
+        fence: Fence | None = None,
+        trip: RoundTrip | None = None,
+    ) -> bool:
         """Store *message* for delivery at *addresses*, once for its turn; return False if it was stored before.
 
-        If it was stored before but is not delivered yet, it is announced again. Raises
-        `connectors.message.Superseded` if *fence* does not hold any more.
+        If it was stored before but is not delivered yet, it is announced again. The calls of *trip* are sent, too,
+        behind those of the message. Raises `connectors.message.Superseded` if *fence* does not hold any more.
         """
+        stored_with = RoundTrip(self._redis)
+        stored = {address: stored_with.add(self.put_call(message, address, fence)) for address in addresses}
+        if trip is not None:
+            stored_with.join(trip)
         is_new = False
-        for address in dict.fromkeys(addresses):
-            try:
-                entered, waiting = await self._store(message, address, fence)
-            except (StoreUnavailable, asyncio.CancelledError):  # it may be stored all the same
+        try:
+            await stored_with.send()
+            for answer in stored.values():
+                entered, waiting = answer.result()
+                is_new = is_new or bool(entered)
+                for each in (*entered, *waiting):
+                    await self._announce(message.key.partition, each)
+        except (StoreUnavailable, asyncio.CancelledError):  # it may be stored all the same
+            for address in stored:
                 await self._announce(message.key.partition, address)
-                raise
-            is_new = is_new or bool(entered)
-            for each in (*entered, *waiting):
-                await self._announce(message.key.partition, each)
+            raise
         return is_new
 
-    async def _store(
+    def put_call(
         self, message: OutboundMessage, address: str, fence: Fence | None
-    ) -> tuple[Sequence[str], Sequence[str]]:
-        stored: Any = await self._put(
+    ) -> RedisCall[tuple[Sequence[str], Sequence[str]]]:
+        """Return the call that stores *message* for one *address*. Its result: the addresses where it waits now, and
+        those where it waited before."""
+
+        def stored(answer: Any) -> tuple[Sequence[str], Sequence[str]]:
+            if answer == _ANOTHERS:
+                raise Superseded("another worker holds the conversation now")
+            entered, waiting = answer
+            return entered, waiting
+
+        return RedisCall.script(
+            scripts.PUT,
             keys=[
                 self._turn_key(message.key, message.turn_id),
                 stream_of(message.key.partition, address),
@@ -196,11 +218,8 @@ class Outbox:
                 UNREAD_SECONDS,
                 *message.answers,
             ],
+            parse=stored,
         )
-        if stored == _ANOTHERS:
-            raise Superseded("another worker holds the conversation now")
-        entered, waiting = stored
-        return entered, waiting
 
     async def _announce(self, partition: int, address: str) -> None:
         _, _, process = address.partition("@")

@@ -299,7 +299,7 @@ class Runtime:
 
         # Search, the model and the machine
         self.model = Model(settings, model_server)
-        spending = Spending(settings, self.budgets, self.usage, self.model, tokens)
+        spending = Spending(settings, redis, self.budgets, self.usage, self.model, tokens)
         reranker = LiteLLMReranker(settings, RerankCosts(spending)) if settings.rerank_model is not None else None
         self.knowledge = Knowledge(
             settings, redis, tokens, self.workspaces, self.publisher, reranker, deep, engine, self.hub.name
@@ -395,6 +395,7 @@ class Runtime:
         self.stops = Cancellations(self.hub, self.mailbox)
         self.turns = Turns(
             settings,
+            redis,
             prompts=self.prompting,
             model=self.model,
             tooling=self.tooling,

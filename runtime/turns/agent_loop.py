@@ -142,6 +142,7 @@ class AgentLoop:
         """Save *completion*, after which the model is asked again, and settle it. Raises
         `connectors.message.Superseded`."""
         batch, number = state.batch, len(state.rounds)
+        state.has_checkpoint = True
         await retry_until_stored(lambda: self._checkpoints.save_answer(batch, number, completion))
         state.pending = None  # from now on the checkpoint says what the call took
         state.rounds.append(Round(completion))

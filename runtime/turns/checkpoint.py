@@ -6,8 +6,8 @@ in the mailbox, its prompt in the manifest, its reply in the outbox. The checkpo
 Keys (owner ``journal``, in the conversation's partition): ``turn``, one hash per turn with the fields
 
 - ``words:<n>``: the transcribed text of its n-th message, if that was a voice message.
-- ``round:<n>``: the answer of its n-th model call, and how many messages that answers. If the question has grown since,
-  the answer is not used.
+- ``round:<n>``: the answer of its n-th model call, which wants tools or got a warning, and how many messages that
+  answers. If the question has grown since, the answer is not used. The last answer is stored as the reply.
 - ``tool:<messages>:<round>:<place>``: the result of one tool call of such an answer, or which process began it.
 
 A repeated write changes nothing.
@@ -61,12 +61,6 @@ class TurnCheckpoint:
     words: Mapping[int, str] = field(default_factory=dict)
     completions: tuple[Completion, ...] = ()
     results: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
-
-    @property
-    def last(self) -> Completion | None:
-        """The answer that ended the rounds; None if there is none yet."""
-        last = self.completions[-1] if self.completions else None
-        return last if last is not None and not (last.tool_calls or last.warned) else None
 
     @property
     def rounds(self) -> list[Round]:

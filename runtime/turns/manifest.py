@@ -32,6 +32,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from connectors.message import AgentRuntimeError, Scope, redis_key
+from connectors.redis_calls import RedisCall, ask
 from grounding.prompt import UNKNOWN, Prefix
 from grounding.prompt_input import CodexFile, Prompt, RunContext
 from runtime.stores import pack, unpack
@@ -254,8 +255,12 @@ class Manifests:
 
     async def finish(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> None:
         """Store the outcome of a turn."""
-        key = self._key(scope, "outcome", turn_id)
-        await self._redis.set(key, pack(VERSION, outcome=outcome), ex=KEPT_SECONDS)
+        await ask(self._redis, self.finish_call(scope, turn_id, outcome))
+
+    def finish_call(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> RedisCall[None]:
+        """Return the call of `finish`."""
+        command = ("SET", self._key(scope, "outcome", turn_id), pack(VERSION, outcome=outcome), "EX", KEPT_SECONDS)
+        return RedisCall.of(*command, parse=lambda _: None)
 
     async def note_records(self, scope: Scope, turn_id: str, records: RecordsOfTurn) -> None:
         """Store which records a turn used."""

@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import structlog
 
 from config.settings import Settings
 from connectors.message import AgentRuntimeError, OutboundMessage, StoreUnavailable
+from connectors.redis_calls import RoundTrip
 from grounding.extractive import quotation
 from grounding.memory.global_context import foreign_text_in
 from grounding.pipeline import error_word
@@ -44,6 +46,9 @@ from runtime.turns.tools import Tooling
 from runtime.turns.turn_state import BuiltPrompt, Question, TurnState
 from runtime.workspaces import Places
 
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
 BOT = "agent-runtime"
 REMEMBER = ("turn.remember",)
 EXTRACT_RECORDS = "records.extract"
@@ -61,6 +66,7 @@ class Turns:
     def __init__(
         self,
         settings: Settings,
+        redis: Redis,
         *,
         prompts: PromptBuilder,
         model: Model,
@@ -80,6 +86,7 @@ class Turns:
         record_accounting: RecordAccounting,
     ) -> None:
         self._redis_timeout_seconds = settings.redis_timeout_seconds
+        self._redis = redis
         self._prompts = prompts
         self._model = model
         self._tooling = tooling
@@ -114,11 +121,11 @@ class Turns:
         last = batch.envelopes[-1]
         async with report_progress(self._hub, last.origin, state.reply, last.watched) as progress:
             reply = await self._outbox.load(batch.key, batch.turn_id) if batch.resumed else None
-            if reply is None or checkpoint.last:  # the checkpoint has what is still to be settled
-                await self._reply(state, progress, is_stored=reply is not None)
+            if reply is None:
+                await self._reply(state, progress)
             else:
                 state.reply = reply
-            await self._store(state, checkpoint)
+            await self._store(state)
         await self._finish(state)
         if state.completion is not None and state.built is not None:
             await self._record_accounting.account(state.batch, state.built, state.rounds, state.completion)
@@ -131,32 +138,28 @@ class Turns:
         """
         # A reply that was stored before the error is better, and may have been shown.
         reply = await self._outbox.load(batch.key, batch.turn_id) or replies.unexpected_error(batch)
-        await self._send(reply, batch)
-        await self._record(batch, reply)
+        await self._store_reply(batch, reply, RoundTrip(self._redis))
 
     # The reply
 
-    async def _reply(self, state: TurnState, progress: ProgressReporter, *, is_stored: bool) -> None:
-        """Make the reply: the model's answer, the part that was written before people stopped it, or an apology. If a
-        reply *is_stored* already, messages that come meanwhile are left to the next turn. Raises as `answer`.
-        """
+    async def _reply(self, state: TurnState, progress: ProgressReporter) -> None:
+        """Make the reply: the model's answer, the part that was written before people stopped it, or an apology. Raises
+        as `answer`."""
         batch = state.batch
         with self._cancellations.listen(batch.turn_id) as signals:
             # News of more messages may have come before this: they wait in the mailbox.
             signals.more = batch.envelopes[-1].queue == "interrupt"
+            if batch.resumed or batch.envelopes[-1].message.looks_unfinished:
+                await self._cancellations.refresh(batch, signals)  # it may have been stopped before it began here
             writing = asyncio.create_task(self._write(state, progress))
             try:
-                was_waiting = batch.resumed or batch.envelopes[-1].message.looks_unfinished
-                if was_waiting and state.completion is None:  # it may have been stopped before it began here
-                    await self._cancellations.refresh(batch, signals)
-                if not await self._wait(writing, batch, signals, progress, is_stored=is_stored):
+                if not await self._wait(writing, batch, signals, progress):
                     await _cancel(writing)
                     self._cut_short(state, progress)
                     if not signals.stop:  # the question was deleted, so the answer is, too
                         state.reply = replace(state.reply, text="", silent=True)
                     return
                 writing.result()
-                await self._respect_earlier_stop(state, signals)
             except BudgetExceeded as error:
                 state.reply = replies.budget_notice(batch, error, state.rounds)
             except (ContextTooLarge, ModelFailed) as error:
@@ -175,10 +178,6 @@ class Turns:
         batch = state.batch
         state.first = await self._first_model(batch)
         rebuilt = await self._rebuild(batch)
-        if rebuilt is not None and state.completion is not None:
-            state.built = rebuilt
-            state.reply = replies.answer(batch, rebuilt, state.completion, state.rounds)
-            return
         contents = await self._read(state)
         if contents.unheard:
             state.reply = replies.voice_apology(batch, contents)
@@ -234,6 +233,7 @@ class Turns:
         after, contents = await self._reading.read(before, state.first, settle)
         words = {place: after[place].text for place in range(len(after)) if after[place] != before[place]}
         if words:  # they are paid for by now: an attempt that finds them does not pay again
+            state.has_checkpoint = True
             await retry_until_stored(lambda: self._checkpoints.save_words(batch, words))
         envelopes = [
             replace(envelope, message=message) for envelope, message in zip(batch.envelopes, after, strict=True)
@@ -266,14 +266,12 @@ class Turns:
         batch: Batch,
         signals: TurnSignals,
         progress: ProgressReporter,
-        *,
-        is_stored: bool,
     ) -> bool:
         """Wait until *writing* has ended. Return False if people stopped it, or deleted the question before they saw
         any of the answer. Raises `runtime.turns.batch.BatchGrown`."""
         writing.add_done_callback(lambda _: signals.changed.set())
         while not (signals.stop or await self._is_dropped(batch, signals, progress)):
-            if signals.more and not is_stored:  # a stored reply would count as the answer to it
+            if signals.more:
                 await retry_until_stored(lambda: self._cancellations.grow_batch(batch, signals))
             if writing.done():
                 return True
@@ -296,14 +294,6 @@ class Turns:
         except StoreUnavailable:
             return False
 
-    async def _respect_earlier_stop(self, state: TurnState, signals: TurnSignals) -> None:
-        """If an interrupted attempt was stopped, make the reply the one that it would have had. Raises
-        `connectors.message.StoreUnavailable`."""
-        if state.completion is not None and state.completion.finish_reason == replies.STOPPED:
-            await retry_until_stored(lambda: self._cancellations.read(state.batch, signals))
-            dropped = signals.dropped and not signals.stop
-            state.reply = replace(state.reply, text="", silent=True) if dropped else replies.stopped(state.reply)
-
     def _cut_short(self, state: TurnState, progress: ProgressReporter) -> None:
         """Make the reply from the text so far. The interrupted model call costs what was reserved for it."""
         pending, state.pending = state.pending, None
@@ -325,15 +315,11 @@ class Turns:
         with suppress(StoreUnavailable):
             await asyncio.gather(*(self._spending.settle_transcription(state.payer, heard) for heard in state.heard))
 
-    async def _settle_rounds(self, state: TurnState) -> None:
-        """Settle the calls with tool calls. All but the last were settled before; doing it twice does no harm."""
-        for past in state.rounds:
-            await self._spending.settle_answer(state.payer, past.completion)
-
     async def _settle_broken_off(self, state: TurnState) -> None:
         """Settle the calls of an interrupted turn whose answer nobody will see."""
         with suppress(StoreUnavailable):  # then the reservation stays in the budget, and the usage lacks the call
-            await self._settle_rounds(state)
+            for past in state.rounds:  # all but the last were settled before; doing it twice does no harm
+                await self._spending.settle_answer(state.payer, past.completion)
             if state.completion is not None:
                 await self._spending.settle_answer(state.payer, state.completion)
             elif state.pending is not None:
@@ -341,26 +327,22 @@ class Turns:
 
     # Storing
 
-    async def _store(self, state: TurnState, checkpoint: TurnCheckpoint) -> None:
-        """Store the reply for delivery and in the conversation, with its costs. *checkpoint* is the turn's stored one.
+    async def _store(self, state: TurnState) -> None:
+        """Store the reply for delivery and in the conversation, with its costs and the turn's outcome, in one round
+        trip.
 
-        Each step takes effect once, however often it is repeated. While the store is away all are repeated: otherwise
+        Each call takes effect once, however often it is repeated. While the store is away all are repeated: otherwise
         the answer would be paid for again.
         """
-        batch, reply = state.batch, state.reply
-        steps: list[Step] = [
-            lambda: self._send(reply, batch),
-            lambda: self._record(batch, reply, self._foreign(state)),
-            lambda: self._settle_rounds(state),
-        ]
+        costs = RoundTrip(self._redis)
+        for past in state.rounds:
+            self._spending.add_settling(costs, state.payer, past.completion)
+        if state.completion is not None:
+            self._spending.add_settling(costs, state.payer, state.completion, is_reply=True)
         if state.built is not None:
-            result = outcome(reply, state.completion, state.built, state.rounds)
-            steps.append(lambda: self._manifests.finish(reply.key.scope, reply.turn_id, result))
-        if (answer := state.completion) is not None:
-            steps.append(lambda: self._spending.settle_answer(state.payer, answer, is_reply=True))
-            if checkpoint.last is None:
-                steps.append(lambda: self._checkpoints.save_answer(batch, len(state.rounds), answer))
-        await asyncio.gather(*map(retry_until_stored, steps))
+            result = outcome(state.reply, state.completion, state.built, state.rounds)
+            costs.add(self._manifests.finish_call(state.reply.key.scope, state.reply.turn_id, result))
+        await retry_until_stored(lambda: self._store_reply(state.batch, state.reply, costs, self._foreign(state)))
 
     async def _finish(self, state: TurnState) -> None:
         """Enqueue the jobs that follow the turn, and delete its checkpoint."""
@@ -369,12 +351,9 @@ class Turns:
         kinds = REMEMBER if state.reply.error_code == replies.BUDGET_EXCEEDED else AFTER_TURN
         jobs = [Job(kind, batch.key, batch.turn_id) for kind in kinds]
         steps: list[Step] = [lambda: self._jobs.enqueue(*jobs)]
-        if batch.resumed or state.completion is not None or state.heard or state.rounds:
+        if batch.resumed or state.has_checkpoint:
             steps.append(lambda: self._checkpoints.delete(batch))
         await asyncio.gather(*map(retry_until_stored, steps))
-
-    async def _send(self, reply: OutboundMessage, batch: Batch) -> None:
-        await self._outbox.put(reply, (envelope.address for envelope in batch.envelopes), batch.fence)
 
     def _foreign(self, state: TurnState) -> str:
         """Return the kind of text in the prompt that none of the authors wrote. If that is not known, assume the
@@ -383,8 +362,9 @@ class Turns:
             return "retrieved" if state.batch.resumed else ""
         return "retrieved" if self._tooling.has_read_untrusted(state.rounds) else foreign_text_in(state.built.context)
 
-    async def _record(self, batch: Batch, reply: OutboundMessage, foreign: str = "") -> None:
-        """Append the messages and the reply to the conversation's transcript."""
+    async def _store_reply(self, batch: Batch, reply: OutboundMessage, costs: RoundTrip, foreign: str = "") -> None:
+        """Store *reply* for delivery, append the messages and the reply to the conversation's transcript, and send the
+        calls of *costs*, in one round trip. *foreign* is that of the reply's `TranscriptEntry`."""
         said = [
             TranscriptEntry(
                 role=EntryRole.INBOUND,
@@ -399,7 +379,11 @@ class Turns:
             for envelope in batch.envelopes
         ]
         answered = TranscriptEntry(EntryRole.OUTBOUND, reply.text, batch.turn_id, now(), author=BOT, foreign=foreign)
-        await self._transcript.append(batch.key, batch.turn_id, [*said, answered], batch.fence)
+        rest = RoundTrip(self._redis)
+        rest.add(self._transcript.append_call(batch.key, batch.turn_id, [*said, answered], batch.fence))
+        rest.join(costs)
+        await self._outbox.put(reply, (envelope.address for envelope in batch.envelopes), batch.fence, rest)
+        rest.check()
         self._copy.appended(batch.key)
 
 

@@ -169,6 +169,8 @@ class TurnState:
     """The model that is asked first, if not the one of the settings."""
     pending: Reservation | None = None
     """The reservation of the model call that runs now."""
+    has_checkpoint: bool = False
+    """Whether something was saved for an attempt that resumes the turn."""
     known: Mapping[tuple[int, int], Result | None] = field(default_factory=dict)
     """The results of tool calls of an interrupted attempt, by round and place: see `TurnCheckpoint.results`."""
 
@@ -179,7 +181,6 @@ class TurnState:
             _with_words(batch, checkpoint),
             draft,
             rounds=checkpoint.rounds,
-            completion=checkpoint.last,
             known=checkpoint.results,
         )
 

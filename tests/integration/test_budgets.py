@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope
 from connectors.message import Usage as Tokens
+from connectors.redis_calls import ask
 from runtime.billing import TERMS, UNLIMITED, BudgetExceeded, Budgets, BudgetTerm, UsageCounters
 from runtime.billing.budgets import Cost
 from runtime.stores import NewerFormat
@@ -94,7 +95,10 @@ async def test_a_call_is_reserved_and_settled_once_however_often_it_is_said(
     assert (await house.state(ACME)).spent[TOKENS_A_DAY] == 60
     assert [await house.settle(ACME, "c1", Cost(30), LENA) for _ in range(2)] == [True, False]
     await house.reserve(ACME, "c1", Cost(60), LENA)
-    assert [await usage.record(ACME, "c1", "fake", Tokens(30), is_reply=True) for _ in range(2)] == [True, False]
+    assert [await ask(redis, usage.record_call(ACME, "c1", "fake", Tokens(30), is_reply=True)) for _ in range(2)] == [
+        True,
+        False,
+    ]
 
     assert (await house.state(ACME, LENA)).spent == {term: 30 if term.what == "tokens" else 0 for term in TERMS}
     (used,) = await usage.totals(ACME)

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, new_turn_id
 from connectors.message import Usage as Tokens
+from connectors.redis_calls import ask
 from grounding.memory.context_document import ContextDocument, ContextDocuments
 from grounding.prompt import UNKNOWN, build_prompt
 from grounding.prompt_input import Censor, CodexFile, CodexInput, RunContext, SelectedRecord, load_tokens
@@ -474,7 +475,7 @@ async def test_usage_is_counted_once_per_call(redis: Redis) -> None:
     spent = Tokens(prompt=100, cached=40, completion=10, cost_usd=0.25)
 
     for call in ("c1", "c1", "c2"):
-        await usage.record(scope, call, "openai/gpt 4", spent)
+        await ask(redis, usage.record_call(scope, call, "openai/gpt 4", spent))
 
     (total,) = await usage.totals(scope)
     assert (total.model, total.calls, total.prompt, total.cached, total.cost_usd) == ("openai/gpt 4", 2, 200, 80, 0.5)
@@ -873,5 +874,5 @@ async def test_the_tail_costs_one_command(redis: Redis) -> None:
     # What a script calls is counted, too.
     calls = {name: counted["calls"] - before.get(name, {"calls": 0})["calls"] for name, counted in after.items()}
     made = {name for name, number in calls.items() if number}
-    assert made == {"cmdstat_evalsha", "cmdstat_hget", "cmdstat_xrevrange", "cmdstat_exists", "cmdstat_info"}
-    assert calls["cmdstat_evalsha"] == 1
+    assert made == {"cmdstat_eval", "cmdstat_hget", "cmdstat_xrevrange", "cmdstat_exists", "cmdstat_info"}
+    assert calls["cmdstat_eval"] == 1

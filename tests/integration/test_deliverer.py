@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.connector import Accept, Capabilities, ConnectionState, Connector, Health, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
+from connectors.redis_calls import RoundTrip, ask
 from runtime import stores
 from runtime.coordination import Hub, WorkStreams
 from runtime.delivery import Deliverer, Delivery, Outbox, Previews, RateLimiters, deliverer
@@ -296,15 +297,16 @@ async def test_a_reply_that_was_stored_without_an_answer_is_delivered_before_the
     redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Process(redis, settings(turn_lease_seconds=600), Paper([])).running() as process:
-        put = process.outbox._put
+        send = RoundTrip.send
 
-        async def silent(**said: Any) -> Any:
-            await put(**said)
+        async def silent(trip: RoundTrip) -> None:
+            await send(trip)
             raise StoreUnavailable("Redis: timeout")
 
-        monkeypatch.setattr(process.outbox, "_put", silent)
-        with pytest.raises(StoreUnavailable):
-            await process.put(FIRST)
+        with monkeypatch.context() as lost:
+            lost.setattr(RoundTrip, "send", silent)
+            with pytest.raises(StoreUnavailable):
+                await process.put(FIRST)
         await until(lambda: process.paper.shown == ["first"])
 
 
@@ -316,16 +318,16 @@ async def test_who_stores_a_reply_may_end_before_anybody_was_told(
     shown: list[str] = []
     process = Process(redis, settings(turn_lease_seconds=600), Paper(shown, name), alone=True)
     message = replace(FIRST, key=replace(KEY, connector=name))
-    put, stored = process.outbox._put, asyncio.Event()
+    send, stored = RoundTrip.send, asyncio.Event()
 
-    async def held_up(**said: Any) -> Any:
-        await put(**said)
+    async def held_up(trip: RoundTrip) -> None:
+        await send(trip)
         stored.set()
         await asyncio.Event().wait()
 
     async with process.running():
         await asyncio.sleep(0.1)  # it has looked once, and is quiet now
-        monkeypatch.setattr(process.outbox, "_put", held_up)
+        monkeypatch.setattr(RoundTrip, "send", held_up)
         address = name if name == "paper" else f"{name}@{process.hub.name}"
         worker = asyncio.create_task(process.outbox.put(message, [address]))
         await stored.wait()
@@ -349,7 +351,7 @@ async def test_a_reply_that_is_stored_again_is_delivered_if_nobody_was_told_of_i
         if name == "room":  # who asked again is answered in this process, too
             await process.outbox.expect(message.key, "m1", addresses[0])
             addresses = ["room@another"]
-        await process.outbox._store(message, addresses[0], None)
+        await ask(redis, process.outbox.put_call(message, addresses[0], None))
         await asyncio.sleep(0.1)
         assert shown == []
         for _ in range(3):

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from connectors.message import Usage as Tokens
+from connectors.redis_calls import ask
 from grounding.memory.context_document import ContextDocument, ContextDocuments
 from grounding.prompt import build_prompt
 from grounding.prompt_input import load_tokens
@@ -83,7 +84,7 @@ async def test_no_workspace_sees_the_turns_or_the_usage_of_another(redis: Redis)
     for number, workspace in enumerate(WORKSPACES, start=1):
         kept = context(workspace_id=workspace, turn_id=f"t{number}")
         await manifests.keep(kept, build_prompt(kept, tokens), AT)
-        await usage.record(Scope(workspace), "c1", "fake", Tokens(prompt=number))
+        await ask(redis, usage.record_call(Scope(workspace), "c1", "fake", Tokens(prompt=number)))
     for number, workspace in enumerate(WORKSPACES, start=1):
         scope = Scope(workspace)
         assert [one.turn_id for one in await manifests.newest(scope, 100)] == [f"t{number}"]

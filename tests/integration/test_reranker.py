@@ -118,7 +118,7 @@ async def test_what_reranking_costs_is_counted_for_the_workspace(
 ) -> None:
     settings = rerank_settings(budget_workspace_tokens_per_day=80)
     usage, budgets = UsageCounters(redis), Budgets(redis, settings)
-    costs = RerankCosts(Spending(settings, budgets, usage, Model(settings), load_tokens()))
+    costs = RerankCosts(Spending(settings, redis, budgets, usage, Model(settings), load_tokens()))
     reranker = LiteLLMReranker(settings, costs)
     for _ in range(2):
         await reranker.scores(ACME, "kayak", TEXTS)
@@ -136,7 +136,7 @@ async def test_the_price_that_litellm_knows_is_counted(
     base = openai_server.base_url.removesuffix("/v1")
     settings = rerank_settings(rerank_model="cohere/rerank-v3.5", rerank_api_base=base, rerank_api_key="key")
     usage = UsageCounters(redis)
-    costs = RerankCosts(Spending(settings, Budgets(redis, settings), usage, Model(settings), load_tokens()))
+    costs = RerankCosts(Spending(settings, redis, Budgets(redis, settings), usage, Model(settings), load_tokens()))
     await LiteLLMReranker(settings, costs).scores(ACME, "kayak", TEXTS)
     [counted] = await usage.totals(ACME)
     assert counted.cost_usd > 0

@@ -42,12 +42,9 @@ async def test_rounds_and_results_are_found_again_and_a_round_is_over_when_all_o
     done = await journal.load(batch)
     [one] = done.rounds
     assert one.results == (replace(NOTED, ok=False, why="timeout"), NOTED)
-    assert done.last is None
 
-    await journal.save_answer(batch, 1, Completion("Done.", "m"))
-    done = await journal.load(batch)
-    assert done.last == Completion("Done.", "m")
-    assert len(done.rounds) == 1
+    await journal.save_answer(batch, 1, Completion("Done.", "m"))  # as an earlier version stored last answers
+    assert len((await journal.load(batch)).rounds) == 1
 
 
 async def test_a_call_is_begun_once_and_by_nobody_who_was_taken_for_dead(redis: Redis, batch: Batch) -> None:
