@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from connectors.connector import AttachmentUnavailable
-from runtime.attachments import conversion
-from runtime.attachments.conversion import Conversion
+from runtime.attachments import files
+from runtime.attachments.files import Conversion
 from runtime.attachments.formats import Text
 from runtime.attachments.media import sniff
 from tests.emulators import documents as made
@@ -99,9 +99,9 @@ async def test_what_a_file_is_counts_for_more_than_its_name() -> None:
 
 async def test_the_child_knows_no_secret_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_RUNTIME_SLACK_BOT_TOKEN", "xoxb-secret")
-    process = await conversion._spawn()
+    process = await files._spawn()
     environment = await asyncio.to_thread(Path(f"/proc/{process.pid}/environ").read_bytes)
-    await conversion._end(process)
+    await files._end(process)
     assert b"PYTHONPATH" in environment
     assert b"secret" not in environment
 
