@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from aiogram.types import (
     Animation,
@@ -35,11 +35,12 @@ from aiogram.types import (
     User,
     Video,
 )
+from aiogram.utils.text_decorations import MarkdownDecoration
 
 from connectors.message import Attachment, Author, InboundKind, InboundMessage, Quote
 from connectors.telegram import REPLY_HINT
 from connectors.telegram.payloads import CONNECTOR
-from connectors.text import join_around, utf16_units, without_sources
+from connectors.text import join_around, utf16_units, without_sources, wrap_text
 
 ALLOWED_UPDATES = ["message", "edited_message", "message_reaction", "my_chat_member", "callback_query"]
 """The updates that Telegram is asked for. It sends reactions only on request. Channel posts are not requested."""
@@ -117,7 +118,7 @@ def _from_message(message: Message, kind: InboundKind, me: Identity) -> InboundM
     shown = written or describe(message)
     if not shown and not files:
         return None
-    text, mentioned = without_own_mentions(*to_markdown(shown, entities), me)
+    text, mentioned = to_markdown(shown, entities, me)
     forwarded = message.forward_origin is not None
     addressee = Addressee.NONE if forwarded else command_addressee(written or "", entities, me)
     if addressee is Addressee.ANOTHER:
@@ -382,130 +383,72 @@ def _command(text: str) -> str:
     return word.removeprefix("/").lower() + text[len(word) :]
 
 
-def without_own_mentions(text: str, entities: Sequence[MessageEntity], me: Identity) -> tuple[str, bool]:
-    """Remove the bot's name from *text*. Return the rest, and whether the text mentioned the bot."""
-    units = _encode(text)
-    own_name = f"@{me.username}".casefold() if me.username else None
-    fragments: list[str] = []
-    end = 0
-    for entity in sorted(entities, key=lambda e: e.offset):
-        start, stop = 2 * entity.offset, 2 * (entity.offset + entity.length)
-        if start < end:
-            continue  # overlaps a mention that was removed
-        word = _decode(units[start:stop])
-        if entity.type == "bot_command":
-            command, at, name = word.partition("@")
-            if not at or f"@{name}".casefold() != own_name:
-                continue
-            replacement = command
-        elif (entity.type == "mention" and word.casefold() == own_name) or (
-            entity.type == "text_mention" and entity.user is not None and entity.user.id == me.id
-        ):
-            replacement = ""
-        else:
-            continue
-        fragments += [_decode(units[end:start]), replacement]
-        end = stop
-    if end == 0:
-        return text, False
-    return join_around([*fragments, _decode(units[end:])]), True
-
-
 # Formatting as Markdown (`connectors.text` does the opposite)
 
-_EQUAL_MARKS = {"bold": "**", "italic": "_", "strikethrough": "~~"}
+_SIGNS = {"bold": "**", "italic": "_", "strikethrough": "~~"}
 _QUOTE_TYPES = frozenset({"blockquote", "expandable_blockquote"})
 _NAME_TYPES = frozenset({"mention", "text_mention", "bot_command"})
-_CLOSING, _OPENING = 0, 1
+
+# Telegram sends no control characters, so these two mean nothing else in a text.
+_OWN_NAME = "\0"
+"""Stands for the bot's own name until it is removed."""
+_LINE_END = "\1"
+"""Stands for the end of a line, if there is none yet."""
 
 
-class _Insertion(NamedTuple):
-    """A mark to be inserted at ``offset`` (in units). Sorting puts marks at the same offset in the right order."""
+def to_markdown(text: str, entities: Sequence[MessageEntity], me: Identity) -> tuple[str, bool]:
+    """Write *entities* as Markdown into *text* and remove the bot's name. Return it, and whether it named the bot.
 
-    offset: int
-    side: int
-    """`_CLOSING` comes before `_OPENING`."""
-    rank: int
-    """Orders marks of one side: the inner one closes first, the outer one opens first."""
-    number: int
-    """Orders marks of equal length: the first entity is the outer one."""
-    mark: str
-
-
-def to_markdown(text: str, entities: Sequence[MessageEntity]) -> tuple[str, list[MessageEntity]]:
-    """Insert Markdown's marks for *entities* into *text*. Return it with the other entities, at their new offsets.
-
-    Every character of *text* stays, in its order. Names and commands get no marks.
+    Every other character of *text* stays, in its order. Names and commands get no marks.
     """
-    names = [(entity.offset, entity.offset + entity.length) for entity in entities if entity.type in _NAME_TYPES]
+    names = [(entity.offset, entity.length) for entity in entities if entity.type in _NAME_TYPES]
     command_end = next((e.length for e in entities if e.type == "bot_command" and e.offset == 0), 0)
-    units = _encode(text)
-    insertions: list[_Insertion] = []
-    others: list[MessageEntity] = []
-    for number, entity in enumerate(entities):
-        marks = list(_marks(units, entity, number))
-        if not marks:
-            others.append(entity)
-        elif (entity.offset, entity.offset + entity.length) not in names and entity.offset >= command_end:
-            insertions += marks
-    if not insertions:
-        return text, others
-    insertions.sort()
-    return _insert(units, insertions), [_shift(entity, insertions) for entity in others]
+    written = [
+        entity
+        for entity in sorted(entities, key=lambda entity: (entity.offset, -entity.length))
+        if entity.type in _NAME_TYPES or ((entity.offset, entity.length) not in names and entity.offset >= command_end)
+    ]
+    marked = _Markdown(me).unparse(text, written)
+    marked = re.sub(rf"\A{_LINE_END}|{_LINE_END}\Z", "", marked)
+    marked = re.sub(rf"\n?{_LINE_END}\n?", "\n", marked)
+    if _OWN_NAME not in marked:
+        return marked, False
+    return join_around(marked.split(_OWN_NAME)), True
 
 
-def _marks(units: bytes, entity: MessageEntity, number: int) -> Iterator[_Insertion]:
-    start, end = _trim(units, entity.offset, entity.offset + entity.length)
-    if start >= end:
-        return
-    content = _decode(units[2 * start : 2 * end])
-    opening = closing = ""
-    if entity.type in _EQUAL_MARKS:
-        opening = closing = _EQUAL_MARKS[entity.type]
-    elif entity.type == "code":
-        opening = closing = "`" if "`" not in content else "``"
-    elif entity.type == "pre":
-        fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", content)), 0)
-        before = "" if start == 0 or _decode(units[2 * start - 2 : 2 * start]) == "\n" else "\n"
-        after = "" if _decode(units[2 * end : 2 * end + 2]) in ("", "\n") else "\n"
-        opening, closing = f"{before}{fence}{entity.language or ''}\n", f"\n{fence}{after}"
-    elif entity.type == "text_link" and entity.url and entity.url.rstrip("/") != content.rstrip("/"):
-        address = f"<{entity.url}>" if re.search(r"[\s()]", entity.url) else entity.url
-        opening, closing = "[", f"]({address})"
-    elif entity.type in _QUOTE_TYPES:
-        lines = [offset for offset in range(start + 1, end) if units[2 * offset - 2 : 2 * offset] == b"\n\0"]
-        yield from (_Insertion(offset, _OPENING, start - end, number, "> ") for offset in (start, *lines))
-    if opening:
-        yield _Insertion(start, _OPENING, start - end, number, opening)
-        yield _Insertion(end, _CLOSING, end - start, -number, closing)
+class _Markdown(MarkdownDecoration):
+    """Writes entities as Markdown for a model. Nothing is escaped, and the bot's own name becomes `_OWN_NAME`."""
 
+    def __init__(self, me: Identity) -> None:
+        self._me = me
 
-def _trim(units: bytes, start: int, end: int) -> tuple[int, int]:
-    """Return the range without white space at its ends. Markdown's marks do not work next to white space."""
-    content = _decode(units[2 * start : 2 * end])
-    lead = len(content) - len(content.lstrip())
-    return start + lead, start + max(lead, utf16_units(content.rstrip()))
+    def quote(self, value: str) -> str:
+        return value
 
+    def apply_entity(self, entity: MessageEntity, text: str) -> str:
+        if entity.type in _SIGNS:
+            return wrap_text(_SIGNS[entity.type], text, _SIGNS[entity.type])
+        if entity.type in _QUOTE_TYPES:
+            return "> " + text.replace("\n", "\n> ")
+        match entity.type:
+            case "code":
+                sign = "``" if "`" in text else "`"
+                return wrap_text(sign, text, sign)
+            case "pre":
+                fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 0)
+                return f"{_LINE_END}{fence}{entity.language or ''}\n{text}\n{fence}{_LINE_END}"
+            case "text_link" if entity.url and entity.url.rstrip("/") != text.rstrip("/"):
+                address = f"<{entity.url}>" if re.search(r"[\s()]", entity.url) else entity.url
+                return wrap_text("[", text, f"]({address})")
+            case "bot_command":
+                command, at, name = text.partition("@")
+                return command + _OWN_NAME if at and self._is_own(name) else text
+            case "mention" if self._is_own(text.removeprefix("@")):
+                return _OWN_NAME
+            case "text_mention" if entity.user is not None and entity.user.id == self._me.id:
+                return _OWN_NAME
+            case _:
+                return text
 
-def _insert(units: bytes, insertions: Sequence[_Insertion]) -> str:
-    pieces, end = [], 0
-    for insertion in insertions:
-        pieces += [_decode(units[2 * end : 2 * insertion.offset]), insertion.mark]
-        end = insertion.offset
-    return "".join([*pieces, _decode(units[2 * end :])])
-
-
-def _shift(entity: MessageEntity, insertions: Sequence[_Insertion]) -> MessageEntity:
-    """Return *entity* with the offset and length that it has after the insertions."""
-    start, end = entity.offset, entity.offset + entity.length
-    before = sum(utf16_units(insertion.mark) for insertion in insertions if insertion.offset <= start)
-    inside = sum(utf16_units(insertion.mark) for insertion in insertions if start < insertion.offset < end)
-    return entity.model_copy(update={"offset": start + before, "length": entity.length + inside})
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-16-le", "surrogatepass")
-
-
-def _decode(units: bytes) -> str:
-    return units.decode("utf-16-le", "surrogatepass")
+    def _is_own(self, name: str) -> bool:
+        return bool(self._me.username) and name.casefold() == self._me.username.casefold()

@@ -7,7 +7,7 @@
 from connectors.text.edges import cluster_edge, join_around, utf16_units, without_lone_surrogates
 from connectors.text.markdown import markdown_tokens, parse_markdown
 from connectors.text.page_tree import Node, link_addresses, remove_breaks, to_page_tree
-from connectors.text.render import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, escape_mrkdwn
+from connectors.text.render import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, escape_mrkdwn, wrap_text
 from connectors.text.sources import sources_form, sources_line, without_sources
 from connectors.text.split import cut_reply, outbound_parts
 
@@ -32,4 +32,5 @@ __all__ = [
     "utf16_units",
     "without_lone_surrogates",
     "without_sources",
+    "wrap_text",
 ]
