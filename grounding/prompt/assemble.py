@@ -100,7 +100,7 @@ def system_blocks(context: RunContext, tokens: Tokens, verbatim_tokens: int = 0)
     """
     budgets = context.budgets
     size = tokens.count(context.identity)
-    blocks = [Block(PLACES["identity"], context.identity, size, budgets.policy_tokens, "policy", size)]
+    blocks = [Block("identity", PLACES["identity"], context.identity, size, budgets.policy_tokens, "policy", size)]
     if codex := _codex(context):
         blocks.append(codex)
     reserve = message_reserve(budgets, blocks, verbatim_tokens)
@@ -126,28 +126,32 @@ def _codex(context: RunContext) -> Block | None:
     budget, material = context.budgets.codex_tokens, context.codex
     if material is None:
         failed = _failed(context, "codex")
-        return Block(PLACES["codex"], "", 0, budget, f"degraded: {failed}", 0) if failed else None
+        return Block("codex", PLACES["codex"], "", 0, budget, f"degraded: {failed}", 0) if failed else None
     text = layers.codex_text(material.files) if material.mode == "whole" else ""
     why = f"{material.count} files, {material.mode}: {material.why.replace('_', ' ')}"
     if not text:
-        return Block(PLACES["codex"], "", 0, budget, why, 0)
+        return Block("codex", PLACES["codex"], "", 0, budget, why, 0)
     # Counted when the material was stored: counting it in each turn would take longer than the rest of the prompt.
     load = math.ceil(material.weight / WINDOW_SAFETY) or material.tokens
-    return Block(PLACES["codex"], text, material.tokens, budget, why, load)
+    return Block("codex", PLACES["codex"], text, material.tokens, budget, why, load)
 
 
 def _global_context(context: RunContext, room: int, tokens: Tokens) -> Block | None:
     lines, budget = context.global_context, context.budgets.global_context_tokens
     if lines is None:
         failed = _failed(context, "global_context")
-        return Block(PLACES["global_context"], "", 0, budget, f"degraded: {failed}", 0) if failed else None
+        return (
+            Block("global_context", PLACES["global_context"], "", 0, budget, f"degraded: {failed}", 0)
+            if failed
+            else None
+        )
     text = layers.global_context_text(lines, tokens, min(budget, room))
     count = len([line for line in lines if line.content])
     why = f"{count} lines" if count else "no lines yet, only what belongs there"
     if layers.GUIDANCE not in text:
         why += "; little room" if text else "; no room"
     size = tokens.count(text)
-    return Block(PLACES["global_context"], text, size, budget, why, size)
+    return Block("global_context", PLACES["global_context"], text, size, budget, why, size)
 
 
 def _system_drafts(context: RunContext) -> list[Draft]:

@@ -11,7 +11,7 @@ Text from outside is always escaped: see `neutral`, `as_data` and `as_excerpt` i
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
@@ -174,14 +174,14 @@ def environment_section(environment: EnvironmentInput | None, sigil: SigilInput 
 
 def _environment_lines(environment: EnvironmentInput | None, sigil: SigilInput | None) -> Iterator[str]:
     if sigil is not None:
-        scopes = ", ".join(sorted(one_line(scope) for scope in sigil.scopes)) or "none"
+        scopes = ", ".join(sorted([one_line(scope) for scope in sigil.scopes])) or "none"
         yield f"Permissions ({one_line(sigil.name)}): {scopes}."
     if environment is None:
         return
     if lost := lost_connections(environment):
         yield f"Not reached as usual: {', '.join(f'{one_line(name)} ({one_line(state)})' for name, state in lost)}."
     elif environment.links:
-        yield f"Reached: {', '.join(one_line(link.name) for link in environment.links)}."
+        yield f"Reached: {', '.join([one_line(link.name) for link in environment.links])}."
     if environment.low_power or environment.power == "battery":
         yield f"Power: {environment.power or 'unknown'}{', low-power mode' if environment.low_power else ''}."
     yield from (_device_line(device) for device in environment.devices)
@@ -191,7 +191,7 @@ def _environment_lines(environment: EnvironmentInput | None, sigil: SigilInput |
 
 def lost_connections(environment: EnvironmentInput) -> tuple[tuple[str, str], ...]:
     """Return name and state of the connections that are lost."""
-    return tuple(sorted((link.name, link.state) for link in environment.links if link.state in LOST))
+    return tuple(sorted([(link.name, link.state) for link in environment.links if link.state in LOST]))
 
 
 def _device_line(device: Device) -> str:
@@ -316,14 +316,15 @@ class TailLimits(NamedTuple):
         return size + _TAIL_FRAME_BYTES <= self.tokens or tokens.fits(f"{TAIL_HEAD}\n{text}{TAIL_FOOT}", self.tokens)
 
 
-def tail_section(entries: Iterable[TailEntry], limits: TailLimits) -> Section:
+def tail_section(entries: Sequence[TailEntry], limits: TailLimits) -> Section:
     """Return the newest lines of *entries* within *limits* (`tail_lines`, `tail_bytes`), oldest first.
 
     Further lines of a message are indented, so that no text can pass for another speaker's line.
     """
     lines: list[str] = []
+    names = speaker_names(entries)
     for entry in entries:
-        lines += tail_lines(entry.speaker, entry.text)[0]
+        lines += tail_lines(names[entry.speaker], entry.text)[0]
     if len(lines) > limits.lines or utf8_length("\n".join((*lines, ""))) > limits.bytes:
         first, size = len(lines), 0
         while first > 0 and len(lines) - first < limits.lines:
@@ -335,11 +336,16 @@ def tail_section(entries: Iterable[TailEntry], limits: TailLimits) -> Section:
     return Section(TAIL_HEAD, tuple(lines), TAIL_FOOT, keep=keep_newest(lines), cut="never")
 
 
-def tail_lines(speaker: str, text: str) -> tuple[list[str], bool]:
-    """Return *text* after its *speaker* as the lines of a tail, and whether all of them are whole."""
+def speaker_names(entries: Sequence[TailEntry]) -> dict[str, str]:
+    """Return the speakers of *entries*, each as the tail names them."""
+    return {speaker: one_line(speaker) or "someone" for speaker in {entry.speaker for entry in entries}}
+
+
+def tail_lines(name: str, text: str) -> tuple[list[str], bool]:
+    """Return *text* after its speaker's *name* as the lines of a tail, and whether all of them are whole."""
     lines: list[str] = []
     is_whole = True
-    before = f"{one_line(speaker) or 'someone'}: "
+    before = f"{name}: "
     for line in as_data(text).splitlines():
         if words := line.strip():
             shown = before + words
@@ -366,21 +372,21 @@ class ShownMessage:
     is_whole: bool
 
 
-def shown_message(entry: TailEntry, limits: TailLimits, tokens: Tokens) -> ShownMessage:
-    """Return *entry*, shortened so that it keeps the *limits*.
+def shown_message(entry: TailEntry, name: str, limits: TailLimits, tokens: Tokens) -> ShownMessage:
+    """Return *entry*, by the speaker *name*, shortened so that it keeps the *limits*.
 
     A long message keeps its beginning and its end, a single long line its beginning. The result depends only on the
     message and the limits.
     """
-    lines, is_whole = tail_lines(entry.speaker, entry.text)
+    lines, is_whole = tail_lines(name, entry.text)
     if not lines or limits.hold(lines, 1, tokens):
         return ShownMessage(entry, lines, is_whole)
 
     def fits(text: str) -> bool:
-        return limits.hold(tail_lines(entry.speaker, text)[0], 1, tokens)
+        return limits.hold(tail_lines(name, text)[0], 1, tokens)
 
     text = _shortened_text([line for raw in as_data(entry.text).splitlines() if (line := raw.strip())], fits)
-    lines, _ = tail_lines(entry.speaker, text)
+    lines, _ = tail_lines(name, text)
     return ShownMessage(entry.model_copy(update={"text": text}), lines, is_whole=False)
 
 
@@ -508,8 +514,8 @@ RECALL_FOOT = "</earlier_turns>"
 def recall_section(turns: Sequence[RecalledTurn]) -> Section:
     """Return the turns in their order, each under its day; the best match is kept longest."""
     ordered = sorted(turns, key=lambda turn: (turn.said_on, turn.turn_id))
-    pieces = tuple(as_excerpt(turn.text).strip() for turn in ordered)
-    days = tuple(f"[{turn.said_on}]" for turn in ordered)
+    pieces = tuple([as_excerpt(turn.text).strip() for turn in ordered])
+    days = tuple([f"[{turn.said_on}]" for turn in ordered])
     best_first = sorted(range(len(ordered)), key=lambda place: (-ordered[place].score, place))
     return Section(RECALL_HEAD, pieces, RECALL_FOOT, joint="\n", keep=tuple(best_first), labels=days)
 
@@ -623,7 +629,7 @@ def query_section(query: Query, tokens: Tokens, max_tokens: int) -> Section:
     if notes:
         pieces.append("\n".join(notes))
     pieces += _file_texts([file for file in query.files if file.text], max_tokens)
-    return Section(pieces=tuple(piece for piece in pieces if piece), joint="\n\n")
+    return Section(pieces=tuple(filter(None, pieces)), joint="\n\n")
 
 
 def without_file_texts(query: Query) -> Query:

@@ -74,7 +74,7 @@ def condense_to_memory(context: RunContext, tokens: Tokens) -> CondensedPrompt:
             break
         block = prompt.block(name)
         less = condense(context)
-        if less == context or (block is not None and not block.used):
+        if less == context or (block is not None and not block.text):
             continue
         taken.append(name)
         note = DegradedBlock(block=name, why=CONDENSED)

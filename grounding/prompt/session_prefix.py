@@ -28,7 +28,7 @@ from connectors.redis_calls import RedisCall, ask
 from grounding.memory.context_document import ContextDocument, ContextDocuments, corrections, parse
 from grounding.memory.global_context import prompt_line as shown_line
 from grounding.prompt import layers
-from grounding.prompt.layers import LARGEST_ENTRY_SHARE, ShownMessage, TailLimits, shown_message
+from grounding.prompt.layers import LARGEST_ENTRY_SHARE, ShownMessage, TailLimits, shown_message, speaker_names
 from grounding.prompt_input import (
     PLACES,
     SEPARATOR,
@@ -195,6 +195,7 @@ class _Turns:
         self._order = _turn_order(entries)
         self._first = 1 if len(entries) > whole.lines and len(self._turns) > 1 else 0
         self._shown: dict[int, list[ShownMessage]] = {}
+        self._names = speaker_names(entries)
         self._largest = whole.share(LARGEST_ENTRY_SHARE)
         self._tokens = tokens
 
@@ -239,14 +240,15 @@ class _Turns:
 
     def _turn(self, at: int) -> list[ShownMessage]:
         if at not in self._shown:
-            self._shown[at] = [self._shorten(entry) for entry in self._turns[at]]
+            shown: list[ShownMessage] = []
+            for entry in self._turns[at]:
+                short = entry
+                if len(entry.text) >= MAX_ENTRY_CHARACTERS:
+                    short = entry.model_copy(update={"text": entry.text[:MAX_ENTRY_CHARACTERS]})
+                message = shown_message(short, self._names[entry.speaker], self._largest, self._tokens)
+                shown.append(message if short is entry else replace(message, is_whole=False))
+            self._shown[at] = shown
         return self._shown[at]
-
-    def _shorten(self, entry: TailEntry) -> ShownMessage:
-        if len(entry.text) < MAX_ENTRY_CHARACTERS:
-            return shown_message(entry, self._largest, self._tokens)
-        short = entry.model_copy(update={"text": entry.text[:MAX_ENTRY_CHARACTERS]})
-        return replace(shown_message(short, self._largest, self._tokens), is_whole=False)
 
 
 def _lines(shown: Sequence[ShownMessage]) -> list[str]:

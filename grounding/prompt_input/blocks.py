@@ -97,20 +97,13 @@ class Block:
     share of `grounding.prompt_input.budgets.window_room`.
     """
 
+    name: str
     place: Place
     text: str
     tokens: int
     budget: int
     why: str
     load: int
-
-    @property
-    def name(self) -> str:
-        return self.place.name
-
-    @property
-    def used(self) -> bool:
-        return bool(self.text)
 
     @cached_property
     def sha256(self) -> str:
@@ -141,7 +134,7 @@ class BlockFingerprint(Strict):
             text = text[: text.rindex("\n")]
         is_system = place.message == "system"
         return cls(
-            name=place.name,
+            name=block.name,
             digest=_digest(text),
             characters=len(text),
             tokens=block.tokens,
@@ -191,7 +184,7 @@ class Prompt:
         for block in self.blocks:
             if block.place.volatility is Volatility.TURN:
                 break
-            digest.update(f"{block.place.name}\0{block.sha256}\n".encode())
+            digest.update(f"{block.name}\0{block.sha256}\n".encode())
         return digest.hexdigest()
 
     @cached_property
@@ -201,7 +194,7 @@ class Prompt:
 
     def block(self, name: str) -> Block | None:
         for block in self.blocks:
-            if block.place.name == name:
+            if block.name == name:
                 return block
         return None
 
@@ -267,10 +260,6 @@ class Draft:
     def block(self, text: str, tokens: Tokens) -> Block:
         """Return the block with *text*, the rest of the draft after cutting."""
         count = tokens.count(text) if text else 0
-        return Block(self.place, text, count, self.budget, self._why(text), count)
-
-    def _why(self, text: str) -> str:
-        whole = self.section.whole
-        if whole and not text:
-            return f"{self.why}; no room"
-        return f"{self.why}; cut to fit" if text != whole else self.why
+        is_cut = text != self.section.whole
+        why = f"{self.why}; {'cut to fit' if text else 'no room'}" if is_cut else self.why
+        return Block(self.place.name, self.place, text, count, self.budget, why, count)

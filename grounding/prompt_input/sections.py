@@ -132,6 +132,8 @@ class Section:
 
     def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
         """Return the text of as many pieces as fit both limits; empty if none does."""
+        if not self.pieces:
+            return ""
         whole = self.whole
         if _fits(whole, tokens, max_tokens, max_bytes):
             return whole

@@ -165,7 +165,7 @@ class StablePrefix:
             place = block.place
             if place.message != "system" or place.volatility is not Volatility.STATIC:
                 break
-            static += len(block.text) + len(SEPARATOR) if block.used else 0
+            static += len(block.text) + len(SEPARATOR) if block.text else 0
         digest = hashlib.blake2b(key.encoded.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES)
         return cls(static, cache_breakpoints(prompt), digest.hexdigest())
 

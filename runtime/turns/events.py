@@ -57,7 +57,7 @@ def log_grounding(built: BuiltPrompt) -> None:
     """Log ``grounding.assembled``, once a turn."""
     context, prompt = built.context, built.prompt
     tokens = {block.name: block.tokens for block in prompt.blocks}
-    used = {block.name: block.used for block in prompt.blocks}
+    used = {block.name for block in prompt.blocks if block.text}
     documents = len(context.passages) - (context.codex.retrieved if context.codex else 0)
     further = {
         f"tokens_{name}": count
@@ -68,9 +68,9 @@ def log_grounding(built: BuiltPrompt) -> None:
         "grounding.assembled",
         strategy=context.strategy,
         reason=context.reason,
-        used_summary=used.get("summary", False),
-        used_tail=used.get("tail", False),
-        used_qmd=documents > 0 and used.get("retrieved", False),
+        used_summary="summary" in used,
+        used_tail="tail" in used,
+        used_qmd=documents > 0 and "retrieved" in used,
         qmd_results=documents,
         summary_turns=context.summary.turns if context.summary else 0,
         tokens_user=tokens.get("query", 0),

@@ -179,7 +179,7 @@ def block_rows(prompt: Prompt) -> list[dict[str, Any]]:
             "name": block.name,
             "tokens": block.tokens,
             "budget": block.budget,
-            "used": block.used,
+            "used": bool(block.text),
             "sha256": block.sha256,
             "why": block.why,
         }

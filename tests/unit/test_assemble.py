@@ -90,7 +90,7 @@ def test_the_documented_order_is_user_summary_tail_retrieved_hint() -> None:
 
     places = [prompt.user.index(text) for text in ("Which file", "buying a boat", "Lena: hello", "basic plan", "Begin")]
     assert places == sorted(places)
-    assert [block.name for block in prompt.blocks if block.used] == [
+    assert [block.name for block in prompt.blocks if block.text] == [
         "identity",
         "query",
         "summary",
@@ -194,7 +194,7 @@ def test_the_summary_keeps_whole_sections_in_their_order_of_worth() -> None:
 def test_what_is_retrieved_yields_first_and_the_users_words_last() -> None:
     tight = BUDGETS.model_copy(update={"context_tokens": 60})
     prompt = build(budgets=tight)
-    used = {block.name for block in prompt.blocks if block.used}
+    used = {block.name for block in prompt.blocks if block.text}
 
     assert "query" in used
     assert "retrieved" not in used
@@ -216,7 +216,7 @@ def test_room_is_taken_from_one_block_after_the_other_in_the_order_of_their_wort
     gone: list[str] = []
     for ceiling in range(build(**changes).tokens_total, 8, -1):
         prompt = build(**changes, budgets=BUDGETS.model_copy(update={"context_tokens": ceiling}))
-        gone += [block.name for block in prompt.blocks if not block.used and block.name not in gone]
+        gone += [block.name for block in prompt.blocks if not block.text and block.name not in gone]
 
     assert gone == ["retrieved", "records", "karma", "summary", "tail", "hint", "now", "frame"]
 
@@ -376,7 +376,7 @@ def test_no_ceiling_is_ever_exceeded(
     bounded = SEPARATOR.join(
         block.text
         for block in prompt.blocks
-        if block.used and PLACES[block.name].message == "user" and block.name not in FREE
+        if block.text and PLACES[block.name].message == "user" and block.name not in FREE
     )
     assert TOKENS.count(bounded) <= total
     assert utf8_length(bounded) <= of_bytes

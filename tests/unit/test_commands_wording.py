@@ -48,7 +48,7 @@ def test_a_list_is_a_line_for_each() -> None:
 
 
 def manifest(prompt: Prompt, outcome: dict[str, Any], **changes: Any) -> Manifest:
-    rows = tuple({"name": block.name, "tokens": block.tokens, "used": block.used} for block in prompt.blocks)
+    rows = tuple({"name": block.name, "tokens": block.tokens, "used": bool(block.text)} for block in prompt.blocks)
     return Manifest("t1", "2026-11-21T10:00:00Z", context(**changes), "0", "0", prompt.tokens_total, rows, outcome)
 
 
@@ -69,7 +69,7 @@ def test_the_tokens_of_a_prompt_are_told_so_that_they_add_up() -> None:
     prompt = build()
     told = explanation(manifest(prompt, {}))
 
-    whole = sum(block.tokens for block in prompt.blocks if block.used)
+    whole = sum(block.tokens for block in prompt.blocks if block.text)
     assert whole > prompt.tokens_total
     assert f"; {whole} in all." in told
 

@@ -28,7 +28,7 @@ def whole(*files: tuple[str, str]) -> CodexInput:
 
 def test_material_given_whole_stands_behind_the_global_context_by_path() -> None:
     prompt = build(codex=whole(("b.md", "second"), ("a.md", "first")), global_context=())
-    names = [block.name for block in prompt.blocks if block.used]
+    names = [block.name for block in prompt.blocks if block.text]
     assert names[:3] == ["identity", "global_context", "codex"]
     assert prompt.system.index("=== a.md\nfirst") < prompt.system.index("=== b.md\nsecond")
 
@@ -50,7 +50,7 @@ def test_material_that_is_searched_takes_no_room() -> None:
     searched = CodexInput(mode="search", why="over_line", tokens=9000, weight=9000, limit=4000, count=2)
     block = build(codex=searched).block("codex")
     assert block is not None
-    assert (block.used, block.tokens, block.why) == (False, 0, "2 files, search: over line")
+    assert (block.text, block.tokens, block.why) == ("", 0, "2 files, search: over line")
 
 
 def test_material_that_leaves_no_room_for_the_message_is_refused_by_name() -> None:

@@ -175,7 +175,7 @@ def test_a_prompt_fits_the_memory_unless_nothing_is_left_to_take(
         return
     assert made.is_over or cache_mib(made.context, made.prompt) <= max(free - held.buffer_mib, 0)
     if made.is_over:
-        shown = [block.name for block in made.prompt.blocks if block.used]
+        shown = [block.name for block in made.prompt.blocks if block.text]
         assert not {"karma", "summary", "retrieved"} & set(shown)
         assert [one.id for one in made.context.records] == ["v1"]
     assert record_line(KEPT, with_id=False) in made.prompt.user

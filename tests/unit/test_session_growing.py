@@ -30,7 +30,7 @@ def turn(number: int, asked: str, answered: str) -> list[TailEntry]:
 
 
 def shortened(entry: TailEntry) -> TailEntry:
-    return shown_message(entry, HALF, TOKENS).entry
+    return shown_message(entry, entry.speaker, HALF, TOKENS).entry
 
 
 def lines(entries: Sequence[TailEntry]) -> tuple[str, ...]:

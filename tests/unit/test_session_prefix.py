@@ -45,7 +45,7 @@ def before_boundary(prompt: Prompt) -> str:
     shown = [
         block.text
         for block in prompt.blocks
-        if block.used and PLACES[block.name].message == "user" and PLACES[block.name].volatility is not Volatility.TURN
+        if block.text and PLACES[block.name].message == "user" and PLACES[block.name].volatility is not Volatility.TURN
     ]
     assert prompt.user.startswith("\n\n".join(shown))
     return prompt.system + "\n\n".join(shown)

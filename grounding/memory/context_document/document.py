@@ -23,6 +23,7 @@ SECTIONS = (
     "Decisions",
 )
 
+_HEADINGS = {f"## {title}": title for title in SECTIONS}
 _SECTION_OF = {title.casefold(): title for title in SECTIONS}
 _ITEM = re.compile(r"^\s*(?:[-*+•]\s+|\d{1,3}[.)]\s+)")
 _LABELS = frozenset(("done", "next", "open", "blocked", "todo", "to do", "note", "update"))
@@ -53,7 +54,7 @@ def parse(text: str) -> tuple[Part, ...]:
     parts: list[Part] = []
     title, body = "", list[str]()
     for line in text.removeprefix("\ufeff").splitlines():
-        known = _heading_of(line) if line.startswith("#") else None
+        known = (_HEADINGS.get(line) or _heading_of(line)) if line.startswith("#") else None
         if known is None:
             body.append(line)
             continue
