@@ -54,8 +54,8 @@ PATHS = ("/slack/events", "/slack/commands")
 
 MAX_BODY_BYTES = 1_000_000
 
-_URL_SECONDS = 30.0
-"""A socket that does not open for so long gets another URL: slack_sdk would try the first one for ever."""
+_URL_ATTEMPTS = 6
+"""A socket that does not open in as many attempts gets another URL: slack_sdk would try the first one for ever."""
 
 _CLOSE_SECONDS = 5.0
 
@@ -257,7 +257,7 @@ class SocketMode:
                 self._open_at = given_at = now
             elif now - self._open_at > self._ping_seconds / 2:
                 self._vitals.trouble("socket", self._why or "the connection broke; another one is being opened")
-            if now - given_at > _URL_SECONDS:
+            if now - given_at > _URL_ATTEMPTS * self._ping_seconds:
                 client.wss_uri, given_at = None, now
 
 

@@ -69,6 +69,22 @@ async def test_a_direct_message_is_answered_and_remembered(chat: Chat) -> None:
     assert "assistant: Ahoy, Lena!" in chat.bot.sent["user"]
 
 
+async def test_what_slack_never_delivered_while_the_socket_was_broken_is_read(chat: Chat) -> None:
+    """It is answered before what is said afterwards, though Slack does not deliver it again."""
+    await chat.hears("one")
+    chat.slack.mute = True
+    chat.slack.say("two", by=LENA)
+    chat.slack.deliveries[-1].acknowledged = True  # Slack has given up
+    await chat.slack.kill()
+    chat.slack.mute = False
+    await chat.slack.until(lambda slack: slack.sockets == 1)
+    chat.slack.say("three", by=LENA)
+    await chat.slack.until(lambda slack: len(slack.shown(LENA)) == 3)
+    await chat.bot.settle()
+    asked = [str(body["messages"][-1]["content"]).rpartition("\n")[2] for body in chat.bot.replies_asked]
+    assert asked == ["one", "two", "three"]
+
+
 async def test_in_a_channel_the_bot_answers_only_when_it_is_meant(chat: Chat) -> None:
     chat.slack.say("nobody asks the bot", by=BO, to=TEAM)
     reply = await chat.hears(f"{chat.at_bot} what is the pricing policy?", to=TEAM)

@@ -111,6 +111,8 @@ class SlackEmulator(Workspace):
         """Whether every connection is dropped, as in an outage."""
         self.mute = False
         """Whether open sockets are silent: no event, no answer to a ping."""
+        self.voids_urls = False
+        """Whether the URL of each socket is used up before it opens, as it is some seconds after it was given."""
         self.greets = True
         """Whether a new socket is greeted with ``hello``."""
         self.connection_seconds = 18_060.0
@@ -435,6 +437,8 @@ class SlackEmulator(Workspace):
             await socket.send_json(envelope)
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
+        if self.voids_urls:
+            self._tickets.clear()
         if request.match_info["ticket"] not in self._tickets or self.down:
             return web.Response(status=404)
         self._tickets.discard(request.match_info["ticket"])

@@ -402,6 +402,20 @@ async def test_a_socket_that_breaks_is_opened_again(
     assert slack.opened == 2
 
 
+async def test_a_url_that_was_used_up_is_not_tried_for_ever(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """As the SDK would by itself: after an outage that began between the question for it and its use."""
+    bot = slack_connector(slack, ping_seconds=0.1)
+    async with running(bot, gateway):
+        slack.voids_urls = True
+        await slack.kill()
+        await slack.until(lambda s: s.calls.count("apps.connections.open") == 2)
+        await eventually(lambda: bot.health.state is ConnectionState.DEGRADED)
+        slack.voids_urls = False
+        await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
+        slack.say("can you hear me?")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+
+
 async def test_a_deaf_socket_is_noticed(slack: SlackEmulator, gateway: FakeGateway) -> None:
     """One that is open but answers no ping is given up for another."""
     bot = slack_connector(slack, ping_seconds=0.1)
