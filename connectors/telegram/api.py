@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 from urllib.parse import quote, urlsplit
 
 import structlog
 from aiogram import Bot
 from aiogram.client.session.aiohttp import AiohttpSession
 from aiogram.client.telegram import TelegramAPIServer
+from aiogram.exceptions import TelegramConflictError
 from aiogram.methods import TelegramMethod
 from aiogram.types import Update
 from aiogram.utils.token import TokenValidationError
 from aiohttp import ClientError
 from pydantic import SecretStr
 
-from connectors.connector import SendFailed
+from connectors.connector import ConnectorFailed, SendFailed
+from connectors.health import Backoff, ConnectionHealth
 from connectors.message import OutboundPart
 from connectors.telegram import payloads
-from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, refuses, send_failed
+from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, refuses, retry_after_seconds, send_failed
 
 log = structlog.get_logger()
 
@@ -35,12 +37,17 @@ _CLOSE_SECONDS = 5.0
 class Api:
     """The Bot API for one bot. ``timeout_seconds`` limits each call.
 
-    ``token_in_doubt`` is set when an answer says that the token may be void.
+    ``token_in_doubt`` is set when an answer says that the token may be void. *vitals* is told of a connection that
+    fails, and `recover` waits as *backoff* says.
     """
 
-    def __init__(self, token: SecretStr, base: str, timeout_seconds: float) -> None:
+    def __init__(
+        self, token: SecretStr, base: str, timeout_seconds: float, vitals: ConnectionHealth, backoff: Backoff
+    ) -> None:
         self.token_in_doubt = asyncio.Event()
         self.timeout_seconds = timeout_seconds
+        self._vitals = vitals
+        self._backoff = backoff
         self._token = token
         self._server = TelegramAPIServer.from_base(base)
         self.host = urlsplit(base).hostname or ""
@@ -52,6 +59,33 @@ class Api:
         """Return Telegram's answer to *method*. Raises one of `errors.AIOGRAM_ERRORS`, and `SendFailed` once closed."""
         bot = await self._open()
         return await bot(method, request_timeout=None if within_seconds is None else math.ceil(within_seconds))
+
+    async def call_until_answered(self, method: TelegramMethod[_Result]) -> _Result:
+        """Return Telegram's answer to *method*, asked again after each error. Raises as `recover`."""
+        while True:
+            try:
+                answer = await self.call(method)
+            except AIOGRAM_ERRORS as error:
+                await self.recover(error)
+            else:
+                self._vitals.well("connection")
+                self._backoff.failures = 0
+                return answer
+
+    async def recover(self, error: Exception) -> None:
+        """Wait as long as *error* demands. Raises `ConnectorFailed` if waiting cannot help."""
+        why = self.describe(error)
+        if needs_person := meaning(error).needs_person:
+            self.fail(f"{needs_person} ({why})", error)
+        if isinstance(error, TelegramConflictError):
+            why = f"another process is receiving for this bot; stop it or use another token ({why})"
+        self._vitals.trouble("connection", why)
+        await asyncio.sleep(self._backoff.next_seconds(retry_after_seconds(error)))
+
+    def fail(self, why: str, error: Exception | None = None) -> NoReturn:
+        """Note that only a person can help, and raise `ConnectorFailed`."""
+        self._vitals.failed(why)
+        raise ConnectorFailed(why) from error
 
     async def ask(self, build: Callable[[], TelegramMethod[_Result]]) -> _Result:
         """Send the call from *build*. Raises `SendFailed`, also if *build* raises `ValueError`."""

@@ -6,15 +6,11 @@ what an error of aiogram means.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
-from aiogram.exceptions import TelegramConflictError
 from aiogram.methods import GetFile, GetMe, GetMyCommands, SetMyCommands
-from aiogram.types import CallbackQuery
 from pydantic import SecretStr
 
 from connectors.connector import (
@@ -22,16 +18,15 @@ from connectors.connector import (
     AttachmentUnavailable,
     Capabilities,
     CommandHint,
-    ConnectorFailed,
     Health,
     Location,
     SendFailed,
 )
 from connectors.health import Backoff, ConnectionHealth
-from connectors.message import Accepted, Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
+from connectors.message import Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
 from connectors.telegram import payloads
 from connectors.telegram.api import OFFICIAL_HOST, Api
-from connectors.telegram.errors import AIOGRAM_ERRORS, meaning, migrated_to, refuses, retry_after_seconds
+from connectors.telegram.errors import migrated_to, refuses
 from connectors.telegram.receive import Intake, Places, Polling
 from connectors.telegram.updates import Identity
 from connectors.telegram.webhook import Registration, Webhook, check_secret
@@ -87,27 +82,18 @@ class TelegramConnector:
             sends_per_second_overall=sends_per_second,
         )
         self._reply_max_parts = reply_max_parts
-        self._api = Api(token, api_base, timeout_seconds)
         self._vitals = ConnectionHealth()
         self._backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
+        self._api = Api(token, api_base, timeout_seconds, self._vitals, self._backoff)
         self._places = Places()
-        self._intake = Intake(self._vitals, self._places, self._answer_button)
+        self._intake = Intake(self._api, self._vitals, self._places, self._backoff)
         self._secret_trouble = check_secret(webhook_secret) if webhook_secret is not None else ""
         self._source: Polling | Registration
         self._webhook: Webhook | None = None
         if webhook_secret is None:
-            self._source = Polling(self._api, self._vitals, self._backoff, self._intake, self._recover, poll_seconds)
+            self._source = Polling(self._api, self._vitals, self._backoff, self._intake, poll_seconds)
             return
-        self._source = Registration(
-            self._api,
-            self._vitals,
-            self._backoff,
-            self._intake,
-            self._recover,
-            webhook_secret,
-            public_url,
-            check_seconds,
-        )
+        self._source = Registration(self._api, self._vitals, self._backoff, webhook_secret, public_url, check_seconds)
         if not self._secret_trouble:
             self._webhook = Webhook(webhook_secret, self._intake, timeout_seconds)
 
@@ -126,8 +112,9 @@ class TelegramConnector:
         self._backoff.failures = 0
         try:
             if self._secret_trouble:
-                self._fail(self._secret_trouble)
-            self._intake.open(accept, await self._sign_in())
+                self._api.fail(self._secret_trouble)
+            me = await self._api.call_until_answered(GetMe())
+            self._intake.open(accept, Identity(id=me.id, username=me.username or ""))
             await self._source.run()
         finally:
             self._intake.close()
@@ -137,38 +124,6 @@ class TelegramConnector:
         self._intake.close()
         await self._api.close()
         self._vitals.stopped()
-
-    async def _sign_in(self) -> Identity:
-        while True:
-            try:
-                me = await self._api.call(GetMe())
-            except AIOGRAM_ERRORS as error:
-                await self._recover(error)
-            else:
-                self._vitals.well("connection")
-                self._backoff.failures = 0
-                return Identity(id=me.id, username=me.username or "")
-
-    async def _recover(self, error: Exception) -> None:
-        """Wait as long as *error* demands. Raises `ConnectorFailed` if waiting cannot help."""
-        why = self._api.describe(error)
-        if needs_person := meaning(error).needs_person:
-            self._fail(f"{needs_person} ({why})", error)
-        if isinstance(error, TelegramConflictError):
-            why = f"another process is receiving for this bot; stop it or use another token ({why})"
-        self._vitals.trouble("connection", why)
-        await asyncio.sleep(self._backoff.next_seconds(retry_after_seconds(error)))
-
-    def _fail(self, why: str, error: Exception | None = None) -> None:
-        self._vitals.failed(why)
-        raise ConnectorFailed(why) from error
-
-    async def _answer_button(self, query: CallbackQuery, accepted: Accepted) -> None:
-        is_accepted = accepted.outcome in ("stored", "duplicate")
-        with suppress(SendFailed):
-            await self._api.ask_lossy(lambda: payloads.to_button_answer(query.id, accepted=is_accepted))
-            if is_accepted and (message := query.message) is not None:
-                await self._api.ask(lambda: payloads.to_remove_buttons(message.chat.id, message.message_id))
 
     # Replies
 

@@ -7,8 +7,8 @@ and `Places` remembers what later updates and replies need to know.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,23 +18,17 @@ from aiogram.methods import DeleteWebhook, TelegramMethod
 from aiogram.types import CallbackQuery, Update
 from pydantic import ValidationError
 
-from connectors.connector import Accept
+from connectors.connector import Accept, SendFailed
 from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Accepted, InboundKind, InboundMessage, StoreUnavailable
 from connectors.sdk_errors import origin
-from connectors.telegram import updates
+from connectors.telegram import payloads, updates
 from connectors.telegram.api import Api
 from connectors.telegram.errors import AIOGRAM_ERRORS
 from connectors.telegram.payloads import CONNECTOR
 from connectors.telegram.updates import ALLOWED_UPDATES, Identity
 
 log = structlog.get_logger()
-
-Recover = Callable[[Exception], Awaitable[None]]
-"""Waits as long as an error demands. Raises `connectors.connector.ConnectorFailed` if waiting cannot help."""
-
-AnswerButton = Callable[[CallbackQuery, Accepted], Awaitable[None]]
-"""Tells Telegram that a pressed button was noticed. Never raises."""
 
 _ATTEMPTS_PER_UPDATE = 3
 """How often an update is offered if it fails for any reason but an unavailable store."""
@@ -61,37 +55,30 @@ class Polling:
     class confirms an update only after it was accepted.
     """
 
-    def __init__(
-        self, api: Api, vitals: ConnectionHealth, backoff: Backoff, intake: Intake, recover: Recover, poll_seconds: int
-    ) -> None:
+    def __init__(self, api: Api, vitals: ConnectionHealth, backoff: Backoff, intake: Intake, poll_seconds: int) -> None:
         self._api = api
         self._vitals = vitals
         self._backoff = backoff
         self._intake = intake
-        self._recover = recover
         self._poll_seconds = poll_seconds
         self._in_conflict = False
 
     async def run(self) -> None:
-        """Receive until cancelled."""
-        await self._delete_webhook()
+        """Receive until cancelled. Telegram refuses polling while there is a webhook, and keeps the waiting updates."""
+        await self._api.call_until_answered(DeleteWebhook(drop_pending_updates=False))
         self._vitals.connected()
         offset: int | None = None
+        while_store_is_away = self._backoff.fresh()
         while True:
             for raw in await self._poll(offset):
-                if not await self._take(raw):
-                    break  # Telegram repeats this update and the later ones, which are not confirmed
+                try:
+                    await self._intake.take(raw)
+                except StoreUnavailable:
+                    # Telegram repeats this update and the later ones, which are not confirmed.
+                    await asyncio.sleep(while_store_is_away.next_seconds())
+                    break
+                while_store_is_away.failures = 0
                 offset = raw["update_id"] + 1
-
-    async def _delete_webhook(self) -> None:
-        """Delete the webhook: Telegram refuses long polling while there is one. It keeps the waiting updates."""
-        while True:
-            try:
-                await self._api.call(DeleteWebhook(drop_pending_updates=False))
-            except AIOGRAM_ERRORS as error:
-                await self._recover(error)
-            else:
-                return
 
     async def _poll(self, offset: int | None) -> list[dict[str, Any]]:
         """Return the next updates. After a failure, wait as long as it demands and return none."""
@@ -103,42 +90,25 @@ class Polling:
             found = await self._api.call(request, wait_seconds + self._api.timeout_seconds)
         except AIOGRAM_ERRORS as error:
             self._in_conflict = isinstance(error, TelegramConflictError)
-            await self._recover(error)
+            await self._api.recover(error)
             return []
         self._in_conflict = False
         self._vitals.well("connection")
-        if not found:  # also if Telegram has dropped updates that waited too long
-            self._intake.forget_failures()
-        if not self._intake.is_troubled:  # otherwise the trouble is ours and goes on
-            self._backoff.failures = 0
+        self._backoff.failures = 0
+        if not found:  # also if Telegram has dropped what waited too long
+            self._vitals.well("store")
         return found
-
-    async def _take(self, raw: dict[str, Any]) -> bool:
-        """Return whether the update may be confirmed. If not, wait before returning."""
-        try:
-            if await self._intake.take(raw):
-                return True
-        except StoreUnavailable:
-            pass  # the intake reports it; the update waits at Telegram
-        await asyncio.sleep(self._backoff.next_seconds())
-        return False
 
 
 class Intake:
     """Accepts updates, however they came."""
 
-    def __init__(self, vitals: ConnectionHealth, places: Places, answer_button: AnswerButton) -> None:
+    def __init__(self, api: Api, vitals: ConnectionHealth, places: Places, backoff: Backoff) -> None:
+        self._api = api
         self._vitals = vitals
         self._places = places
-        self._answer_button = answer_button
+        self._backoff = backoff
         self._receiver: tuple[Accept, Identity] | None = None
-        self._store_is_away = False
-        self._failed_attempts: Counter[int] = Counter()
-
-    @property
-    def is_troubled(self) -> bool:
-        """Whether an update was offered and not accepted, so that it comes again."""
-        return self._store_is_away or bool(self._failed_attempts)
 
     def open(self, accept: Accept, me: Identity) -> None:
         """Hand messages to *accept* from now on."""
@@ -148,16 +118,10 @@ class Intake:
         """Refuse all updates from now on."""
         self._receiver = None
 
-    def forget_failures(self) -> None:
-        """Forget the updates that failed: Telegram has no more updates, so they do not come again."""
-        self._failed_attempts.clear()
-        self._store_is_away = False
-        self._report()
+    async def take(self, raw: dict[str, Any]) -> None:
+        """Have an update accepted, if it is for us. After some failures of ours, give it up.
 
-    async def take(self, raw: dict[str, Any]) -> bool:
-        """Return whether the update may be confirmed: it was accepted, is not for us, or failed often enough.
-
-        Raises `connectors.message.StoreUnavailable`. Then, as after False, the update must not be confirmed.
+        Raises `connectors.message.StoreUnavailable`. Then the update must not be confirmed.
         """
         if self._receiver is None:
             raise StoreUnavailable("the connector is not receiving")
@@ -167,27 +131,40 @@ class Intake:
             update = Update.model_validate(raw)
         except ValidationError:
             log.warning("message.ignored", connector=CONNECTOR, why="unreadable", update_id=update_id)
-            return True
-        try:
-            await self._accept(update, accept, me)
-        except StoreUnavailable:
-            self._store_is_away = True
-            self._report()
-            raise
-        except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
-            return self._count_failure(update_id, error)
-        self._failed_attempts.pop(update_id, None)
-        self._report()
-        return True
+            return
+        backoff = self._backoff.fresh()
+        while backoff.failures < _ATTEMPTS_PER_UPDATE:
+            try:
+                await self._accept(update, accept, me)
+                break
+            except StoreUnavailable:
+                self._vitals.trouble("store", "the store is unavailable; messages wait at Telegram")
+                raise
+            except Exception as error:  # noqa: BLE001 - the boundary: one message must not stop all others
+                seconds = backoff.next_seconds()
+                gives_up = backoff.failures == _ATTEMPTS_PER_UPDATE
+                _log_fault(error, update_id, gives_up)
+                if not gives_up:
+                    self._vitals.trouble("message", f"a message could not be accepted ({type(error).__name__})")
+                    await asyncio.sleep(seconds)
+        self._vitals.well("message")
 
     async def _accept(self, update: Update, accept: Accept, me: Identity) -> None:
         self._note_places(update)
         message = updates.to_inbound(update, me, self._places.topic_of)
         if message is not None:
             accepted = await accept(self._address_album(update, message))
-            self._store_is_away = False
+            self._vitals.well("store")
             if update.callback_query is not None:
                 await self._answer_button(update.callback_query, accepted)
+
+    async def _answer_button(self, query: CallbackQuery, accepted: Accepted) -> None:
+        """Tell Telegram that a pressed button was noticed, and remove the buttons if it was accepted."""
+        is_accepted = accepted.outcome in ("stored", "duplicate")
+        with suppress(SendFailed):
+            await self._api.ask_lossy(lambda: payloads.to_button_answer(query.id, accepted=is_accepted))
+            if is_accepted and (message := query.message) is not None:
+                await self._api.ask(lambda: payloads.to_remove_buttons(message.chat.id, message.message_id))
 
     def _note_places(self, update: Update) -> None:
         message = update.message
@@ -208,33 +185,16 @@ class Intake:
             self._places.note_addressed_album(*album)
         return replace(message, addressed=message.addressed or self._places.is_addressed_album(*album))
 
-    def _count_failure(self, update_id: int, error: Exception) -> bool:
-        """Return whether an update that fails through a fault of ours was tried often enough."""
-        self._failed_attempts[update_id] += 1
-        gives_up = self._failed_attempts[update_id] >= _ATTEMPTS_PER_UPDATE
-        log.error(
-            "message.failed",
-            connector=CONNECTOR,
-            why=type(error).__name__,  # not the error's text, which may quote the message
-            where=origin(error),
-            update_id=update_id,
-            dropped=gives_up,
-        )
-        if gives_up:
-            del self._failed_attempts[update_id]
-        self._report(type(error).__name__)
-        return gives_up
 
-    def _report(self, fault: str = "") -> None:
-        """Report to health whether the store and the messages are well."""
-        if self._store_is_away:
-            self._vitals.trouble("store", "the store is unavailable; messages wait at Telegram")
-        else:
-            self._vitals.well("store")
-        if not self._failed_attempts:
-            self._vitals.well("message")
-        elif fault:
-            self._vitals.trouble("message", f"a message could not be accepted ({fault})")
+def _log_fault(error: Exception, update_id: int, dropped: bool) -> None:
+    log.error(
+        "message.failed",
+        connector=CONNECTOR,
+        why=type(error).__name__,  # not the error's text, which may quote the message
+        where=origin(error),
+        update_id=update_id,
+        dropped=dropped,
+    )
 
 
 class Places:

@@ -19,14 +19,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from connectors.connector import ConnectorFailed
 from connectors.health import Backoff, ConnectionHealth
 from connectors.message import StoreUnavailable
 from connectors.telegram.api import Api
 from connectors.telegram.check import PATH, PUBLIC_URL_VARIABLE, RECENT_ERROR_SECONDS, is_same_address
 from connectors.telegram.errors import AIOGRAM_ERRORS
 from connectors.telegram.payloads import CONNECTOR
-from connectors.telegram.receive import Intake, Recover
+from connectors.telegram.receive import Intake
 from connectors.telegram.updates import ALLOWED_UPDATES
 
 if TYPE_CHECKING:
@@ -98,8 +97,8 @@ class Webhook:
         if not isinstance(update, dict) or not isinstance(update.get("update_id"), int):
             return PlainTextResponse("no update", 400)
         async with self._turn:
-            is_accepted = await self._intake.take(update)
-        return Response(status_code=200) if is_accepted else _ask_for_repeat("it could not be accepted")
+            await self._intake.take(update)
+        return Response(status_code=200)
 
 
 def _ask_for_repeat(why: str) -> Response:
@@ -117,8 +116,6 @@ class Registration:
         api: Api,
         vitals: ConnectionHealth,
         backoff: Backoff,
-        intake: Intake,
-        recover: Recover,
         secret: SecretStr,
         public_url: str | None,
         check_seconds: float,
@@ -126,8 +123,6 @@ class Registration:
         self._api = api
         self._vitals = vitals
         self._backoff = backoff
-        self._intake = intake
-        self._recover = recover
         self._secret = secret
         self._url = f"{public_url.rstrip('/')}{PATH}" if public_url else None
         self._is_registered = False
@@ -141,7 +136,7 @@ class Registration:
                     await self._register(self._url)
                 info = await self._api.call(GetWebhookInfo())
             except AIOGRAM_ERRORS as error:
-                await self._recover(error)
+                await self._api.recover(error)
                 continue
             self._backoff.failures = 0
             self._vitals.connected()
@@ -166,8 +161,7 @@ class Registration:
         except TelegramBadRequest as error:
             if "https url must be provided" in str(error).lower():
                 why = f"Telegram posts to HTTPS only. Set {PUBLIC_URL_VARIABLE} to a URL that begins with https://."
-                self._vitals.failed(why)
-                raise ConnectorFailed(why) from error
+                self._api.fail(why, error)
             self._vitals.trouble(
                 "webhook", f"Telegram refuses the webhook ({self._api.describe(error)}); see {PUBLIC_URL_VARIABLE}"
             )
@@ -179,8 +173,6 @@ class Registration:
         is_registered = self._url is None or is_same_address(info.url, self._url)
         self._report("webhook", self._registration_trouble(info, is_registered))
         self._report("delivery", self._api.masked(delivery_trouble(info, time.time())))
-        if not info.pending_update_count:
-            self._intake.forget_failures()
         if not is_registered:
             log.warning("connector.webhook_lost", connector=CONNECTOR, why="another address" if info.url else "removed")
             self._is_registered = False

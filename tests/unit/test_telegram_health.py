@@ -107,7 +107,7 @@ def test_waits_grow_to_a_limit_and_one_that_was_asked_for_is_kept() -> None:
 
 def test_an_error_is_told_in_one_line_without_the_token() -> None:
     """The token is part of every URL."""
-    api = Api(SecretStr("123456:SECRET"), "https://api.telegram.org", 1.0)
+    api = Api(SecretStr("123456:SECRET"), "https://api.telegram.org", 1.0, ConnectionHealth(), Backoff(1.0, 4.0))
     error = RuntimeError("https://api.telegram.org/bot123456:SECRET/getMe failed\nand more")
     assert api.describe(error) == "https://api.telegram.org/bot**********/getMe failed"
     assert api.describe(RuntimeError()) == "RuntimeError"
