@@ -55,8 +55,8 @@ class SummaryRefresh:
 
     If the model fails otherwise, the old document stays.
 
-    After every turn a file that is missing or could not be written (a full disk), and an old entry in the index, are
-    made good. `due` says for many jobs at once which have work to do; usually none has.
+    An old entry in the index is made good after every turn; a file that is missing or could not be written (a full
+    disk), with the next version. `due` says for many jobs at once which have work to do; usually none has.
     """
 
     def __init__(
@@ -82,15 +82,12 @@ class SummaryRefresh:
         """Return the jobs that have work to do: of each conversation the first, which does the work of all."""
         first = {job.key: job for job in reversed(jobs)}
         keys = list(first)
-        reaches = await self._transcript.reaches(keys)
-        marks = dict(zip(keys, await self._contexts.marks(keys), strict=True))
-        behind = await self._sync.behind({key: mark for key, mark in marks.items() if mark})
-        due: list[Job] = []
-        for key, reach in zip(keys, reaches, strict=True):
-            mark = marks[key]
-            if self._is_due(reach, mark.reach if mark else None) or key in behind:
-                due.append(first[key])
-        return due
+        reaches, marks = await asyncio.gather(self._transcript.reaches(keys), self._contexts.marks(keys))
+        return [
+            first[key]
+            for key, reach, mark in zip(keys, reaches, marks, strict=True)
+            if self._is_due(reach, mark.reach if mark else None) or (mark and not mark.is_indexed)
+        ]
 
     def _is_due(self, reach: Reach, covered: Reach | None) -> bool:
         return summarise.is_due(reach, covered, self._settings.llm_grounding_memory_summary_refresh_turns)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey
-from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments, Mark, lines_by_people
+from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments, lines_by_people
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from grounding.transcript import Transcript
 from runtime.coordination import Job, Jobs
@@ -58,29 +58,16 @@ class ContextSync:
         self._copy = copy
         self._exists = exists
         self._open_index = index
-        self._copy_failing = False
-        self._unwritten: set[ConversationKey] = set()
-        """Conversations whose last copy could not be written."""
-
-    async def behind(self, marks: Mapping[ConversationKey, Mark]) -> set[ConversationKey]:
-        """Return the conversations whose file is missing or old, or whose index entry is not up to date."""
-        stale = {key for key, mark in marks.items() if key in self._unwritten or not mark.is_indexed}
-        return await self._copy.missing(marks) | stale
 
     async def copy(self, key: ConversationKey, document: ContextDocument) -> None:
-        """Write *document* to its file. A failure is logged once and repaired after a later turn."""
+        """Write *document* to its file. A failure is logged; the next version is written again."""
         if not await self._exists(key.workspace_id):
             return
         try:
             is_new = await self._copy.write(key, document.text)
         except OSError as error:
-            if not self._copy_failing:
-                _log.warning("store.degraded", store="context_copies", why=type(error).__name__, detail=str(error))
-            self._copy_failing = True
-            self._unwritten.add(key)
+            _log.warning("store.degraded", store="context_copies", why=type(error).__name__, detail=str(error))
             return
-        self._copy_failing = False
-        self._unwritten.discard(key)
         if is_new and await self._contexts.latest(key) is None:  # it was forgotten meanwhile
             await self._copy.remove(key)
 
@@ -95,7 +82,6 @@ class ContextSync:
     async def forgotten(self, key: ConversationKey) -> None:
         """Delete the file of *key*. Raises OSError."""
         await self._copy.remove(key)
-        self._unwritten.discard(key)
 
 
 async def index_latest(contexts: ContextDocuments, index: ContextIndex, key: ConversationKey) -> None:

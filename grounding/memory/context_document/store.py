@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -376,22 +376,14 @@ class ContextCopy:
         """Write *text* to the file atomically; return False if the file already held it. Raises OSError."""
         return await asyncio.to_thread(_write, self._data_dir / path(key), text.encode("utf-8", "surrogatepass"))
 
-    async def missing(self, keys: Iterable[ConversationKey]) -> set[ConversationKey]:
-        """Return those of *keys* that have no file of their own."""
-        return await asyncio.to_thread(lambda: {key for key in keys if not _is_own_file(self._data_dir / path(key))})
-
     async def remove(self, key: ConversationKey) -> None:
         """Delete the file if it exists. Raises OSError."""
         await asyncio.to_thread((self._data_dir / path(key)).unlink, missing_ok=True)
 
 
 def _write(file: Path, content: bytes) -> bool:
-    if _is_own_file(file) and file.read_bytes() == content:
+    if file.is_file() and not file.is_symlink() and file.read_bytes() == content:
         return False
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(file, content)
     return True
-
-
-def _is_own_file(file: Path) -> bool:
-    return file.is_file() and not file.is_symlink()
