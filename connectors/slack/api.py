@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 import structlog
@@ -55,6 +55,16 @@ class Api:
     def authorization(self) -> dict[str, str]:
         """The header that Slack's file servers require. Secret."""
         return {"Authorization": f"Bearer {self._token.get_secret_value()}"}
+
+    def is_slacks(self, url: str) -> bool:
+        """Return whether *url* is on one of Slack's hosts."""
+        parts = _split(url)
+        return parts.scheme == "https" and (parts.hostname or "").endswith(".slack.com") and parts.username is None
+
+    def is_operators(self, url: str) -> bool:
+        """Return whether *url* is on the host of the API base that the operator set."""
+        parts = _split(url)
+        return parts.scheme in {"http", "https"} and parts.hostname == self.host and bool(self.host)
 
     async def call(self, call: ApiCall) -> AsyncSlackResponse:
         """Return Slack's answer. Raises one of `connectors.slack.errors.SLACK_ERRORS`."""
@@ -161,6 +171,14 @@ class Api:
             )
             self._client.proxy = None
         return self._client, self._session
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts of *url*; empty ones if it is none."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
 
 
 class Recent(Generic[_Key, _Value]):

@@ -7,8 +7,10 @@ Out: `payloads` renders a reply, `send` sends it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from pydantic import SecretStr
@@ -18,13 +20,13 @@ from connectors.connector import Accept, Capabilities, ConnectorFailed, Health, 
 from connectors.health import Backoff, ConnectionHealth
 from connectors.message import Attachment, ConversationKey, InboundMessage, OutboundMessage, OutboundPart, Receipt
 from connectors.slack import errors, events, payloads
-from connectors.slack.api import Api
+from connectors.slack.api import Api, ApiCall
 from connectors.slack.bolt import HttpEvents, SocketMode, create_app
 from connectors.slack.check import APP_TOKEN_VARIABLE, SECRET_VARIABLE
 from connectors.slack.lookups import History, Lookups
 from connectors.slack.mrkdwn import emoji_name
 from connectors.slack.receive import Intake
-from connectors.slack.send import CommandResponses, Files, Sender, Streams
+from connectors.slack.send import CommandResponses, Files, Streams, is_file, is_response
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _STATUS = "is thinking…"
+
+_READ_BACK_PAGES = 5
+_READ_BACK_MESSAGES = 200
+_GONE = frozenset({"message_not_found", "file_not_found", "file_deleted"})
+_STILL_STREAMING = frozenset({"streaming_state_conflict", "cant_delete_message"})
+"""Errors of ``chat.update`` and ``chat.delete`` for a message that is streaming."""
 
 
 class SlackConnector:
@@ -84,14 +92,12 @@ class SlackConnector:
         self._vitals = ConnectionHealth()
         self._me: events.Identity | None = None
         self._api = Api(token, api_base, timeout_seconds, app_token, signing_secret)
-        self._streams, responses = Streams(self._api), CommandResponses(self._api)
+        self._streams, self._responses, self._files = Streams(self._api), CommandResponses(self._api), Files(self._api)
         lookups = Lookups(self._api)
         self._history = History(self._api, lookups)
         self._intake = Intake(
-            self._api, self._vitals, self._streams, responses, lookups, self._backoff, command_seconds
+            self._api, self._vitals, self._streams, self._responses, lookups, self._backoff, command_seconds
         )
-        self._files = Files(self._api)
-        self._sender = Sender(self._api, self._streams, responses, self._files, self._identity, self._intake.note_sent)
         self._shows_status = True
         self._socket_mode: SocketMode | None = None
         self._http: HttpEvents | None = None
@@ -143,16 +149,57 @@ class SlackConnector:
         return payloads.to_parts(message, self._reply_max_parts)
 
     async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        return await self._sender.send(message, part)
+        channel, thread = payloads.split_place(message.key.external_id)
+        if any(map(events.is_command, message.answers)) and not (part.file_name and channel.startswith("D")):
+            if receipt := await self._responses.post(message.answers, part):
+                return receipt
+            if not channel.startswith("D"):
+                raise SendFailed(
+                    "Slack shows replies to a command to its giver only, and takes no more of them for this one.",
+                    retryable=False,
+                )
+        if part.file_name:
+            return Receipt(await self._files.upload(channel, thread, part))
+        arguments = payloads.to_send(message, part)
+        answer = await self._api.request(lambda client: client.chat_postMessage(**arguments))
+        ts = str(answer.get("ts") or "")
+        if not ts:
+            raise SendFailed("Slack gave the message no timestamp.", retryable=True, ambiguous=True)
+        self._intake.note_sent(message.key.external_id, ts)
+        return Receipt(message_id=ts)
 
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
-        await self._sender.edit(message, part, receipt)
+        """Replace a message with *part*; ends its stream first, also one that another process began."""
+        if part.file_name or not payloads.is_ts(receipt.message_id):
+            raise SendFailed("Slack lets nobody change a file, or a reply that one person sees.", retryable=False)
+        channel, _ = payloads.split_place(message.key.external_id)
+        arguments = payloads.to_edit(message, part, receipt.message_id)
+        await self._change(channel, receipt.message_id, lambda client: client.chat_update(**arguments))
 
     async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
-        await self._sender.take_back(message, receipt)
+        """Delete a message or file. A reply to a command, which only one person saw, disappears by itself."""
+        channel, _ = payloads.split_place(message.key.external_id)
+        ts = receipt.message_id
+        if is_response(ts):
+            return
+        try:
+            if is_file(ts):
+                await self._files.delete(ts)
+            else:
+                await self._change(channel, ts, lambda client: client.chat_delete(channel=channel, ts=ts))
+        except SendFailed as failed:
+            if errors.word(failed.__cause__) not in _GONE:
+                raise
 
     async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
-        return await self._sender.find(key, part)
+        """Find *part* among the newest messages of its conversation. Replies to commands are not found."""
+        me = await self._identity()
+        async with aclosing(self._newest(key)) as pages:
+            async for messages in pages:
+                message_id = payloads.find_part(messages, part, me)
+                if message_id is not None:
+                    return Receipt(message_id)
+        return None
 
     def appends(self, message: OutboundMessage) -> bool:
         return self._streams.possible(message)
@@ -163,7 +210,11 @@ class SlackConnector:
         return receipt
 
     async def find_beginning(self, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
-        return await self._sender.find_beginning(message, part)
+        """Find the stream that began *part* by its text, since a stream has no token before its final form."""
+        me, after = await self._identity(), payloads.question_time(message)
+        pages = self._newest(message.key)
+        found = [ts async for messages in pages for ts in payloads.find_stream_starts(messages, part, me, after)]
+        return Receipt(max(found, key=float)) if found else None
 
     async def append(self, message: OutboundMessage, receipt: Receipt, text: str) -> None:
         await self._streams.append(message, receipt, text)
@@ -207,6 +258,24 @@ class SlackConnector:
         except errors.SLACK_ERRORS as error:
             log.warning("connector.close_failed", connector=self.name, why=type(error).__name__)
         self._vitals.stopped()
+
+    def _newest(self, key: ConversationKey) -> AsyncGenerator[list[dict[str, Any]], None]:
+        channel, thread = payloads.split_place(key.external_id)
+        return self._api.messages(
+            channel, thread, max_pages=_READ_BACK_PAGES, limit=_READ_BACK_MESSAGES, include_all_metadata=True
+        )
+
+    async def _change(self, channel: str, ts: str, call: ApiCall) -> None:
+        """Edit or delete a message. If it is streaming, end the stream first."""
+        if self._streams.is_open(channel, ts):
+            await self._streams.stop(channel, ts)
+        try:
+            await self._api.request(call)
+        except SendFailed as failed:
+            if errors.word(failed.__cause__) not in _STILL_STREAMING:
+                raise
+            await self._streams.stop(channel, ts)
+            await self._api.request(call)
 
     def _require_a_way_in(self) -> None:
         if self._socket_mode is None and self._http is None:
@@ -274,6 +343,6 @@ def _first(group: ExceptionGroup[ConnectorFailed]) -> ConnectorFailed:
 def _to_identity(answer: AsyncSlackResponse) -> events.Identity:
     """Convert the answer of ``auth.test``. Raises `ValueError` if it names no bot."""
     user_id, team_id = str(answer.get("user_id") or ""), str(answer.get("team_id") or "")
-    if not user_id or not team_id:
+    if not user_id or not re.fullmatch("[A-Z0-9]+", team_id):
         raise ValueError("auth.test names no bot")
     return events.Identity(user_id, str(answer.get("bot_id") or ""), team_id, str(answer.get("user") or ""))

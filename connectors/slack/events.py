@@ -9,8 +9,6 @@ An event of an unexpected shape raises one of `MALFORMED`.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -40,7 +38,6 @@ _COMMAND_PREFIX = "command-"
 _COMMAND_WITHOUT_WORDS = "help"
 _SIZE_LIMITS = (4_000, 12_000, 40_000)
 _NEAR_LIMIT = 100
-_PLAIN_TEAM = re.compile(r"[A-Z0-9]{1,58}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +224,8 @@ def is_own(message: Event, me: Identity) -> bool:
 
 
 def default_workspace(team_id: str) -> str:
-    """Return the id of a team's own workspace, which is never another team's.
-
-    Slack's ids are upper-case letters and digits. Any other id becomes its SHA-256, after two hyphens.
-    """
-    if _PLAIN_TEAM.fullmatch(team_id):
-        return f"{CONNECTOR}-{team_id.lower()}"
-    return f"{CONNECTOR}--{hashlib.sha256(team_id.encode('utf-8', 'surrogatepass')).hexdigest()[:57]}"
+    """Return the id of a team's own workspace. Slack's ids are upper-case letters and digits."""
+    return f"{CONNECTOR}-{team_id.lower()}"
 
 
 def _inbound(me: Identity, channel: str, *, place: str | None = None, **fields: Any) -> InboundMessage:

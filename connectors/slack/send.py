@@ -1,32 +1,25 @@
-"""Sends, edits and deletes the bot's messages on Slack. I/O. The arguments of the calls are in `payloads`.
+"""The ways to reply on Slack that are more than one call. I/O. The arguments of the calls are in `payloads`.
 
-A reply to a slash command goes to the URL that came with the command (`CommandResponses`), a part with a file name is
-uploaded (`Files`), everything else is a message. In threads a reply can grow as a stream (`Streams`).
+In threads a reply can grow as a stream (`Streams`). A reply to a slash command goes to the URL that came with the
+command (`CommandResponses`). A part with a file name is uploaded (`Files`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 
 from connectors.connector import AttachmentUnavailable, Location, SendFailed
-from connectors.message import Attachment, ConversationKey, OutboundMessage, OutboundPart, Receipt
+from connectors.message import Attachment, OutboundMessage, OutboundPart, Receipt
 from connectors.slack import errors, payloads
-from connectors.slack.api import Api, ApiCall, Recent
-from connectors.slack.events import FileAccess, Handle, Identity, handle_of, is_command
+from connectors.slack.api import Api, Recent
+from connectors.slack.events import FileAccess, Handle, handle_of
 
 log = structlog.get_logger()
 
-_READ_BACK_PAGES = 5
-_READ_BACK_MESSAGES = 200
-_GONE = frozenset({"message_not_found", "file_not_found", "file_deleted"})
 
-_RESPONSE_HOST = "hooks.slack.com"
 _RESPONSE_PREFIX = "response-"
 _URL_EXPIRED = frozenset({"used_url", "expired_url", "expired_trigger_id", "no_such_url"})
 
@@ -35,112 +28,8 @@ _HOSTS = ("files.slack.com", ".slack.com")
 
 _READ_SCOPE = "files:read"
 
-_STILL_STREAMING = frozenset({"streaming_state_conflict", "cant_delete_message"})
-"""Errors of ``chat.update`` and ``chat.delete`` for a message that is streaming."""
-
 _STREAM_ENDED = frozenset({"message_not_in_streaming_state", "stopped_by_user", "message_not_found"})
 """Errors of the calls that append to a stream or stop it, for one that has ended."""
-
-
-class Sender:
-    """The outbound half of the connector. All methods raise `connectors.connector.SendFailed`.
-
-    *note_sent* is called with the external id and the message id of each message that was posted.
-    """
-
-    def __init__(
-        self,
-        api: Api,
-        streams: Streams,
-        responses: CommandResponses,
-        files: Files,
-        identity: Callable[[], Awaitable[Identity]],
-        note_sent: Callable[[str, str], None],
-    ) -> None:
-        self._api = api
-        self._streams = streams
-        self._responses = responses
-        self._files = files
-        self._identity = identity
-        self._note_sent = note_sent
-
-    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
-        channel, thread = payloads.split_place(message.key.external_id)
-        if any(map(is_command, message.answers)) and not (part.file_name and channel.startswith("D")):
-            if receipt := await self._responses.post(message.answers, part):
-                return receipt
-            if not channel.startswith("D"):
-                raise SendFailed(
-                    "Slack shows replies to a command to its giver only, and takes no more of them for this one.",
-                    retryable=False,
-                )
-        if part.file_name:
-            return Receipt(await self._files.upload(channel, thread, part))
-        arguments = payloads.to_send(message, part)
-        answer = await self._api.request(lambda client: client.chat_postMessage(**arguments))
-        ts = str(answer.get("ts") or "")
-        if not ts:
-            raise SendFailed("Slack gave the message no timestamp.", retryable=True, ambiguous=True)
-        self._note_sent(message.key.external_id, ts)
-        return Receipt(message_id=ts)
-
-    async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
-        """Replace a message with *part*; ends its stream first, also one that another process began."""
-        if part.file_name or not payloads.is_ts(receipt.message_id):
-            raise SendFailed("Slack lets nobody change a file, or a reply that one person sees.", retryable=False)
-        channel, _ = payloads.split_place(message.key.external_id)
-        arguments = payloads.to_edit(message, part, receipt.message_id)
-        await self._change(channel, receipt.message_id, lambda client: client.chat_update(**arguments))
-
-    async def take_back(self, message: OutboundMessage, receipt: Receipt) -> None:
-        """Delete a message or file. A reply to a command, which only one person saw, disappears by itself."""
-        channel, _ = payloads.split_place(message.key.external_id)
-        ts = receipt.message_id
-        if is_response(ts):
-            return
-        try:
-            if is_file(ts):
-                await self._files.delete(ts)
-            else:
-                await self._change(channel, ts, lambda client: client.chat_delete(channel=channel, ts=ts))
-        except SendFailed as failed:
-            if errors.word(failed.__cause__) not in _GONE:
-                raise
-
-    async def find(self, key: ConversationKey, part: OutboundPart) -> Receipt | None:
-        """Find *part* among the newest messages of its conversation. Replies to commands are not found."""
-        me = await self._identity()
-        async with aclosing(self._newest(key)) as pages:
-            async for messages in pages:
-                message_id = payloads.find_part(messages, part, me)
-                if message_id is not None:
-                    return Receipt(message_id)
-        return None
-
-    async def find_beginning(self, message: OutboundMessage, part: OutboundPart) -> Receipt | None:
-        """Find the stream that began *part* by its text, since a stream has no token before its final form."""
-        me, after = await self._identity(), payloads.question_time(message)
-        pages = self._newest(message.key)
-        found = [ts async for messages in pages for ts in payloads.find_stream_starts(messages, part, me, after)]
-        return Receipt(max(found, key=float)) if found else None
-
-    def _newest(self, key: ConversationKey) -> AsyncGenerator[list[dict[str, Any]], None]:
-        channel, thread = payloads.split_place(key.external_id)
-        return self._api.messages(
-            channel, thread, max_pages=_READ_BACK_PAGES, limit=_READ_BACK_MESSAGES, include_all_metadata=True
-        )
-
-    async def _change(self, channel: str, ts: str, call: ApiCall) -> None:
-        """Edit or delete a message. If it is streaming, end the stream first."""
-        if self._streams.is_open(channel, ts):
-            await self._streams.stop(channel, ts)
-        try:
-            await self._api.request(call)
-        except SendFailed as failed:
-            if errors.word(failed.__cause__) not in _STILL_STREAMING:
-                raise
-            await self._streams.stop(channel, ts)
-            await self._api.request(call)
 
 
 class Streams:
@@ -246,7 +135,7 @@ class CommandResponses:
 
     def expect(self, message_id: str, url: str) -> None:
         """Let replies to *message_id* go to *url*, unless that is no address of Slack's."""
-        if not self._is_slacks(url):
+        if not (self._api.is_slacks(url) or self._api.is_operators(url)):
             log.warning("connector.request_refused", connector="slack", why="response_url of another host")
         elif message_id not in self._urls:
             self._urls.put(message_id, url)
@@ -290,18 +179,6 @@ class CommandResponses:
             retry_after_seconds=float(retry_after) if status == 429 and retry_after.isdecimal() else None,
         )
 
-    def _is_slacks(self, url: str) -> bool:
-        try:
-            parts = urlsplit(url)
-            host = parts.hostname or ""
-        except ValueError:
-            return False
-        if parts.username or parts.password:
-            return False
-        return (parts.scheme == "https" and host == _RESPONSE_HOST) or (
-            parts.scheme in {"http", "https"} and bool(host) and host == self._api.host
-        )
-
 
 class Files:
     """Uploads, deletes and locates files with one bot token."""
@@ -323,7 +200,7 @@ class Files:
         except SendFailed as failed:
             raise _unambiguous(failed) from failed.__cause__
         file_id, url = str(target.get("file_id") or ""), str(target.get("upload_url") or "")
-        if not file_id or not (self._is_slacks(url) or self._is_operators(url)):
+        if not file_id or not (self._api.is_slacks(url) or self._api.is_operators(url)):
             raise SendFailed("Slack gave no place to upload a file to.", retryable=False)
         await self._put(url, content)
         await self._api.request(
@@ -354,9 +231,9 @@ class Files:
             raise AttachmentUnavailable(
                 f"“{name}” is not on Slack but only linked from there, where I cannot read it. Please upload it."
             )
-        if self._is_slacks(handle.url):
+        if self._api.is_slacks(handle.url):
             return Location(handle.url, _HOSTS, self._api.authorization)
-        if self._is_operators(handle.url):
+        if self._api.is_operators(handle.url):
             return Location(handle.url, (self._api.host,), self._api.authorization, trusts_private=True)
         raise AttachmentUnavailable(f"“{name}” is not stored on Slack, so I do not read it.")
 
@@ -384,14 +261,6 @@ class Files:
             raise _unambiguous(errors.send_failed(error, self._api.describe(error))) from error
         if status != 200:
             raise SendFailed(f"Slack did not take the file: HTTP {status}", retryable=status == 429 or status >= 500)
-
-    def _is_slacks(self, url: str) -> bool:
-        return (urlsplit(url).hostname or "").endswith(".slack.com") and url.startswith("https://")
-
-    def _is_operators(self, url: str) -> bool:
-        """Return whether *url* is on the host of the API base that the operator set."""
-        host = urlsplit(url).hostname
-        return bool(host) and host == self._api.host
 
 
 def is_file(message_id: str) -> bool:
