@@ -54,11 +54,11 @@ async def _make_calls(litellm: Any, model: str, offers_tools: bool) -> None:
     with contextlib.suppress(Exception):  # the first real call of a model that LiteLLM refuses says so
         async for _ in await litellm.acompletion(**call, model=model, mock_response=".", stream=True):
             pass
-    with contextlib.suppress(Exception):  # no server answers there
-        # The client for OpenAI's protocol, which most providers and all local servers speak.
-        await litellm.acompletion(**call, model="openai/none", api_base="http://127.0.0.1:1")
-    await litellm.close_litellm_async_clients()
-    litellm.in_memory_llm_clients_cache.flush_cache()  # its clients belong to this event loop
+    # A client of its own: those that LiteLLM keeps may be in use by real calls, and belong to their event loop. Most
+    # providers, and all local servers, speak OpenAI's protocol.
+    async with litellm.AsyncOpenAI(api_key="-", base_url="http://127.0.0.1:1", max_retries=0) as client:
+        with contextlib.suppress(Exception):  # no server answers there
+            await litellm.acompletion(**call, model="openai/none", client=client)
 
 
 def _import_litellm() -> Any:
