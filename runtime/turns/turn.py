@@ -23,7 +23,7 @@ from connectors.redis_calls import RoundTrip
 from grounding.extractive import quotation
 from grounding.memory.global_context import foreign_text_in
 from grounding.pipeline import error_word
-from grounding.prompt import ContextTooLarge
+from grounding.prompt import ContextTooLarge, Sessions
 from grounding.prompt_input import Tokens
 from grounding.retrieval import WordLlamaEmbedder
 from grounding.transcript import EntryRole, MarkdownCopy, Transcript, TranscriptEntry
@@ -77,6 +77,7 @@ class Turns:
         transcript: Transcript,
         copy: MarkdownCopy,
         manifests: Manifests,
+        sessions: Sessions,
         jobs: Jobs,
         spending: Spending,
         cancellations: Cancellations,
@@ -85,7 +86,6 @@ class Turns:
         hub: Hub,
         record_accounting: RecordAccounting,
     ) -> None:
-        self._redis_timeout_seconds = settings.redis_timeout_seconds
         self._redis = redis
         self._prompts = prompts
         self._model = model
@@ -98,6 +98,7 @@ class Turns:
         self._transcript = transcript
         self._copy = copy
         self._manifests = manifests
+        self._sessions = sessions
         self._jobs = jobs
         self._spending = spending
         self._cancellations = cancellations
@@ -187,7 +188,7 @@ class Turns:
             built = rebuilt
         else:
             built = await self._prompts.build(question, batch.turn_id, first=state.first)
-            await self._save_prompt(batch, built)
+            await self._save_prompt(built)
         state.built = built
         await self._agent_loop.run(state, built, question, contents, progress)
         assert state.completion is not None
@@ -201,9 +202,8 @@ class Turns:
     async def _first_model(self, batch: Batch) -> str | None:
         """Return the model that was chosen for the place; None if the settings decide, or if the store is away."""
         try:
-            async with asyncio.timeout(self._redis_timeout_seconds):
-                chosen = (await self._places.settings_for(batch.key, batch.envelopes[-1].message)).model
-        except (AgentRuntimeError, TimeoutError) as error:
+            chosen = (await self._places.settings_for(batch.key, batch.envelopes[-1].message)).model
+        except AgentRuntimeError as error:
             _log.warning("store.degraded", store="places", why=error_word(error))
             return None
         return chosen if chosen in self._model.names else None  # the settings may have changed since
@@ -241,13 +241,10 @@ class Turns:
         state.batch = replace(batch, envelopes=tuple(envelopes))
         return contents
 
-    async def _save_prompt(self, batch: Batch, built: BuiltPrompt) -> None:
-        """Save the prompt, so that a resumed turn asks the same, and the session that the next prompt builds on."""
+    async def _save_prompt(self, built: BuiltPrompt) -> None:
+        """Save the prompt, so that a resumed turn asks the same."""
         log_grounding(built)
-        await asyncio.gather(
-            self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix),
-            self._prompts.save_session(batch.key, built),
-        )
+        await self._manifests.keep(built.context, built.prompt, now(), prefix=built.prefix)
 
     async def _apology(self, state: TurnState, error: ContextTooLarge | ModelFailed) -> OutboundMessage:
         """Return the reply for a turn that no model answered. If a model failed, quote what answers the question, as
@@ -328,8 +325,8 @@ class Turns:
     # Storing
 
     async def _store(self, state: TurnState) -> None:
-        """Store the reply for delivery and in the conversation, with its costs and the turn's outcome, in one round
-        trip.
+        """Store the reply for delivery and in the conversation, with its costs, the turn's outcome and the session that
+        the next prompt builds on, in one round trip.
 
         Each call takes effect once, however often it is repeated. While the store is away all are repeated: otherwise
         the answer would be paid for again.
@@ -342,6 +339,8 @@ class Turns:
         if state.built is not None:
             result = outcome(state.reply, state.completion, state.built, state.rounds)
             costs.add(self._manifests.finish_call(state.reply.key.scope, state.reply.turn_id, result))
+            if state.built.shown is not None:
+                costs.add(self._sessions.keep_call(state.batch.key, state.built.shown))
         await retry_until_stored(lambda: self._store_reply(state.batch, state.reply, costs, self._foreign(state)))
 
     async def _finish(self, state: TurnState) -> None:
