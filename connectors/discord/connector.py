@@ -26,7 +26,7 @@ from connectors.connector import (
 )
 from connectors.discord import events
 from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
-from connectors.discord.interactions import TOKEN_SECONDS, Interactions, are_registered, is_allowed, to_commands
+from connectors.discord.interactions import TOKEN_SECONDS, Interactions, is_allowed, to_commands
 from connectors.discord.login import SESSION_WAIT_SECONDS, GatewayClient, Login, OnEvent
 from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, button_row, to_edit, to_parts, to_send
 from connectors.discord.receive import MAX_WAITING, Intake, convert, messages_after
@@ -120,7 +120,6 @@ class DiscordConnector:
                 tasks = [
                     group.create_task(self._intake.accept_all(accept), name="discord accepts"),
                     group.create_task(self._interactions.serve(accept), name="discord commands"),
-                    group.create_task(self._session.watch(), name="discord watches"),
                 ]
                 failed = await self._session.receive()
                 for task in tasks:
@@ -210,9 +209,7 @@ class DiscordConnector:
         if rejected:
             log.warning("connector.commands_unfit", connector=self.name, names=rejected)
         wanted = to_commands(commands)
-        known = await self._login.ask(lambda client: client.http.request(_commands_route("GET", client)))
-        if not are_registered(known, wanted):
-            await self._login.ask(lambda client: client.http.request(_commands_route("PUT", client), json=wanted))
+        await self._login.ask(lambda client: client.http.request(_commands_route(client), json=wanted))
 
     async def locate(self, attachment: Attachment) -> Location:
         channel_id, message_id, attachment_id = events.read_handle(attachment.handle)
@@ -226,8 +223,9 @@ class DiscordConnector:
         return events.location(events.url_in(message, attachment_id), self._api_base)
 
 
-def _commands_route(method: str, client: GatewayClient) -> Route:
-    return Route(method, _COMMANDS, application_id=client.application_id)
+def _commands_route(client: GatewayClient) -> Route:
+    """Return the call that replaces all commands; those that stay the same are not affected."""
+    return Route("PUT", _COMMANDS, application_id=client.application_id)
 
 
 def _id(text: str) -> int:

@@ -124,20 +124,6 @@ def _shorten(text: str) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def are_registered(known: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether Discord offers exactly the commands *wanted*. *known* is Discord's list of them."""
-    return sorted(map(_comparable, known)) == sorted(map(_comparable, wanted))
-
-
-def _comparable(command: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the fields that we set, without those that Discord adds."""
-    options = tuple(
-        (option["type"], option["name"], option["description"], bool(option.get("required")))
-        for option in command.get("options") or ()
-    )
-    return command.get("type") or _CHAT_INPUT, command["name"], command["description"], options
-
-
 # Interactions as inbound messages
 
 

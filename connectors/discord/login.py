@@ -66,8 +66,6 @@ class Login:
         """The client that is logged in, if any."""
         self.on_event: Callable[[GatewayClient, str, tuple[Any, ...]], None] = lambda client, event, args: None
         """Receives the gateway's events in order."""
-        self.token_in_doubt = asyncio.Event()
-        """Set after Discord refused a call in a way that only a person can put right."""
 
     async def open(self) -> GatewayClient:
         """Return a client that is logged in. Raises one of `DISCORD_ERRORS`, and `SendFailed` after `close`."""
@@ -102,8 +100,6 @@ class Login:
             if limit.expired() and not state.may_have_arrived:
                 why = f"Discord's rate limit left no room for the message within {seconds:g} s, so it was not sent"
                 raise SendFailed(why, retryable=True) from error
-            if meaning(error).needs_person:
-                self.token_in_doubt.set()
             why = f"no answer within {seconds:g} s" if limit.expired() else self.describe(error)
             raise send_failed(error, why) from error
         finally:

@@ -1,8 +1,7 @@
 """The session at Discord's gateway: opened, watched, given up and opened again.
 
 discord.py keeps the socket, sends heartbeats and resumes after a drop. `Session` does what discord.py does not: it
-limits the wait between attempts (discord.py waits up to 17 minutes), and it notices a token that was revoked while the
-socket stays open.
+limits the wait between attempts, which grows to 17 minutes there. Discord ends the session of a token that is revoked.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class Session:
         self._intake = intake
         self._interactions = interactions
         self._deadline: asyncio.Timeout | None = None
-        self._end_reason: Exception | None = None
         login.on_event = self._take
 
     async def receive(self) -> ConnectorFailed:
@@ -68,34 +66,15 @@ class Session:
             self._note_lost(why)
             await asyncio.sleep(self._backoff.next_seconds(asked_seconds))
 
-    async def watch(self) -> None:
-        """Check the token after a refused call, until cancelled. End the session if Discord does not accept it."""
-        while True:
-            await self._login.token_in_doubt.wait()
-            self._login.token_in_doubt.clear()
-            client = self._login.client
-            if client is None or client.is_closed():
-                continue
-            try:
-                await client.http.request(discord.http.Route("GET", "/users/@me"))
-            except DISCORD_ERRORS as error:
-                if meaning(error).needs_person:
-                    self._end_session(error)
-
     async def _connect(self, client: GatewayClient) -> None:
         """Let discord.py connect and resume, until it gives up or has had no session for too long.
 
         It waits up to 17 minutes between attempts. A new session, after which the missed messages are read, is sooner.
         Raises one of `DISCORD_ERRORS`.
         """
-        self._end_reason = None
         try:
             async with asyncio.timeout(self._session_seconds) as self._deadline:
                 await client.connect()
-        except TimeoutError:
-            if self._end_reason is not None:
-                raise self._end_reason from None
-            raise
         except AttributeError as error:
             # If the first attempt fails, discord.py asks a socket that does not exist for its session.
             cause = error.__context__
@@ -133,8 +112,3 @@ class Session:
         self._vitals.trouble("gateway", why)
         if self._deadline is not None and self._deadline.when() is None:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._session_seconds)
-
-    def _end_session(self, error: Exception) -> None:
-        self._end_reason = error
-        if self._deadline is not None:
-            self._deadline.reschedule(asyncio.get_running_loop().time())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
-from aiogram.methods import GetFile, GetMe, GetMyCommands, SetMyCommands
+from aiogram.methods import GetFile, GetMe, SetMyCommands
 from pydantic import SecretStr
 
 from connectors.connector import (
@@ -185,9 +185,7 @@ class TelegramConnector:
         wanted, rejected = payloads.to_commands(commands)
         if rejected:
             log.warning("connector.commands_unfit", connector=self.name, names=rejected)
-        known = await self._api.ask(GetMyCommands)
-        if [(c.command, c.description) for c in known] != [(c.command, c.description) for c in wanted]:
-            await self._api.ask(lambda: SetMyCommands(commands=wanted))
+        await self._api.ask(lambda: SetMyCommands(commands=wanted))
 
     async def locate(self, attachment: Attachment) -> Location:
         """Return the URL of a file. It contains the bot's token, so only the fetcher may see it."""

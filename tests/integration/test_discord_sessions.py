@@ -33,30 +33,14 @@ def texts(gateway: FakeGateway) -> list[str]:
     return [message.text for message in gateway.accepted]
 
 
-async def test_a_call_that_is_refused_for_the_token_is_looked_into_at_once(
-    discord: DiscordEmulator, gateway: FakeGateway
-) -> None:
-    bot = discord_connector(discord)
-    receiving = asyncio.create_task(bot.run(gateway.accept))
-    await eventually(lambda: bot.health.state is ConnectionState.CONNECTED)
-    discord.token = "another"
-    message = OutboundMessage(ConversationKey("acme", "discord", "910"), "t1", "hello")
-    with pytest.raises(SendFailed):
-        await bot.send(message, bot.render(message)[0])
-    with pytest.raises(ConnectorFailed, match="AGENT_RUNTIME_DISCORD_BOT_TOKEN"):
-        await receiving
-    await bot.close()
-
-
-async def test_a_single_odd_refusal_ends_nothing(discord: DiscordEmulator, gateway: FakeGateway) -> None:
-    """Discord is asked whether the token is good before the connector gives up."""
+async def test_a_refused_call_ends_nothing(discord: DiscordEmulator, gateway: FakeGateway) -> None:
+    """Discord ends the session of a token that is no longer good by itself."""
     bot = discord_connector(discord)
     async with running(bot, gateway):
         discord.fail_next("send", emulated.Fault(401, {"message": "401: Unauthorized", "code": 0}))
         message = OutboundMessage(ConversationKey("acme", "discord", "910"), "t1", "hello")
         with pytest.raises(SendFailed):
             await bot.send(message, bot.render(message)[0])
-        await discord.until(lambda d: d.calls.count("me") == 2)  # at the login, and now
         await discord.say("still there?", by=LENA)
         await gateway.until(lambda g: texts(g) == ["still there?"])
         assert bot.health.state is ConnectionState.CONNECTED
