@@ -60,6 +60,8 @@ from grounding.strategy import (
     ENGLISH,
     Choice,
     Cues,
+    FoldedText,
+    Text,
     addresses_assistant,
     choose,
     choose_by_relevance,
@@ -157,13 +159,14 @@ class StrategyChooser:
     timeout_seconds: float = 3.0
     vocabulary: bool = True
 
-    async def choose(self, key: ConversationKey, text: str, cues: Cues, history: Sequence[TailEntry] = ()) -> Choice:
+    async def choose(self, key: ConversationKey, text: Text, cues: Cues, history: Sequence[TailEntry] = ()) -> Choice:
         """Return the strategy for *text* after *history*.
 
         Never raises: if the documents cannot be searched in time, the cues' choice stands and ``strategy.unsure`` is
         logged.
         """
-        first = choose(text, cues)
+        message = FoldedText.of(text)
+        first = choose(message, cues)
         if not self.vocabulary:
             first = replace(first, open=False)
         if not first.open:
@@ -171,7 +174,7 @@ class StrategyChooser:
         await self.documents.awake(key.scope)
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                return await self._by_documents(first, key, text, cues, history)
+                return await self._by_documents(first, key, message, cues, history)
         except (AgentRuntimeError, TimeoutError) as error:
             _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=key.workspace_id)
         except Exception as error:  # noqa: BLE001 - a turn is answered without, whatever broke
@@ -179,18 +182,18 @@ class StrategyChooser:
         return first
 
     async def _by_documents(
-        self, first: Choice, key: ConversationKey, text: str, cues: Cues, history: Sequence[TailEntry]
+        self, first: Choice, key: ConversationKey, message: FoldedText, cues: Cues, history: Sequence[TailEntry]
     ) -> Choice:
-        alone = await self.documents.best_match(key.scope, without_courtesy(text, cues))
+        alone = await self.documents.best_match(key.scope, without_courtesy(message, cues))
         if alone is None:
             return first
-        follows_up = is_follow_up(text, cues)
+        follows_up = is_follow_up(message, cues)
         decide = partial(
             choose_by_relevance,
             first,
             alone.relevance,
             passages=alone.passages,
-            addresses_assistant=addresses_assistant(text, cues),
+            addresses_assistant=addresses_assistant(message, cues),
             is_follow_up=follows_up,
         )
         decided = decide(None)
@@ -201,7 +204,7 @@ class StrategyChooser:
         before = next((entry.text for entry in reversed(history) if entry.speaker != ASSISTANT), "")
         if not before:
             return first
-        together = await self.documents.best_match(key.scope, f"{before}\n{text}")
+        together = await self.documents.best_match(key.scope, f"{before}\n{message.text}")
         return decide(together.relevance if together else None)
 
 
@@ -325,7 +328,7 @@ class Gathering:
 
     async def gather(
         self,
-        text: str,
+        text: Text,
         choice: Choice,
         messages: tuple[TailEntry, ...] | None,
         *,
@@ -351,16 +354,18 @@ class Gathering:
                 karma_floor=marks.floor,
                 going=going,
             )
+        message = FoldedText.of(text)
+        query = search_text(message, cues)
         earlier = earlier_questions(messages or (), cues)
         going = await self._session_state(session, lines, messages, today)
         settled = going.settled
         try:
             async with asyncio.TaskGroup() as searches:
                 start = searches.create_task
-                marked = start(self._marks(session, text, earlier))
-                records = start(self._records(text, frames, cues, standing, earlier, settled))
-                passages = start(self._passages(text, cues, choice, earlier))
-                recalled = start(self._recalled(text, choice, settled, earlier))
+                marked = start(self._marks(session, message.text, earlier))
+                records = start(self._records(message, query, frames, cues, standing, earlier, settled))
+                passages = start(self._passages(query, choice, earlier))
+                recalled = start(self._recalled(message.text, choice, settled, earlier))
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
         marks = marked.result()
@@ -429,7 +434,8 @@ class Gathering:
 
     async def _records(
         self,
-        text: str,
+        message: FoldedText,
+        query: str,
         frames: Frames,
         cues: Cues,
         standing: Standing | None,
@@ -440,28 +446,28 @@ class Gathering:
         selector, stored = self.sources.selector, self.stored_records
         if selector is None or stored is None:
             return RecordsLayer()
-        chosen = choose_frame(text, frames, earlier, cues)
+        chosen = choose_frame(message, frames, earlier, cues)
         frame = _frame_input(chosen)
 
         async def select() -> RecordsLayer:
             state = stored.state
             pinned = (standing or await selector.standing(self._records_scope)).pinned
-            query = search_text(text, cues) if state.count else ""
-            found = await selector.look(self._records_scope, query, chosen, earlier, state, pinned)
+            wanted = query if state.count else ""
+            found = await selector.look(self._records_scope, wanted, chosen, earlier, state, pinned)
             shown = [] if found.is_empty else _shown_texts(settled.tail, settled.summary, self.budgets)
-            selected = await selector.selected(found, text, chosen, shown)
+            selected = await selector.selected(found, message.text, chosen, shown)
             if selected.keep is not None and self.turn_id:
                 await selector.keep(self.key, selected.keep)
             return RecordsLayer(frame, selected.records, selected.selection, found.calibration)
 
         return await self._read("records", select) or RecordsLayer(frame)
 
-    async def _passages(self, text: str, cues: Cues, choice: Choice, earlier: Sequence[str]) -> tuple[Passage, ...]:
+    async def _passages(self, query: str, choice: Choice, earlier: Sequence[str]) -> tuple[Passage, ...]:
         """Search the documents, if the message needs them."""
         if not choice.wants_documents:
             return ()
         budgets = self.budgets
-        query, room = search_text(text, cues), passages_room(budgets.retrieved_tokens)
+        room = passages_room(budgets.retrieved_tokens)
         found = await self._read(
             "retrieved",
             lambda: self.sources.documents.passages(

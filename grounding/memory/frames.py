@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,7 +35,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from connectors.message import AgentRuntimeError
 from grounding.memory.records import Type
-from grounding.strategy import ENGLISH, Cues, matches, phrase_problem, word_set, words_of
+from grounding.strategy import ENGLISH, Cues, FoldedText, Text, matches, phrase_problem, word_set, words_of
 
 CONVERSATION = "conversation"
 """The frame of a message that asks for nothing in particular. It has no block."""
@@ -239,24 +239,24 @@ class Chosen:
     acts: bool = False
 
 
-def choose(text: str, frames: Frames = SHIPPED, earlier: Sequence[str] = (), cues: Cues = ENGLISH) -> Chosen:
+def choose(text: Text, frames: Frames = SHIPPED, earlier: Sequence[str] = (), cues: Cues = ENGLISH) -> Chosen:
     """Choose the frame for *text*, the user's own words. *earlier* are the messages just before, oldest first.
 
     The frame with the most distinct cues wins, then the higher rank, then the first name. Without a cue a question gets
     the question frame; a few words ("and the other one?") continue in the frame of the message before; all else is
     conversation. Small talk has no cues and changes nothing. Deterministic.
     """
-    text = unicodedata.normalize("NFKC", text[:LONGEST_CONSIDERED_CHARACTERS])
-    words = words_of(text)
+    message = FoldedText.of(text)
+    words = message.words
     acts = any(True for _ in matches(words, frames.acting))
     seen = _best_by_cues(words, frames)
     if seen is not None:
         return Chosen(seen[0], "cue", seen[1], acts)
     if earlier and len(_without_small_talk(words, cues)) <= FEW_WORDS and words:
-        before = _best_by_cues(words_of(earlier[-1][:LONGEST_CONSIDERED_CHARACTERS]), frames)
+        before = _best_by_cues(words_of(earlier[-1]), frames)
         if before is not None:
             return Chosen(before[0], "goes_on", before[1], acts)
-    if _asks(text, cues):
+    if _asks(message, cues):
         return Chosen(frames[QUESTION], "question", acts=acts)
     return Chosen(frames[CONVERSATION], "nothing_asked", acts=acts)
 
@@ -282,11 +282,14 @@ def _without_small_talk(words: tuple[str, ...], cues: Cues) -> tuple[str, ...]:
     return tuple(word for at, word in enumerate(words) if at not in covered and word not in word_set(cues.filler))
 
 
-def _asks(text: str, cues: Cues) -> bool:
-    """Say whether *text* is a question, by its mark or by the first word of a sentence, ignoring politeness."""
+def _asks(message: FoldedText, cues: Cues) -> bool:
+    """Say whether *message* is a question, by its mark or by the first word of a sentence, ignoring politeness."""
+    text, words, spans = message.text, message.words, message.spans
     if _QUESTION_MARK.search(text):
         return True
-    said = (_without_small_talk(words_of(sentence), cues) for sentence in _SENTENCE_END.split(text))
+    breaks = [at for at in range(1, len(words)) if _SENTENCE_END.search(text, spans[at - 1][1], spans[at][0])]
+    sentences = (words[start:end] for start, end in pairwise([0, *breaks, len(words)]))
+    said = (_without_small_talk(sentence, cues) for sentence in sentences)
     return any(any(start == 0 for start, _ in matches(words, cues.question_words)) for words in said if words)
 
 

@@ -3,7 +3,7 @@
 `choose` decides by cues, which `cues_of` reads from a workspace's files; `choose_by_relevance` by its documents.
 """
 
-from grounding.strategy.cues import Cues, fold, matches, phrases, word_set, words_of
+from grounding.strategy.cues import Cues, FoldedText, Text, fold, matches, phrases, word_set, words_of
 from grounding.strategy.languages import (
     ENGLISH,
     LANGUAGES,
@@ -36,9 +36,11 @@ __all__ = [
     "LANGUAGES",
     "Choice",
     "Cues",
+    "FoldedText",
     "InvalidCues",
     "Reason",
     "Strategy",
+    "Text",
     "addresses_assistant",
     "as_table",
     "choose",

@@ -1,6 +1,6 @@
-"""The kinds of cues, and how they are matched: as whole words, without case and accents. Pure.
+"""Texts folded for comparison, the kinds of cues, and how cues are matched: as whole words, without case and accents.
 
-The cue sets themselves are in `grounding.strategy.languages`.
+Pure. The cue sets themselves are in `grounding.strategy.languages`.
 """
 
 from __future__ import annotations
@@ -11,26 +11,57 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
-_COMMON_DOMAINS = (
-    "com org net edu gov io dev ai app co uk de fr es it nl eu ch at be pl se no dk fi jp cn in au ca br us me "
-    "info biz cloud tech tv gg ly sh so to xyz"
-)
-_FILE_ENDINGS = (
-    "md markdown txt rst pdf doc docx odt xls xlsx ppt pptx csv tsv json yaml yml toml ini cfg conf env log "
-    "html css js ts py go rs java rb php sh sql xml ipynb"
-)
-WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
-_ELIDED = re.compile(r"(?:l|d|qu|c|j|n|s|t|m|jusqu|lorsqu|puisqu)'(?=\w)")
+LONGEST_CONSIDERED_CHARACTERS = 20_000
+"""The rest of a longer text has no cues."""
+_LETTERS = r"(?:[^\W_]+[\u0300-\u036f]*)+"  # an accent may be a character of its own
+_WORD = re.compile(rf"{_LETTERS}(?:['’\-]{_LETTERS})*")
+_ELIDED = re.compile(r"(?:l|d|qu|c|j|n|s|t|m|jusqu|lorsqu|puisqu)['’](?=\w)", re.IGNORECASE)
 """French words that lose their vowel before another word are words of their own."""
 _Phrases = Mapping[str, tuple[tuple[str, ...], ...]]
 
 
-def words_of(text: str) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class FoldedText:
+    """A text as cues see it: its words without case and accents, and where each of them stands.
+
+    Whoever asks several things of one message folds it once, and passes it on.
+    """
+
+    text: str
+    words: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, text: Text) -> FoldedText:
+        """Fold *text*; one that is folded is returned as it is."""
+        if isinstance(text, FoldedText):
+            return text
+        text = text[:LONGEST_CONSIDERED_CHARACTERS]
+        spans = [match.span() for match in _WORD.finditer(text)]
+        if "'" in text or "’" in text:
+            spans = [part for start, end in spans for part in _without_elisions(text, start, end)]
+        # Only in ASCII lower case surely has as many characters.
+        if text.isascii():
+            lower = text.lower()
+            words = [lower[start:end] for start, end in spans]
+        else:
+            words = [fold(text[start:end]) for start, end in spans]
+        return cls(text, tuple(words), tuple(spans))
+
+
+Text = str | FoldedText
+
+
+def _without_elisions(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    while elided := _ELIDED.match(text, start, end):
+        yield start, elided.end() - 1
+        start = elided.end()
+    yield start, end
+
+
+def words_of(text: Text) -> tuple[str, ...]:
     """Return the words of *text*, without case and accents."""
-    words = [fold(word) for word in WORD.findall(unicodedata.normalize("NFKC", text))]
-    if any("'" in word and _ELIDED.match(word) for word in words):
-        return tuple(part for word in words for part in _ELIDED.sub(lambda match: match[0][:-1] + " ", word).split())
-    return tuple(words)
+    return FoldedText.of(text).words
 
 
 def fold(word: str) -> str:
@@ -45,6 +76,12 @@ def matches(words: tuple[str, ...], phrases: tuple[str, ...]) -> Iterable[tuple[
     """Return start and length, in words, of each occurrence of one of *phrases*."""
     by_first_word = _by_first_word(phrases)
     return () if by_first_word.keys().isdisjoint(words) else _occurrences(words, by_first_word)
+
+
+def phrase_at(words: tuple[str, ...], at: int, phrases: tuple[str, ...]) -> int:
+    """Return the length, in words, of the longest of *phrases* that begins at the word *at*; 0 if none does."""
+    longest_first = _by_first_word(phrases).get(words[at], ()) if at < len(words) else ()
+    return next((len(phrase) for phrase in longest_first if words[at : at + len(phrase)] == phrase), 0)
 
 
 @lru_cache(1024)
@@ -112,8 +149,19 @@ class Cues:
     """Words for the assistant itself. No document tells what it likes to eat."""
     polite_requests: tuple[str, ...] = ()
     """Phrases that name the assistant only to ask politely."""
-    domains: tuple[str, ...] = tuple(_COMMON_DOMAINS.split())
-    file_endings: tuple[str, ...] = tuple(_FILE_ENDINGS.split())
+    greetings: tuple[str, ...] = ()
+    """With a name behind them they are small talk: "hello Anna"."""
+    courtesies: tuple[str, ...] = ()
+    """"Please", before a question or a request."""
+    asks_somebody: tuple[str, ...] = ()
+    """"Could you", before one of `asks_to_tell`."""
+    asks_to_tell: tuple[str, ...] = ()
+    """"Tell me", "I wonder": polite words before a question."""
+    domains: tuple[str, ...] = ()
+    """Endings of sites."""
+    domains_that_are_words: tuple[str, ...] = ()
+    """Those of `domains` that name a site only behind two labels, or with a path ("t.me/acme")."""
+    file_endings: tuple[str, ...] = ()
 
     def extended(self, **more: tuple[str, ...]) -> Cues:
         """Return these cues with *more* of some kinds."""

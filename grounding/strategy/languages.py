@@ -34,10 +34,13 @@ def _shipped(language: str) -> Cues:
     return Cues(**{kind: phrases(value) for kind, value in tomllib.loads(text).items()})
 
 
-ENGLISH = _shipped("english")
-"""The cues of every workspace."""
 LANGUAGES = {language: _shipped(language) for language in ("french", "german", "spanish")}
 """The cue sets that a workspace may choose beside English."""
+_REQUESTS = ("courtesies", "asks_to_tell")
+ENGLISH = _shipped("english").extended(
+    **{kind: tuple(one for cues in LANGUAGES.values() for one in getattr(cues, kind)) for kind in _REQUESTS}
+)
+"""The cues of every workspace. Polite words before a question are known in all languages that ship."""
 
 
 def joined_cues(languages: Iterable[str]) -> Cues:

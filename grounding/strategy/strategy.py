@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,7 +18,16 @@ from typing import Literal
 
 from grounding.prompt_input import TailEntry
 from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, MEASURED_CHUNKS, question_terms
-from grounding.strategy.cues import WORD, Cues, fold, matches, phrase_set, word_set, words_of
+from grounding.strategy.cues import (
+    Cues,
+    FoldedText,
+    Text,
+    matches,
+    phrase_at,
+    phrase_set,
+    word_set,
+    words_of,
+)
 from grounding.strategy.languages import ENGLISH
 
 ASSISTANT = "assistant"
@@ -46,25 +54,6 @@ beginning up to half as many ("how do I get it?")."""
 _URL = re.compile(r"\bhttps?://\S", re.IGNORECASE)
 _DOTTED = re.compile(r"(?<![\w@.\-])((?:[\w\-]+\.)+)([a-z]{2,10})(?![\w@(])(?=(/?))", re.IGNORECASE)
 """The labels before the ending, the ending, and a slash if a path follows; ``r.json()`` is a call, not a file."""
-ENDINGS_THAT_ARE_WORDS = frozenset({"at", "be", "in", "it", "me", "no", "so", "to", "us"})
-"""Domains that are also English words: they name a site only behind two labels, or with a path ("t.me/acme")."""
-_GREETS_NAME = re.compile(
-    r"\s*(?:hi|hello|hey|good (?:morning|afternoon|evening)|thanks|thank you|bye),? ([^\W\d_]+)\s*[!.,]*\s*",
-    re.IGNORECASE,
-)
-_ASKS_POLITELY = re.compile(
-    r"(?:(?:please|pls|kindly|bitte|por favor"
-    r"|(?:(?:can|could|would|will) (?:you|someone|anyone|anybody) )?(?:(?:please|kindly) )?"
-    r"(?:(?:tell|show) (?:me|us)|explain to (?:me|us)|let me know)"
-    r"|do you (?:happen to )?know|i(?:['’]d| would) (?:like|love) to know|i (?:want|need|have) to know|i wonder"
-    r"|(?:kannst du|könntest du|können sie|könnten sie) (?:mir|uns) (?:bitte )?sagen|sag(?:en sie)? mir(?: bitte)?"
-    r"|weißt du|wissen sie|ich (?:möchte|würde gerne?) wissen"
-    r"|(?:peux-tu|pouvez-vous|pourrais-tu|pourriez-vous) me dire|dis-moi|dites-moi|je (?:veux|voudrais) savoir"
-    r"|(?:me )?(?:puedes|puede|podrías|podría) decir(?:me)?|dime|quisiera saber|me gustaría saber)\b[\s,:]*)+",
-    re.IGNORECASE,
-)
-"""Polite words before a question."""
-_LONGEST_CONSIDERED_CHARACTERS = 20_000
 
 
 class Strategy(StrEnum):
@@ -105,19 +94,19 @@ class Choice:
         return self.reason == "small_talk"
 
 
-def choose(text: str, cues: Cues = ENGLISH) -> Choice:
+def choose(text: Text, cues: Cues = ENGLISH) -> Choice:
     """Return the strategy for *text*, the user's own words, by its cues."""
-    text = unicodedata.normalize("NFKC", text[:_LONGEST_CONSIDERED_CHARACTERS])
-    if not text.strip():
+    message = FoldedText.of(text)
+    words = message.words
+    if not message.text.strip():
         return Choice(Strategy.NONE, "empty")
-    words = words_of(text)
-    documents = _names_documents(text, words, cues)
+    documents = _names_documents(message, cues)
     refers = _has(words, cues.refers_to_history, cues)
     asks = _has(words, cues.asks_history, cues, but=cues.refers_to_history)
     weakly_asks = _has(words, cues.weakly_asks_history, cues) and (len(words) <= SHORT_WORDS or "since" in words)
-    implied = _implies_documents(text, words, cues)
+    implied = _implies_documents(message, cues)
     history = asks or refers or (weakly_asks and not documents) or _only_continues(words, cues)
-    if not (documents or history or implied) and _is_small_talk(text, words, cues):
+    if not (documents or history or implied) and _is_small_talk(message, cues):
         return Choice(Strategy.NONE, "small_talk")
     if asks or (history and not documents):
         leans = refers and not (asks or documents)
@@ -158,33 +147,35 @@ def choose_by_relevance(
     return choice
 
 
-def is_small_talk(text: str, cues: Cues = ENGLISH) -> bool:
+def is_small_talk(text: Text, cues: Cues = ENGLISH) -> bool:
     """Say whether `choose` calls *text* small talk."""
     return choose(text, cues).small_talk
 
 
-def is_question(text: str, cues: Cues = ENGLISH) -> bool:
+def is_question(text: Text, cues: Cues = ENGLISH) -> bool:
     """Say whether *text* has a question mark or begins with a question word."""
-    return "?" in text or any(start == 0 for start, _ in matches(words_of(text), cues.question_words))
+    message = FoldedText.of(text)
+    return "?" in message.text or "？" in message.text or bool(phrase_at(message.words, 0, cues.question_words))
 
 
-def is_follow_up(text: str, cues: Cues = ENGLISH) -> bool:
+def is_follow_up(text: Text, cues: Cues = ENGLISH) -> bool:
     """Say whether only the messages before can name the subject of *text*: "and for students?", "why?".
 
     A message about the assistant itself ("who made you?") is no follow-up.
     """
-    if addresses_assistant(text, cues):
+    message = FoldedText.of(text)
+    if addresses_assistant(message, cues):
         return False
-    terms = len(question_terms(text))
-    if any(start == 0 for start, _ in matches(words_of(text), cues.follow_ups)):
+    terms = len(question_terms(message.text))
+    if phrase_at(message.words, 0, cues.follow_ups):
         return terms <= FOLLOW_UP_TERMS
-    return terms <= FOLLOW_UP_TERMS // 2 and is_question(text, cues)
+    return terms <= FOLLOW_UP_TERMS // 2 and is_question(message, cues)
 
 
-def addresses_assistant(text: str, cues: Cues = ENGLISH) -> bool:
+def addresses_assistant(text: Text, cues: Cues = ENGLISH) -> bool:
     """Say whether *text* speaks of the assistant itself, apart from politeness and references to its messages: "what is
     your name?", not "can you tell me …" and "you said …"."""
-    words = words_of(text[:_LONGEST_CONSIDERED_CHARACTERS])
+    words = words_of(text)
     masks = (*matches(words, cues.polite_requests), *matches(words, cues.refers_to_history))
     masked = {index for start, length in masks for index in range(start, start + length)}
     return any(start not in masked for start, _ in matches(words, cues.assistant))
@@ -193,28 +184,29 @@ def addresses_assistant(text: str, cues: Cues = ENGLISH) -> bool:
 # The text to search for
 
 
-def search_text(text: str, cues: Cues = ENGLISH) -> str:
+def search_text(text: Text, cues: Cues = ENGLISH) -> str:
     """Return *text* without the words that say where to look or how to answer, for searching.
 
     "Which file explains pricing?" is about pricing. Behind "about" these words belong to the subject: "the docs about
-    the files field". Returns *text* itself if nothing else would be left.
+    the files field". Without the greetings and requests before its question, too (`without_courtesy`). Returns all of
+    that if nothing else would be left.
     """
-    text = without_courtesy(text, cues)
-    spans = [match.span() for match in WORD.finditer(text)]
-    words = tuple(fold(text[start:end]) for start, end in spans)
+    message = FoldedText.of(text)
+    first = _first_word_of_question(message, cues)
+    words, spans = message.words[first:], message.spans[first:]
     dropped: set[int] = set()
     subject = words.index("about") if "about" in words else len(words)
     for start, length in matches(words[:subject], cues.containers):
         dropped.update(range(start, start + length))
     idle = word_set(cues.question_words) | word_set(cues.filler)
     if all(index in dropped or word in idle for index, word in enumerate(words)):
-        return text
+        return without_courtesy(message, cues)
     pieces: list[str] = []
-    at = 0
+    at = spans[0][0] if first else 0
     for index in sorted(dropped):
-        pieces.append(text[at : spans[index][0]])
+        pieces.append(message.text[at : spans[index][0]])
         at = spans[index][1]
-    return " ".join("".join([*pieces, text[at:]]).split())
+    return " ".join("".join([*pieces, message.text[at:]]).split())
 
 
 def earlier_questions(tail: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[str, ...]:
@@ -226,49 +218,75 @@ def earlier_questions(tail: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[
     return tuple(search_text(turn, cues) for turn in newest)[::-1]
 
 
-def _newest_turns(tail: Sequence[TailEntry], cues: Cues) -> Iterator[str]:
+def _newest_turns(tail: Sequence[TailEntry], cues: Cues) -> Iterator[FoldedText]:
     by_people = [entry for entry in reversed(tail) if entry.speaker != ASSISTANT]
     for _, turn in groupby(enumerate(by_people), key=lambda item: item[1].turn_id or item[0]):
         text = "\n".join(entry.text for _, entry in reversed(list(turn)))[:EARLIER_MAX_CHARACTERS]
-        if text.strip() and not is_small_talk(text, cues):
-            yield text
+        message = FoldedText.of(text)
+        if text.strip() and not is_small_talk(message, cues):
+            yield message
 
 
-def without_courtesy(text: str, cues: Cues = ENGLISH) -> str:
+def without_courtesy(text: Text, cues: Cues = ENGLISH) -> str:
     """Return *text* without the greetings, thanks and polite requests before its question.
 
     "Good morning, could you tell me how long probation is?" asks "how long probation is?". A greeting ends with a
-    punctuation mark, or before a question or a request: "Good Friday" is none. Returns *text* itself if nothing else
+    punctuation mark, or before a question or a request: "Good Friday" is none. Returns all of *text* if nothing else
     would be left.
     """
-    text = text[:_LONGEST_CONSIDERED_CHARACTERS]
-    spans = [match.span() for match in WORD.finditer(text)]
-    words = tuple(fold(text[start:end]) for start, end in spans)
+    message = FoldedText.of(text)
+    first = _first_word_of_question(message, cues)
+    return message.text[message.spans[first][0] :] if first else message.text
+
+
+def _first_word_of_question(message: FoldedText, cues: Cues) -> int:
+    """Return the first word behind greetings, thanks and polite requests; 0 if nothing would be left."""
+    words = message.words
     at = 0
     while at < len(words):
-        if request := _ASKS_POLITELY.match(text, spans[at][0]):
-            after = sum(start < request.end() for start, _ in spans)
+        if (after := _end_of_request(words, at, cues)) > at:
             if after < len(words) and words[after] not in word_set(cues.question_words):
-                return text[spans[at][0] :]  # "tell me a joke" is no question
+                return at  # "tell me a joke" is no question
         elif at and (words[at],) in phrase_set(cues.follow_ups):
             after = at + 1
         else:
-            after = _end_of_greeting(text, spans, words, at, cues)
+            after = _end_of_greeting(message, at, cues)
         if after == at:
-            return text[spans[at][0] :]
+            return at
         at = after
-    return text
+    return 0
 
 
-def _end_of_greeting(text: str, spans: Sequence[tuple[int, int]], words: tuple[str, ...], at: int, cues: Cues) -> int:
+def _end_of_request(words: tuple[str, ...], at: int, cues: Cues) -> int:
+    """Return the word behind the polite request that begins with the word *at* ("please", "could you please tell me");
+    *at* itself if there is none."""
+    end = at
+    while True:
+        asked = _end_of_courtesies(words, end, cues)
+        to_tell = _end_of_courtesies(words, asked + phrase_at(words, asked, cues.asks_somebody), cues)
+        told = phrase_at(words, to_tell, cues.asks_to_tell)
+        after = to_tell + told if told else asked
+        if after == end:
+            return end
+        end = after
+
+
+def _end_of_courtesies(words: tuple[str, ...], at: int, cues: Cues) -> int:
+    while length := phrase_at(words, at, cues.courtesies):
+        at += length
+    return at
+
+
+def _end_of_greeting(message: FoldedText, at: int, cues: Cues) -> int:
     """Return the word behind the greeting that begins with the word *at*; *at* itself if there is none."""
-    end = at + max((length for start, length in matches(words[at:], cues.small_talk) if start == 0), default=0)
+    words, spans = message.words, message.spans
+    end = at + phrase_at(words, at, cues.small_talk)
     if end == at:
         return at
     starts = word_set(cues.question_words) | word_set(cues.follow_ups)
     for after in range(end, len(words)):
-        mark = text[spans[after - 1][1] : spans[after][0]].strip()
-        if mark or words[after] in starts or _ASKS_POLITELY.match(text, spans[after][0]):
+        mark = message.text[spans[after - 1][1] : spans[after][0]].strip(" '’")
+        if mark or words[after] in starts or _end_of_request(words, after, cues) > after:
             return after
         if words[after] not in word_set(cues.filler):
             return at
@@ -278,8 +296,9 @@ def _end_of_greeting(text: str, spans: Sequence[tuple[int, int]], words: tuple[s
 # Cues in a message
 
 
-def _names_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
-    if _URL.search(text) or any(_is_address(match, cues) for match in _DOTTED.finditer(text)):
+def _names_documents(message: FoldedText, cues: Cues) -> bool:
+    words = message.words
+    if _URL.search(message.text) or any(_is_address(match, cues) for match in _DOTTED.finditer(message.text)):
         return True
     return _has(words, cues.documents, cues) or (
         _has(words, cues.search, cues) and (_has(words, cues.anchors, cues) or _has(words, cues.parts, cues))
@@ -296,11 +315,12 @@ def _is_address(match: re.Match[str], cues: Cues) -> bool:
         return True
     if ending not in word_set(cues.domains):
         return False
-    return ending not in ENDINGS_THAT_ARE_WORDS or labels.count(".") > 1 or bool(match[3])
+    return ending not in word_set(cues.domains_that_are_words) or labels.count(".") > 1 or bool(match[3])
 
 
-def _implies_documents(text: str, words: tuple[str, ...], cues: Cues) -> bool:
-    return len(words) >= MIN_QUESTION_WORDS and is_question(text, cues) and _has(words, cues.anchors, cues)
+def _implies_documents(message: FoldedText, cues: Cues) -> bool:
+    words = message.words
+    return len(words) >= MIN_QUESTION_WORDS and is_question(message, cues) and _has(words, cues.anchors, cues)
 
 
 def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:
@@ -310,8 +330,9 @@ def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:
     return rest in phrase_set(cues.continues)
 
 
-def _is_small_talk(text: str, words: tuple[str, ...], cues: Cues) -> bool:
+def _is_small_talk(message: FoldedText, cues: Cues) -> bool:
     """Say whether the message is only small talk and filler; punctuation and emoji alone are."""
+    words = message.words
     if not words:
         return True
     marked = _marked_small_talk(words, cues)
@@ -320,8 +341,16 @@ def _is_small_talk(text: str, words: tuple[str, ...], cues: Cues) -> bool:
     filler = word_set(cues.filler)
     if all(is_polite or word in filler for is_polite, word in marked):
         return True
-    name = _GREETS_NAME.fullmatch(text)
-    return name is not None and name[1].istitle() and words[-1] not in word_set(cues.question_words)
+    return _greets_name(message, cues)
+
+
+def _greets_name(message: FoldedText, cues: Cues) -> bool:
+    """Say whether the message is a greeting and one name: "Hello Anna!"."""
+    words = message.words
+    start, end = message.spans[-1]
+    is_name = message.text[start:end].istitle() and words[-1] not in word_set(cues.question_words)
+    ends = message.text[end:].strip(" !.,\n\t")
+    return is_name and not ends and words[:-1] in phrase_set(cues.greetings)
 
 
 def _marked_small_talk(words: tuple[str, ...], cues: Cues) -> list[tuple[bool, str]]:
