@@ -297,13 +297,6 @@ class TailLimits(NamedTuple):
         """Return the limits multiplied by *ratio*, each at least 1."""
         return TailLimits(*[max(1, int(limit * ratio)) for limit in self])
 
-    def minus(self, lines: Sequence[str], tokens: Tokens) -> TailLimits:
-        """Return the limits that remain next to the *lines* of a turn. Exact to one token per turn."""
-        text = "\n".join((*lines, ""))
-        return TailLimits(
-            self.tokens - tokens.count(text), self.lines - len(lines), self.bytes - utf8_length(text), self.turns - 1
-        )
-
     def hold(self, lines: Sequence[str], turns: int, tokens: Tokens) -> bool:
         """Say whether *lines*, which belong to *turns* turns, are within all limits."""
         if turns > self.turns or len(lines) > self.lines:

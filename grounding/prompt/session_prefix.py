@@ -216,15 +216,12 @@ class _Turns:
     def start_within(self, limits: TailLimits, *, after: str = "") -> int:
         """Return the earliest start from which the turns are within the *limits*, but not before the end of the turn
         *after*."""
-        start, left = len(self._turns), limits
+        start = len(self._turns)
         end = self._order(after)
         while start > self._first and not (after and self._order(self._turns[start - 1][0].turn_id) <= end):
-            left = left.minus(_lines(self._turn(start - 1)), self._tokens)
-            if min(left) < 0:
+            if not self.hold(start - 1, limits):
                 break
             start -= 1
-        while start < len(self._turns) and not self.hold(start, limits):  # separate turns do not add up exactly
-            start += 1
         return start
 
     def shown_from(self, start: int, *, compacted: bool) -> History:

@@ -70,19 +70,15 @@ async def _misbehave(server: HostileServer, request: web.Request) -> web.StreamR
     if request.path.startswith("/status/"):
         return web.Response(status=int(request.path.rpartition("/")[2]))
     headers = {"Content-Type": "text/plain"}
-    if request.path in ("/bomb", "/cut"):
+    if request.path == "/bomb":
         headers["Content-Encoding"] = "gzip"
     if request.path == "/liar":
         headers["Content-Length"] = "999999999"
-    if request.path == "/brotli":
-        headers["Content-Encoding"] = "br"
     response = web.StreamResponse(headers=headers)
     await response.prepare(request)
     with contextlib.suppress(ConnectionError):
         if request.path == "/bomb":
             await response.write(gzip.compress(MEBIBYTE * 64, 9))
-        if request.path == "/cut":
-            await response.write(gzip.compress(b"words " * 1000)[:-20])
         while request.path in ("/endless", "/drip"):
             piece = b"x" if request.path == "/drip" else b"word " * 10_000
             await response.write(piece)

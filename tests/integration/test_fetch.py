@@ -136,9 +136,9 @@ async def test_a_redirect_to_a_name_that_has_become_private_is_refused(server: h
         await get(server, "/a", resolver=Resolver(["127.0.0.1"], ["192.168.1.1"]))
 
 
-@pytest.mark.parametrize(("path", "why"), [("/endless", "too large"), ("/liar", "too large"), ("/bomb", "too large")])
+@pytest.mark.parametrize(("path", "why"), [("/endless", "too large"), ("/liar", "too large")])
 async def test_no_more_than_the_limit_is_taken(server: hostile.HostileServer, path: str, why: str) -> None:
-    """A body without end, one that claims more, and one that expands to more are cut off."""
+    """A body without end, and one that claims more, are cut off."""
     with pytest.raises(AttachmentUnavailable, match=why):
         await get(server, path)
     assert server.sent_bytes < 20_000_000
@@ -149,10 +149,9 @@ async def test_a_body_that_drips_is_given_up_in_time(server: hostile.HostileServ
         await get(server, "/drip", timeout=0.3)
 
 
-@pytest.mark.parametrize(("path", "why"), [("/cut", "cut off"), ("/brotli", "encoding")])
-async def test_a_body_that_cannot_be_expanded_is_refused(server: hostile.HostileServer, path: str, why: str) -> None:
-    with pytest.raises(AttachmentUnavailable, match=why):
-        await get(server, path)
+async def test_a_compressed_body_which_nobody_asked_for_is_not_expanded(server: hostile.HostileServer) -> None:
+    with pytest.raises(AttachmentUnavailable, match="not asked for"):
+        await get(server, "/bomb")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +195,7 @@ async def test_an_address_that_is_none_is_refused(server: hostile.HostileServer,
 
 
 async def test_no_message_holds_the_address_or_the_secret(server: hostile.HostileServer) -> None:
-    for path in ("/status/500", "/endless", "/liar", "/cut"):
+    for path in ("/status/500", "/endless", "/liar", "/bomb"):
         with pytest.raises(AttachmentUnavailable) as failed:
             await get(server, path, max_bytes=1000)
         chain: BaseException | None = failed.value
