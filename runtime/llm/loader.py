@@ -73,7 +73,6 @@ def _import_litellm() -> Any:
 
     litellm.telemetry = False
     litellm.suppress_debug_info = True
-    litellm.turn_off_message_logging = True
     litellm.drop_params = True  # a parameter that a provider does not know is left out and does not fail the call
     litellm.callbacks = []
     litellm.success_callback = []
