@@ -20,7 +20,6 @@ from grounding.memory.selection import (
     RecordSelector,
     ScopeState,
     Selected,
-    Weights,
     as_selected,
     floor_for,
     triggered_censors,
@@ -106,17 +105,17 @@ FRAMES = st.sampled_from(list(SHIPPED.by_name.values()))
 def test_no_boost_lifts_a_record_over_the_floor(
     found: list[tuple[FoundRecord, float]], frame: Any, minimum: float
 ) -> None:
-    kept = ranked(found, frame, Weights(), minimum, TODAY)
+    kept = ranked(found, frame, minimum, TODAY)
 
     assert {one.record.id for one in kept} == {one.record.id for one, bears in found if bears >= minimum}
-    assert kept == ranked(list(reversed(found)), frame, Weights(), minimum, TODAY)
+    assert kept == ranked(list(reversed(found)), frame, minimum, TODAY)
 
 
 @given(FOUND, FRAMES)
 def test_a_superseded_record_stands_below_the_one_that_took_its_place(
     found: list[tuple[FoundRecord, float]], frame: Any
 ) -> None:
-    order = [one.record.id for one in ranked(found, frame, Weights(), -9.0, TODAY)]
+    order = [one.record.id for one in ranked(found, frame, -9.0, TODAY)]
     by_id = {one.record.id: one.record for one, _ in found}
     for name, one in by_id.items():
         chain, at = {name}, one.superseded_by
@@ -133,7 +132,7 @@ def test_no_budget_is_exceeded_and_nothing_is_shown_in_full(
     found: list[tuple[FoundRecord, float]], frame: Any, scale: float, base: list[int]
 ) -> None:
     budgets = message_budgets(dict(zip(LOADED, base, strict=True)), frame, scale)
-    order = ranked(found, frame, Weights(), -9.0, TODAY)
+    order = ranked(found, frame, -9.0, TODAY)
     filled = fill(order, budgets, costs)
 
     assert sum(one.tokens for one in filled) <= sum(budgets.values()) <= sum(base) * scale
@@ -168,7 +167,7 @@ def test_the_frame_and_the_outcome_order_what_is_as_similar() -> None:
     ]
 
     def order(frame: str) -> list[str]:
-        return [one.record.id for one in ranked(found, SHIPPED[frame], Weights(), 0.0, TODAY)]
+        return [one.record.id for one in ranked(found, SHIPPED[frame], 0.0, TODAY)]
 
     assert order("decision") == ["went well", "failed", "fact"]
     assert order("question")[0] == "fact"
@@ -386,7 +385,6 @@ class Conversation:
         self.selecting = RecordSelector(
             self.held,
             self.noted,  # type: ignore[arg-type]
-            weights=Weights(),
             budgets=BUDGETS | {Type.ITEM: items},
             costs=costs,
             floor=lambda _: WORDS,

@@ -44,19 +44,6 @@ if TYPE_CHECKING:
 
 # The Lua scripts. Each is one atomic step on the keys of one workspace.
 
-LOOK = """
--- KEYS: done, texts, kept. ARGV: digest, id of a further record to read, or ''
--- Returns: the call's earlier result, its record, the id under the digest, its record, the further record; '' for none
-local done = redis.call('GET', KEYS[1]) or ''
-local said = ''
-if done ~= '' then said = redis.call('HGET', KEYS[3], cjson.decode(done).id) or '' end
-local id = redis.call('HGET', KEYS[2], ARGV[1]) or ''
-local known = id ~= '' and redis.call('HGET', KEYS[3], id) or ''
-local other = ARGV[2] ~= '' and redis.call('HGET', KEYS[3], ARGV[2]) or ''
-return {done, said, id, known or '', other or ''}
-"""
-"""Reads at one moment all that adding a record depends on."""
-
 WRITE = """
 -- KEYS: due, unindexed, owners, done, said of the known record; then for each record: kept, texts, its old list, its
 --   new list, standing, history, said
@@ -281,7 +268,6 @@ class RecordStore:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._look = redis.register_script(LOOK)
         self._write = redis.register_script(WRITE)
         self._move = redis.register_script(MOVE)
         self._erase = redis.register_script(ERASE)
@@ -289,11 +275,19 @@ class RecordStore:
         self._indexed = redis.register_script(INDEXED)
 
     async def look(self, scope: Scope, key: str, digest: str, other_id: str) -> AddLookup:
-        """Read what adding a record of the scope's owner depends on. *key* identifies the call; it may be empty."""
-        of = _of(scope)
-        keys = [_call_key(scope, key), _key(scope, "texts", of), _key(scope, "kept", of)]
-        done, said, same_id, same, other = await self._look(keys=keys, args=[digest, other_id])
-        return AddLookup(bool(done), _record(said), same_id, _record(same), _record(other))
+        """Read what adding a record of the scope's owner depends on. *key* identifies the call; it may be empty.
+
+        `write` makes sure that nothing of it has changed since.
+        """
+        kept = _key(scope, "kept", _of(scope))
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.get(_call_key(scope, key))
+            pipe.hget(_key(scope, "texts", _of(scope)), digest)
+            done, same_id = await pipe.execute()
+        ids = [json.loads(done)["id"] if done else "", same_id or "", other_id]
+        found: Any = await self._redis.hmget(kept, ids)
+        said, same, other = (_record(packed or "") for packed in found)
+        return AddLookup(bool(done), said, same_id or "", same, other)
 
     async def was_done(self, scope: Scope, key: str) -> bool:
         """Say whether the call with that key has taken effect."""

@@ -11,7 +11,6 @@ from grounding.memory.selection.selection import (
     Selected,
     Standing,
     StoredRecords,
-    Weights,
     as_selected,
     floor_for,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "Selected",
     "Standing",
     "StoredRecords",
-    "Weights",
     "as_selected",
     "floor_for",
     "triggered_censors",

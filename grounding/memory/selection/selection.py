@@ -124,13 +124,11 @@ class RecordSelector:
         *,
         costs: Costs,
         floor: Callable[[Scope], Floor],
-        weights: Weights | None = None,
         budgets: TypeBudgets | None = None,
         now: Now = lambda: datetime.now(UTC),
     ) -> None:
         self._records = records
         self._kept = kept
-        self._weights = weights or Weights()
         self._budgets = budgets or BUDGETS
         self._costs = costs
         self._floor = floor
@@ -215,7 +213,7 @@ class RecordSelector:
         budgets = message_budgets(self._budgets, chosen.frame, scale(text))
         due = self._fitting_due(looked)
         by_day = {one.record.id for one in due}
-        bearing = ranked(looked.found, chosen.frame, self._weights, looked.minimum, today)
+        bearing = ranked(looked.found, chosen.frame, looked.minimum, today)
         bearing = [one for one in bearing if one.record.id not in by_day]
         above = [*due, *bearing]
         fresh = [*due, *without_repeated(bearing, shown)]
@@ -462,18 +460,6 @@ _LEAST_STEP = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """The weight of each part of a score."""
-
-    similarity: float = 0.50
-    type: float = 0.15
-    recency: float = 0.15
-    outcome: float = 0.10
-    usage: float = 0.05
-    confidence: float = 0.05
-
-
-@dataclass(frozen=True, slots=True)
 class Scored:
     """A record above the floor: its score, and the log-odds that it is relevant to the message."""
 
@@ -483,17 +469,16 @@ class Scored:
     relevance: float
 
 
-def score(found: FoundRecord, frame: Frame, weights: Weights, today: datetime) -> float:
+def score(found: FoundRecord, frame: Frame, today: datetime) -> float:
     """Return the score of one record."""
     record = found.record
-    priority = frame.priority(record.type) + STANDING.get(record.state, 0.0)
     return (
-        weights.similarity * min(max(found.similarity, 0.0), 1.0)
-        + weights.type * priority
-        + weights.recency * recency(record.changed_at or record.created_at, today)
-        + weights.outcome * OUTCOMES.get(record.outcome or "", 1.0)
-        + weights.usage * usage(record.activations)
-        + weights.confidence * record.confidence
+        0.50 * min(max(found.similarity, 0.0), 1.0)
+        + 0.15 * (frame.priority(record.type) + STANDING.get(record.state, 0.0))
+        + 0.15 * recency(record.changed_at or record.created_at, today)
+        + 0.10 * OUTCOMES.get(record.outcome or "", 1.0)
+        + 0.05 * usage(record.activations)
+        + 0.05 * record.confidence
     )
 
 
@@ -509,15 +494,13 @@ def usage(activations: int) -> float:
     return min(1.0 + math.log10(activations) * 0.1, LARGEST_USAGE) if activations > 0 else 1.0
 
 
-def ranked(
-    found: Sequence[tuple[FoundRecord, float]], frame: Frame, weights: Weights, minimum: float, today: datetime
-) -> list[Scored]:
+def ranked(found: Sequence[tuple[FoundRecord, float]], frame: Frame, minimum: float, today: datetime) -> list[Scored]:
     """Return those of *found* (with their relevance) that reach *minimum*, the best first; ties go by id.
 
     A superseded record ranks below its successor, if that is among them.
     """
     kept = {one.record.id: (one, relevance) for one, relevance in found if relevance >= minimum}
-    own = {name: score(one, frame, weights, today) for name, (one, _) in kept.items()}
+    own = {name: score(one, frame, today) for name, (one, _) in kept.items()}
     scored = [
         Scored(one.record, _below_successors(name, own, kept), one.similarity, relevance)
         for name, (one, relevance) in kept.items()
