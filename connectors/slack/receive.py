@@ -61,10 +61,11 @@ class Intake:
         self._backoff = backoff
         self._command_seconds = command_seconds
         self._runtime: tuple[Accept, Identity, asyncio.TaskGroup] | None = None
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By conversation: whose turn it is. Locks are fair, and forgotten when nobody waits."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By conversation. A lock lets those who wait pass in their order, and is forgotten when nobody does."""
         self._pending: dict[str, asyncio.Task[bool]] = {}
         """By identity: the events that are not accepted yet."""
+        self._is_full = False
         self._accepted: Recent[str, None] = Recent()
         self._places: Recent[tuple[str, str], str] = Recent()
         """The conversations of messages, by channel and timestamp."""
@@ -105,9 +106,12 @@ class Intake:
         task = self._pending.get(identity)
         if task is None:
             if len(self._pending) >= _MAX_PENDING:
-                log.warning("connector.overrun", connector=CONNECTOR, waiting=len(self._pending))
+                if not self._is_full:  # one warning for a flood, not one for each of its events
+                    log.warning("connector.overrun", connector=CONNECTOR, waiting=len(self._pending))
+                self._is_full = True
                 return False
-            work = self._take_in_turn(conversation, identity, payload["event"], accept, me)
+            self._is_full = False
+            work = self._take_in_order(conversation, identity, payload["event"], accept, me)
             task = self._pending[identity] = tasks.create_task(work, name="slack event")
             task.add_done_callback(lambda _: self._pending.pop(identity, None))
         await asyncio.wait([task], timeout=within_seconds)
@@ -116,14 +120,11 @@ class Intake:
     def _conversation(self, event: events.Event, me: Identity) -> str:
         return self._places.get(events.reacted_to(event)) or events.conversation_of(event, me)
 
-    def _turn(self, conversation: str) -> asyncio.Lock:
-        return self._turns.setdefault(conversation, asyncio.Lock())
-
-    async def _take_in_turn(
+    async def _take_in_order(
         self, conversation: str, identity: str, event: events.Event, accept: Accept, me: Identity
     ) -> bool:
         backoff, faults = self._backoff.fresh(), 0
-        async with self._turn(conversation):
+        async with self._locks.setdefault(conversation, asyncio.Lock()):
             while True:
                 try:
                     await self._pass_on(event, accept, me)
