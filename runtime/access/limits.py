@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from config.settings import Settings
@@ -32,13 +32,12 @@ if redis.call('ZSCORE', KEYS[1], ARGV[4]) then return {1, 0, 0} end
 if redis.call('ZCARD', KEYS[1]) < limit then
   redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[4])
   redis.call('PEXPIRE', KEYS[1], window)
-  return {2, 0, 0}
+  return {1, 0, 0}
 end
 local wait = tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]) + window - now
 local first = redis.call('SET', KEYS[2], '1', 'NX', 'PX', window)
 return {0, wait, first and 1 or 0}
 """
-_COUNTED = 2
 MOMENT_SECONDS = 20
 """A wait that people call a moment."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
@@ -51,13 +50,12 @@ class Admission:
     """Whether a message is within the limit.
 
     ``retry_after_seconds`` of a refused message is whole and at least 1. ``first_refusal`` is true at most once in a
-    window, for the message whose author is told. ``counted`` is false for a message that was counted before.
+    window, for the message whose author is told.
     """
 
     allowed: bool
     retry_after_seconds: int = 0
     first_refusal: bool = False
-    counted: bool = field(default=False, compare=False)
 
 
 class RateLimit:
@@ -81,8 +79,9 @@ class RateLimit:
         """
         if Role.ADMIN in (role, message.caller_role):
             return Admission(True)
+        names = [encode_id(message.author.id), *([bucket] if bucket else [])]
         allowed, wait, first = await self._admit(
-            keys=self._keys(key, message, bucket),
+            keys=[redis_key("limits", key.tag, part, key.encoded, *names) for part in ("counted", "told")],
             args=[
                 self._messages,
                 self._window_milliseconds,
@@ -90,24 +89,7 @@ class RateLimit:
                 encode_id(message.message_id),
             ],
         )
-        if allowed:
-            return Admission(True, counted=allowed == _COUNTED)
-        return Admission(False, max(1, math.ceil(wait / 1000)), bool(first))
-
-    async def undo(
-        self, admission: Admission, key: ConversationKey, message: InboundMessage, *, bucket: str = ""
-    ) -> None:
-        """Undo *admission*: *message* turned out to be a duplicate. Raises `StoreUnavailable`."""
-        counted_key, told_key = self._keys(key, message, bucket)
-        if admission.counted:
-            await self._redis.zrem(counted_key, encode_id(message.message_id))
-        elif admission.first_refusal:
-            await self._redis.delete(told_key)
-
-    @staticmethod
-    def _keys(key: ConversationKey, message: InboundMessage, bucket: str) -> list[str]:
-        names = [encode_id(message.author.id), *([bucket] if bucket else [])]
-        return [redis_key("limits", key.tag, part, key.encoded, *names) for part in ("counted", "told")]
+        return Admission(True) if allowed else Admission(False, max(1, math.ceil(wait / 1000)), bool(first))
 
 
 def wait_in_words(seconds: float) -> str:

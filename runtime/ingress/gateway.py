@@ -269,7 +269,6 @@ class Gateway:
             reply = None
         is_given_up = reply is not None and reply.error_code == INTERNAL_ERROR and message.caller_role is not None
         if not is_given_up:
-            await self._limit.undo(admission, key, message, bucket=lane.value)
             return Accepted("duplicate", reply=reply, key=key)
         if not admission.allowed:
             return Accepted("refused", "rate_limit", retry_after_seconds=admission.retry_after_seconds, key=key)
