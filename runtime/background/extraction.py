@@ -8,13 +8,13 @@ until all are stored. So a job that is repeated does not ask the model again.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from pydantic import TypeAdapter
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, redis_key
@@ -22,10 +22,8 @@ from grounding.memory.context_document import summarise
 from grounding.memory.global_context import foreign_text_in
 from grounding.memory.records import (
     Candidate,
-    NewRecord,
     NoSuchRecord,
     Origin,
-    Provenance,
     Record,
     RecordBusy,
     RecordRefused,
@@ -55,15 +53,8 @@ _TYPES = (Type.FACT, Type.DECISION, Type.PROCEDURE, Type.EPISODE)
 _KNOWN_NEWEST = 50
 """Newest records that are compared beside those that a search finds: the index may be behind, or away."""
 _QUERY_CHARACTERS = 1000
+_CANDIDATES = TypeAdapter(tuple[Candidate, ...])
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A record that was found, and its owner: a person, or, if empty, the workspace."""
-
-    owner: str
-    record: Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ class Mark:
     """How far a conversation was looked through, and the records that are still to be stored."""
 
     reach: Reach = field(default_factory=Reach)
-    waiting: tuple[Found, ...] = ()
+    waiting: tuple[Candidate, ...] = ()
 
 
 class ExtractionMarks:
@@ -88,12 +79,12 @@ class ExtractionMarks:
             rows: Any = await pipe.execute() if keys else []
         return [Mark(Reach(int(turns or 0), int(entries or 0)), _unpack(waiting)) for turns, entries, waiting in rows]
 
-    async def looked(self, key: ConversationKey, reach: Reach, found: Sequence[Found]) -> None:
+    async def looked(self, key: ConversationKey, reach: Reach, found: Sequence[Candidate]) -> None:
         """Store that *key* was looked through as far as *reach*, and that *found* is to be stored."""
         mark: dict[Any, Any] = {
             "turns": reach.turns,
             "entries": reach.entries,
-            "waiting": _pack(found) if found else "",
+            "waiting": pack(_VERSION, found=_CANDIDATES.dump_python(tuple(found), mode="json")) if found else "",
         }
         await self._redis.hset(_key(key), mapping=mark)
 
@@ -106,7 +97,7 @@ class ExtractionMarks:
         (mark,) = await self.read([key])
         if mark != Mark():
             shorter = Reach(min(mark.reach.turns, reach.turns), min(mark.reach.entries, reach.entries))
-            waiting = [found for found in mark.waiting if found.record.by.turn_id != turn_id]
+            waiting = [found for found in mark.waiting if found.by.turn_id != turn_id]
             await self.looked(key, shorter, waiting)
 
     async def forget(self, key: ConversationKey) -> None:
@@ -118,33 +109,11 @@ def _key(key: ConversationKey) -> str:
     return redis_key(_OWNER, key.tag, "mark", key.encoded)
 
 
-def _pack(found: Sequence[Found]) -> str:
-    rows = [
-        {
-            "owner": item.owner,
-            "new": asdict(item.record.new),
-            "by": item.record.by.model_dump(mode="json"),
-            "key": item.record.key,
-        }
-        for item in found
-    ]
-    return pack(_VERSION, found=rows)
-
-
-def _unpack(packed: str | None) -> tuple[Found, ...]:
-    if not packed:
-        return ()
-    rows: list[dict[str, Any]] = unpack(packed, _VERSION, "what was found in a conversation")["found"]
-    return tuple(
-        Found(
-            row["owner"],
-            Candidate(
-                NewRecord(**{**row["new"], "type": Type(row["new"]["type"])}),
-                Provenance.model_validate_json(json.dumps(row["by"])),
-                row["key"],
-            ),
-        )
-        for row in rows
+def _unpack(packed: str | None) -> tuple[Candidate, ...]:
+    return (
+        _CANDIDATES.validate_python(unpack(packed, _VERSION, "what was found in a conversation")["found"])
+        if packed
+        else ()
     )
 
 
@@ -212,13 +181,13 @@ class RecordsExtraction:
         if (await self._transcript.reach(job.key)).entries < reach.entries:  # forgotten meanwhile: start over
             await self._marks.forget(job.key)
 
-    async def _find(self, job: Job, entries: Sequence[TranscriptEntry]) -> list[Found]:
+    async def _find(self, job: Job, entries: Sequence[TranscriptEntry]) -> list[Candidate]:
         if not self._asks_model and not await asyncio.to_thread(extraction.may_state, entries):
             return []
-        found: list[Found] = []
+        found: list[Candidate] = []
         for window in await self._windows(job.key, entries):
             made_by, records = await self._extract(job, window)
-            found += [Found(window.owner, record) for record in records]
+            found += [replace(record, owner=window.owner) for record in records]
             _log.info("records.extracted", turns=window.turns, found=len(records), made_by=made_by)
         return found
 
@@ -275,16 +244,16 @@ class RecordsExtraction:
         found = [hit.record for hit in hits]
         return list({record.id: record for record in (*found, *newest, *standing)}.values())
 
-    async def _store(self, key: ConversationKey, found: Sequence[Found]) -> None:
+    async def _store(self, key: ConversationKey, found: Sequence[Candidate]) -> None:
         """Store *found*, each record once, but not those of turns that were forgotten meanwhile."""
-        turns = list(dict.fromkeys((key, item.record.by.turn_id) for item in found))
+        turns = list(dict.fromkeys((key, one.by.turn_id) for one in found))
         recorded = await self._transcript.recorded(turns)
         results: Counter[str] = Counter()
-        for item in found:
-            if (key, item.record.by.turn_id) in recorded:
-                results[await self._add(_scope(key, item.owner), item.record)] += 1
+        for one in found:
+            if (key, one.by.turn_id) in recorded:
+                results[await self._add(_scope(key, one.owner), one)] += 1
         gone = recorded - await self._transcript.recorded(list(recorded))
-        for owner in {item.owner for item in found} if gone else ():
+        for owner in {one.owner for one in found} if gone else ():
             await self._records.forget_said(_scope(key, owner), [turn_id for _, turn_id in gone])
         await self._marks.kept(key)
         _log.info("records.kept", **{name: results[name] for name in ("new", "confirmed", "superseded", "refused")})

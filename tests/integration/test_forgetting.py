@@ -27,7 +27,7 @@ from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.transcript import EntryRole, MarkdownCopy, Reach, Transcript, TranscriptEntry, Turn, markdown
 from runtime.attachments import UploadedFiles
 from runtime.background import ExtractionMarks, Forgetting, ForgetTurns, RememberTurns
-from runtime.background.extraction import Found, Mark
+from runtime.background.extraction import Mark
 from runtime.background.forgetting import JOB
 from runtime.coordination import Hub, Job, Jobs
 from runtime.delivery import Outbox
@@ -203,16 +203,17 @@ async def test_the_records_that_came_of_it_go_with_it_decisions_too(house: House
         await house.records.add(lena, new, by)
         await house.records.add(Scope("acme"), new, by)
     rows = [
-        Candidate(NewRecord(Type.FACT, f"said {one}"), Provenance(turn_id=f"t{one}"), f"t{one}/x") for one in (1, 2)
+        Candidate(NewRecord(Type.FACT, f"said {one}"), Provenance(turn_id=f"t{one}"), f"t{one}/x", "http:u1")
+        for one in (1, 2)
     ]
-    await house.marks.looked(KEY, Reach(2, 4), [Found("http:u1", row) for row in rows])
+    await house.marks.looked(KEY, Reach(2, 4), rows)
 
     async def left(scope: Scope) -> list[str]:
         return sorted(one.provenance.turn_id for one in await house.records.list(scope))
 
     await house.forgetting.last(KEY, "m9", "http:u1")
     assert await left(lena) == ["t1", "t1", "t3", "t3"]
-    assert await house.marks.read([KEY]) == [Mark(Reach(1, 2), (Found("http:u1", rows[0]),))]
+    assert await house.marks.read([KEY]) == [Mark(Reach(1, 2), (rows[0],))]
     await house.forgetting.everything(KEY, "m10")
     assert await left(Scope("acme")) == ["t3"]
     assert await left(lena) == ["t1", "t3", "t3"]

@@ -104,12 +104,13 @@ class Candidate:
     """A candidate record and its evidence.
 
     ``by`` names the turn and the author of the newest evidence, but no context. ``key`` is the same for the same words
-    of the same turn.
+    of the same turn. ``owner`` is that of the window.
     """
 
     new: NewRecord
     by: Provenance
     key: str
+    owner: str = ""
 
 
 def candidate_from(new: NewRecord, evidence: TranscriptEntry, origin: Origin) -> Candidate:
