@@ -43,8 +43,8 @@ CANNOT = (400, 404, 405, 501)
 
 FIELDS: dict[str, models.KeywordIndexParams | models.PayloadSchemaType] = {
     "tenant": models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True),
-    **dict.fromkeys(stored.KEYWORD_FIELDS, models.PayloadSchemaType.KEYWORD),
-    **dict.fromkeys(stored.INTEGER_FIELDS, models.PayloadSchemaType.INTEGER),
+    **dict.fromkeys(("workspace", "source", "previous"), models.PayloadSchemaType.KEYWORD),
+    "ordinal": models.PayloadSchemaType.INTEGER,
 }
 """The indexed fields of a payload, and the kind of index."""
 

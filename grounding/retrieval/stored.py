@@ -20,9 +20,6 @@ from grounding.retrieval.index import IndexUnavailable, Kind, Passage, Source
 PAYLOAD_VERSION = 2
 DEEP = "deep"
 """The name of the deeper vector, beside ``dense`` and ``sparse``."""
-KEYWORD_FIELDS = ("workspace", "source", "previous")
-"""Payload fields with a keyword index, beside ``tenant``."""
-INTEGER_FIELDS = ("ordinal",)
 PLACE_FIELDS = ("source", "ordinal")
 """The payload fields that `place_of` needs."""
 

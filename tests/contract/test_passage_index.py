@@ -500,6 +500,42 @@ async def test_a_panic_of_the_engine_is_an_outage_and_not_the_end_of_the_process
     await index.close()
 
 
+def bytes_of_segments(folder: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("segments/**/*") if file.is_file())
+
+
+async def test_deleting_gives_the_disk_back_and_leaves_the_rest_as_it_was(tmp_path: Path) -> None:
+    """The vectors are long, so that few passages fill a segment that the engine rewrites."""
+    size, count, kept = 2048, 1200, 700
+    index = EmbeddedIndex(tmp_path, "long", size, timeout_seconds=60)
+
+    def vector_of(number: int) -> list[float]:
+        return [float(place == number) for place in range(size)]
+
+    async def found(**arm: Any) -> list[str]:
+        query = PassageQuery(ACME, DOCUMENT, arm.get("dense"), arm.get("sparse"), 1)
+        return [hit.passage.id for hit in await index.search(query)]
+
+    entries = [
+        IndexEntry(Passage(f"{number}", DOCUMENT, f"{number}.md", f"word{number}"), vector_of(number), sparse)
+        for number, sparse in enumerate(encode_document(f"word{number}") for number in range(count))
+    ]
+    await index.upsert(ACME, entries)
+    before = bytes_of_segments(tmp_path)
+    for number in range(count - kept):
+        await index.delete(ACME, DOCUMENT, source=f"{number}.md")
+    assert bytes_of_segments(tmp_path) < 0.8 * before
+    assert await index.count(ACME, DOCUMENT) == kept
+    assert len(await index.vectors(ACME, DOCUMENT, await index.ids(ACME, DOCUMENT))) == kept
+    for number in (0, count - kept - 1, count - kept, count - 1):
+        is_there = number >= count - kept
+        assert await found(sparse=encode_query(f"word{number}")) == ([f"{number}"] if is_there else [])
+        assert (await found(dense=vector_of(number)) == [f"{number}"]) is is_there
+    await index.drop_workspace(ACME)
+    assert await index.count(ACME, DOCUMENT) == 0
+    await index.close()
+
+
 @pytest.mark.parametrize("name", ["payload_storage/tracker.dat", "payload_storage/page_0.dat", "edge_config.json"])
 async def test_a_damaged_index_is_set_aside_and_begun_anew(tmp_path: Path, name: str) -> None:
     index = EmbeddedIndex(tmp_path, "one", 64, timeout_seconds=10)
