@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, distribution
@@ -72,6 +73,7 @@ class MiniLMEmbedder:
         self._only_english = only_english
         self._model: MiniLM | None = None
         self._loading = threading.Lock()
+        self._used_at = time.monotonic()
         self._documents = ThreadPoolExecutor(1, "minilm-documents", _lower_priority, (niceness,))
         self._questions = ThreadPoolExecutor(1, "minilm-questions")
 
@@ -94,12 +96,20 @@ class MiniLMEmbedder:
         loop = asyncio.get_running_loop()
         return [await loop.run_in_executor(self._questions, self._embed, text) for text in texts]
 
+    def unload_if_idle(self, seconds: float) -> None:
+        """Give back the model's memory, 100 MB, if nothing was embedded for *seconds*; the next text loads it again, in
+        .25 s of a processor."""
+        with self._loading:
+            if time.monotonic() - self._used_at > seconds:
+                self._model = None
+
     def _embed(self, text: str) -> Vector:
         model = self._load()
         return (model.deeper_vector if self._only_english else model.vector)(text[: self.MAX_CHARACTERS])
 
     def _load(self) -> MiniLM:
         with self._loading:
+            self._used_at = time.monotonic()
             if self._model is None:
                 self._model = MiniLM(find_weights())
             return self._model

@@ -44,8 +44,9 @@ PING_SECONDS = 10.0
 SILENCE_SECONDS = 120.0
 """A child that gives no answer for so long is replaced. It gives none while the engine opens a large index: 1.6 s of a
 processor for 100,000 passages."""
-QUESTION_SECONDS = 0.05
-"""How long a search in a turn waits for the deeper vector of its question, which takes 3 ms of a processor."""
+QUESTION_SECONDS = 0.5
+"""How long a search in a turn waits for the deeper vector of its question, which takes 3 ms of a processor, and .25 s
+if the model has to be loaded again."""
 COMMAND_SECONDS = 10.0
 """How long a search in a command without ``serve`` waits: it starts the child for this one question."""
 _LARGE = frozenset(("upsert", "replace", "deepen"))

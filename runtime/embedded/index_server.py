@@ -12,6 +12,7 @@ answer to its number is not wanted any more.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import importlib.util
 import os
@@ -36,6 +37,11 @@ SWITCH_SECONDS = 0.001
 """How long a thread may hold the interpreter while another one waits, as in ``serve``."""
 NICENESS = 15
 """The priority of the thread that embeds documents, of 0 (highest) to 19."""
+IDLE_SECONDS = 120.0
+"""After so long without a text to embed the second embedding model is unloaded."""
+FREE_SECONDS = 20.0
+"""Between times when free memory is given back to the system. The allocator keeps 70 MB after the model was loaded, and
+as much after the engine rewrote a segment."""
 LOGGED = 0
 LARGE_BYTES = 100_000
 """A larger message is unpickled in a thread: so much takes 2 ms."""
@@ -117,12 +123,13 @@ class Server:
 
     async def run(self) -> None:
         """Answer until the channel is closed, then close the indexes."""
+        freeing = self._group.create_task(self._free_memory())
         async for number, raw in self._channel.messages():
             if raw:
                 self._tasks[number] = self._group.create_task(self._answer(number, raw))
             elif (cancelled := self._tasks.get(number)) is not None:
                 cancelled.cancel()
-        for task in [*self._tasks.values()]:
+        for task in [freeing, *self._tasks.values()]:
             task.cancel()
         for index in self._indexes.values():
             await index.close()
@@ -147,6 +154,13 @@ class Server:
         if method in ("close", "drop"):
             del self._indexes[target]
         return await getattr(index, method)(*arguments, **options)
+
+    async def _free_memory(self) -> None:
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Linux with the GNU C library has it
+        while trim is not None:
+            await asyncio.sleep(FREE_SECONDS)
+            self._model.unload_if_idle(IDLE_SECONDS)
+            await asyncio.to_thread(trim, 0)
 
     def _index(self, target: IndexTarget) -> Any:
         from grounding.retrieval.qdrant_edge import EmbeddedIndex  # needs a package that may not be installed
