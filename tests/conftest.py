@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import os
 import sysconfig
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from config.settings import Settings
-from grounding.retrieval import embedding
 from runtime import stores
 from tests.emulators import openai, valkey
 from tests.emulators.face import let_go_of_apps
@@ -37,25 +34,6 @@ MakeSettings = Callable[..., Settings]
 hypothesis.settings.register_profile("desk", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_bundled_model() -> Iterator[None]:
-    """The bundled embedding model is loaded once by a process, though most tests have a runtime of their own: nothing
-    changes it, and to load it again takes 0.08 s of the processor."""
-    load = embedding._load_wordllama
-
-    @cache
-    def kept(_: str | None) -> Any:
-        return load()
-
-    def loaded() -> Any:
-        wheel = importlib.util.find_spec("wordllama")  # a test may take it away
-        return kept(wheel.origin if wheel else None)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding, "_load_wordllama", loaded)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import threading
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from connectors.message import AgentRuntimeError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Vector = list[float]
 DEEP_VECTOR_LATE = "late"
@@ -79,7 +84,8 @@ class Embedder(Protocol):
 class WordLlamaEmbedder:
     """The static model in the ``wordllama`` wheel: 256 dimensions, about 0.1 ms a query, no network.
 
-    Every method raises `EmbedderUnavailable` if the wheel is not installed. Weights are loaded on first use, in a
+    Every method raises `EmbedderUnavailable` if the wheel is not installed. The wheel's code is not imported: a vector
+    is the mean of the tokens' rows in its table, which is read from its file. Both are opened on first use, in a
     thread. Long texts are cut at `MAX_CHARACTERS`.
     """
 
@@ -89,8 +95,7 @@ class WordLlamaEmbedder:
     """A question of this length takes about 0.1 ms: it is embedded on the event loop, because a thread costs more."""
 
     def __init__(self) -> None:
-        self._model: Any = None
-        self._loading = threading.Lock()
+        self._model: _WordLlama | None = None
 
     @property
     def name(self) -> str:
@@ -118,25 +123,33 @@ class WordLlamaEmbedder:
         model = self._model or self._load()
         import numpy as np
 
-        # The model's own `embed` gives the same, but fills all texts of a batch up to the longest one's tokens, which
-        # takes up to twice the time, tens of megabytes, and longer holds of the interpreter.
         raw = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         for row, text in zip(raw, texts, strict=True):
             if ids := model.tokenizer.encode(text[: self.MAX_CHARACTERS], add_special_tokens=False).ids:
-                row[:] = model.embedding.take(ids, axis=0, mode="clip").sum(axis=0, dtype=np.float32) / len(ids)
+                row[:] = model.table.take(ids, axis=0, mode="clip").sum(axis=0, dtype=np.float32) / len(ids)
         lengths = np.sqrt(np.add.reduce(raw * raw, axis=1, keepdims=True))
         # Text without tokens has length zero and must stay a zero vector: a division would make it NaN.
         unit: list[Vector] = (raw / np.where(lengths > 0, lengths, 1.0)).tolist()
         return unit
 
-    def _load(self) -> Any:
-        with self._loading:
-            if self._model is None:
-                self._model = _load_wordllama()
+    def _load(self) -> _WordLlama:
+        with _opening:
+            self._model = _open_wordllama(_find_wordllama())
             return self._model
 
 
-def _load_wordllama() -> Any:
+class _WordLlama(NamedTuple):
+    """The tokenizer, and the table with a row of 256 half-precision numbers for each token."""
+
+    tokenizer: Tokenizer
+    table: Any
+
+
+_opening = threading.Lock()
+
+
+def _find_wordllama() -> Path:
+    """Return the folder of the ``wordllama`` wheel."""
     spec = importlib.util.find_spec("wordllama")
     if spec is None or spec.origin is None:
         raise EmbedderUnavailable(
@@ -144,15 +157,33 @@ def _load_wordllama() -> Any:
             "or set AGENT_RUNTIME_EMBEDDING_MODEL to a LiteLLM embedding model",
             retryable=False,
         )
-    # An OpenMP pool that spins between calls stalls the whole process for up to half a second.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from wordllama import WordLlama
+    return Path(spec.origin).parent
 
-    # The wheel carries weights and tokenizer, but looks for the tokenizer only under its cache folder.
+
+@cache  # all embedders of a process share it
+def _open_wordllama(folder: Path) -> _WordLlama:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer
+
     try:
-        model = WordLlama.load(cache_dir=Path(spec.origin).parent, disable_download=True)
+        text = (folder / "tokenizers" / "l2_supercat_tokenizer_config.json").read_text(encoding="utf-8")
+        table = _map_table(folder / "weights" / "l2_supercat_256.safetensors", "embedding.weight")
     except OSError as error:
         raise EmbedderUnavailable(f"the bundled embedding model is incomplete: {error}", retryable=False) from error
-    model.tokenizer.no_padding()
-    return model
+    tokenizer = Tokenizer.from_str(text)
+    tokenizer.no_padding()
+    return _WordLlama(tokenizer, table)
+
+
+def _map_table(file: Path, name: str) -> Any:
+    """Return the table *name* of half-precision numbers in *file*, whose pages are read when they are needed.
+
+    The format is safetensors: 8 bytes with the length of the header, the header as JSON, and the tables.
+    """
+    import numpy as np
+
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        entry = json.loads(opened.read(length))[name]
+    start = 8 + length + entry["data_offsets"][0]
+    return np.asarray(np.memmap(file, np.dtype("<f2"), "r", offset=start, shape=tuple(entry["shape"])))
