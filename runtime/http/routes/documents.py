@@ -348,7 +348,7 @@ class CodexRoutes(Routes):
     async def put(self, request: Request, scope: Workspace, path: str, context: Context = "") -> Response:
         scope = _own_scope(request, scope, context)
         material_check_path(path)
-        raw = await read_body(request, self._max_bytes, "CODEX_FILE_MAX_BYTES")
+        raw = await read_body(request, self._max_bytes, "DOCUMENT_MAX_BYTES")
         return reply(_codex_row(scope, path, await self._materials.put(scope, path, raw)))
 
     async def delete(self, request: Request, scope: Workspace, path: str, context: Context = "") -> Response:
