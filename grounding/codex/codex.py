@@ -10,7 +10,6 @@ machine has the memory for it. All but the search tool is pure.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -114,11 +113,6 @@ def check_path(path: str) -> str:
     """Return *path* if material may have it. Raises `DocumentRefused` (``why`` = ``path``)."""
     rule = f"must not begin with {HERE!r}: what belongs to one conversation is shown so"
     return check_relative_path(path, rule, lambda path: not path.startswith(HERE))
-
-
-def sha256_of(text: str) -> str:
-    """Return the SHA-256 of *text* in UTF-8, in hexadecimal."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def size_of(text: str, tokens: Tokens) -> Size:

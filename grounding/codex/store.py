@@ -35,9 +35,8 @@ from grounding.codex.codex import (
     check_path,
     owner_of,
     prompt_path,
-    sha256_of,
 )
-from grounding.documents import DocumentMissing, decode, other_forms, passage_of_chunk, refuse_twins
+from grounding.documents import DocumentMissing, decode, other_forms, passage_of_chunk, refuse_twins, sha256_of
 from grounding.retrieval import (
     CHUNKER_VERSION,
     Chunk,

@@ -13,6 +13,7 @@ from grounding.documents.indexer import (
     Synced,
     indexed_text_of,
     passage_of_chunk,
+    sha256_of,
 )
 from grounding.documents.ledger import Backlog
 from grounding.documents.library import (
@@ -64,5 +65,6 @@ __all__ = [
     "other_forms",
     "passage_of_chunk",
     "refuse_twins",
+    "sha256_of",
     "watch",
 ]

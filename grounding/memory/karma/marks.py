@@ -10,9 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from connectors.message import ConversationKey, place_audience
+from grounding.prompt_input import Strict
 
 SCOPE = "karma:write"
 """The permission scope that is needed to mark."""
@@ -30,11 +29,7 @@ _SIGNS: Mapping[str, Sign] = {
 }
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class Opinion(_Strict):
+class Opinion(Strict):
     """One person's marks on a turn: ``signs``, the newest last; empty if all were taken back.
 
     ``moment`` is the platform's time of the last event (seconds since the epoch; 0 if unknown), ``command`` the last
@@ -56,7 +51,7 @@ class Opinion(_Strict):
         return self.signs[-1] if self.signs else None
 
 
-class Exchange(_Strict):
+class Exchange(Strict):
     """The question and answer of a turn, and who may see them.
 
     ``audience`` is as in `connectors.message.Scope`, empty for the workspace; ``foreign`` as in
@@ -70,7 +65,7 @@ class Exchange(_Strict):
     asked_in: tuple[str, ...] = ()
 
 
-class Marked(_Strict):
+class Marked(Strict):
     """A turn that somebody marked.
 
     ``exchange`` is None if the turn can be no example (an apology), and while no mark counts. ``marked_on`` is the day

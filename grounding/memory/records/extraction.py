@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from connectors.message import person_of_audience
 from grounding.memory.context_document import (
@@ -30,7 +30,7 @@ from grounding.memory.context_document import (
     unfenced,
 )
 from grounding.memory.records.model import NewRecord, Origin, Provenance, Record, State, Type
-from grounding.prompt_input import ChatMessage, one_line, speaker
+from grounding.prompt_input import ChatMessage, Strict, one_line, speaker
 from grounding.retrieval import terms
 from grounding.transcript import EntryRole, TranscriptEntry
 
@@ -459,11 +459,7 @@ MOST_SURE = 0.9
 _TYPES = {"fact": Type.FACT, "decision": Type.DECISION, "procedure": Type.PROCEDURE, "episode": Type.EPISODE}
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class _AnswerRecord(_Strict):
+class _AnswerRecord(Strict):
     type: Literal["fact", "decision", "procedure", "episode"]
     text: str = Field(min_length=8, max_length=MAX_RECORD_CHARACTERS)
     evidence: list[int] = Field(min_length=1, max_length=8)
@@ -473,7 +469,7 @@ class _AnswerRecord(_Strict):
     confirms: str | None = None
 
 
-class _Answer(_Strict):
+class _Answer(Strict):
     records: list[_AnswerRecord]
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, Field
 
 from connectors.message import AgentRuntimeError
 from grounding.memory.context_document import sentences
 from grounding.memory.records.dates import in_words
-from grounding.prompt_input import Tokens, clip
+from grounding.prompt_input import Strict, Tokens, clip
 
 
 class Type(StrEnum):
@@ -76,11 +76,7 @@ Origin = Literal["person", "tool", "extraction", "retrieved", "others"]
 """
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class Provenance(_Strict):
+class Provenance(Strict):
     """The origin of a record.
 
     ``author`` is ``connector:user_id`` or the name of a token. It is empty if the runtime wrote the record.
@@ -92,7 +88,7 @@ class Provenance(_Strict):
     origin: Origin = "person"
 
 
-class Record(_Strict):
+class Record(Strict):
     """One stored record. Times are RFC 3339 in UTC.
 
     ``audience`` says who may see it, as in `connectors.message.Scope`; empty means the workspace. Format 1 called the

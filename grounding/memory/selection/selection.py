@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from connectors.message import ConversationKey, Scope, redis_key
 from connectors.redis_calls import Answer, RedisCall, RoundTrip, ask
 from grounding.memory.frames import LOADED, Chosen, Frame, scale
 from grounding.memory.records import FoundRecord, Record, Records, State, Type, days_meant, is_heard_preference
 from grounding.memory.selection.censors import in_force
-from grounding.prompt_input import Calibration, Censor, SelectedRecord, Selection, SelectionReason
+from grounding.prompt_input import Calibration, Censor, SelectedRecord, Selection, SelectionReason, Strict
 from grounding.retrieval import NEAR_DUPLICATE, NEGATIONS, coverage, largest_idf, spell_out, term_set
 
 if TYPE_CHECKING:
@@ -714,11 +714,7 @@ def _fit(one: Scored, room: int, costs: Costs) -> Filled | None:
 _OWNER = "selection"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class KeptRecord(_Strict):
+class KeptRecord(Strict):
     """One record that was shown; see `grounding.prompt_input.run_context.SelectedRecord`."""
 
     id: str
@@ -728,7 +724,7 @@ class KeptRecord(_Strict):
     similarity: float
 
 
-class LastSelection(_Strict):
+class LastSelection(Strict):
     """The last selection: the frame, the records, the best first, and the budget in tokens."""
 
     v: Literal[1] = 1
