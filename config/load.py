@@ -28,12 +28,13 @@ _CREDENTIALS = re.compile(r"//.*@", re.DOTALL)
 _URL_SECRETS = re.compile(r"(?<=://).*@|^(?!.*://).*@|(?<=\?).*", re.DOTALL)
 """The secret parts of an invalid URL: user and password (also if the scheme is missing), and the query parameters."""
 
-_REMOVED = {
+_REPLACED = {"codex_file_max_bytes": "document_max_bytes"}
+"""Settings of earlier versions, and the one that holds in their place."""
+REMOVED = {
     "attachment_max_pages",
     "attachment_timeout_seconds",
     "censor_retired_false_positives",
     "censors_max_tokens",
-    "codex_file_max_bytes",
     "delivery_placeholder",
     "discord_timeout_seconds",
     "embedding_timeout_seconds",
@@ -76,7 +77,7 @@ _REMOVED = {
     "tool_result_max_tokens",
     "tool_timeout_seconds",
 }
-"""Settings of earlier versions."""
+"""Settings of earlier versions whose default always holds."""
 _QUOTED = re.compile(r"'([^']*)'")
 _EXPECTED_BY_ERROR = {
     "bool_parsing": "expected true or false",
@@ -232,7 +233,9 @@ def _describe(detail: ErrorDetails, values: Mapping[str, Any]) -> str:
     keys = "".join(f"[{part}]" for part in detail["loc"][1:] if isinstance(part, str) and part != "[key]")
     if detail["type"] == "extra_forbidden" and keys:
         return f"{_variable(name)}{keys}={detail['input']!r}: no such key; see {_variable(name)} in docs/settings.md"
-    if detail["type"] == "extra_forbidden" and name in _REMOVED:
+    if detail["type"] == "extra_forbidden" and name in _REPLACED:
+        return f"{_variable(name)}: this setting is gone; set {_variable(_REPLACED[name])} instead"
+    if detail["type"] == "extra_forbidden" and name in REMOVED:
         return f"{_variable(name)}: this setting is gone, and its default always holds; remove it"
     if detail["type"] == "extra_forbidden":
         if name.lower() in Settings.model_fields:

@@ -1,10 +1,12 @@
 """Settings: the environment over the file over the defaults, and every mistake told at once."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from config import ConfigurationError, load, reference
+from config.load import REMOVED
 from config.settings import GROUNDING_NUMBERS, TOPICS, Settings
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -111,6 +113,7 @@ def test_no_time_is_longer_than_what_clocks_and_stores_can_hold(name: str, value
         ("HTTP_PORT = 8499", "in a file, write http_port"),
         ('delivery_placeholder = "…"', "this setting is gone"),
         ('retrieval_fusion = "rrf"', "this setting is gone, and its default always holds; remove it"),
+        ("codex_file_max_bytes = 9", "this setting is gone; set AGENT_RUNTIME_DOCUMENT_MAX_BYTES instead"),
         ('answer_bots = "perhaps"', "expected true or false"),
         ('llm_tools = "alway"', "'alway': expected 'auto', 'always' or 'never'. Did you mean always?"),
         ('queue_mode = "Interrupt"', "Did you mean interrupt?"),
@@ -136,6 +139,15 @@ def test_every_setting_is_described_and_the_page_is_as_declared() -> None:
     assert [name for name, text in descriptions if not text] == []
     assert sorted(name for name, _ in descriptions) == sorted(Settings.model_fields)
     assert DOCS.read_text(encoding="utf-8") == reference.markdown()
+
+
+def test_no_page_and_no_message_names_a_setting_that_is_gone() -> None:
+    root = DOCS.parents[1]
+    texts = [*root.glob("docs/**/*.md"), root / "README.md"]
+    texts += [path for room in ("connectors", "grounding", "runtime") for path in (root / room).rglob("*.py")]
+    gone = re.compile(rf"\b(?:AGENT_RUNTIME_)?(?:{'|'.join(name.upper() for name in REMOVED)})\b")
+    named = [f"{path.name}: {found[0]}" for path in texts for found in gone.finditer(path.read_text("utf-8"))]
+    assert named == []
 
 
 URLS = [name for name in Settings.model_fields if name.endswith(("_url", "_base"))]
