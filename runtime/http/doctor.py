@@ -24,7 +24,7 @@ from grounding.retrieval import IndexUnavailable, RerankUnavailable
 from promptpolicy.policy import EVERYWHERE, Place
 from promptpolicy.sigils import Sigils
 from runtime.background import DAY_SECONDS, idle_collections, migration_status
-from runtime.embedded import check_platform, find_weights
+from runtime.embedded import INSTALL, check_platform, find_weights
 from runtime.http.auth import Routes
 from runtime.http.errors import reply
 from runtime.ingress import examine_platforms, home_place, platforms_on
@@ -159,7 +159,8 @@ async def _first_model(runtime: Runtime) -> list[Check]:
     try:
         completion = await runtime.model.complete(_PROBE, max_output_tokens=PROBE_TOKENS, purpose="doctor")
     except ModelFailed as error:
-        return [Check("model", False, f"{name}: {error.without_model}", _model_advice(error.why))]
+        advice = "see the check local model" if name == SMOLLM2 else _model_advice(error.why)
+        return [Check("model", False, f"{name}: {error.without_model}", advice)]
     detail = f"{completion.model} answered in {completion.latency_ms} ms"
     if completion.model != name:
         advice = "see the model.failed events: `agent-runtime metrics tail --event model.failed`"
@@ -230,7 +231,7 @@ async def _local_model(runtime: Runtime) -> list[Check]:
         weights = await asyncio.to_thread(find_weights)
         await asyncio.to_thread(check_platform)
     except (AgentRuntimeError, OSError) as error:
-        return [Check("local model", False, str(error), "see AGENT_RUNTIME_LLM_MODEL")]
+        return [Check("local model", False, str(error), f"{INSTALL}; or set AGENT_RUNTIME_LLM_MODEL to another model")]
     return [Check("local model", True, f"{weights.name}, only for tests: it is too small for an assistant")]
 
 

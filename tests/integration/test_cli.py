@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import io
 import json
 import logging
@@ -567,6 +568,18 @@ async def test_doctor_says_which_setting_is_wrong(
     assert not found["ok"]
     assert why in found["detail"]
     assert advice in found["advice"]
+
+
+async def test_doctor_says_how_to_install_the_local_model(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *rest: None if name == "xllamacpp" else find_spec(name, *rest)
+    )
+    monkeypatch.setenv("AGENT_RUNTIME_LLM_MODEL", "bundled/smollm2")
+    done = await command("doctor", "--json")
+    advice = {check["name"]: check["advice"] for check in done.json["checks"] if not check["ok"]}
+    assert advice["model"] == "see the check local model"
+    assert "WITH_SMOLLM2=1" in advice["local model"]
 
 
 async def test_a_command_that_cannot_reach_redis_says_who_knows_why(
