@@ -114,8 +114,10 @@ def mix_terms(own: SparseVector, earlier: Sequence[SparseVector], own_terms: int
 def mix_vectors(own: Vector, earlier: Sequence[Vector], own_terms: int) -> Vector:
     """Return the weighted sum, as a unit vector, of the unit vectors of a message with *own_terms* different terms and
     of *earlier* turns (the oldest first); zeros if all are zeros."""
+    if not earlier:
+        return own
     mixed = own
     for weight, turn in zip(weights(own_terms, len(earlier)), earlier, strict=True):
         mixed = [value + weight * other for value, other in zip(mixed, turn, strict=True)]
-    length = math.sqrt(math.fsum(value * value for value in mixed))
+    length = math.hypot(*mixed)
     return [value / length for value in mixed] if length > 0 else mixed
