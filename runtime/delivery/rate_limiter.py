@@ -134,26 +134,20 @@ class Limits:
         self._chats: dict[str, _Chat] = {}
         self._forget_beyond = _REMEMBERED_CHATS
 
-    def chat_free_at(self, chat: str) -> float:
-        """Return when *chat* takes the next final part."""
+    def take_final(self, chat: str, now: float) -> float:
+        """Count a final part and return 0.0, if it may go now; else return the seconds until it might."""
         state = self._chat(chat)
-        return max(state.finals.free_at(), state.minute.free_at() if state.minute else -math.inf)
-
-    def overall_free_at(self) -> float:
-        """Return when the platform takes the next final part in any chat."""
-        return self._overall.free_at()
-
-    def take_final(self, chat: str, now: float) -> bool:
-        """Count a final part and return True, if it may go now."""
-        if max(self.chat_free_at(chat), self.overall_free_at()) > now:
-            return False
-        state = self._chat(chat)
+        free_at = max(state.finals.free_at(), self._overall.free_at())
+        if state.minute:
+            free_at = max(free_at, state.minute.free_at())
+        if free_at > now:
+            return free_at - now
         state.finals.count(now)
         if state.minute:
             state.minute.count(now)
         self._overall.count(now)
         self._forget_idle(now)
-        return True
+        return 0.0
 
     def take_extra(self, chat: str, extra: Extra, now: float) -> float:
         """Count a preview or sign and return 0.0, if it may go now; else return the seconds until it might."""
@@ -216,31 +210,15 @@ class RateLimiter:
             self._limits = Limits(rates, connector.max_per_minute)
         else:
             self._limits = Limits(rates)
-        self._overall_line = asyncio.Lock()
         self._lines: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         """A lock for each chat while somebody waits for it."""
 
     async def wait_for_turn(self, key: ConversationKey) -> None:
-        """Wait until a final part for *key* may go, first come, first served, and count it."""
-        if self.take_turn(key):
-            return
+        """Wait until a final part for *key* may go, first come, first served within its chat, and count it."""
         chat = self._chat(key)
-        line = self._lines.setdefault(chat, asyncio.Lock())
-        async with line:
-            while True:
-                await self._sleep_until(lambda: self._limits.chat_free_at(chat))
-                async with self._overall_line:
-                    await self._sleep_until(self._limits.overall_free_at)
-                    if self._limits.take_final(chat, self._clock()):
-                        return
-
-    def take_turn(self, key: ConversationKey) -> bool:
-        """Count a final part for *key* and return True, if it may go now and no other waits before it."""
-        chat = self._chat(key)
-        line = self._lines.get(chat)
-        if (line is not None and line.locked()) or self._overall_line.locked():
-            return False
-        return self._limits.take_final(chat, self._clock())
+        async with self._lines.setdefault(chat, asyncio.Lock()):
+            while seconds := self._limits.take_final(chat, self._clock()):
+                await self._sleep(seconds)
 
     def take_extra(self, key: ConversationKey, extra: Extra) -> float:
         """Count a preview or sign for *key* and return 0.0, if it may go now; else the seconds until it might."""
@@ -255,10 +233,6 @@ class RateLimiter:
         if error.retry_after_seconds:
             chat = None if error.everywhere else self._chat(key)
             self._limits.hold(chat, self._clock() + error.retry_after_seconds)
-
-    async def _sleep_until(self, free_at: Callable[[], float]) -> None:
-        while (seconds := free_at() - self._clock()) > 0:
-            await self._sleep(seconds)
 
     def _chat(self, key: ConversationKey) -> str:
         return self._connector.paced_as(key) if isinstance(self._connector, SharesRateLimit) else key.external_id

@@ -72,7 +72,6 @@ class Commands:
     def __init__(self, discord: DiscordEmulator) -> None:
         self._discord = discord
         self.registered: list[Json] = []
-        self.overwrites = 0
         self.deadline_seconds = 3.0
         """How long an interaction may stay without any answer."""
         self.given: dict[str, Given] = {}
@@ -141,7 +140,6 @@ class Commands:
                 _check(option)
         if len({command["name"] for command in commands}) != len(commands):
             raise Refused(400, 50035, "Invalid Form Body: APPLICATION_COMMANDS_DUPLICATE_NAME")
-        self.overwrites += 1
         extra = {"application_id": str(APPLICATION_ID), "version": "1", "nsfw": False, "default_permission": True}
         # Discord leaves out what is as if it was not said.
         self.registered = [

@@ -124,7 +124,6 @@ class TelegramEmulator:
             "deletewebhook": self._delete_webhook,
             "getwebhookinfo": lambda _: self.webhook.info(self._allowed),
             "setmycommands": self._set_commands,
-            "getmycommands": lambda _: self.commands,
             "getfile": self._get_file,
             "sendmessage": self._send_message,
             "senddocument": self._send_document,
