@@ -17,7 +17,7 @@ import structlog
 
 from connectors.message import Scope
 from promptpolicy.directives import Directives, Draft, Version
-from promptpolicy.file_tree import RECORD, DirectiveTree, Note, Refusal, SlotFile, SyncedCopy, UnreadableRecord
+from promptpolicy.file_tree import RECORD, DirectiveTree, Refusal, SlotFile, SyncedCopy, UnreadableRecord
 from promptpolicy.policy import (
     EVERYWHERE,
     CountTokens,
@@ -154,12 +154,12 @@ class FileSyncPublisher(Publisher):
         await self._import(Place(Scope(scope.workspace_id)), done)
         return done
 
-    async def refused(self, home: Place) -> list[Note]:
+    async def refused(self, home: Place) -> list[Refusal]:
         """Return the notes on files of *home* that were not published."""
         try:
             return await asyncio.to_thread(self._tree.notes, home)
         except OSError as error:
-            return [Note(self._tree.relative_folder(home), str(error), "make the folder readable")]
+            return [Refusal(home, self._tree.relative_folder(home), str(error), "make the folder readable")]
 
     async def _put(self, slot: Slot, draft: Draft, expected_version: int | None = None) -> Version:
         """Publish *draft* and write its file. Publishes an edit of the file that was not imported yet first.
@@ -313,7 +313,7 @@ class FileSyncPublisher(Publisher):
 
     async def _note(self, refusal: Refusal) -> None:
         try:
-            await asyncio.to_thread(self._tree.write_note, refusal.path, refusal.why, refusal.advice)
+            await asyncio.to_thread(self._tree.write_note, refusal)
         except OSError as error:
             log.warning("directive.copy_failed", path=refusal.path, why=error.strerror, **refusal.place.ids)
 

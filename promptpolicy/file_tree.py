@@ -71,21 +71,13 @@ class SlotFile:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A file or folder that was not published, and why. ``advice`` says what to do; empty means the usual advice."""
+    """A file or folder that was not published: its path under DATA_DIR, and why. ``advice`` says what to do; if it is
+    empty, the usual advice holds."""
 
     place: Place
     path: str
     why: str
     advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A note for people on a file that was not published: its path under DATA_DIR, the reason, and what to do."""
-
-    path: str
-    why: str
-    advice: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +193,18 @@ class DirectiveTree:
         packed = json.dumps({"v": FORMAT, "copies": copies}, indent=1, sort_keys=True)
         replace_file(folder / RECORD, packed.encode(), mode=0o644)
 
-    def notes(self, home: Place) -> list[Note]:
-        """Read the notes of *home*, sorted by path."""
-        return [_read_note(self._relative(path), path) for path in self._note_paths(home)]
+    def notes(self, home: Place) -> list[Refusal]:
+        """Read the notes of *home*, sorted by path. People may have edited them, so any content is accepted."""
+        found: list[Refusal] = []
+        for note in self._note_paths(home):
+            fields = dict(line.partition(": ")[::2] for line in note.read_text("utf-8", "replace").splitlines())
+            path, advice = self._relative(note).removesuffix(NOTE), fields.get("What to do", "").removesuffix(".")
+            found.append(Refusal(home, path, fields.get("Why", ""), advice))
+        return found
 
-    def write_note(self, path: str, why: str, advice: str = "") -> None:
-        """Write a note next to the file at *path* (under DATA_DIR): why it was not published and what to do.
-
-        An empty *advice* means the usual advice.
-        """
-        file = self._root / path
+    def write_note(self, refusal: Refusal) -> None:
+        """Write a note next to the refused file."""
+        advice, file = refusal.advice, self._root / refusal.path
         backups = sorted(backup.name for backup in file.parent.glob(f"{glob.escape(file.name)}{KEPT}*"))
         if advice and backups:
             advice = f"{advice}; then delete {', '.join(backups)}, where the file's text is kept"
@@ -220,7 +214,7 @@ class DirectiveTree:
                 f"{', '.join(backups)}"
             )
         advice = advice or "correct or remove it; when it is read again, this note goes away"
-        text = f"The text of {file.name} was not published.\n\nWhy: {why}\nWhat to do: {advice}.\n"
+        text = f"The text of {file.name} was not published.\n\nWhy: {refusal.why}\nWhat to do: {advice}.\n"
         note = file.with_name(file.name + NOTE)
         try:
             self._check_folders(note.parent)
@@ -375,9 +369,3 @@ def _find_free_path(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.name}.{number}")
     return free
-
-
-def _read_note(path: str, note: Path) -> Note:
-    """Read the file *note* at *path* under DATA_DIR. Accepts any content, because people may have edited it."""
-    fields = dict(line.partition(": ")[::2] for line in note.read_text("utf-8", "replace").splitlines())
-    return Note(path.removesuffix(NOTE), fields.get("Why", ""), fields.get("What to do", "").removesuffix("."))

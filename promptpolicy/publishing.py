@@ -10,7 +10,7 @@ import structlog
 
 from connectors.message import AgentRuntimeError, Role, Scope
 from promptpolicy.directives import Directives, Draft, Origin, Snapshot, Version
-from promptpolicy.file_tree import Note
+from promptpolicy.file_tree import Refusal
 from promptpolicy.policy import (
     EVERYWHERE,
     CountTokens,
@@ -179,7 +179,7 @@ class Publisher:
         versions = (version for snapshot in snapshots for version in snapshot.versions.values())
         return sorted((version for version in versions if version.text is not None), key=order)
 
-    async def refused(self, home: Place) -> list[Note]:
+    async def refused(self, home: Place) -> list[Refusal]:
         """Return the notes on files of *home* (global, or a workspace) that were not published.
 
         This publisher reads no files and returns none; `file_sync.FileSyncPublisher` does.

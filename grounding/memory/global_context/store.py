@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
@@ -354,13 +354,11 @@ class GlobalContexts:
         *,
         max_tokens: int,
         idle_seconds: int,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._redis = redis
         self._tokens = tokens
         self._max_tokens = max_tokens
         self._idle_seconds = idle_seconds
-        self._now = now
         self._edit = redis.register_script(EDIT)
         self._decide = redis.register_script(DECIDE)
         self._settle = redis.register_script(SETTLE)
@@ -579,8 +577,9 @@ class GlobalContexts:
     def _given(self, editor: Editor) -> str:
         return self._key(editor.scope, "given", editor.encoded)
 
-    def _at(self) -> str:
-        return self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    @staticmethod
+    def _at() -> str:
+        return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     @staticmethod
     def _key(scope: Scope, *parts: str) -> str:

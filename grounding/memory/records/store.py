@@ -448,9 +448,9 @@ class RecordStore:
         """Delete the notes of `note_source` for these ids."""
         await self._redis.srem(_key(scope, "came", _of(scope), encode_id(scope.context_id or "")), *record_ids)
 
-    async def sample(self, scope: Scope, count: int = _PAGE) -> list[Record]:
+    async def sample(self, scope: Scope) -> list[Record]:
         """Return some of the scope's own records; empty only if there are none."""
-        packed: Any = await self._redis.hrandfield(_key(scope, "kept", _of(scope)), count, withvalues=True)
+        packed: Any = await self._redis.hrandfield(_key(scope, "kept", _of(scope)), _PAGE, withvalues=True)
         return [record for record in map(_record, _values(packed)) if record is not None]
 
     async def owners(self, scope: Scope) -> list[Scope]:
@@ -472,10 +472,10 @@ class RecordStore:
         keys += [_key(scope, "came", of, encode_id(context)) for context in sorted(contexts)]
         await self._forget(keys=keys, args=[of, int(is_indexed)])
 
-    async def due(self, scope: Scope, at: datetime, count: int = _PAGE) -> list[Record]:
-        """Return at most *count* records of the workspace that the sweep must look at, the earliest due first."""
+    async def due(self, scope: Scope, at: datetime) -> list[Record]:
+        """Return some of the records of the workspace that the sweep must look at, the earliest due first."""
         until = round(at.timestamp() * 1000)
-        names: Any = await self._redis.zrangebyscore(_key(scope, "due"), "-inf", until, start=0, num=count)
+        names: Any = await self._redis.zrangebyscore(_key(scope, "due"), "-inf", until, start=0, num=_PAGE)
         found = await self._read_named(scope, names)
         lost = [name for name, (_, _, record) in zip(names, found, strict=True) if record is None]
         if lost:
@@ -490,9 +490,9 @@ class RecordStore:
         else:
             await self._redis.zadd(_key(scope, "due"), {name: round(due.timestamp() * 1000)})
 
-    async def unindexed(self, scope: Scope, count: int = _PAGE) -> list[tuple[Scope, str, Record | None]]:
+    async def unindexed(self, scope: Scope) -> list[tuple[Scope, str, Record | None]]:
         """Return some of the records that the index must follow: owner, id, and the record if it still exists."""
-        names: Any = await self._redis.zrange(_key(scope, "unindexed"), 0, count - 1)
+        names: Any = await self._redis.zrange(_key(scope, "unindexed"), 0, _PAGE - 1)
         return await self._read_named(scope, names)
 
     async def indexed(self, scope: Scope, versions: Mapping[str, int]) -> list[str]:
