@@ -16,7 +16,7 @@ from runtime.background.directives import DirectiveCondenser, NoModelAnswer
 from runtime.background.extraction import ExtractionMarks, RecordsExtraction
 from runtime.background.forgetting import JOB as FORGET_TURNS
 from runtime.background.forgetting import Forgetting, ForgetTurns
-from runtime.background.karma import MarkEffects, Marker, Marking
+from runtime.background.karma import Marker, Marking
 from runtime.background.migration import DAY_SECONDS, ModelMigration, idle_collections, migration_status
 from runtime.background.rebuild import IndexRebuilder, ProgressCallback, ReindexCounts, RestoreCounts
 from runtime.background.records import RecordsAndManifests, RecordSweep
@@ -33,7 +33,6 @@ __all__ = [
     "ForgetTurns",
     "Forgetting",
     "IndexRebuilder",
-    "MarkEffects",
     "Marker",
     "Marking",
     "ModelMigration",

@@ -20,7 +20,6 @@ from connectors.message import AgentRuntimeError, ConversationKey, InboundMessag
 from grounding.memory.karma import (
     SCOPE,
     Exchange,
-    Karma,
     MarkBusy,
     Marked,
     MarkStore,
@@ -49,6 +48,15 @@ ASKED_TOKENS, ANSWERED_TOKENS = 40, 80
 _SIDE_CHARACTERS = 4000
 """Text beyond this cannot be among the first tokens, so it is not counted."""
 Step = Callable[[Opinion], Opinion]
+Fields = Mapping[str, Any]
+_CHANGES: Mapping[tuple[Type, Sign], tuple[Fields, Fields]] = {
+    (Type.FACT, "good"): ({"confirm": True}, {"take_back": "confirm"}),
+    (Type.PROCEDURE, "good"): ({"outcome": "success"}, {"take_back": "success"}),
+    (Type.PROCEDURE, "bad"): ({"outcome": "failure"}, {"take_back": "failure"}),
+    (Type.CENSOR, "bad"): ({"false_positive": True}, {"take_back": "false_positive"}),
+}
+"""The change of a record of that type by a mark, and the change that undoes it."""
+_OUTCOMES: Mapping[Sign, Outcome] = {"good": "success", "bad": "failure"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,17 @@ class Marker:
 
 
 class Marking:
-    """The marks of all workspaces.
+    """The marks of all workspaces. They are applied to the records that a reply used, and to censors that acted in it.
+
+    - A good reply confirms the facts that it used, and is a success of the procedures that it followed.
+    - A bad reply is a failure of these procedures, and a false positive of the censors that acted.
+    - A decision that waits for its outcome, and that the reply used, is reviewed by the majority of the marks; one that
+      waits for none is not, nor one that a person reviewed by hand.
+    - Other records are not changed: that people liked a reply does not mean that a task is done, and that they did not
+      does not tell which of its facts is wrong.
+
+    If a person removes or changes a mark, its effect is undone. If the store is away, the change of the records is lost
+    and logged.
 
     Every method raises `connectors.message.StoreUnavailable` and `grounding.memory.karma.MarkBusy`; those that name a
     turn raise `runtime.turns.UnknownTurn`.
@@ -72,24 +90,22 @@ class Marking:
     def __init__(
         self,
         store: MarkStore,
-        karma: Karma,
         *,
         transcript: Transcript,
         manifests: Manifests,
         outbox: Outbox,
         access: Access,
-        effects: MarkEffects,
+        records: Records,
         sigils: Sigils,
         tokens: Tokens,
         today: Callable[[], str] = lambda: datetime.now(UTC).date().isoformat(),
     ) -> None:
         self._store = store
-        self._karma = karma
         self._transcript = transcript
         self._manifests = manifests
         self._outbox = outbox
         self._access = access
-        self._effects = effects
+        self._records = records
         self._sigils = sigils
         self._tokens = tokens
         self._today = today
@@ -165,14 +181,11 @@ class Marking:
     async def forget(self, scope: Scope, turn_ids: Sequence[str]) -> int:
         """Delete the marks and exchanges of turns, and undo what they did to records. Return how many there were."""
         await self.unsay(scope, turn_ids)
-        count = await self._store.forget(scope, turn_ids)
-        self._karma.changed(scope)
-        return count
+        return await self._store.forget(scope, turn_ids)
 
     async def forget_conversation(self, key: ConversationKey) -> None:
         """Delete all marks and exchanges of a conversation, and what its session shows of them."""
         await self._store.forget_conversation(key)
-        self._karma.changed(key.scope)
 
     async def forget_message(self, key: ConversationKey, message_id: str) -> None:
         """Delete the exchange that began with a message, because the message was edited or deleted."""
@@ -204,7 +217,6 @@ class Marking:
             return new
 
         after = await self._store.change(scope, turn_id, changed) or blank
-        self._karma.changed(scope)
         if manifest is not None:
             await self._undo_if_forgotten(scope, turn_id)
         old, new = before_and_after
@@ -242,8 +254,57 @@ class Marking:
             if records.acted and was != now and "bad" in (was, now):
                 reported = await self._reported(scope, voice, turn_id)
                 counted = replace(records, acted=tuple(censor for censor in records.acted if censor not in reported))
-            await self._effects.become(seen, counted, by, was, now, f"{word}:{turn_id}:{voice}:{number}")
-        await self._effects.review(seen, records, by, before.verdict, after.verdict, f"{word}:{turn_id}:{number}")
+            await self._mark_records(seen, counted, by, was, now, f"{word}:{turn_id}:{voice}:{number}")
+        await self._review_decisions(seen, records, by, before.verdict, after.verdict, f"{word}:{turn_id}:{number}")
+
+    async def _mark_records(
+        self, scope: Scope, of: RecordsOfTurn, by: Provenance, was: Sign | None, now: Sign | None, key: str
+    ) -> None:
+        """Apply the change of one person's mark from *was* to *now*. Raises nothing.
+
+        *scope* is that of the people to whose records the turn had access; *key* names the change.
+        """
+        if was == now:
+            return
+        for record_id in (*of.used, *of.acted):
+            await _log_failure(
+                record_id, partial(self._mark_record, scope, record_id, by, was, now, f"{key}:{record_id}")
+            )
+
+    async def _review_decisions(
+        self, scope: Scope, of: RecordsOfTurn, by: Provenance, was: Sign | None, now: Sign | None, key: str
+    ) -> None:
+        """Apply the change of the majority's mark from *was* to *now*, as `_mark_records`."""
+        if was == now:
+            return
+        for record_id in of.used:
+            await _log_failure(
+                record_id, partial(self._review_decision, scope, record_id, by, now, f"{key}:{record_id}")
+            )
+
+    async def _mark_record(
+        self, scope: Scope, record_id: str, by: Provenance, was: Sign | None, now: Sign | None, key: str
+    ) -> None:
+        record = await self._records.get(scope, record_id)
+        if was and (changes := _CHANGES.get((record.type, was))):
+            await self._records.change(scope, record_id, changes[1], by, f"{key}:undo")
+        if now and (changes := _CHANGES.get((record.type, now))):
+            await self._records.change(scope, record_id, changes[0], by, f"{key}:do")
+
+    async def _review_decision(self, scope: Scope, record_id: str, by: Provenance, now: Sign | None, key: str) -> None:
+        record = await self._records.get(scope, record_id)
+        if record.type is not Type.DECISION:
+            return
+        if record.state is State.REVIEWED:
+            changes = await self._records.history(scope, record_id)
+            review = next((change for change in changes if change.to_state == State.REVIEWED), None)
+            if review is None or review.turn_id != by.turn_id:
+                return  # it was reviewed by hand, or by the marks of another reply
+            await self._records.change(scope, record_id, {"take_back": record.outcome}, by, f"{key}:undo")
+        elif record.state is not State.PENDING:
+            return
+        if now is not None:
+            await self._records.change(scope, record_id, {"outcome": _OUTCOMES[now]}, by, f"{key}:do")
 
     async def _reported(self, scope: Scope, voice: str, besides: str) -> frozenset[str]:
         """Return the censors of the other turns that *voice* called bad.
@@ -294,79 +355,6 @@ def _side(entries: Sequence[TranscriptEntry], tokens: Tokens, max_tokens: int) -
 
 def _is_admin(by: Marker) -> bool:
     return by.role is Role.ADMIN
-
-
-Fields = Mapping[str, Any]
-_CHANGES: Mapping[tuple[Type, Sign], tuple[Fields, Fields]] = {
-    (Type.FACT, "good"): ({"confirm": True}, {"take_back": "confirm"}),
-    (Type.PROCEDURE, "good"): ({"outcome": "success"}, {"take_back": "success"}),
-    (Type.PROCEDURE, "bad"): ({"outcome": "failure"}, {"take_back": "failure"}),
-    (Type.CENSOR, "bad"): ({"false_positive": True}, {"take_back": "false_positive"}),
-}
-"""The change of a record of that type by a mark, and the change that undoes it."""
-_OUTCOMES: Mapping[Sign, Outcome] = {"good": "success", "bad": "failure"}
-
-
-class MarkEffects:
-    """Applies marks to the records that a reply used, and to the censors that acted in it.
-
-    - A good reply confirms the facts that it used, and is a success of the procedures that it followed.
-    - A bad reply is a failure of these procedures, and a false positive of the censors that acted.
-    - A decision that waits for its outcome, and that the reply used, is reviewed by the majority of the marks; one that
-      waits for none is not, nor one that a person reviewed by hand.
-    - Other records are not changed: that people liked a reply does not mean that a task is done, and that they did not
-      does not tell which of its facts is wrong.
-
-    If a person removes or changes a mark, its effect is undone. If the store is away, the change is lost and logged.
-    """
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-
-    async def become(
-        self, scope: Scope, of: RecordsOfTurn, by: Provenance, was: Sign | None, now: Sign | None, key: str
-    ) -> None:
-        """Apply the change of one person's mark from *was* to *now*. Raises nothing.
-
-        *scope* is that of the people to whose records the turn had access; *key* names the change.
-        """
-        if was == now:
-            return
-        for record_id in (*of.used, *of.acted):
-            await _log_failure(record_id, partial(self._apply, scope, record_id, by, was, now, f"{key}:{record_id}"))
-
-    async def review(
-        self, scope: Scope, of: RecordsOfTurn, by: Provenance, was: Sign | None, now: Sign | None, key: str
-    ) -> None:
-        """Apply the change of the majority's mark from *was* to *now*, as `become`."""
-        if was == now:
-            return
-        for record_id in of.used:
-            await _log_failure(record_id, partial(self._review, scope, record_id, by, now, f"{key}:{record_id}"))
-
-    async def _apply(
-        self, scope: Scope, record_id: str, by: Provenance, was: Sign | None, now: Sign | None, key: str
-    ) -> None:
-        record = await self._records.get(scope, record_id)
-        if was and (changes := _CHANGES.get((record.type, was))):
-            await self._records.change(scope, record_id, changes[1], by, f"{key}:undo")
-        if now and (changes := _CHANGES.get((record.type, now))):
-            await self._records.change(scope, record_id, changes[0], by, f"{key}:do")
-
-    async def _review(self, scope: Scope, record_id: str, by: Provenance, now: Sign | None, key: str) -> None:
-        record = await self._records.get(scope, record_id)
-        if record.type is not Type.DECISION:
-            return
-        if record.state is State.REVIEWED:
-            changes = await self._records.history(scope, record_id)
-            review = next((change for change in changes if change.to_state == State.REVIEWED), None)
-            if review is None or review.turn_id != by.turn_id:
-                return  # it was reviewed by hand, or by the marks of another reply
-            await self._records.change(scope, record_id, {"take_back": record.outcome}, by, f"{key}:undo")
-        elif record.state is not State.PENDING:
-            return
-        if now is not None:
-            await self._records.change(scope, record_id, {"outcome": _OUTCOMES[now]}, by, f"{key}:do")
 
 
 async def _log_failure(record_id: str, step: Callable[[], Awaitable[None]]) -> None:

@@ -64,7 +64,6 @@ from runtime.background import (
     Forgetting,
     ForgetTurns,
     IndexRebuilder,
-    MarkEffects,
     Marking,
     ModelMigration,
     RecordsAndManifests,
@@ -419,12 +418,11 @@ class Runtime:
         # What people meet: marks on answers, forgetting, the chat page, commands, the gateway
         self.marking = Marking(
             marks,
-            karma,
             transcript=self.transcript,
             manifests=self.manifests,
             outbox=outbox,
             access=self.access,
-            effects=MarkEffects(self.records),
+            records=self.records,
             sigils=Sigils.from_settings(settings),
             tokens=tokens,
         )

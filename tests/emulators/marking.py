@@ -12,7 +12,7 @@ from grounding.retrieval import Embedder
 from grounding.transcript import Transcript
 from promptpolicy.sigils import Sigils
 from runtime.access import Access
-from runtime.background import MarkEffects, Marking
+from runtime.background import Marking
 from runtime.coordination import Hub
 from runtime.delivery import Outbox
 from runtime.turns.manifest import Manifests
@@ -31,7 +31,6 @@ def karma_on(redis: Redis, embedder: Embedder | None = None) -> Karma:
 
 def marking_on(
     redis: Redis,
-    karma: Karma | None = None,
     *,
     records: Records | None = None,
     today: str = "2026-11-22",
@@ -41,12 +40,11 @@ def marking_on(
     chosen = Settings.model_validate({"access_policy": "open", **settings})
     return Marking(
         MarkStore(redis),
-        karma or karma_on(redis),
         transcript=Transcript(redis),
         manifests=Manifests(redis),
         outbox=Outbox(redis, Hub(redis, shared=False)),
         access=Access(redis, chosen),
-        effects=MarkEffects(records or RememberedRecords()),
+        records=records or RememberedRecords(),
         sigils=Sigils.from_settings(chosen),
         tokens=load_tokens(),
         today=lambda: today,

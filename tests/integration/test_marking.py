@@ -48,7 +48,7 @@ class House:
         self.store = MarkStore(redis)
         self.embedder = HashedWords()
         self.karma = karma_on(redis, self.embedder)
-        self.marking: Marking = marking_on(redis, self.karma, records=self.records, **settings)
+        self.marking: Marking = marking_on(redis, records=self.records, **settings)
 
     async def answer(self, turn_id: str, key: ConversationKey = GROUP, message_id: str = "9", **more: Any) -> None:
         """A turn was answered, and its reply delivered as *message_id*."""

@@ -119,10 +119,6 @@ class Karma:
         likeness, minimum = await self._likeness.of(query, good, earlier) if query.strip() and good else ({}, 0.0)
         return Examples(floor, tuple(good), likeness, minimum)
 
-    def changed(self, scope: Scope) -> None:
-        """Drop the cache of a workspace in which this process changed a mark."""
-        self._known.pop(scope.workspace_id, None)
-
     async def _marked(self, scope: Scope, version: int) -> list[Marked]:
         known = self._known.get(scope.workspace_id)
         if known is None or known.version != version:
