@@ -74,7 +74,7 @@ async def groups(collections: list[Path], messages: Path, folder: Path, embedder
 
     async def looked_up(scope: Scope, text: str) -> Floats:
         hits = await vocabulary.hits(scope, text)
-        size = await index.estimate(scope, Kind.DOCUMENT)
+        size = await index.count(scope, Kind.DOCUMENT, exact=False)
         return np.array([features(text, hit, size) for hit in hits] or [(0.0, 0.0, 0.0)])
 
     sources: dict[str, list[str]] = {}

@@ -81,7 +81,7 @@ async def ask(
         index = EmbeddedIndex(Path(folder), embedder.name, embedder.dimensions, timeout_seconds=60)
         await index.ensure()
         await fill(index, scope, documents, embedder, load_tokens().count)
-        chunks = await index.estimate(scope, Kind.DOCUMENT)
+        chunks = await index.count(scope, Kind.DOCUMENT, exact=False)
         vocabulary = Vocabulary(index, embedder, floor=floors[0])
 
         async def best(text: str) -> list[float]:

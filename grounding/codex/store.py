@@ -363,7 +363,7 @@ class CodexIndex:
 
     async def _is_lost(self, owner: Scope) -> bool:
         """Say whether the index lost everything that the progress says it has (another server, a deleted folder)."""
-        if await self._index.estimate(owner, Kind.CODEX):
+        if await self._index.count(owner, Kind.CODEX, exact=False):
             return False
         noted = await self._store.indexed(owner, self._collection)
         await self._store.note_indexed(owner, self._collection, {}, list(noted))

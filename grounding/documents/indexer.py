@@ -361,7 +361,7 @@ class Indexer:
             chunks=await self._index.count(scope, Kind.DOCUMENT),
             pending=len(await self.pending(scope)) if waiting is None else waiting,
             lag_ms=await self._ledger.lag_ms(scope),
-            shallow=await self._index.count_shallow(scope, Kind.DOCUMENT),
+            shallow=await self._index.count(scope, Kind.DOCUMENT, shallow=True),
         )
 
     async def skipped(self, scope: Scope) -> list[Skipped]:

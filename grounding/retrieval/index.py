@@ -236,20 +236,15 @@ class PassageIndex(Protocol):
     async def shallow(self, scope: Scope, kind: Kind, limit: int) -> list[Passage]:
         """Return at most *limit* passages without a deeper vector, in no particular order."""
 
-    async def count_shallow(self, scope: Scope, kind: Kind) -> int:
-        """Return how many passages have no deeper vector."""
-
     async def ids(self, scope: Scope, kind: Kind) -> list[str]:
         """Return the ids of all passages, sorted."""
 
     async def sources(self, scope: Scope, kind: Kind) -> dict[str, int]:
         """Return every source with the number of its passages."""
 
-    async def count(self, scope: Scope, kind: Kind) -> int:
-        """Return the exact number of passages. The time grows with it: see `estimate`."""
-
-    async def estimate(self, scope: Scope, kind: Kind) -> int:
-        """Return about how many passages there are, without counting them."""
+    async def count(self, scope: Scope, kind: Kind, *, shallow: bool = False, exact: bool = True) -> int:
+        """Return the number of passages, or of those without a deeper vector if *shallow*. If not *exact*, it is
+        estimated in a time that does not grow with it."""
 
     async def drop_workspace(self, scope: Scope) -> None:
         """Delete everything of the scope's workspace, of all kinds and contexts."""

@@ -237,17 +237,14 @@ class QdrantIndex(ABC):
         condition = stored.shallow(scope, kind)
         return passages_of(await self._scroll(condition, True, limit)) if self.deepens and limit > 0 else []
 
-    async def count_shallow(self, scope: Scope, kind: Kind) -> int:
-        return await self._count(stored.shallow(scope, kind), exact=True) if self.deepens else 0
-
     async def ids(self, scope: Scope, kind: Kind) -> list[str]:
         return sorted([one.payload["id"] for one in await self._scroll(stored.where(scope, kind), ["id"])])
 
-    async def count(self, scope: Scope, kind: Kind) -> int:
-        return await self._count(stored.where(scope, kind), exact=True)
-
-    async def estimate(self, scope: Scope, kind: Kind) -> int:
-        return await self._count(stored.where(scope, kind), exact=False)
+    async def count(self, scope: Scope, kind: Kind, *, shallow: bool = False, exact: bool = True) -> int:
+        if shallow and not self.deepens:
+            return 0
+        condition = stored.shallow(scope, kind) if shallow else stored.where(scope, kind)
+        return await self._count(condition, exact=exact)
 
     def _batches(self, items: Sequence[T]) -> list[Sequence[T]]:
         return [items[start : start + self.upsert_batch] for start in range(0, len(items), self.upsert_batch)]

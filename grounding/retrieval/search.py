@@ -163,7 +163,7 @@ class Search:
         if not hits:
             return []
         owners = searched(scope, self._kind)
-        size = sum([await self._index.estimate(owner, self._kind) for owner in owners])
+        size = sum([await self._index.count(owner, self._kind, exact=False) for owner in owners])
         # In a thread: the words of many passages take milliseconds.
         runs = await asyncio.to_thread(self._choose, query, _spelled_out(query, earlier), hits, size, top_k)
         if not runs:
@@ -232,7 +232,7 @@ class Vocabulary:
         Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
         text = shorten(text)
-        size = await self._index.estimate(scope, Kind.DOCUMENT)
+        size = await self._index.count(scope, Kind.DOCUMENT, exact=False)
         hits = await self.hits(scope, text)
         if not hits:
             return Match(VOCABULARY_NOTHING, size)
@@ -300,7 +300,7 @@ class ContextField:
         floor = floor_for_hits(self._floor, found)
         if not found or not (found[0].sparse or floor.keep(query, found, 1)):
             return list(hits)
-        corpus_size = await self._index.estimate(scope, Kind.DOCUMENT)
+        corpus_size = await self._index.count(scope, Kind.DOCUMENT, exact=False)
         return await asyncio.to_thread(_insert, floor, found[0], query, hits, top_k, corpus_size)
 
 

@@ -93,15 +93,15 @@ async def test_a_passage_lacks_its_deeper_vector_until_it_is_given_one(index: Pa
     assert index.deepens
     await index.upsert(ACME, [entry("refund", 0), entry("refund windows", 1), entry("doors", 0, "b.md")])
     await index.upsert(OTHER, [entry("refund", 0)])
-    assert await index.count_shallow(ACME, DOCUMENT) == 3
+    assert await index.count(ACME, DOCUMENT, shallow=True) == 3
     assert sources_of(await index.shallow(ACME, DOCUMENT, 10)) == {"a.md", "b.md"}
     assert len(await index.shallow(ACME, DOCUMENT, 2)) == 2
 
     vector = DEEPER._embed("money back")
     assert await index.deepen(ACME, DOCUMENT, {"a.md#0": vector, "gone.md#0": vector}) == 1
     assert [one.id for one in await index.shallow(ACME, DOCUMENT, 10) if one.source == "a.md"] == ["a.md#1"]
-    assert await index.count_shallow(ACME, DOCUMENT) == 2
-    assert await index.count_shallow(OTHER, DOCUMENT) == 1
+    assert await index.count(ACME, DOCUMENT, shallow=True) == 2
+    assert await index.count(OTHER, DOCUMENT, shallow=True) == 1
     stored = await index.vectors(ACME, DOCUMENT, ["a.md#0", "a.md#1"], deep=True)
     assert stored == {"a.md#0": pytest.approx(vector, abs=1e-6)}
     assert (await index.vectors(ACME, DOCUMENT, ["a.md#0"])).keys() == {"a.md#0"}
@@ -121,13 +121,13 @@ async def test_many_passages_are_given_theirs_at_once(index: PassageIndex) -> No
     await index.upsert(ACME, [entry("refund", n) for n in range(300)])
     vectors = {f"a.md#{n}": DEEPER._embed(f"refund {n}") for n in range(300)}
     assert await index.deepen(ACME, DOCUMENT, vectors) == 300
-    assert await index.count_shallow(ACME, DOCUMENT) == 0
+    assert await index.count(ACME, DOCUMENT, shallow=True) == 0
     assert await index.shallow(ACME, DOCUMENT, 10) == []
 
 
 async def test_a_source_that_is_stored_again_keeps_the_deeper_vectors_that_it_brings(index: PassageIndex) -> None:
     await index.upsert(ACME, [entry("refund", n, deep="refund") for n in range(3)])
-    assert await index.count_shallow(ACME, DOCUMENT) == 0
+    assert await index.count(ACME, DOCUMENT, shallow=True) == 0
     again = [entry("refund", 0, deep="refund"), entry("refund", 1)]
     await index.replace([Source(ACME, DOCUMENT, "a.md", again)])
     assert [one.ordinal for one in await index.shallow(ACME, DOCUMENT, 10)] == [1]
@@ -164,7 +164,7 @@ async def test_a_deeper_vector_of_zeros_is_none(index: PassageIndex) -> None:
     await index.upsert(ACME, [entry(f"refund {n}", n) for n in range(30)])
     before = [hit.passage.id for hit in await hits_of(index, "refund 7", top_k=30)]
     await index.deepen(ACME, DOCUMENT, {f"a.md#{n}": [0.0] * DEEPER.dimensions for n in range(30)})
-    assert await index.count_shallow(ACME, DOCUMENT) == 0
+    assert await index.count(ACME, DOCUMENT, shallow=True) == 0
     again = await hits_of(index, "refund 7", "refund", 30, explain=True)
     assert [hit.passage.id for hit in again] == before
     assert {hit.deep for hit in again} == {None}
@@ -211,7 +211,7 @@ async def test_a_collection_of_before_is_given_room_and_nothing_in_it_is_stored_
     await before.upsert(ACME, [entry("refund", n) for n in range(3)])
     assert await before.deepen(ACME, DOCUMENT, {"a.md#0": DEEPER._embed("refund")}) == 0
     assert await before.shallow(ACME, DOCUMENT, 10) == []
-    assert await before.count_shallow(ACME, DOCUMENT) == 0
+    assert await before.count(ACME, DOCUMENT, shallow=True) == 0
     assert await before.vectors(ACME, DOCUMENT, ["a.md#0"], deep=True) == {}
     found = await hits_of(before, "refund", "refund")
     await before.close()
@@ -220,10 +220,10 @@ async def test_a_collection_of_before_is_given_room_and_nothing_in_it_is_stored_
         opened = make(DEEPER.dimensions)
         await opened.ensure()
         assert opened.deepens
-        assert await opened.count_shallow(ACME, DOCUMENT) == missing
+        assert await opened.count(ACME, DOCUMENT, shallow=True) == missing
         assert [hit.passage for hit in await hits_of(opened, "refund")] == [hit.passage for hit in found]
         await opened.deepen(ACME, DOCUMENT, {"a.md#1": DEEPER._embed("refund")})
-        assert await opened.count_shallow(ACME, DOCUMENT) == 2
+        assert await opened.count(ACME, DOCUMENT, shallow=True) == 2
         await opened.close()
 
     without = make(None)  # deeper vectors are turned off: what is there does no harm

@@ -128,7 +128,7 @@ class World:
         assert {hit.passage.id for hit in hits if hit.deep} <= deep.keys()
         shallow = await self.index.shallow(*owner, 500)
         assert {one.id: one.text for one in shallow} == {name: texts[name] for name in texts.keys() - deep.keys()}
-        assert await self.index.count_shallow(*owner) == len(shallow)
+        assert await self.index.count(*owner, shallow=True) == len(shallow)
         assert await self.index.count(*owner) == len(texts)
         assert await self.index.ids(*owner) == sorted(texts)
         assert await self.index.sources(*owner) == {source: len(passages) for source, passages in sources.items()}

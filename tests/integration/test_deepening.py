@@ -243,7 +243,7 @@ async def test_material_gets_them_too_in_the_scope_of_its_owner(
     await deepening.look()
     for scope in (ACME, CHAT, OTHER):
         assert await collection.index.count(scope, Kind.CODEX) == 1
-        assert await collection.index.count_shallow(scope, Kind.CODEX) == 0
+        assert await collection.index.count(scope, Kind.CODEX, shallow=True) == 0
     hits = await collection.material_search.search(CHAT, "refunds", 5, explain=True)
     assert [hit.deep is None for hit in hits] == [False, False]
 

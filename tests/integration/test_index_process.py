@@ -136,7 +136,7 @@ async def test_a_change_during_which_the_process_is_killed_fails_and_can_be_made
     expected = {"delete": 0, "deepen": MANY // 2}.get(change, MANY)
     assert await index.count(ACME, Kind.DOCUMENT) == expected
     if change == "deepen":
-        assert await index.count_shallow(ACME, Kind.DOCUMENT) == 0
+        assert await index.count(ACME, Kind.DOCUMENT, shallow=True) == 0
 
 
 async def test_a_call_that_is_lost_with_its_process_fails_and_the_next_process_answers(

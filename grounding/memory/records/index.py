@@ -84,7 +84,7 @@ class RecordIndex:
         """
         for owner in await self._store.owners(scope):
             if await self._store.page(owner, (), (), 1, own=True):
-                return 0 if await self._index.estimate(owner, Kind.RECORD) else await self.rebuild(scope)
+                return 0 if await self._index.count(owner, Kind.RECORD, exact=False) else await self.rebuild(scope)
         return 0
 
     async def gone(self, scope: Scope, ids: Sequence[str]) -> list[str]:
