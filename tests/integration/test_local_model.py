@@ -15,6 +15,7 @@ from config.settings import EXTRACTIVE, SMOLLM2
 from connectors.connector import ConnectionState
 from runtime.embedded import ChildFailed, find_weights, llama, local_model
 from runtime.embedded.llama import NoLocalModel
+from runtime.embedded.serve_model import prefix_cache_mib
 from runtime.llm import Model, ModelUnavailable
 from tests.conftest import MakeSettings
 
@@ -99,3 +100,7 @@ def test_weights_of_another_content_are_refused(data_dir: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(data_dir)
     with pytest.raises(NoLocalModel, match="SHA-256"):
         find_weights()
+
+
+def test_the_memory_for_prompts_follows_the_machines() -> None:
+    assert [prefix_cache_mib(gib * 2**30) for gib in (1, 8, 64)] == [256, 409, 1024]

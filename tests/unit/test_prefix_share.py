@@ -1,15 +1,19 @@
-"""How much of the prompts of long conversations a cache has read before: the gate for whatever changes their order."""
+"""How much of the prompts of long conversations a cache has read before: the gate for whatever changes their order.
+
+Made-up conversations are held in turn, and their prompts read by simulated caches that never forget, so that each
+figure is the best that can be reached.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import tiktoken
 
-from bench.caches import OPENAI, VLLM, simulated
-from bench.chats import Chat, made_up
-from bench.prompts import SIZES
 from config import load
 from grounding.memory.context_document import SECTIONS, ContextDocument
 from grounding.prompt import PrefixPolicy, Shown, build_prompt, next_session_state, session_input
@@ -29,6 +33,21 @@ from grounding.prompt_input import (
 from tests.unit.test_assemble import context
 
 CHATS, TURNS = 6, 15
+SIZES: dict[str, Any] = {
+    "llm_grounding_memory_summary_max_tokens": 400,
+    "llm_grounding_memory_summary_refresh_turns": 3,
+    "llm_grounding_chat_tail_max_tokens": 3000,
+    "llm_grounding_chat_tail_lines": 400,
+    "llm_grounding_chat_tail_bytes": 24_000,
+    "llm_grounding_qmd_max_tokens": 1200,
+    "llm_grounding_top_k": 5,
+    "llm_grounding_max_doc_excerpt_bytes": 1800,
+    "llm_grounding_max_prompt_tokens": 6000,
+    "llm_grounding_max_prompt_bytes": 40_000,
+    "llm_context_window_tokens": 32_768,
+}
+"""Budgets of the blocks. The context document is made anew so often that it tells of what leaves the tail when the
+tail is compacted."""
 TOKENS = LineByLine(load_tokens())
 ENCODING = tiktoken.get_encoding(tokens.ENCODING)
 SETTINGS = load({}).settings.model_copy(update=SIZES)
@@ -39,6 +58,128 @@ LINES = tuple(
     for n in range(14)
 )
 TODAY = "2026-11-22"
+
+# Caches
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a cache keeps beginnings: in whole ``step``s of tokens, of prompts of at least ``least`` tokens."""
+
+    step: int
+    least: int = 0
+
+
+VLLM = Kind(16)
+"""A hash chain over full blocks (vLLM, "Automatic Prefix Caching")."""
+OPENAI = Kind(128, 1024)
+"""platform.openai.com, "Prompt caching"."""
+
+
+class Cache:
+    """One cache. At least one token of a prompt is always read anew: its answer begins there."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._kept: set[int] = set()
+
+    def read(self, prompt: Sequence[int]) -> int:
+        """How many of the tokens of *prompt* are kept; all whole steps of it are from now on."""
+        chain, found, is_known = 0, 0, True
+        for end in range(self._kind.step, len(prompt) + 1, self._kind.step):
+            chain = hash((chain, *prompt[end - self._kind.step : end]))
+            if (is_known := is_known and chain in self._kept) and end < len(prompt):
+                found = end
+            self._kept.add(chain)
+        return found if len(prompt) >= self._kind.least and found >= self._kind.least else 0
+
+
+@dataclass
+class Counted:
+    """Tokens of all prompts, and how many of them were kept."""
+
+    tokens: list[int] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+
+    @property
+    def share(self) -> float:
+        return sum(self.cached) / sum(self.tokens)
+
+    @property
+    def uncached(self) -> float:
+        """Tokens a turn that had to be read."""
+        return (sum(self.tokens) - sum(self.cached)) / len(self.tokens)
+
+
+def simulated(kind: Kind, prompts: Iterable[tuple[str, Sequence[int]]], *, is_shared: bool) -> Counted:
+    """*prompts* in their order, each with the name of its conversation; in one cache for all where it *is_shared*, else
+    in one for each conversation."""
+    caches: dict[str, Cache] = {}
+    counted = Counted()
+    for name, prompt in prompts:
+        cache = caches.setdefault("" if is_shared else name, Cache(kind))
+        counted.tokens.append(len(prompt))
+        counted.cached.append(cache.read(prompt))
+    return counted
+
+
+# Conversations
+
+_PLACES = ("Alder Quay", "Birch Lock", "Cedar Mole", "Dune Head", "Elm Ferry", "Fern Basin", "Gull Rock", "Heron Weir")
+_THINGS = ("crane", "gate", "pump", "beacon", "winch", "buoy", "slipway", "dredger", "pontoon", "hoist", "valve")
+_STATES = ("is inspected", "was repainted", "runs warm", "stands idle", "needs a new bearing", "was moved by a metre")
+_TIMES = ("on Monday", "after the storm", "at low water", "in the night shift", "since the thaw", "twice a week")
+_REASONS = (
+    "because the current is stronger than the builders thought",
+    "so that the ferries can keep to their hours",
+    "as the harbour master asked for in the spring",
+    "which saves about a third of the fuel",
+    "although nobody has measured it yet",
+    "until the spare part comes from the yard",
+)
+ANSWER_SENTENCES = 9
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One turn: what is said, and what is answered."""
+
+    asked: str
+    answered: str
+    wants_documents: bool
+
+
+@dataclass(frozen=True)
+class Chat:
+    name: str
+    turns: tuple[Exchange, ...]
+
+
+def _sentence(chance: random.Random) -> str:
+    place, thing, state = chance.choice(_PLACES), chance.choice(_THINGS), chance.choice(_STATES)
+    number = chance.randint(2, 98)
+    return f"The {thing} number {number} of {place} {state} {chance.choice(_TIMES)}, {chance.choice(_REASONS)}."
+
+
+def conversations(seed: int = 7) -> list[Chat]:
+    """About a harbour. An answer takes about 250 tokens, a message 50; three of ten messages ask for documents."""
+    chance = random.Random(seed)
+    return [
+        Chat(f"chat-{chat}", tuple(_exchange(chance, (3 * turn + chat) % 10 < 3) for turn in range(TURNS)))
+        for chat in range(CHATS)
+    ]
+
+
+def _exchange(chance: random.Random, wants_documents: bool) -> Exchange:
+    place, thing = chance.choice(_PLACES), chance.choice(_THINGS)
+    question = (
+        f"What do the docs say about the {thing} of {place}?" if wants_documents else f"Is the {thing} of {place} well?"
+    )
+    answer = "\n".join(_sentence(chance) for _ in range(ANSWER_SENTENCES))
+    return Exchange(f"{_sentence(chance)} {question}", answer, wants_documents)
+
+
+# Prompts
 
 
 def passages(turn: int) -> tuple[Passage, ...]:
@@ -82,7 +223,7 @@ def prompts(chat: Chat, layout: Layout) -> Iterator[Prompt]:
 
 def read(layout: Layout) -> list[tuple[str, list[int]]]:
     """All conversations in turn, a turn of each, as tokens."""
-    rows = [[(chat.name, prompt) for prompt in prompts(chat, layout)] for chat in made_up(CHATS, TURNS).chats]
+    rows = [[(chat.name, prompt) for prompt in prompts(chat, layout)] for chat in conversations()]
     return [
         (name, ENCODING.encode_ordinary(prompt.system + prompt.user))
         for turn in zip(*rows, strict=True)
@@ -107,3 +248,18 @@ def test_three_quarters_of_long_conversations_are_read_from_a_cache(stable: list
 
 def test_much_less_is_read_from_it_where_the_message_stands_first(stable: list[tuple[str, list[int]]]) -> None:
     assert simulated(VLLM, read("user_first"), is_shared=True).share < 0.5
+
+
+def test_a_cache_keeps_whole_steps_of_a_beginning_and_never_all_of_a_prompt() -> None:
+    blocks = Cache(VLLM)
+    assert blocks.read(range(100)) == 0
+    assert blocks.read(range(100)) == 96
+    assert blocks.read(range(96)) == 80
+    assert blocks.read([*range(40), 0, *range(60)]) == 32
+    assert blocks.read([1, *range(100)]) == 0
+
+
+def test_prompts_below_the_least_length_are_not_kept() -> None:
+    cache = Cache(OPENAI)
+    assert [cache.read(range(1000)), cache.read(range(1000))] == [0, 0]
+    assert [cache.read(range(2000)), cache.read(range(2000))] == [0, 1920]
