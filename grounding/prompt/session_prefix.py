@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, ValidationError
 
 from connectors.message import ConversationKey, redis_key
-from connectors.redis_calls import RedisCall, ask
+from connectors.redis_calls import RedisCall
 from grounding.memory.context_document import ContextDocument, ContextDocuments, corrections, parse
 from grounding.memory.global_context import prompt_line as shown_line
 from grounding.prompt import layers
@@ -433,20 +433,13 @@ class Sessions:
         self._redis = redis
         self._idle_seconds = idle_seconds
 
-    async def get(self, key: ConversationKey) -> Shown | None:
-        """Return what the last prompt showed; None after a pause, or if another release stored it."""
-        return await ask(self._redis, self.get_call(key))
-
     def get_call(self, key: ConversationKey) -> RedisCall[Shown | None]:
-        """Return the call of `get`."""
+        """Return the call that reads what the last prompt showed: None after a pause, or if another release stored
+        it."""
         return RedisCall.of("GET", self._key(key), parse=_shown)
 
-    async def keep(self, key: ConversationKey, shown: Shown) -> None:
-        """Store *shown* in place of the last state."""
-        await ask(self._redis, self.keep_call(key, shown))
-
     def keep_call(self, key: ConversationKey, shown: Shown) -> RedisCall[None]:
-        """Return the call of `keep`."""
+        """Return the call that stores *shown* in place of the last state."""
         command = ("SET", self._key(key), shown.model_dump_json(), "EX", self._idle_seconds)
         return RedisCall.of(*command, parse=lambda _: None)
 

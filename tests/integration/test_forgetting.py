@@ -17,6 +17,7 @@ from connectors.message import (
     Scope,
     StoreUnavailable,
 )
+from connectors.redis_calls import ask
 from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments
 from grounding.memory.context_document.store import path as context_path
 from grounding.memory.records import Candidate, NewRecord, Provenance, Type
@@ -460,9 +461,9 @@ async def test_what_a_prompt_showed_is_forgotten_with_what_was_said(house: House
     shown = Shown(id="t1", began_on="2026-11-21", turns=1, turn_id="t1", global_context=(line,))
     for forget in (house.forgetting.last, house.forgetting.everything):
         await house.say(1)
-        await house.sessions.keep(KEY, shown)
+        await ask(house.redis, house.sessions.keep_call(KEY, shown))
 
         await forget(KEY, f"m-{forget.__name__}")
 
-        assert await house.sessions.get(KEY) is None
+        assert await ask(house.redis, house.sessions.get_call(KEY)) is None
         assert "lighthouse" not in await house.everything_stored()

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.message import Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Role, Scope
+from connectors.redis_calls import ask
 from grounding.memory.karma import Examples, Karma, MarkStore
 from grounding.memory.karma import store as karma_store
 from grounding.memory.records import NewRecord, Provenance, State, Type
@@ -98,7 +99,7 @@ class House:
     ) -> Examples:
         """What a turn is shown in whose session *stood* stands; None: it is the first."""
 
-        version = await self.store.version(key.scope)
+        version = await ask(self.redis, self.store.version_call(key.scope))
         return await (karma or self.karma).look(key, audience, text, version=version, stood=stood)
 
 

@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from config import load
 from grounding.memory.context_document import ContextDocument, DocumentLine
 from grounding.prompt import PrefixPolicy, Shown, ShownState, layers
-from grounding.prompt.session_prefix import BlockFingerprint, Now
-from grounding.prompt_input import ContextLine, Layout, LineByLine, PromptLimits, TailEntry, load_tokens
+from grounding.prompt.session_prefix import Now
+from grounding.prompt_input import (
+    BlockFingerprint,
+    ContextLine,
+    Layout,
+    LineByLine,
+    PromptLimits,
+    TailEntry,
+    load_tokens,
+)
 from grounding.transcript import Reach
 
 TOKENS = LineByLine(load_tokens())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, encode_id, redis_key
-from connectors.redis_calls import RedisCall, ask
+from connectors.redis_calls import RedisCall
 from grounding.memory.karma.marks import Marked, read
 from grounding.transcript import UnknownFormat
 
@@ -66,15 +66,11 @@ class MarkStore:
         self._redis = redis
         self._write = redis.register_script(_WRITE)
 
-    async def version(self, scope: Scope) -> int:
-        """Return the version, which grows with every change; 0 if nothing was ever marked. One round trip.
+    def version_call(self, scope: Scope) -> RedisCall[int]:
+        """Return the call that reads the version, which grows with every change; 0 if nothing was ever marked.
 
         It is a time, so a workspace that was deleted and created again never returns to an old version.
         """
-        return await ask(self._redis, self.version_call(scope))
-
-    def version_call(self, scope: Scope) -> RedisCall[int]:
-        """Return the call of `version`."""
         return RedisCall.of("GET", _key(scope, "version"), parse=lambda version: int(version or 0))
 
     async def all(self, scope: Scope) -> tuple[int, list[Marked]]:

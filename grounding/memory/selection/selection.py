@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import ValidationError
 
 from connectors.message import ConversationKey, Scope, redis_key
-from connectors.redis_calls import Answer, RedisCall, RoundTrip, ask
+from connectors.redis_calls import Answer, RedisCall, RoundTrip
 from grounding.memory.frames import LOADED, Chosen, Frame, scale
 from grounding.memory.records import FoundRecord, Record, Records, State, Type, days_meant, is_heard_preference
 from grounding.memory.selection.censors import in_force
@@ -742,12 +742,8 @@ class LastSelections:
         self._redis = redis
         self._idle_seconds = idle_seconds
 
-    async def get(self, key: ConversationKey) -> LastSelection | None:
-        """Return the last selection; None after a pause, or if another release stored it."""
-        return await ask(self._redis, self.get_call(key))
-
     def get_call(self, key: ConversationKey) -> RedisCall[LastSelection | None]:
-        """Return the call of `get`."""
+        """Return the call that reads the last selection: None after a pause, or if another release stored it."""
         return RedisCall.of("GETEX", self._key(key), "EX", self._idle_seconds, parse=_last_selection)
 
     async def keep(self, key: ConversationKey, kept: LastSelection) -> None:
