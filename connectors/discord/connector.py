@@ -27,7 +27,7 @@ from connectors.connector import (
 from connectors.discord import events
 from connectors.discord.errors import DISCORD_ERRORS, DiscordUnavailable
 from connectors.discord.interactions import TOKEN_SECONDS, Interactions, is_allowed, to_commands
-from connectors.discord.login import SESSION_WAIT_SECONDS, GatewayClient, Login, OnEvent
+from connectors.discord.login import SESSION_WAIT_SECONDS, ConnectionOptions, GatewayClient, Login
 from connectors.discord.payloads import MAX_BUTTONS, MAX_TEXT_UNITS, as_request, button_row, to_edit, to_parts, to_send
 from connectors.discord.receive import MAX_WAITING, Intake, convert, messages_after
 from connectors.discord.session import Session
@@ -78,7 +78,6 @@ class DiscordConnector:
         reply_max_parts: int = 5,
         heartbeat_timeout_seconds: float = 60.0,
         session_seconds: float = 120.0,
-        ready_seconds: float = 2.0,
         session_wait_seconds: float = SESSION_WAIT_SECONDS,
         first_backoff_seconds: float = 1.0,
         longest_backoff_seconds: float = 30.0,
@@ -86,22 +85,19 @@ class DiscordConnector:
         token_seconds: float = TOKEN_SECONDS,
         max_waiting: int = MAX_WAITING,
     ) -> None:
-        def create_client(on_event: OnEvent) -> GatewayClient:
-            return GatewayClient(
-                on_event,
-                api_base,
-                gateway_url,
-                timeout_seconds=timeout_seconds,
-                heartbeat_timeout_seconds=heartbeat_timeout_seconds,
-                ready_seconds=ready_seconds,
-                session_wait_seconds=session_wait_seconds,
-            )
-
         backoff = Backoff(first_backoff_seconds, longest_backoff_seconds)
         self._api_base = api_base
         self._vitals = ConnectionHealth()
         self._reply_max_parts = reply_max_parts
-        self._login = Login(token, create_client, timeout_seconds + rate_limit_seconds)
+        options = ConnectionOptions(
+            api_base,
+            gateway_url,
+            request_seconds=timeout_seconds,
+            call_seconds=timeout_seconds + rate_limit_seconds,
+            heartbeat_seconds=heartbeat_timeout_seconds,
+            session_wait_seconds=session_wait_seconds,
+        )
+        self._login = Login(token, options)
         self._intake = Intake(self._vitals, backoff, max_waiting)
         self._interactions = Interactions(self._login, answer_seconds, token_seconds)
         self._session = Session(self._login, self._vitals, backoff, session_seconds, self._intake, self._interactions)

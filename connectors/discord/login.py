@@ -36,9 +36,6 @@ logging.getLogger("discord.client").setLevel(logging.ERROR)
 
 _Result = TypeVar("_Result")
 
-OnEvent = Callable[[str, tuple[Any, ...]], None]
-"""Receives discord.py's name of an event and its arguments. Must neither block nor raise."""
-
 MAX_RATE_LIMIT_SECONDS = 30.0
 """The longest wait for a rate limit inside a call (discord.py's minimum). A longer wait raises an error."""
 
@@ -53,18 +50,30 @@ _MAX_ERROR_CHARACTERS = 300
 _NEEDS_NO_TOKEN = re.compile(r"/(?:interactions|webhooks)/\d+/")
 
 
-class Login:
-    """*create* builds a client that reports events to the function it gets."""
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """The addresses of Discord, and how long it may take: for one request, for one call with all its waits, for the
+    answer to a heartbeat; and the pause before another session."""
 
-    def __init__(self, token: SecretStr, create: Callable[[OnEvent], GatewayClient], max_call_seconds: float) -> None:
+    api_base: str
+    gateway_url: str
+    request_seconds: float
+    call_seconds: float
+    heartbeat_seconds: float
+    session_wait_seconds: float = SESSION_WAIT_SECONDS
+
+
+class Login:
+    """The bot's login. *token* never leaves it."""
+
+    def __init__(self, token: SecretStr, options: ConnectionOptions) -> None:
         self._token = token
-        self._create = create
-        self._max_call_seconds = max_call_seconds
+        self._options = options
         self._opening = asyncio.Lock()
         self._closed = False
         self.client: GatewayClient | None = None
         """The client that is logged in, if any."""
-        self.on_event: Callable[[GatewayClient, str, tuple[Any, ...]], None] = lambda client, event, args: None
+        self.on_event: OnEvent = lambda client, event, args: None
         """Receives the gateway's events in order."""
 
     async def open(self) -> GatewayClient:
@@ -73,9 +82,9 @@ class Login:
             if self._closed:
                 raise SendFailed("The Discord connector was closed.", retryable=True)
             if self.client is None or self.client.is_closed():
-                client = self._create(self._report)
+                client = GatewayClient(self._options, self._report)
                 try:
-                    async with asyncio.timeout(self._max_call_seconds):
+                    async with asyncio.timeout(self._options.call_seconds):
                         await client.login(self._token.get_secret_value())
                 except BaseException:
                     await _close_in_time(client.close())
@@ -91,7 +100,7 @@ class Login:
             why = f"Discord was not reached: {self.describe(error)}"
             retryable = meaning(error).retryable  # never ambiguous, because nothing was sent
             raise SendFailed(why, retryable=retryable, retry_after_seconds=retry_after_seconds(error)) from error
-        state, seconds = _Call(waits), self._max_call_seconds
+        state, seconds = _Call(waits), self._options.call_seconds
         token = _CALL.set(state)
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -132,9 +141,9 @@ class Login:
         text = str(error).replace(self._token.get_secret_value(), "**********") or type(error).__name__
         return " ".join(text.split())[:_MAX_ERROR_CHARACTERS]
 
-    def _report(self, event: str, args: tuple[Any, ...]) -> None:
-        if self.client is not None:
-            self.on_event(self.client, event, args)
+    def _report(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
+        if client is self.client:
+            self.on_event(client, event, args)
 
 
 async def _close_in_time(closing: Awaitable[None]) -> None:
@@ -148,20 +157,9 @@ async def _close_in_time(closing: Awaitable[None]) -> None:
 class GatewayClient(discord.Client):
     """discord.py's client for one login. *on_event* receives every event of the gateway."""
 
-    def __init__(
-        self,
-        on_event: OnEvent,
-        api_base: str,
-        gateway_url: str,
-        *,
-        timeout_seconds: float,
-        heartbeat_timeout_seconds: float,
-        ready_seconds: float,
-        session_wait_seconds: float = SESSION_WAIT_SECONDS,
-    ) -> None:
+    def __init__(self, options: ConnectionOptions, on_event: OnEvent) -> None:
+        self._options = options
         self._on_event = on_event
-        self._http_options = (api_base, gateway_url, timeout_seconds)
-        self._session_wait_seconds = session_wait_seconds
         super().__init__(
             # A person has to allow the message content in the Developer Portal.
             intents=discord.Intents(
@@ -173,8 +171,7 @@ class GatewayClient(discord.Client):
                 message_content=True,
             ),
             allowed_mentions=discord.AllowedMentions.none(),
-            heartbeat_timeout=heartbeat_timeout_seconds,
-            guild_ready_timeout=ready_seconds,
+            heartbeat_timeout=options.heartbeat_seconds,
         )
 
     @property
@@ -185,7 +182,7 @@ class GatewayClient(discord.Client):
     @http.setter
     def http(self, client: HTTPClient) -> None:
         self._http = _HttpClient(
-            *self._http_options,
+            self._options,
             loop=client.loop,
             max_ratelimit_timeout=MAX_RATE_LIMIT_SECONDS,
             http_trace=_trace_calls(),
@@ -193,25 +190,29 @@ class GatewayClient(discord.Client):
 
     def dispatch(self, event: str, /, *args: Any, **_: Any) -> None:
         """Report *event* at once. discord.py would start a task, and may change the message before the task runs."""
-        self._on_event(event, args)
+        self._on_event(self, event, args)
 
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
         if not initial:
-            await asyncio.sleep(self._session_wait_seconds)
+            await asyncio.sleep(self._options.session_wait_seconds)
+
+
+OnEvent = Callable[[GatewayClient, str, tuple[Any, ...]], None]
+"""Receives a client, discord.py's name of an event and its arguments. Must neither block nor raise."""
 
 
 class _HttpClient(HTTPClient):
-    """Sends calls to *api_base* and opens sockets at *gateway_url*. Each attempt may take *timeout_seconds*."""
+    """Sends calls and opens sockets at the addresses of *connection_options*."""
 
-    def __init__(self, api_base: str, gateway_url: str, timeout_seconds: float, **options: Any) -> None:
+    def __init__(self, connection_options: ConnectionOptions, **options: Any) -> None:
         super().__init__(**options)
-        self._api_base = api_base.rstrip("/")
-        self._gateway_url = URL(gateway_url)
-        self._timeout_seconds = timeout_seconds
+        self._api_base = connection_options.api_base.rstrip("/")
+        self._gateway_url = URL(connection_options.gateway_url)
+        self._timeout = aiohttp.ClientTimeout(total=connection_options.request_seconds)
 
     async def request(self, route: Route, **options: Any) -> Any:
         route.url = self._api_base + route.url.removeprefix(Route.BASE)
-        options.setdefault("timeout", aiohttp.ClientTimeout(total=self._timeout_seconds))
+        options.setdefault("timeout", self._timeout)
         answer = await super().request(route, **options)
         if isinstance(answer, str) and answer:
             raise discord.InvalidData("the answer is not JSON, so not Discord's")  # discord.py expects JSON

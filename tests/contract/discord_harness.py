@@ -22,7 +22,6 @@ def discord_connector(emulator: DiscordEmulator | None = None, **more: Any) -> D
     options: dict[str, Any] = {
         "reply_max_parts": 100,
         "timeout_seconds": 10.0,
-        "ready_seconds": 0.05,
         "session_wait_seconds": 0.0,
         "first_backoff_seconds": 0.01,
         "longest_backoff_seconds": 0.02,

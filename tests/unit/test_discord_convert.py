@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from connectors.discord import REPLY_HINT, events
 from connectors.discord.interactions import from_interaction
-from connectors.discord.login import GatewayClient
+from connectors.discord.login import ConnectionOptions, GatewayClient
 from connectors.discord.payloads import NONCE_CHARACTERS, nonce_of, to_edit, to_parts, to_send
 from connectors.message import (
     Attachment,
@@ -50,14 +50,10 @@ class Ear:
     def __init__(self) -> None:
         self.discord = DiscordEmulator(rooms=(TEAM, THREAD, JOINED))
         self.heard: list[InboundMessage] = []
-        self.client = GatewayClient(
-            self._tell,
-            "http://127.0.0.1:1",
-            "ws://127.0.0.1:1",
-            timeout_seconds=1,
-            heartbeat_timeout_seconds=60,
-            ready_seconds=0,
+        options = ConnectionOptions(
+            "http://127.0.0.1:1", "ws://127.0.0.1:1", request_seconds=1, call_seconds=1, heartbeat_seconds=60
         )
+        self.client = GatewayClient(options, self._tell)
         user: Any = self.discord.me.as_json()
         self.state = self.client._connection
         self.state.user = ClientUser(state=self.state, data=user)
@@ -79,8 +75,8 @@ class Ear:
         self.frame("MESSAGE_CREATE", told)
         return self.heard[before] if len(self.heard) > before else None
 
-    def _tell(self, event: str, args: tuple[Any, ...]) -> None:
-        self.heard += events.to_inbound(self.client, self.discord.me.id, event, args)
+    def _tell(self, client: GatewayClient, event: str, args: tuple[Any, ...]) -> None:
+        self.heard += events.to_inbound(client, self.discord.me.id, event, args)
 
 
 @pytest.fixture
