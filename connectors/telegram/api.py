@@ -37,14 +37,12 @@ _CLOSE_SECONDS = 5.0
 class Api:
     """The Bot API for one bot. ``timeout_seconds`` limits each call.
 
-    ``token_in_doubt`` is set when an answer says that the token may be void. *vitals* is told of a connection that
-    fails, and `recover` waits as *backoff* says.
+    *vitals* is told of a connection that fails, and `recover` waits as *backoff* says.
     """
 
     def __init__(
         self, token: SecretStr, base: str, timeout_seconds: float, vitals: ConnectionHealth, backoff: Backoff
     ) -> None:
-        self.token_in_doubt = asyncio.Event()
         self.timeout_seconds = timeout_seconds
         self._vitals = vitals
         self._backoff = backoff
@@ -96,8 +94,6 @@ class Api:
         try:
             return await self.call(method)
         except AIOGRAM_ERRORS as error:
-            if meaning(error).needs_person:
-                self.token_in_doubt.set()
             raise send_failed(error, self.describe(error)) from error
 
     async def ask_formatted(

@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from connectors.health import Backoff, ConnectionHealth
+from connectors.http_requests import RequestError, read_body
 from connectors.message import StoreUnavailable
 from connectors.telegram.api import Api
 from connectors.telegram.check import PATH, PUBLIC_URL_VARIABLE, RECENT_ERROR_SECONDS, is_same_address
@@ -85,13 +86,10 @@ class Webhook:
             return _ask_for_repeat("the store is unavailable")
 
     async def _respond(self, request: Request) -> Response:
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                return PlainTextResponse("too large", 413)
         try:
-            update = json.loads(bytes(body))
+            update = json.loads(await read_body(request, MAX_BODY_BYTES, "too large"))
+        except RequestError as error:
+            return PlainTextResponse(error.message, error.status, error.headers)
         except ValueError:
             update = None
         if not isinstance(update, dict) or not isinstance(update.get("update_id"), int):
@@ -108,7 +106,7 @@ def _ask_for_repeat(why: str) -> Response:
 class Registration:
     """Keeps the webhook registered below ``public_url``. Without one, only checks whether somebody registered it.
 
-    Asks Telegram about its deliveries every ``check_seconds``, and as soon as the token is in doubt.
+    Asks Telegram about its deliveries every ``check_seconds``.
     """
 
     def __init__(
@@ -142,7 +140,7 @@ class Registration:
             self._vitals.connected()
             self._vitals.well("connection")
             if self._check(info):
-                await self._wait()
+                await asyncio.sleep(self._check_seconds)
             else:
                 # The pause keeps two processes that disagree from racing.
                 await asyncio.sleep(self._backoff.next_seconds())
@@ -195,15 +193,6 @@ class Registration:
             self._vitals.trouble(subject, trouble)
         else:
             self._vitals.well(subject)
-
-    async def _wait(self) -> None:
-        """Wait until the next check is due."""
-        try:
-            async with asyncio.timeout(self._check_seconds):
-                await self._api.token_in_doubt.wait()
-        except TimeoutError:
-            return
-        self._api.token_in_doubt.clear()
 
 
 def delivery_trouble(info: WebhookInfo, now: float) -> str:
