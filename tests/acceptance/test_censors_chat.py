@@ -75,12 +75,12 @@ async def test_a_process_that_never_read_the_censors_says_nothing_until_it_has(
     await forbid(bot)
     standing, looks = RecordStore.standing, 0
 
-    async def away_at_first(store: RecordStore, scope: Scope) -> list[Record]:
+    async def away_at_first(store: RecordStore, scope: Scope, newest: list[Record] | None = None) -> list[Record]:
         nonlocal looks
         looks += 1
         if looks <= 3:
             raise StoreUnavailable("away")
-        return await standing(store, scope)
+        return await standing(store, scope, newest)
 
     monkeypatch.setattr(RecordStore, "standing", away_at_first)
     bot.model.will("It is Blue Heron, of course.")
