@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.connector import Accept, Capabilities, ConnectionState, Health
@@ -19,10 +20,12 @@ from connectors.message import (
     OutboundMessage,
     OutboundPart,
     Receipt,
+    Role,
     StoreUnavailable,
 )
 from runtime.embedded import background_task
-from runtime.process.connectors import Backfill
+from runtime.process.connectors import Backfill, Supervisor
+from runtime.turns import Envelope, Mailbox
 from tests.contract.connector_suite import eventually
 
 KEY = ConversationKey("acme", "radio", "D1")
@@ -216,3 +219,18 @@ async def test_a_place_that_fails_for_good_does_not_stop_the_others() -> None:
         await backfill.accept(said("D2", "m3"))
         assert not backfill.trouble
     assert store.stored == ["D1 m2", "D2 m2", "D2 m3"]
+
+
+async def test_health_says_what_cannot_be_read_yet(redis: Redis) -> None:
+    """And is well again once it was read."""
+    radio, store, mailbox = Radio(), Store({}), Mailbox(redis)
+    await mailbox.store(KEY, Envelope(said("D1", "m1"), Role.MEMBER, 0.0, origin="here", address="radio"))
+    radio.said["D1"] = ["m1", "m2"]
+    radio.broken["D1"] = CannotBeRead("no right to read")
+    supervisor = Supervisor([radio], mailbox)
+    async with background_task(supervisor.run(store.accept), "connectors"):
+        await eventually(lambda: supervisor.health(radio).state is ConnectionState.DEGRADED)
+        assert "no right to read" in supervisor.health(radio).why
+        radio.broken.clear()
+        await eventually(lambda: supervisor.health(radio).state is ConnectionState.CONNECTED)
+    assert store.stored == ["D1 m2"]

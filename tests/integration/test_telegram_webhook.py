@@ -18,7 +18,7 @@ from connectors.telegram.check import PATH
 from connectors.telegram.connector import TelegramConnector
 from connectors.telegram.updates import ALLOWED_UPDATES
 from connectors.telegram.webhook import MAX_BODY_BYTES, SECRET_HEADER
-from tests.contract.connector_suite import FakeGateway, conversation, eventually, running
+from tests.contract.connector_suite import FakeGateway, eventually, running
 from tests.contract.telegram_harness import PUBLIC_URL, SECRET, telegram_connector, telegram_connector_by_webhook
 from tests.emulators import telegram as emulated
 from tests.emulators.telegram import Person, TelegramEmulator
