@@ -4,7 +4,6 @@
 `Indexer` fills a collection of passages, and `Catalogue` knows which collection answers.
 """
 
-from grounding.documents.catalogue import Catalogue, Identity
 from grounding.documents.indexer import (
     Indexer,
     Progress,
@@ -15,7 +14,7 @@ from grounding.documents.indexer import (
     passage_of_chunk,
     sha256_of,
 )
-from grounding.documents.ledger import Backlog
+from grounding.documents.ledger import Backlog, Catalogue, Identity
 from grounding.documents.library import (
     PATH_MAX_BYTES,
     SUFFIXES,

@@ -225,7 +225,6 @@ STATE_NAME = ".documents.sqlite"
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS version (path TEXT PRIMARY KEY, sha256 TEXT, size_bytes INTEGER, modified_ns INTEGER)"
 )
-_FORMER_NAMES = (".documents.json", ".documents.changes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +265,6 @@ class DiskState:
                     return None
                 file.unlink(missing_ok=True)  # it is damaged
             else:
-                for name in _FORMER_NAMES:
-                    (self._folder / name).unlink(missing_ok=True)
                 return connection
         return None
 

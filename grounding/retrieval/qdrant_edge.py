@@ -170,10 +170,6 @@ class EmbeddedIndex(QdrantIndex):
         """Return the shard; open it first if it is not open."""
         if self._shard is None:
             ensure_room(self._path)  # the engine stores again what its log has
-            if (self._path / "own").exists():
-                # Earlier versions kept large workspaces in shards of their own below this folder.
-                log.warning("store.degraded", store="qdrant", why=f"{self._path} has an earlier layout: it is emptied")
-                self._remove()
             try:
                 shard = open_shard(self._path, self._dimensions, self._deep_dimensions)
             except BaseException as error:

@@ -1,7 +1,7 @@
 """Switches each workspace to the collection of another embedding model once that has everything, and drops the former.
 
 One of several processes does this (`runtime.coordination.leadership`). The decisions are in
-`grounding.documents.catalogue`, where other processes read them. Others fill the collection (`runtime.search.sync`,
+`grounding.documents.ledger`, where other processes read them. Others fill the collection (`runtime.search.sync`,
 `runtime.background.rebuild`); this module checks whether anything is missing.
 """
 

@@ -559,20 +559,6 @@ async def test_a_damaged_index_is_set_aside_and_begun_anew(tmp_path: Path, name:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_folder_with_shards_of_single_workspaces_is_emptied_and_tells_so(tmp_path: Path) -> None:
-    """Earlier versions made such folders, and what is only there would not be found."""
-    index = embedded(tmp_path)
-    await index.upsert(ACME, [await entry("refund")])
-    await index.close()
-    (folder,) = tmp_path.iterdir()
-    (folder / "own").mkdir()
-    for count in (0, 1):
-        index = embedded(tmp_path)
-        assert await index.count(ACME, DOCUMENT) == count
-        await index.upsert(ACME, [await entry("refund")])
-        await index.close()
-
-
 async def test_an_index_on_a_full_disk_says_so_instead_of_being_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,7 +150,7 @@ def house(
         return models[made.embedding_model or ""]
 
     monkeypatch.setattr("runtime.search.collections.open_embedder", opened)
-    monkeypatch.setattr(collections, "LiteLLMEmbedder", lambda _, model, __: models[model])
+    monkeypatch.setattr(collections, "LiteLLMEmbedder", lambda _, model, *__, **___: models[model])
     if request.param == "server":
         client = SharedQdrant(":memory:")
 
