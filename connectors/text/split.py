@@ -103,6 +103,10 @@ def cut_form(form: ParsedMarkdown, limit: int, dialect: Dialect) -> list[str]:
     """
     if limit < SMALLEST_LIMIT:
         raise ValueError(f"a part needs room for at least {SMALLEST_LIMIT} units, not {limit}")
+    if sum(_least_size(block, limit) for block in form) <= limit:
+        whole = dialect.render(form)
+        if dialect.size(whole) <= limit:
+            return [whole] if form else []
     packer = _Packer(form, limit, dialect)
     texts = []
     while packer.waiting:
