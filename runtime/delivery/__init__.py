@@ -5,7 +5,7 @@ it. `Delivery` sends it part by part, and stores each part's state around the ca
 platform's `RateLimiter` waits for the platform's rates. On a 429 the limiter stops all calls to that chat, or to the
 platform, for as long as the platform asks; then the part is sent again.
 
-`Previews` runs previews and typing signs from what workers report through `telling`.
+`Previews` runs previews and typing signs from what workers report (`report_progress`).
 """
 
 from runtime.delivery.deliverer import Deliverer
