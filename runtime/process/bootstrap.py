@@ -43,6 +43,7 @@ from grounding.memory.selection import Floor, LastSelections, Level, RecordSelec
 from grounding.pipeline import Pipeline, StrategyChooser
 from grounding.prompt import PrefixPolicy, SessionContinuity, Sessions, global_context_frame_tokens, record_line
 from grounding.prompt_input import LineByLine, Tokens, load_tokens
+from grounding.retrieval import EmbedderUnavailable
 from grounding.strategy import problem_in as problem_in_cues
 from grounding.tools import Toolbox
 from grounding.transcript import MarkdownCopy, Transcript
@@ -667,9 +668,18 @@ async def _warm_up(runtime: Runtime) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(INDEX_SECONDS):
             await runtime.knowledge.opened()
-    await asyncio.gather(runtime.knowledge.warm(), runtime.model.warm())
+    await asyncio.gather(runtime.knowledge.warm(), runtime.model.warm(), _warm_deep_model(runtime.deep))
     await asyncio.to_thread(_trim_memory)
     _finish_start(runtime)
+
+
+async def _warm_deep_model(deep: DeepModel | None) -> None:
+    """Have the deeper embedding model loaded, if there is one and it does not take longer than `INDEX_SECONDS`."""
+    if deep is None:
+        return
+    with contextlib.suppress(TimeoutError, EmbedderUnavailable):  # the first search goes without it
+        async with asyncio.timeout(INDEX_SECONDS):
+            await deep.embed_documents(["warm"])
 
 
 def _trim_memory() -> None:
