@@ -1,6 +1,6 @@
 """The least that a bot on Telegram can be, for comparison: aiogram's own polling, a client of the model, a dict.
 
-It keeps nothing, orders nothing and forgets everything with its process (see `bench.children`); what it takes on this
+It keeps nothing, orders nothing and forgets everything with its process (see `bench.processes`); what it takes on this
 machine, in this minute, is what the libraries, the emulated platform and the model server take.
 """
 
@@ -20,8 +20,8 @@ from aiogram.client.session.aiohttp import AiohttpSession
 from aiogram.client.telegram import TelegramAPIServer
 from aiogram.types import Message
 
-from bench.children import Child, child, obey
-from bench.platforms import platforms
+from bench.actors import platforms
+from bench.processes import Child, child, obey
 from runtime.llm import load_litellm
 
 SYSTEM = "You are a helpful assistant."

@@ -2,7 +2,7 @@
 
 In one chat the next message comes the moment the reply is whole. Then fifty chats do the same at once, with the
 overall rate lifted (``TELEGRAM_SENDS_PER_SECOND=0``). The emulated Telegram never asks to wait, so every wait is the
-bot's own. A bare bot (`bench.bare`) is told the same in turn: its ratio holds where the machine is another or busy.
+bot's own. Each bare bot (`bench.bare`) is told the same in turn: the ratio holds where the machine is another or busy.
 """
 
 from __future__ import annotations
@@ -13,22 +13,18 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench.actors import CHUNK_CHARACTERS, MESSAGES, model_server, platforms
 from bench.bare import bare_bots
-from bench.bots import bot, settings
-from bench.children import Child
-from bench.figures import Spread, row, share, title
-from bench.overhead import MESSAGES
-from bench.platforms import platforms
-from bench.provider import CHUNK_CHARACTERS, provider
+from bench.figures import Spread, on_this_machine, row, share, title
+from bench.processes import Child, bot, settings
 
 CHUNKS = 20
 WARM_UP = 5
 PORTION = 25
-"""Turns of one chat that are measured before the other bot has its turn."""
+"""Turns of one chat that are measured before the next bot has its turn."""
 PEOPLE = 50
 EACH = 4
 REPEATS = 3
-BARE = "openai"
 CHARACTERS = CHUNKS * CHUNK_CHARACTERS
 Took = list[float]
 """Milliseconds of each turn."""
@@ -37,17 +33,17 @@ Took = list[float]
 async def measure(folder: Path, turns: int) -> None:
     """Print both figures."""
     async with (
-        provider() as (model, base_url),
+        model_server() as (model, base_url),
         platforms("telegram") as (there, addresses),
         bare_bots(base_url) as bare,
     ):
         await model.ask("chunks", count=CHUNKS)
-        given = settings(base_url, folder / "data", TELEGRAM_SENDS_PER_SECOND="0", **addresses)
+        given = settings(base_url, folder, TELEGRAM_SENDS_PER_SECOND="0", **addresses)
         async with bot(given) as running:
             await running.ready()
             await running.connected("telegram")
-            await running.told("index.updated")
-            talkers = {"ours": there, "bare": bare[BARE].there}
+            await running.printed("index.updated")
+            talkers = {"ours": there, **{kind: one.there for kind, one in bare.items()}}
             await _one_chat(talkers, WARM_UP, 0)
             _report_chat(await _one_chat(talkers, turns, 1))
             await _report_crowd(talkers)
@@ -58,7 +54,7 @@ async def _one_chat(talkers: Mapping[str, Child], turns: int, person: int) -> di
     for done in range(0, turns, PORTION):
         for kind, there in talkers.items():
             spans = await there.ask(
-                "crowd", text=MESSAGES["none"], turns=min(PORTION, turns - done), people=1, first=person,
+                "talk", text=MESSAGES["none"], turns=min(PORTION, turns - done), people=1, first=person,
                 characters=CHARACTERS,
             )  # fmt: skip
             took[kind] += [(seen - said) * 1000 for said, seen in spans[0]]
@@ -69,8 +65,9 @@ def _report_chat(took: Mapping[str, Took]) -> None:
     title(f"One chat of {len(took['ours'])} turns without a pause, ms from message to whole reply")
     for kind, times in took.items():
         print(f"  {kind:<46} p50 {share(times, 0.5):8.2f}  p95 {share(times, 0.95):8.2f}")
-    p50, p95 = (share(took["ours"], part) / share(took["bare"], part) for part in (0.5, 0.95))
-    print(f"  ours against bare: p50 × {p50:.2f}, p95 × {p95:.2f}")
+    for kind in took.keys() - {"ours"}:
+        p50, p95 = (share(took["ours"], part) / share(took[kind], part) for part in (0.5, 0.95))
+        print(f"  ours against {kind}: p50 × {p50:.2f}, p95 × {p95:.2f}")
 
 
 async def _report_crowd(talkers: Mapping[str, Child]) -> None:
@@ -79,7 +76,7 @@ async def _report_crowd(talkers: Mapping[str, Child]) -> None:
     for repeat in range(-1, REPEATS):  # the first time warms up
         for kind, there in talkers.items():
             spans = await there.ask(
-                "crowd", text=MESSAGES["none"], turns=EACH, people=PEOPLE, first=(repeat + 2) * PEOPLE,
+                "talk", text=MESSAGES["none"], turns=EACH, people=PEOPLE, first=(repeat + 2) * PEOPLE,
                 characters=CHARACTERS,
             )  # fmt: skip
             every = [span for one in spans for span in one]
@@ -96,7 +93,7 @@ def main() -> None:
     )
     parser.add_argument("turns", metavar="TURNS", type=int, nargs="?", default=100, help="of one chat (%(default)s)")
     turns = parser.parse_args().turns
-    with tempfile.TemporaryDirectory(prefix="ar-pauses-") as name:
+    with on_this_machine(), tempfile.TemporaryDirectory(prefix="ar-pauses-") as name:
         asyncio.run(measure(Path(name), turns))
 
 

@@ -6,20 +6,14 @@ over *N*. ``search`` is the embedding of the question, its sparse vector, one hy
 there is a deeper model, as there is by default, the second look with the question's vector from the child process;
 ``prompt`` is what a turn asks for: the same with raw scores, the relevance floor, neighbours and packing. Passages'
 deeper vectors are drawn by lot, because to compare them takes as long whatever they say. ``without`` counts the
-searches and prompts of these whose question's deeper vector did not come in time. ``hold`` is the longest that the
-event loop was kept from coming round while searches, prompts, indexing and, with a deeper model, the looks for
-what lacks its vectors went on at once for `BUSY_SECONDS`; ``late`` is how late it then came round at p99. Both also
-grow with what other threads and programs compute. ``own`` does not: the most processor time that one callback of the
-loop took meanwhile. Garbage is looked for and threads take turns as in ``serve``. ``engine`` is how much memory the
-process of the index has at the end, beside the peak of this one. With ``--in-process`` this one has the engine, as
-short commands do.
+searches and prompts whose question's deeper vector did not come in time. ``engine`` is the memory (PSS) of the index's
+process at the end, beside the peak of this one. With ``--in-process`` this one has the engine, as short commands do.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import random
 import resource
 import tempfile
@@ -27,44 +21,27 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
-from bench.children import memory_mb
+from bench.figures import share
+from bench.processes import memory_mb
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
-from grounding.documents.indexer import GROUP_CHUNKS
-from grounding.evaluation.metrics import percentile
 from grounding.prompt_input import DegradedBlock, LineByLine, load_tokens
-from grounding.retrieval import (
-    Embedder,
-    IndexEntry,
-    Kind,
-    Passage,
-    PassageIndex,
-    Search,
-    SparseVector,
-    Vector,
-    encode_document,
-)
+from grounding.retrieval import Embedder, IndexEntry, Kind, Passage, PassageIndex, Search, Vector, encode_document
 from grounding.retrieval.minilm import VOCABULARY
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, index_process
 from runtime.llm import open_embedder
-from runtime.search import deepening, deepening_unavailable_reason
-from runtime.search.deepening import NONE
+from runtime.search import deepening_unavailable_reason
 
 QUERIES = 400
-BATCH = GROUP_CHUNKS
+BATCH = 256
+"""Passages that are stored together."""
 PARTS = 20
-BUSY_SECONDS = 10.0
-BUSY_BATCHES = 16
-"""Batches that are indexed meanwhile, over and over: made before, as making one holds the loop for 40 ms by itself."""
-TICK_SECONDS = 0.002
+"""Passages of a document."""
 WORDS = 1248
-DEEPENING_SECONDS = 1.2
-"""What the model takes for `runtime.search.deepening.BATCH` passages."""
 
 
 def passages(count: int, dice: random.Random) -> list[str]:
@@ -75,49 +52,34 @@ def passages(count: int, dice: random.Random) -> list[str]:
     return [" ".join(dice.choices(vocabulary, weights, k=110)) for _ in range(count)]
 
 
-def encoded(texts: list[str]) -> list[SparseVector]:
-    """The sparse vectors of *texts*."""
-    return [encode_document(text) for text in texts]
+def entry(number: int, text: str, vector: Vector, workspaces: int) -> IndexEntry:
+    """The *number*-th text as it is stored."""
+    document, part = divmod(number // workspaces, PARTS)
+    start = part * 10_000
+    passage = Passage(
+        str(number), Kind.DOCUMENT, f"{document}.md", text, ordinal=part, start=start, end=start + len(text)
+    )
+    return IndexEntry(passage, vector, encode_document(text))
 
 
-def entries_of(
-    texts: list[str], vectors: list[Vector], sparse: list[SparseVector], first: int, workspaces: int
-) -> list[IndexEntry]:
-    """*texts*, numbered from *first*, as they are stored: `PARTS` of each workspace are one document."""
-    found = []
-    for number, (text, vector, words) in enumerate(zip(texts, vectors, sparse, strict=True), start=first):
-        document, part = divmod(number // workspaces, PARTS)
-        place = Passage(
-            str(number), Kind.DOCUMENT, f"{document}.md", text, ordinal=part, start=part * 10_000,
-            end=part * 10_000 + len(text),
-        )  # fmt: skip
-        found.append(IndexEntry(place, vector, words))
-    return found
-
-
-async def indexed(index: PassageIndex, embedder: Embedder, texts: list[str], workspaces: int, first: int = 0) -> None:
-    """Store *texts*, numbered from *first*, in groups, as the indexer does."""
+async def store(index: PassageIndex, embedder: Embedder, texts: list[str], workspaces: int) -> None:
+    """Store *texts* in groups, as the indexer does."""
     for start in range(0, len(texts), BATCH):
         group = texts[start : start + BATCH]
         vectors = await embedder.embed_documents(group)
-        sparse = await asyncio.to_thread(encoded, group)
-        entries = await asyncio.to_thread(entries_of, group, vectors, sparse, first + start, workspaces)
+        numbered = enumerate(zip(group, vectors, strict=True), start=start)
+        entries = [entry(number, text, vector, workspaces) for number, (text, vector) in numbered]
         for workspace in range(workspaces):
             await index.upsert(Scope(f"w{workspace}"), entries[workspace::workspaces])
 
 
-def by_lot(count: int, dimensions: int, seed: int) -> list[Vector]:
-    """*count* unit vectors."""
-    drawn = np.random.default_rng(seed).normal(size=(count, dimensions))
-    found: list[Vector] = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).tolist()
-    return found
-
-
-async def deepened(index: PassageIndex, deep: DeepModel, count: int, workspaces: int) -> None:
-    """Give all *count* passages a deeper vector."""
+async def deepen(index: PassageIndex, deep: DeepModel, count: int, workspaces: int) -> None:
+    """Give all *count* passages a deeper vector, drawn by lot."""
+    chance = np.random.default_rng(0)
     for start in range(0, count, BATCH):
         numbers = range(start, min(start + BATCH, count))
-        vectors = await asyncio.to_thread(by_lot, len(numbers), deep.dimensions, start)
+        drawn = chance.normal(size=(len(numbers), deep.dimensions))
+        vectors = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).tolist()
         for workspace in range(workspaces):
             own = {str(number): vectors[number - start] for number in numbers if number % workspaces == workspace}
             if own:
@@ -131,38 +93,7 @@ async def timed(ask: Callable[[int], Awaitable[object]]) -> list[str]:
         began = time.perf_counter()
         await ask(number)
         took.append((time.perf_counter() - began) * 1000)
-    return [f"{percentile(took, share):>8.2f}" for share in (0.5, 0.95)]
-
-
-async def busy(*works: Callable[[int], Awaitable[object]]) -> list[str]:
-    """The loop's worst hold, how late it is at p99, and its dearest callback, in ms, while all *works* go on."""
-    late: list[float] = []
-    dearest = 0.0
-    until = time.perf_counter() + BUSY_SECONDS
-    run_as_it_is = asyncio.Handle._run
-
-    def run(handle: asyncio.Handle) -> None:
-        nonlocal dearest
-        began = time.thread_time()
-        run_as_it_is(handle)
-        dearest = max(dearest, (time.thread_time() - began) * 1000)
-
-    async def again(work: Callable[[int], Awaitable[object]]) -> None:
-        number = 0
-        while time.perf_counter() < until:
-            await work(number)
-            await asyncio.sleep(0)  # the next one is somebody else's
-            number += 1
-
-    with patch.object(asyncio.Handle, "_run", run):
-        async with asyncio.TaskGroup() as group:
-            for work in works:
-                group.create_task(again(work))
-            while time.perf_counter() < until:
-                ticked = time.perf_counter()
-                await asyncio.sleep(TICK_SECONDS)
-                late.append((time.perf_counter() - ticked - TICK_SECONDS) * 1000)
-    return [f"{max(late):>8.2f}", f"{percentile(late, 0.99):>8.2f}", f"{dearest:>8.2f}"]
+    return [f"{share(took, part):>8.2f}" for part in (0.5, 0.95)]
 
 
 async def measure(
@@ -183,19 +114,16 @@ async def measure(
     index = opened()
     await index.ensure()
     began = time.perf_counter()
-    await indexed(index, embedder, texts, workspaces)
+    await store(index, embedder, texts, workspaces)
     rate = count / (time.perf_counter() - began)
     if deep is not None:
-        await deepened(index, deep, count, workspaces)
+        await deepen(index, deep, count, workspaces)
     await index.close()
     index = opened()
     began = time.perf_counter()
     await index.check()
     reopen = (time.perf_counter() - began) * 1000
-    for number in range(workspaces):  # as `serve` does at its start, to find what lies in no folder any more
-        await index.sources(Scope(f"w{number}"), Kind.DOCUMENT)
-    tokens = LineByLine(await asyncio.to_thread(load_tokens))
-    search = Search(index, embedder, count=tokens.count, deep=deep)
+    search = Search(index, embedder, count=LineByLine(load_tokens()).count, deep=deep)
     lost: list[DegradedBlock] = []
 
     def question(number: int) -> str:
@@ -207,30 +135,12 @@ async def measure(
     async def prompting(number: int) -> None:
         await search.passages(Scope(f"w{number % workspaces}"), question(number), 3, 1200, 840, lost=lost)
 
-    batches = [passages(BATCH, random.Random(number)) for number in range(BUSY_BATCHES)]
-
-    async def indexing(number: int) -> None:
-        await indexed(index, embedder, batches[number % BUSY_BATCHES], workspaces, first=count + number * BATCH)
-
-    async def deepening_them(number: int) -> None:
-        scope = Scope(f"w{number % workspaces}")
-        if some := await index.shallow(scope, Kind.DOCUMENT, deepening.BATCH):
-            await asyncio.sleep(DEEPENING_SECONDS)
-            vectors = dict(zip([one.id for one in some], lots, strict=False))
-            await index.deepen(scope, Kind.DOCUMENT, vectors)
-
-    works = [searching, prompting, indexing]
-    lots = by_lot(deepening.BATCH, deep.dimensions, 0) if deep else []
-    if deep is not None:
-        works.append(deepening_them)
     cells = [f"{count:>7}", f"{workspaces:>10}", f"{rate:>8.0f}", f"{reopen:>9.0f}"]
     cells += await timed(searching) + await timed(prompting)
-    cells.append(f"{len(lost):>7}")
-    cells += await busy(*works)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    cells.append(f"{memory:>8.0f}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    cells += [f"{len(lost):>7}", f"{peak:>8.0f}"]
     if engine is not None and engine.pid is not None:
-        cells.append(f"{memory_mb(engine.pid)[0]:>6.0f}")
+        cells.append(f"{memory_mb(engine.pid):>6.0f}")
     print(" | ".join(cells), flush=True)
     await index.close()
 
@@ -240,11 +150,9 @@ async def main(counts: list[int], workspaces: int, settings: Settings, *, in_pro
     why = deepening_unavailable_reason(settings)
     print(f"second look: {why or settings.deep_embedding_model}")
     print(
-        " chunks | workspaces | chunks/s | reopen ms | search   |      p95 | prompt   |      p95 | without | hold ms  "
-        "| late p99 | own ms   | peak MiB | engine"
+        " chunks | workspaces | chunks/s | reopen ms | search   |      p95 | prompt   |      p95 | without | peak MiB "
+        "| engine"
     )
-    await (await open_embedder(settings)).embed_query("warm up")
-    gc.freeze()  # as in `serve`
     for count in counts:
         with tempfile.TemporaryDirectory() as folder:
             async with index_process(Path(folder)) as process:
@@ -255,12 +163,12 @@ async def main(counts: list[int], workspaces: int, settings: Settings, *, in_pro
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("chunks", nargs="*", type=int, default=[1_000, 10_000])
     parser.add_argument("--workspaces", type=int, default=1)
     parser.add_argument("--model", default=BUNDLED_EMBEDDING_MODELS[0], metavar="EMBEDDING_MODEL")
     parser.add_argument(
-        "--deeper", default=Settings().deep_embedding_model, metavar="DEEP_EMBEDDING_MODEL", help=f"or {NONE}"
+        "--deeper", default=Settings().deep_embedding_model, metavar="DEEP_EMBEDDING_MODEL", help="or none"
     )
     parser.add_argument("--in-process", action="store_true", help="no process of its own for the engine")
     asked = parser.parse_args()

@@ -91,6 +91,8 @@ class TelegramEmulator:
         self.pressed: dict[str, str | None] = {}
         """Presses of buttons, by id, and what the bot answered to whoever pressed; None while the sign still turns."""
         self.calls: list[str] = []
+        self.on_text: Callable[[int, str], None] = lambda chat_id, text: None
+        """Is told of each text that the bot sends or edits, once it is accepted."""
         self.confirmed = 0
         """All updates below this id are confirmed: they will not be delivered again."""
         self.delivered: list[int] = []
@@ -269,6 +271,10 @@ class TelegramEmulator:
         """Drops all waiting updates, as Telegram does after 24 hours."""
         self._updates.clear()
 
+    def drop_confirmed(self) -> None:
+        """Drops the confirmed updates. They cannot be delivered again, and are not looked through for each poll."""
+        self._updates[:] = [one for one in self._updates if one["update_id"] >= self.confirmed]
+
     async def deliver_again(self) -> None:
         """Forgets what was confirmed, as Telegram does when it loses its own record of it."""
         async with self._changed:
@@ -441,6 +447,7 @@ class TelegramEmulator:
         message = self._new_message(chat, self.me, topic) | {"text": text}
         shown = self._show(message, text, entities, topic, reply_to, has_preview=_has_preview(params))
         self._shown[-1].buttons = buttons
+        self.on_text(chat["id"], text)
         return shown
 
     def _send_document(self, params: Params) -> Json:
@@ -522,6 +529,7 @@ class TelegramEmulator:
         known.entities = entities
         known.edits += 1
         known.has_preview = _has_preview(params)
+        self.on_text(chat["id"], text)
         return self._messages[chat["id"], known.message_id] | {"text": text, "edit_date": 1_700_000_200}
 
     def _edit_buttons(self, params: Params) -> Json:
