@@ -1,7 +1,7 @@
 """Calls the language model: the configured one, then its fallbacks.
 
 If an error may pass (a 429, say; the table in `runtime.llm.errors` says which), the same model is asked again, at most
-``LLM_MAX_ATTEMPTS`` times in all, after pauses with exponential backoff and full jitter. A provider's ``Retry-After``
+``LLM_MAX_ATTEMPTS`` times in all, after pauses with exponential backoff and jitter. A provider's ``Retry-After``
 in seconds is kept: the pause is at least that long. If it is longer than `LONGEST_RETRY_AFTER_SECONDS` (20 s), or the
 attempts are used up, the fallback models are asked in order. If all fail, the caller gets the failure of the model
 asked first; `runtime.turns.turn` makes an apology of it.
@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import functools
 import os
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ import structlog
 
 from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
 from connectors.connector import ConnectionState, Health
+from connectors.health import Backoff
 from connectors.message import Usage
 from grounding.extractive import reply, text_of
 from grounding.prompt_input import load_tokens
@@ -71,8 +71,8 @@ T = TypeVar("T")
 
 log = structlog.get_logger()
 
-FIRST_BACKOFF_SECONDS = 0.5
-LONGEST_BACKOFF_SECONDS = 8.0
+RETRY_SECONDS = (0.5, 8.0)
+"""The first and the longest pause before another attempt."""
 EMPTY_ATTEMPTS = 2
 """So many empty answers of one model in a call are an error."""
 UNFINISHED_ANSWERS = 3
@@ -94,9 +94,16 @@ _CONNECTED = Health(ConnectionState.CONNECTED)
 class Model:
     """The configured model with its fallbacks. *local* is the server of `SMOLLM2`."""
 
-    def __init__(self, settings: Settings, local: LocalModelServer | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        local: LocalModelServer | None = None,
+        *,
+        retry_seconds: tuple[float, float] = RETRY_SECONDS,
+    ) -> None:
         self._settings = settings
         self._local = local
+        self._retry_seconds = retry_seconds
         self._capabilities = Capabilities(settings)
         self._embedder = WordLlamaEmbedder()
         """For `EXTRACTIVE`."""
@@ -314,7 +321,7 @@ class Model:
         self, attempt: Callable[[], Awaitable[T]], model: str, purpose: str, call: Call | None = None
     ) -> T:
         """Make attempts to ask *model* until one succeeds or another is of no use. Raises `ModelFailed`."""
-        started = time.monotonic()
+        started, backoff = time.monotonic(), Backoff(*self._retry_seconds)
         empty_answers = 0
         for number in range(1, self._settings.llm_max_attempts + 1):
             try:
@@ -327,11 +334,11 @@ class Model:
             retry_after = failure.retry_after_seconds or 0.0
             if is_last or not can_repeat or retry_after > LONGEST_RETRY_AFTER_SECONDS:
                 raise failure
-            pause = max(retry_after, _backoff_seconds(number))
+            pause = max(retry_after, backoff.next_seconds())
             if failure.no_connection and time.monotonic() - started + pause > NO_CONNECTION_SECONDS:
                 raise failure
             log.info("model.retried", model=model, why=failure.why, purpose=purpose, pause_ms=round(pause * 1000))
-            await _pause(pause)
+            await asyncio.sleep(pause)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _attempt(self, call: Call, target: Target) -> Completion:
@@ -395,12 +402,3 @@ def _address(target: Target) -> str | None:
     if not is_served_by_ollama(target.litellm_id):
         return str(target.options.get("api_base", ""))
     return str(target.options.get("api_base") or os.environ.get("OLLAMA_API_BASE") or OLLAMA_URL)
-
-
-async def _pause(seconds: float) -> None:
-    await asyncio.sleep(seconds)
-
-
-def _backoff_seconds(attempt: int) -> float:
-    """Return anything up to a limit that doubles with each attempt (full jitter)."""
-    return random.uniform(0, min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** (attempt - 1)))  # noqa: S311

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from config.settings import SMOLLM2
+from config.settings import SMOLLM2, Settings
 from connectors.message import Usage
 from runtime.llm import Model, ModelRefused, ModelUnavailable, ToolCall, client, credentials, load_litellm
 from runtime.turns import replies
@@ -22,14 +22,14 @@ MESSAGES = [{"role": "system", "content": "You are brief. " * 20}, {"role": "use
 TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_BACKOFF_SECONDS", 0.001)
+def quick_model(settings: Settings) -> Model:
+    """Return one that hardly pauses between its attempts."""
+    return Model(settings, retry_seconds=(0.001, 0.5))
 
 
 @pytest.fixture
 async def model(model_settings: MakeSettings) -> Any:
-    made = Model(model_settings(llm_tools="always"))
+    made = quick_model(model_settings(llm_tools="always"))
     await made.warm()
     yield made
     await made.close()
@@ -163,25 +163,18 @@ async def test_a_refusal_is_not_tried_again(model: Model, openai_server: FakeOpe
     assert len(openai_server.requests) == 1
 
 
-async def test_a_provider_is_left_alone_as_long_as_it_asked(
-    model: Model, openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr("runtime.llm.client._pause", sleep)
-    openai_server.will(Reply(trouble="rate_limited", retry_after_seconds=3), "There you are.")
+async def test_a_provider_is_left_alone_as_long_as_it_asked(model: Model, openai_server: FakeOpenAI) -> None:
+    openai_server.will(Reply(trouble="rate_limited", retry_after_seconds=1), "There you are.")
+    started = time.monotonic()
     assert (await model.complete(MESSAGES)).text == "There you are."
-    assert 3 in pauses
+    assert time.monotonic() - started >= 1
 
 
 async def test_a_provider_that_asks_for_too_long_a_wait_is_passed_over(
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:
     openai_server.will(Reply(trouble="rate_limited", retry_after_seconds=600), "From the other.")
-    completion = await Model(model_settings(llm_fallback_models="openai/other")).complete(MESSAGES)
+    completion = await quick_model(model_settings(llm_fallback_models="openai/other")).complete(MESSAGES)
     assert (completion.text, completion.model, completion.attempts) == ("From the other.", "openai/other", 2)
 
 
@@ -190,7 +183,7 @@ async def test_people_are_told_when_the_first_of_the_models_can_be_asked_again(
 ) -> None:
     openai_server.will(*(Reply(trouble="rate_limited", retry_after_seconds=seconds) for seconds in (3600, 900)))
     with pytest.raises(ModelUnavailable) as failed:
-        await Model(model_settings(llm_fallback_models="openai/other")).complete(MESSAGES)
+        await quick_model(model_settings(llm_fallback_models="openai/other")).complete(MESSAGES)
     assert failed.value.user_text.endswith("Please try again in about 15 minutes.")
 
 
@@ -199,7 +192,7 @@ async def test_a_fallback_that_wants_a_long_wait_moves_no_time_of_the_first_mode
 ) -> None:
     openai_server.will("server_error", Reply(trouble="rate_limited", retry_after_seconds=3600))
     with pytest.raises(ModelUnavailable) as failed:
-        await Model(model_settings(llm_fallback_models="openai/other", llm_max_attempts=1)).complete(MESSAGES)
+        await quick_model(model_settings(llm_fallback_models="openai/other", llm_max_attempts=1)).complete(MESSAGES)
     assert failed.value.user_text.endswith("Please try again in a moment.")
 
 
@@ -207,7 +200,7 @@ async def test_fallback_models_are_asked_in_their_order(
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:
     openai_server.will("not_found", "unauthorized", "Third.")
-    completion = await Model(model_settings(llm_fallback_models="openai/b,openai/c")).complete(MESSAGES)
+    completion = await quick_model(model_settings(llm_fallback_models="openai/b,openai/c")).complete(MESSAGES)
     assert completion.model == "openai/c"
     assert [sent["model"] for sent in openai_server.requests] == ["fake", "b", "c"]
 
@@ -220,7 +213,7 @@ async def test_a_configured_model_can_be_asked_before_the_others(
     model_settings: MakeSettings, openai_server: FakeOpenAI, first: str, asked: list[str]
 ) -> None:
     openai_server.will("not_found", "not_found")
-    model = Model(model_settings(llm_fallback_models="openai/b,openai/c"))
+    model = quick_model(model_settings(llm_fallback_models="openai/b,openai/c"))
 
     await model.complete(MESSAGES, first=first)
 
@@ -233,7 +226,7 @@ async def test_when_all_models_fail_the_first_ones_failure_is_told(
 ) -> None:
     openai_server.will("unauthorized", "not_found")
     with pytest.raises(ModelRefused) as refused:
-        await Model(model_settings(llm_fallback_models="openai/b")).complete(MESSAGES)
+        await quick_model(model_settings(llm_fallback_models="openai/b")).complete(MESSAGES)
     assert (refused.value.why, refused.value.model) == ("auth", "openai/fake")
 
 
@@ -272,7 +265,7 @@ async def test_a_stream_that_breaks_is_not_begun_again_below_what_was_shown(
     openai_server.will(Reply(text="This is a long answer.", trouble=trouble), "never asked for")
     screen = Screen()
     with pytest.raises(ModelUnavailable) as failed:
-        await Model(model_settings(llm_timeout_seconds=1, llm_fallback_models="openai/b")).complete(
+        await quick_model(model_settings(llm_timeout_seconds=1, llm_fallback_models="openai/b")).complete(
             MESSAGES, on_delta=screen.show
         )
     assert failed.value.shown
@@ -287,7 +280,7 @@ async def test_a_caller_who_can_take_back_what_was_shown_gets_the_answer_after_a
 ) -> None:
     openai_server.will(Reply(text="This is a long answer.", trouble=trouble), "This is another.")
     screen = Screen()
-    model = Model(model_settings(llm_timeout_seconds=1))
+    model = quick_model(model_settings(llm_timeout_seconds=1))
     completion = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
     assert screen.text == completion.text == "This is another."
     assert screen.restarts == 1
@@ -298,7 +291,7 @@ async def test_a_model_that_never_says_when_an_answer_is_over_is_believed_the_th
 ) -> None:
     """Some servers just end the connection. Its first answers might have been broken off."""
     openai_server.answer = lambda body: Reply(text="This is all of it.", trouble="unsaid_end")
-    screen, model = Screen(), Model(model_settings())
+    screen, model = Screen(), quick_model(model_settings())
     first = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
     again = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
     await model.close()
@@ -313,7 +306,7 @@ async def test_two_answers_that_were_broken_off_are_not_taken_for_whole_where_no
     """As by a server that has just been started, or a proxy whose server is gone."""
     cut = [Reply(text=text, trouble="unsaid_end") for text in ("Never delete the", "Never")]
     openai_server.will(*cut, "Never delete the vault.")
-    screen, model = Screen(), Model(model_settings())
+    screen, model = Screen(), quick_model(model_settings())
     answer = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
     await model.close()
     assert (answer.text, answer.attempts) == ("Never delete the vault.", 3)
@@ -323,7 +316,7 @@ async def test_a_model_that_says_when_an_answer_is_over_is_not_believed_when_it_
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:
     """Its server, or a proxy before it, has broken the answer off."""
-    model = Model(model_settings(llm_max_attempts=2))
+    model = quick_model(model_settings(llm_max_attempts=2))
     openai_server.will("Said.", *[Reply(text="This is half of it.", trouble="unsaid_end")] * 4)
     await model.complete(MESSAGES, on_delta=Screen().show)
     for _ in range(2):
@@ -340,7 +333,7 @@ async def test_an_answer_that_is_over_is_not_lost_by_what_comes_after_it(
 ) -> None:
     openai_server.will(Reply(text="This is all.", trouble=trouble), "never asked for")
     screen = Screen()
-    model = Model(model_settings(llm_timeout_seconds=1))
+    model = quick_model(model_settings(llm_timeout_seconds=1))
     completion = await model.complete(MESSAGES, on_delta=screen.show, on_restart=screen.restart)
     assert (completion.text, completion.finish_reason) == ("This is all.", "stop")
     assert (screen.text, screen.restarts, len(openai_server.requests)) == ("This is all.", 0, 1)
@@ -352,7 +345,7 @@ async def test_a_model_that_never_answers_times_out(
 ) -> None:
     openai_server.will("hang", "hang")
     with pytest.raises(ModelUnavailable) as failed:
-        model = Model(model_settings(llm_timeout_seconds=0.3, llm_max_attempts=2))
+        model = quick_model(model_settings(llm_timeout_seconds=0.3, llm_max_attempts=2))
         await model.complete(MESSAGES, on_delta=Screen().show if streams else None)
     assert (failed.value.why, failed.value.retryable) == ("timeout", True)
     assert len(openai_server.requests) == 2
@@ -366,7 +359,7 @@ async def test_a_server_that_is_not_there_is_named_to_admins(
     model_settings: MakeSettings, host: str, because: str
 ) -> None:
     with capture_logs() as events, pytest.raises(ModelUnavailable) as failed:
-        await Model(model_settings(llm_api_base=f"http://{host}/v1", llm_max_attempts=1)).complete(MESSAGES)
+        await quick_model(model_settings(llm_api_base=f"http://{host}/v1", llm_max_attempts=1)).complete(MESSAGES)
     told = f"the model server at http://{host}/v1 cannot be reached: {because}"
     assert failed.value.why == "unreachable"
     assert failed.value.without_model == told
@@ -378,7 +371,7 @@ async def test_a_server_that_is_not_there_is_named_to_admins(
 async def test_a_password_in_an_address_is_told_to_nobody(model_settings: MakeSettings) -> None:
     with capture_logs() as events, pytest.raises(ModelUnavailable) as failed:
         address = "http://me:hunter2@127.0.0.1:1/v1"
-        await Model(model_settings(llm_api_base=address, llm_max_attempts=1)).complete(MESSAGES)
+        await quick_model(model_settings(llm_api_base=address, llm_max_attempts=1)).complete(MESSAGES)
     assert "The model server at http://127.0.0.1:1/v1 cannot be reached" in failed.value.admin_text
     assert "hunter2" not in f"{failed.value} {failed.value.admin_text} {failed.value.user_text} {events}"
 
@@ -387,7 +380,7 @@ async def test_a_server_that_is_not_there_is_not_asked_for_long(model_settings: 
     await load_litellm()
     started = time.monotonic()
     with pytest.raises(ModelUnavailable):
-        await Model(model_settings(llm_api_base="http://127.0.0.1:1/v1", llm_max_attempts=100)).complete(MESSAGES)
+        await quick_model(model_settings(llm_api_base="http://127.0.0.1:1/v1", llm_max_attempts=100)).complete(MESSAGES)
     assert time.monotonic() - started < 4
 
 
@@ -403,7 +396,7 @@ async def test_a_wrong_name_of_a_model_is_told_to_admins_with_its_setting(
 ) -> None:
     openai_server.will("not_found")
     with pytest.raises(ModelRefused) as refused:
-        await Model(model_settings(**fields)).complete(MESSAGES)
+        await quick_model(model_settings(**fields)).complete(MESSAGES)
     assert refused.value.why == "not_found"
     assert told in refused.value.admin_text
     assert "administrator" in refused.value.user_text
@@ -414,7 +407,7 @@ async def test_a_wrong_name_of_a_fallback_is_told_with_its_own_setting(
 ) -> None:
     openai_server.will("not_found", "not_found")
     with pytest.raises(ModelRefused) as refused:
-        await Model(model_settings(llm_fallback_models="openai/b")).complete(MESSAGES, first="openai/b")
+        await quick_model(model_settings(llm_fallback_models="openai/b")).complete(MESSAGES, first="openai/b")
     assert "has no model b. Please set AGENT_RUNTIME_LLM_FALLBACK_MODELS" in refused.value.admin_text
 
 
@@ -431,7 +424,7 @@ async def test_a_cancelled_call_ends_at_once_and_asks_nobody_else(
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:
     openai_server.will("hang")
-    call = asyncio.create_task(Model(model_settings(llm_fallback_models="openai/b")).complete(MESSAGES))
+    call = asyncio.create_task(quick_model(model_settings(llm_fallback_models="openai/b")).complete(MESSAGES))
     while not openai_server.requests:
         await asyncio.sleep(0.01)
     call.cancel()
@@ -450,7 +443,7 @@ async def test_nothing_that_was_said_reaches_the_logs(
     messages = [{"role": "user", "content": "a private matter"}]
     settings = model_settings(llm_fallback_models="openai/b", llm_api_key="sk-very-secret")
     with pytest.raises(ModelRefused) as refused:
-        await Model(settings).complete(messages)
+        await quick_model(settings).complete(messages)
     printed = "".join(capfd.readouterr())
     for hidden in ("private", "sk-very-secret"):
         assert hidden not in printed + repr(refused.value) + refused.value.user_text
@@ -458,12 +451,12 @@ async def test_nothing_that_was_said_reaches_the_logs(
 
 
 async def test_the_window_is_as_set_else_as_known_else_a_default(settings: MakeSettings) -> None:
-    assert await Model(settings(llm_model="openai/x", llm_context_window_tokens=999)).window_tokens() == 999
-    assert await Model(settings(llm_model="openai/gpt-4o")).window_tokens() == 128_000
-    assert await Model(settings(llm_model="openai/unheard-of")).window_tokens() == 8192
-    assert await Model(settings(llm_model=SMOLLM2)).window_tokens() == 8192
-    assert await Model(settings()).window_tokens() == 32_768
-    several = Model(settings(llm_model="openai/unheard-of", llm_fallback_models="openai/gpt-4o"))
+    assert await quick_model(settings(llm_model="openai/x", llm_context_window_tokens=999)).window_tokens() == 999
+    assert await quick_model(settings(llm_model="openai/gpt-4o")).window_tokens() == 128_000
+    assert await quick_model(settings(llm_model="openai/unheard-of")).window_tokens() == 8192
+    assert await quick_model(settings(llm_model=SMOLLM2)).window_tokens() == 8192
+    assert await quick_model(settings()).window_tokens() == 32_768
+    several = quick_model(settings(llm_model="openai/unheard-of", llm_fallback_models="openai/gpt-4o"))
     assert await several.window_tokens("openai/gpt-4o") == 128_000
     assert await several.window_tokens("openai/other") == 8192
 
@@ -471,16 +464,16 @@ async def test_the_window_is_as_set_else_as_known_else_a_default(settings: MakeS
 async def test_cost_is_by_the_price_list_and_cached_tokens_cost_less(
     model_settings: MakeSettings, openai_server: FakeOpenAI
 ) -> None:
-    model = Model(model_settings(llm_model="openai/gpt-4o"))
+    model = quick_model(model_settings(llm_model="openai/gpt-4o"))
     first, second = [await model.complete(MESSAGES) for _ in range(2)]
     assert first.usage.cost_usd > second.usage.cost_usd > 0
-    unpriced = await Model(model_settings()).complete(MESSAGES)
+    unpriced = await quick_model(model_settings()).complete(MESSAGES)
     assert unpriced.usage.cost_usd == 0
     assert isinstance(unpriced.usage, Usage)
 
 
 async def test_a_streamed_answer_costs_what_the_whole_one_costs(model_settings: MakeSettings) -> None:
-    model = Model(model_settings(llm_model="openai/gpt-4o"))
+    model = quick_model(model_settings(llm_model="openai/gpt-4o"))
     await model.complete(MESSAGES)  # from now on the provider has read the same before
     whole = await model.complete(MESSAGES)
     assert (await model.complete(MESSAGES, on_delta=Screen().show)).usage == whole.usage
@@ -496,4 +489,4 @@ async def test_without_any_model_what_needs_one_names_the_variable(
     settings: MakeSettings,
 ) -> None:
     with pytest.raises(ModelRefused, match="AGENT_RUNTIME_LLM_MODEL"):
-        await Model(settings()).complete(MESSAGES, purpose="summary")
+        await quick_model(settings()).complete(MESSAGES, purpose="summary")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.llm import Image, Model, ModelRefused, ModelUnavailable, client, with_images
+from runtime.llm import Image, Model, ModelRefused, ModelUnavailable, with_images
 from runtime.llm.messages import without_images
 from tests.conftest import MakeSettings
 from tests.emulators.documents import OGG, PNG
@@ -20,11 +20,6 @@ MESSAGES: list[dict[str, Any]] = [
 SEEING = "openai/gpt-4o"
 BLIND = "openai/gpt-3.5-turbo"
 PICTURE = Image.of("dot.png", "image/png", PNG)
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_BACKOFF_SECONDS", 0.001)
 
 
 async def test_a_picture_reaches_a_model_that_sees_beside_the_words(
