@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from connectors.message import Scope, StoreUnavailable, redis_key
+from connectors.message import Scope, redis_key
 from grounding.documents.ledger import OWNER, Backlog, Ledger, Registered, pending
 from grounding.documents.library import (
     READ_BYTES,
@@ -53,11 +52,9 @@ GROUP_CHUNKS = 256
 """Chunks, of several documents, that are embedded and stored together."""
 RECENT_SECONDS = 60.0
 """If a file's time is at most this long before its change was noticed, the lag counts from the file's time."""
-LEASE_SECONDS = 20.0
+STORING_SECONDS = 20.0
 """The longest that a process may store documents of a workspace, and that one which was killed is waited for."""
 _MOST_WAITING = 100_000
-_RETRY_SECONDS = (0.01, 0.2)
-_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 log = structlog.get_logger()
 
 
@@ -139,16 +136,17 @@ class Indexer:
         *,
         sizes: Sizes | None = None,
         now: Callable[[], float] = time.time,
-        lease: StoringLease | None = None,
+        is_shared: bool = False,
     ) -> None:
-        """*lease* is given if other processes store documents in the same index."""
+        """If *is_shared*, other processes store documents in the same index."""
         self._shelf = shelf
         self._index = index
         self._embedder = embedder
         self._count = count
         self._sizes = sizes or Sizes()
         self._now = now
-        self._lease = lease
+        self._redis = redis
+        self._is_shared = is_shared
         collection = collection_name(embedder.name, embedder.dimensions)
         self._fingerprint = f"{CHUNKER_VERSION}/{self._sizes.target}/{self._sizes.overlap}/{collection}"
         self._ledger = Ledger(redis, collection)
@@ -392,9 +390,16 @@ class Indexer:
             await self._ledger.forget(scope)
             await self._backlog.forget(scope)
 
-    def _exclusive(self, scope: Scope) -> AbstractAsyncContextManager[None]:
-        """Keep other processes from storing documents of the workspace."""
-        return self._lease.hold(scope) if self._lease is not None else nullcontext()
+    def _exclusive(self, scope: Scope) -> AbstractAsyncContextManager[Any]:
+        """Keep other processes from storing documents of the workspace during a block: the last to read a document is
+        the last to store it.
+
+        Key (owner ``documents``, in the workspace's tag): ``storing``, a lock of redis-py.
+        """
+        if not self._is_shared:
+            return nullcontext()
+        key = redis_key(OWNER, scope.tag, "storing")
+        return self._redis.lock(key, timeout=STORING_SECONDS, sleep=0.05, raise_on_release_error=False)
 
     def _lock(self, scope: Scope) -> asyncio.Lock:
         return self._locks.setdefault(scope.workspace_id, asyncio.Lock())
@@ -442,28 +447,3 @@ def _groups(documents: Sequence[_Cut]) -> list[list[_Cut]]:
         groups[-1].append(item)
         size += len(item.chunks)
     return groups
-
-
-class StoringLease:
-    """Lets one process at a time store documents of a workspace: the last to read a document is the last to store it.
-
-    Key (owner ``documents``, in the workspace's tag): ``storing``, the token of the holder.
-    """
-
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
-        self._release = redis.register_script(_RELEASE)
-
-    @asynccontextmanager
-    async def hold(self, scope: Scope) -> AsyncIterator[None]:
-        """Hold the lease for the block, at most `LEASE_SECONDS`. Raises `StoreUnavailable`."""
-        key, token = redis_key(OWNER, scope.tag, "storing"), uuid.uuid4().hex
-        wait, longest = _RETRY_SECONDS
-        while not await self._redis.set(key, token, nx=True, px=round(LEASE_SECONDS * 1000)):
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, longest)
-        try:
-            yield
-        finally:
-            with suppress(StoreUnavailable):  # it expires by itself
-                await self._release(keys=[key], args=[token])

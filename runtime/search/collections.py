@@ -19,7 +19,7 @@ from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.connector import ConnectionState, Health
 from connectors.message import AgentRuntimeError, ConversationKey, Scope, StoreUnavailable
 from grounding.codex import CodexIndex, CodexStore
-from grounding.documents import Catalogue, Identity, Indexer, Shelf, StoringLease
+from grounding.documents import Catalogue, Identity, Indexer, Shelf
 from grounding.memory.records import RecordIndex, RecordStore
 from grounding.retrieval import (
     ContextField,
@@ -82,7 +82,8 @@ class CollectionFactory:
     count: CountTokens
     reranker: Reranker | None
     material: CodexStore
-    lease: StoringLease | None = None
+    is_shared: bool
+    """Whether other processes store documents in the same index."""
     deep: DeepEmbedder | None = None
     """The model of the deeper vectors, which only the collection of the model that is set has."""
     engine: IndexProcess | None = None
@@ -122,7 +123,7 @@ class CollectionFactory:
             RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former),
             CodexIndex(self.material, index, embedder, self.count),
             search(Kind.CODEX),
-            Indexer(self.shelf, index, embedder, self.redis, self.count, lease=self.lease),
+            Indexer(self.shelf, index, embedder, self.redis, self.count, is_shared=self.is_shared),
         )
 
 

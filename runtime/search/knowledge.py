@@ -29,7 +29,6 @@ from grounding.documents import (
     Shelf,
     Skipped,
     Status,
-    StoringLease,
     Synced,
 )
 from grounding.memory.records import Type
@@ -234,9 +233,8 @@ class Knowledge:
         self.copy = DiskCopy(self.library, shared) if shared is not None else None
         """Keeps files and shared documents the same; None if the files of this machine are the documents."""
         self.shelf: Shelf = shared or FileShelf(self.library)
-        lease = StoringLease(redis) if shared is not None else None
         factory = CollectionFactory(
-            settings, redis, self.shelf, tokens.count, reranker, self.material, lease, deep, engine
+            settings, redis, self.shelf, tokens.count, reranker, self.material, shared is not None, deep, engine
         )
         self.collections = Collections(settings, workspaces, factory, self.catalogue)
         self._backlog = Backlog(redis)

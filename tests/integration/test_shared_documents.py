@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import threading
+import time
 import unicodedata
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
@@ -29,9 +30,7 @@ from grounding.documents import (
     Indexer,
     Library,
     SharedShelf,
-    StoringLease,
 )
-from grounding.documents import indexer as documents_indexer
 from grounding.documents.sync import FEW, STATE_NAME, CatalogueTooNew
 from grounding.retrieval import Search, Sizes
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
@@ -105,7 +104,7 @@ async def machines(redis: Redis, tmp_path: Path) -> AsyncIterator[Machines]:
             redis,
             lambda text: len(text.split()),
             sizes=Sizes(30, 0),
-            lease=StoringLease(redis),
+            is_shared=True,
         )
         return Machine(library, shelf, DiskCopy(library, shelf), indexer, backlog)
 
@@ -213,22 +212,17 @@ async def test_a_lost_disk_deletes_nothing(machines: Machines) -> None:
     assert await asyncio.to_thread(machines.one.files) == {"a.md": "Refunds"}
 
 
-async def test_a_killed_holder_of_the_lease_is_waited_for(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents_indexer, "LEASE_SECONDS", 0.3)
-    happened: list[str] = []
-
-    async def other() -> None:
-        async with StoringLease(redis).hold(ACME):
-            happened.append("other")
-
-    async with asyncio.TaskGroup() as group, StoringLease(redis).hold(ACME):
-        group.create_task(other())
-        await asyncio.sleep(0.1)
-        happened.append("first")
-    assert happened == ["first", "other"]
-    await redis.set(redis_key("documents", ACME.tag, "storing"), "killed", px=300)
-    await other()
-    assert len(happened) == 3
+async def test_a_document_waits_for_another_process_that_stores_some_and_was_killed(
+    machines: Machines,
+) -> None:
+    key = redis_key("documents", ACME.tag, "storing")
+    await machines.one.shelf.put(ACME, "a.md", "Refunds")
+    await machines.redis.set(key, "of a process that was killed", px=500)
+    started = time.monotonic()
+    await machines.one.indexer.sync(ACME, ["a.md"])
+    assert time.monotonic() - started > 0.4
+    assert await machines.found("refunds") == ["a.md"]
+    assert not await machines.redis.exists(key)
 
 
 async def test_a_damaged_note_of_what_was_the_same_deletes_nothing(machines: Machines) -> None:
