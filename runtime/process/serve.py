@@ -48,12 +48,11 @@ async def serve(
     """Serve until SIGTERM or SIGINT; a second one ends the process at once.
 
     *defaulted_numbers* are the settings whose value is no number, so that the default holds: one warning each.
-    *engine* is
-    the process of the embedded index if it already runs; the caller ends it.
+    *engine* is the process of the embedded index if it already runs; the caller ends it.
 
     Stops in this order: no new messages (platforms and HTTP), then the answers that people wait for, then the turns
     in progress, all within ``SHUTDOWN_GRACE_SECONDS``; the stores last. Before any message is accepted it raises
-    `RoleUnavailable`, `runtime.embedded.installed.NotInstalled`, `runtime.http.server.CannotListen`,
+    `RoleUnavailable`, `runtime.process.installed.NotInstalled`, `runtime.http.server.CannotListen`,
     `runtime.stores.DataDirInUse`, `runtime.embedded.child.ChildFailed` and `OSError`, with a text for the operator.
     """
     check_role(settings, role)
