@@ -1,7 +1,9 @@
 """The bundled transformer: the right weights or none, BERT's tokens, and questions that wait for no documents."""
 
 import asyncio
+import sys
 from importlib.metadata import distribution
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,3 +111,21 @@ async def test_as_a_deeper_model_it_reads_english_only() -> None:
     assert asked == [await plain.embed_query(english), [0.0] * plain.dimensions]
     assert await deeper.embed_documents([english, german]) == asked
     assert any(await plain.embed_query(german))
+
+
+def own_megabytes() -> float:
+    (line,) = [
+        line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if line.startswith("Anonymous:")
+    ]
+    return int(line.split()[1]) / 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system shows it so")
+async def test_an_idle_model_gives_its_memory_back_and_is_loaded_again() -> None:
+    embedder = MiniLMEmbedder()
+    vector = await embedder.embed_query("What is a kiln?")
+    embedder.unload_if_idle(60.0)
+    loaded = own_megabytes()
+    embedder.unload_if_idle(0.0)
+    assert own_megabytes() < loaded - 40
+    assert await embedder.embed_query("What is a kiln?") == vector
