@@ -67,7 +67,7 @@ def tree(pid: int) -> list[int]:
 
 def name_of(pid: int) -> str:
     """The module or program of a process, e.g. ``runtime.embedded.index_server``."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().replace("\0", " ").split(" ")
     return words[words.index("-m") + 1] if "-m" in words else Path(words[0]).name
 
 

@@ -1,6 +1,4 @@
-"""What comes of every message in a long storm of kills.
-
-``python -m bench.storm [MESSAGES [CONVERSATIONS]]``, or ``python -m bench.storm --crashes N``.
+"""What comes of every message in a long storm of kills. ``python -m bench.storm [MESSAGES [CONVERSATIONS]]``
 
 Two workers and a gateway, a Redis with ``appendfsync always``, an emulated Telegram, Slack and Discord, HTTP with
 Idempotency-Key, and a model that streams. While 2,000 messages are said in 200 conversations a random worker is
@@ -9,9 +7,6 @@ are what was lost, out of order, doubled or is unknown, and how long it took; th
 
 A process is mostly killed only once it has done something again, so that a machine on which processes start slowly
 has a storm, too, and not a time in which nobody works; one time in four a worker dies whatever it does.
-
-With ``--crashes``: so many times one process is killed with ten messages in hand, on all three platforms. After
-its restart all must be answered, none twice, and nobody else may be written to.
 """
 
 from __future__ import annotations
@@ -22,12 +17,10 @@ import logging
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from bench.figures import Spread, row
 from tests.emulators.own_redis import OwnRedis
-from tests.emulators.storm import PLATFORMS, Outcome, Storm, conversations, storm, until
+from tests.emulators.storm import Outcome, Storm, conversations, storm
 
 WORKERS = (1, 2)
 KILL_SECONDS = (4.0, 8.0)
@@ -39,13 +32,6 @@ GATEWAY_EVERY = 10
 REDIS_AT = 5
 PAUSE_SECONDS = (2.0, 18.0)
 """Between two messages of one person, by default; people speak whether or not they were answered."""
-IN_HAND = 10
-BYSTANDERS = 6
-"""People who were answered before a crash, and say nothing any more."""
-CHUNK_SECONDS = 0.5
-ANSWERED_SECONDS = 120.0
-QUIET_SECONDS = 3.0
-"""After the last answer, for anything that nobody asked for."""
 
 
 async def rage(weather: Storm, redis: OwnRedis) -> None:
@@ -101,80 +87,6 @@ async def run(messages: int, count: int) -> Outcome:
     return outcome
 
 
-# Crashes
-
-
-@dataclass(frozen=True)
-class Crash:
-    """Seconds from the kill to the last answer; how many messages in hand were answered, how many twice, and how much
-    was said to people who had not asked."""
-
-    seconds: float
-    answered: int
-    twice: int
-    strangers: int
-
-
-async def run_crashes(count: int) -> list[Crash]:
-    """So many crashes, each of a bot of its own."""
-    found = []
-    for number in range(count):
-        with tempfile.TemporaryDirectory(prefix="ar-crash-") as name:
-            found.append(await crash(Path(name), number))
-    row("seconds from the kill to the last answer", Spread.of([one.seconds for one in found]))
-    answered, twice, strangers = (
-        sum(getattr(one, name) for one in found) for name in ("answered", "twice", "strangers")
-    )
-    print(f"in hand {IN_HAND * count}, answered {answered}, answered twice {twice}, said to others {strangers}")
-    return found
-
-
-async def crash(folder: Path, seed: int) -> Crash:
-    """One crash, and what came of it."""
-    everybody = conversations(IN_HAND + BYSTANDERS, PLATFORMS[:3])
-    async with storm(folder, None, everybody, seed=seed) as weather:
-        weather.crew.start("alone", "all")
-        await weather.ready("alone")
-        talking, quiet = everybody[:IN_HAND], everybody[IN_HAND:]
-        weather.model.chunk_delay_seconds = 0.0
-        weather.conversations = quiet
-        await weather.talk(1, (0.0, 0.1))
-        await _answered(weather)
-        before = {one.number: len(weather.seen(one)) for one in quiet}
-        weather.conversations = talking
-        weather.model.chunk_delay_seconds = CHUNK_SECONDS  # nothing is answered before the end comes
-        asked = len(weather.model.requests)
-        await weather.talk(1, (0.0, 0.1))
-        async with asyncio.timeout(ANSWERED_SECONDS):
-            await until(lambda: len(weather.model.requests) >= asked + IN_HAND)
-        killed = time.monotonic()
-        weather.crew.kill("alone")
-        weather.model.chunk_delay_seconds = 0.0
-        weather.crew.start("alone", "all")
-        await _answered(weather)
-        took = time.monotonic() - killed
-        await asyncio.sleep(QUIET_SECONDS)
-        await weather.crew.stop("alone")
-        done = [weather.done(one) for one in talking]
-        others = sum(len(weather.seen(one)) - before[one.number] for one in quiet)
-        weather.conversations = everybody
-        return Crash(
-            took,
-            answered=sum(set(one.said) <= set(marks) for one, marks in zip(talking, done, strict=True)),
-            twice=sum(len(marks) - len(set(marks)) for marks in done),
-            strangers=max(0, others) + len(weather.strangers()),
-        )
-
-
-async def _answered(weather: Storm) -> None:
-    """Wait for it; what is not answered in time is counted as not answered."""
-    try:
-        async with asyncio.timeout(ANSWERED_SECONDS):
-            await until(lambda: all(set(one.said) <= set(weather.done(one)) for one in weather.conversations))
-    except TimeoutError:
-        return
-
-
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """Of the command line."""
     parser = argparse.ArgumentParser(
@@ -184,7 +96,6 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "conversations", metavar="CONVERSATIONS", type=int, nargs="?", default=200, help="they are of (%(default)s)"
     )
-    parser.add_argument("--crashes", metavar="N", type=int, default=0, help="this many crashes instead of the storm")
     return parser.parse_args(given)
 
 
@@ -193,9 +104,6 @@ def main() -> int:
     # That a worker was killed in the middle of a call is nothing that the model's server need tell.
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)
     asked = arguments()
-    if asked.crashes:
-        crashes = asyncio.run(run_crashes(asked.crashes))
-        return 1 if any(one.answered < IN_HAND or one.twice or one.strangers for one in crashes) else 0
     outcome = asyncio.run(run(asked.messages, asked.conversations))
     return 1 if outcome.lost or outcome.out_of_order or outcome.doubled else 0
 

@@ -122,7 +122,7 @@ _DOCUMENTS: dict[str, Floor] = {
     # By bench.calibrate on two collections (2,416 and 1,602 chunks) and 750 messages that neither answers: AUC .91 to
     # 1.00, .90 to 1.00 where the group had no part in the fit; figures in docs/decisions/08. At -1.0 from .91 to
     # all of the answerable keep a passage, of the others .02 to .34. That side is generous: the strategy has already
-    # decided that documents are wanted. The weight of the size by bench.small_corpora: at 1.7 corpora of 24
+    # decided that documents are wanted. The weight of the size by bench.calibrate --sizes: at 1.7 corpora of 24
     # chunks and more take up 0 to .04 of the messages that they do not answer, the largest .03.
     "wordllama-l2-supercat": Floor(
         -1.0, dense_weight=9.8, coverage_weight=4.7, sparse_weight=1.45, constant=-9.0, size_weight=0.5

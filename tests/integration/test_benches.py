@@ -78,8 +78,8 @@ async def test_turns_of_a_served_bot_are_measured_with_all_its_processes(tmp_pat
 
 
 def test_a_storm_is_as_large_as_it_is_asked_for() -> None:
-    assert vars(storm.arguments([])) == {"messages": 2000, "conversations": 200, "crashes": 0}
-    assert vars(storm.arguments(["20", "4"])) == {"messages": 20, "conversations": 4, "crashes": 0}
+    assert vars(storm.arguments([])) == {"messages": 2000, "conversations": 200}
+    assert vars(storm.arguments(["20", "4"])) == {"messages": 20, "conversations": 4}
 
 
 async def test_histories_are_filled_by_the_real_modules(tmp_path: Path) -> None:

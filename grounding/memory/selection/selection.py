@@ -575,9 +575,9 @@ answer in common, 48 %. At .5 these are 0.7 and 26 %; at .25 without the rule ab
 CARRIED = 10
 """How many records stay in the prompt.
 
-Measured by ``python -m bench.refresh`` on chats of people with each other and with an assistant. With 0 carried records
-the selection changed in .50 and .44 of the turns, with up to 10 in .22 and .28, with up to 12 in .20 and .24. Of the
-records shown .74 and .83, .36 and .57, .33 and .52 were relevant to the message at hand.
+Measured by ``python -m bench.records refresh`` on chats of people with each other and with an assistant. With 0 carried
+records the selection changed in .50 and .44 of the turns, with up to 10 in .22 and .28, with up to 12 in .20 and .24.
+Of the records shown .74 and .83, .36 and .57, .33 and .52 were relevant to the message at hand.
 """
 
 
