@@ -1,10 +1,14 @@
 """A bot that people can talk to."""
 
+import itertools
+import tempfile
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest_asyncio
 
 from config.settings import Settings
+from tests.emulators import openai
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 
@@ -13,3 +17,34 @@ from tests.emulators.openai import FakeOpenAI
 async def bot(model_settings: Callable[..., Settings], openai_server: FakeOpenAI) -> AsyncIterator[Bot]:
     async with running_bot(model_settings(access_policy="open"), openai_server) as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_bot() -> AsyncIterator[Bot]:
+    """One bot for all tests of a module; each test talks to its `own_bot`."""
+    async with openai.serving() as model:
+        with tempfile.TemporaryDirectory(prefix="ar-") as folder:
+            settings = Settings.model_validate(
+                {
+                    "data_dir": Path(folder),
+                    "access_policy": "open",
+                    "llm_model": "openai/fake",
+                    "llm_api_base": model.base_url,
+                    "llm_api_key": "key",
+                    "llm_timeout_seconds": 10.0,
+                    "records_extraction": False,
+                    "deep_embedding_model": "none",
+                }
+            )
+            async with running_bot(settings, model) as running:
+                yield running
+
+
+_numbers = itertools.count(1)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own_bot(module_bot: Bot) -> AsyncIterator[Bot]:
+    """The bot of the module in a workspace of this test's own. For modules whose tests run on the module's loop."""
+    yield await module_bot.in_workspace(f"crew-{next(_numbers)}")
+    module_bot.model.forget_orders()

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,19 @@ class Bot:
     model: FakeOpenAI
     http: httpx.AsyncClient
     events: list[dict[str, Any]] = field(default_factory=list)
+    workspace: str = "acme"
+    """Where people talk to it if they do not say where."""
+    first_event: int = 0
+    first_request: int = 0
 
-    async def say(self, text: str, *, context: str = "default", workspace: str = "acme", **more: Any) -> dict[str, Any]:
+    async def in_workspace(self, workspace: str) -> Bot:
+        """The same bot for a test that shares it: in a workspace of its own with `DOCUMENTS`, as if just started."""
+        await self.write_documents(workspace, DOCUMENTS)
+        return replace(self, workspace=workspace, first_event=len(self.events), first_request=len(self.model.requests))
+
+    async def say(
+        self, text: str, *, context: str = "default", workspace: str | None = None, **more: Any
+    ) -> dict[str, Any]:
         """What the bot answers over HTTP, in a public place unless it is direct: the contract's object."""
         response = await self.post(text, context=context, workspace=workspace, **more)
         assert response.status_code == 200, response.text
@@ -46,11 +57,13 @@ class Bot:
         return answer
 
     async def post(
-        self, text: str, *, context: str = "default", workspace: str = "acme", headers: Any = None, **more: Any
+        self, text: str, *, context: str = "default", workspace: str | None = None, headers: Any = None, **more: Any
     ) -> httpx.Response:
         public = {} if more.get("direct") else {"public": True}
         body = {"text": text, "context": context, "author": {"id": "u1", "name": "Lena"}, **public, **more}
-        return await self.http.post(f"/v1/workspaces/{workspace}/messages", json=body, headers=headers)
+        return await self.http.post(
+            f"/v1/workspaces/{workspace or self.workspace}/messages", json=body, headers=headers
+        )
 
     async def settle(self) -> None:
         """Wait until what follows replies is done: summaries, recall, chat logs."""
@@ -70,8 +83,13 @@ class Bot:
         await self.runtime.knowledge.sync(Scope(workspace))
 
     def told(self, event: str) -> list[dict[str, Any]]:
-        """The events of that name so far."""
-        return [one for one in self.events if one["event"] == event]
+        """The events of that name so far, of other workspaces none if the bot is shared."""
+        places = (None, self.workspace)
+        return [
+            one
+            for one in self.events[self.first_event :]
+            if one["event"] == event and (not self.first_event or one.get("workspace_id") in places)
+        ]
 
     @property
     def grounding(self) -> dict[str, Any]:
@@ -81,7 +99,7 @@ class Bot:
     @property
     def replies_asked(self) -> list[dict[str, Any]]:
         """The model requests that were for replies, without those for summaries."""
-        return [body for body in self.model.requests if not in_background(body)]
+        return [body for body in self.model.requests[self.first_request :] if not in_background(body)]
 
     @property
     def sent(self) -> dict[str, str]:

@@ -90,6 +90,13 @@ class FakeOpenAI:
                 reply = Reply(trouble=cast("Trouble", reply)) if is_trouble else Reply(text=reply)
             self.replies.append(reply)
 
+    def forget_orders(self) -> None:
+        """Answer as at the start again: nothing is queued, and nothing takes time."""
+        self.replies.clear()
+        self.answer = FakeOpenAI.answer
+        self.chunk_delay_seconds = 0.0
+        self.key = None
+
     @property
     def images(self) -> list[list[str]]:
         """The pictures of each chat request, as the data URIs that they came as."""
