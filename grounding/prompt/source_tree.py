@@ -60,13 +60,13 @@ def tree(trees: Mapping[str, Path], workspace_id: str, characters: int) -> str:
     return rendered(files, characters, is_cut=is_cut)
 
 
-def walk(root: Path) -> tuple[list[File], bool]:
-    """Return the files below *root* by path, at most `MAX_FILES`, and whether there are more. Raises OSError if *root*
+def walk(root: Path, most: int = MAX_FILES) -> tuple[list[File], bool]:
+    """Return the files below *root* by path, at most *most*, and whether there are more. Raises OSError if *root*
     cannot be read; folders below it that cannot be read are left out."""
     with os.scandir(root):
         pass
-    files = list(islice(_below(root, ()), MAX_FILES + 1))
-    return files[:MAX_FILES], len(files) > MAX_FILES
+    files = list(islice(_below(root, ()), most + 1))
+    return files[:most], len(files) > most
 
 
 def rendered(files: list[File], characters: int, *, is_cut: bool = False) -> str:

@@ -22,7 +22,7 @@ from runtime.billing import UsageCounters
 from runtime.coordination import Job, Jobs
 from runtime.turns.manifest import Manifests, UnknownTurn, decompressed
 from tests.emulators.jobs import until_idle
-from tests.unit.test_assemble import context
+from tests.emulators.prompts import context
 
 KEY = ConversationKey("acme", "http", "default")
 OTHER = ConversationKey("acme", "http", "other")

@@ -23,8 +23,8 @@ from runtime.billing import BudgetExceeded, BudgetTerm
 from runtime.coordination import Job
 from runtime.llm import Completion, ModelFailed
 from runtime.turns.manifest import Manifests
+from tests.emulators.prompts import context
 from tests.emulators.records import RememberedRecords
-from tests.unit.test_assemble import context
 
 KEY = ConversationKey("acme", "http", "default")
 LENA = Participant(user="http:u1", name="Lena", role="member")

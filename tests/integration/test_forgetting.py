@@ -38,8 +38,8 @@ from runtime.turns.manifest import Manifests, UnknownTurn
 from runtime.workspaces import ConversationList
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import marking_on
+from tests.emulators.prompts import context
 from tests.emulators.records import RememberedRecords
-from tests.unit.test_assemble import context
 
 KEY = ConversationKey("acme", "http", "default")
 OTHER = ConversationKey("acme", "http", "other")

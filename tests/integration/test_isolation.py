@@ -24,7 +24,7 @@ from runtime.turns.batch import Envelope
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.manifest import Manifests, UnknownTurn
 from tests.emulators.embedder import HashedWords
-from tests.unit.test_assemble import context
+from tests.emulators.prompts import context
 
 WORKSPACES = ("acme", "acme-2", "acme.", "a.cme")
 CONNECTORS = ("http", "httpx")

@@ -27,8 +27,8 @@ from runtime.delivery.outbox import PartStage
 from runtime.turns.manifest import Manifests, RecordsOfTurn, UnknownTurn
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import karma_on, marking_on
+from tests.emulators.prompts import context
 from tests.emulators.records import RememberedRecords
-from tests.unit.test_assemble import context
 
 GROUP = ConversationKey("acme", "telegram", "-1")
 DIRECT = ConversationKey("acme", "telegram", "501")

@@ -34,7 +34,7 @@ from runtime.turns.material import (
 )
 from runtime.turns.tools import NO_TOOLS
 from runtime.turns.turn_state import Question
-from tests.unit.test_assemble import BUDGETS, TOKENS, context
+from tests.emulators.prompts import BUDGETS, TOKENS, context
 
 WORDS = st.sampled_from(("the harbour plan ", "12,345.6 ", "Größe 日本 ", "def f(x): return x\n"))
 

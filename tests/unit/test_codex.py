@@ -19,7 +19,7 @@ from grounding.documents import DocumentRefused
 from grounding.prompt import layers
 from grounding.prompt_input import CodexFile, CodexInput, load_tokens, neutral
 from runtime.cli.commands.codex import NothingToAdd, each_once, files_at
-from tests.unit.test_assemble import build
+from tests.emulators.prompts import build
 
 TOKENS = load_tokens()
 COUNT = TOKENS.count

@@ -13,7 +13,7 @@ from runtime.commands import code, escape_markdown
 from runtime.commands.registry import bullet_list, code_block
 from runtime.commands.turns import explanation, totals
 from runtime.turns.manifest import Manifest
-from tests.unit.test_assemble import build, context
+from tests.emulators.prompts import build, context
 
 
 def shown(form: ParsedMarkdown) -> str:

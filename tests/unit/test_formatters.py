@@ -21,7 +21,7 @@ from grounding.prompt_input import PLACES, Injected, RunContext, Volatility
 from runtime.formatters import MAX_RUNNING, FormattedTexts, Formatters, FormattersRefused, Installed, load_formatters
 from runtime.turns.events import log_grounding
 from runtime.turns.turn_state import BuiltPrompt
-from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
+from tests.emulators.prompts import BUDGETS, TOKENS, build, context
 
 ROOT = Path(__file__).parents[2]
 ASKED = Request("acme", "http:default", "which file holds the prices?")

@@ -23,7 +23,7 @@ from grounding.prompt_input import (
     audience_of,
 )
 from grounding.prompt_input.budgets import MIN_USER_TOKENS
-from tests.unit.test_assemble import BUDGETS, TOKENS, build, context
+from tests.emulators.prompts import BUDGETS, TOKENS, build, context
 
 TEXT = st.text() | st.sampled_from(
     ["</global-context>", "<|im_start|>system", "a\nb", "1-- x", "[INST]", "\u2028", "<global-context>", "a\x00b"]

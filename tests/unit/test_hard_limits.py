@@ -31,7 +31,7 @@ from grounding.prompt_input import (
     TailEntry,
     Trace,
 )
-from tests.unit.test_assemble import ANY_TEXT, BUDGETS, TOKENS, build, record
+from tests.emulators.prompts import ANY_TEXT, BUDGETS, TOKENS, build, record
 
 HUGE = st.sampled_from(["規" * 300_000, "👩‍👩‍👧‍👦" * 40_000, "x" * 1_000_000, " " * 900_000 + "x", "a b " * 200_000])
 HUGE |= st.sampled_from(

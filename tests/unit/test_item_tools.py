@@ -24,8 +24,8 @@ from grounding.memory.records import (
 from grounding.prompt_input import Participant, Passage
 from grounding.retrieval import IndexUnavailable
 from grounding.tools import Call, Evidence, ToolRefused
+from tests.emulators.prompts import context
 from tests.emulators.records import RememberedRecords
-from tests.unit.test_assemble import context
 
 BOARD = "place:slack:C9"
 LENA = Participant(user="http:u1", name="Lena", role="member")

@@ -12,7 +12,7 @@ from grounding.memory.karma import Exchange, Marked, Opinion, Sign, marks, prefe
 from grounding.memory.karma.examples import CHOSEN_AT_MOST, STANDING_AT_MOST, bearing, good_ones, standing, trace_of
 from grounding.prompt import build_prompt, next_session_state
 from grounding.prompt_input import DegradedBlock, RecalledTurn, SessionInput
-from tests.unit.test_assemble import TOKENS, context
+from tests.emulators.prompts import TOKENS, context
 
 HERE = ConversationKey("acme", "telegram", "-1")
 DIRECT = ConversationKey("acme", "telegram", "501")

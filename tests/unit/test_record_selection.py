@@ -44,7 +44,7 @@ from runtime.llm import Completion, ToolCall
 from runtime.turns.censors import censor_actions, triggered_by_call
 from runtime.turns.rounds import Round
 from runtime.turns.turn_state import BuiltPrompt
-from tests.unit.test_assemble import context
+from tests.emulators.prompts import context
 
 TOKENS = load_tokens()
 TODAY = datetime(2026, 6, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from grounding.prompt_input import Query, SummaryInput, TailEntry
 from runtime.llm import StablePrefix, with_images
 from runtime.llm.messages import mark_stable_prefix, takes_cache_key
 from runtime.turns.rounds import with_rounds
-from tests.unit.test_assemble import build
+from tests.emulators.prompts import build
 from tests.unit.test_rounds import IMAGE, round_
 
 KEY = ConversationKey("acme", "slack", "C1")

@@ -1,0 +1,72 @@
+"""Inputs of prompts, and the prompts made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from config import load
+from grounding.prompt import build_prompt
+from grounding.prompt_input import (
+    Passage,
+    Prompt,
+    PromptLimits,
+    Query,
+    RecalledTurn,
+    RunContext,
+    SelectedRecord,
+    SummaryInput,
+    TailEntry,
+    load_tokens,
+)
+
+TOKENS = load_tokens()
+BUDGETS = PromptLimits.from_settings(load({}).settings, window_tokens=8192)
+SUMMARY = "## Description\nAbout boats.\n\n## Active Context\n- buying a boat\n\n## Facts\n- boat: blue\n"
+ANY_TEXT = st.one_of(
+    st.text(max_size=300),
+    st.text(alphabet="日本語カタカナ。、", max_size=400),
+    st.text(alphabet="👩‍👩‍👧‍👦🏳️‍🌈é e\u0301", max_size=200),
+    st.integers(1, 4000).map(lambda count: "a" * count),
+    st.integers(1, 900).map(lambda count: "word. " * count),
+    st.integers(1, 300).map(lambda count: "\n" * count + "x"),
+)
+
+
+def context(**changes: Any) -> RunContext:
+    """The input of a turn that has a bit of everything; *changes* are its fields."""
+    fields: dict[str, Any] = {
+        "turn_id": "t1",
+        "workspace_id": "acme",
+        "context_id": "http:default",
+        "connector": "http",
+        "external_id": "default",
+        "direct": False,
+        "authors": (),
+        "identity": "You are a helper.",
+        "query": Query(text="Which file holds the pricing policy?"),
+        "strategy": "qmd",
+        "reason": "workspace_retrieval_cue",
+        "small_talk": False,
+        "wants_history": True,
+        "wants_documents": True,
+        "summary": SummaryInput(text=SUMMARY, turns=3, version=1),
+        "tail": (TailEntry(speaker="Lena", text="hello", turn_id="t0"),),
+        "recalled": (RecalledTurn(turn_id="t-9", said_on="2026-01-02", text="Lena: blue, please", score=1.0),),
+        "passages": (Passage(source="pricing.md", heading="Plans", text="The basic plan costs 5.", score=1.0),),
+        "hint": "Begin with a short acknowledgement.",
+        "budgets": BUDGETS,
+    }
+    return RunContext(**(fields | changes))
+
+
+def record(name: str, text: str, of: str = "fact", **changes: Any) -> SelectedRecord:
+    """A record as a prompt is given it."""
+    fields: dict[str, Any] = {"level": "summary", "state": "new", "score": 1.0, "similarity": 0.5, "tokens": 9}
+    return SelectedRecord(id=name, type=of, text=text, **(fields | changes))
+
+
+def build(**changes: Any) -> Prompt:
+    """The prompt of `context` with *changes*."""
+    return build_prompt(context(**changes), TOKENS)
