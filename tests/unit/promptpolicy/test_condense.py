@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.prompt_input import load_tokens
-from promptpolicy.condense import check_kind, condense_messages, difference, judge, retry_messages, verbatim
+from promptpolicy.condense import check_kind, condense_messages, judge, retry_messages, verbatim
 from promptpolicy.policy import EVERYWHERE, InvalidDirective, Kind, Slot
 
 COUNT = load_tokens().count
@@ -114,13 +114,6 @@ def test_a_model_that_is_asked_again_is_told_what_was_wrong() -> None:
     assert [one["role"] for one in asked] == ["system", "user", "assistant", "user"]
     assert asked[1]["content"] == OLD
     assert "it lost the number '14'" in asked[3]["content"]
-
-
-def test_the_difference_names_both_texts() -> None:
-    assert difference("a\nb", "a\nc", "soul (workspace) version 2").splitlines()[:2] == [
-        "--- soul (workspace) version 2",
-        "+++ soul (workspace) version 2, condensed",
-    ]
 
 
 def test_tables_are_not_condensed() -> None:

@@ -1,5 +1,7 @@
 """Marks, and which good exchanges a prompt shows."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 
@@ -8,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.message import ConversationKey
-from grounding.memory.karma import Exchange, Marked, Opinion, Sign, marks, preferred
+from grounding.memory.karma import (
+    Exchange,
+    Marked,
+    Opinion,
+    Sign,
+    add_sign,
+    marks,
+    preferred,
+    remove_sign,
+    set_by_command,
+    sign_of,
+)
 from grounding.memory.karma.examples import CHOSEN_AT_MOST, STANDING_AT_MOST, bearing, good_ones, standing, trace_of
 from grounding.prompt import build_prompt, next_session_state
 from grounding.prompt_input import DegradedBlock, RecalledTurn, SessionInput
@@ -49,30 +62,23 @@ def marked(turn_id: str = "t1", asked: str = "how do I moor?", audience: str = "
     ],
 )
 def test_two_emoji_say_what_people_think_of_a_reply_whatever_their_skin_tone(emoji: str, sign: Sign | None) -> None:
-    assert marks.sign_of(emoji) == sign
+    assert sign_of(emoji) == sign
 
 
 def test_who_puts_two_emoji_is_taken_at_the_newest_and_at_the_other_when_that_goes() -> None:
-    both = marks.add_sign(marks.add_sign(Opinion(user=LENA), "good"), "bad")
+    both = add_sign(add_sign(Opinion(user=LENA), "good"), "bad")
     assert both.mark == "bad"
-    assert marks.remove_sign(both, "good").mark == "bad"
-    assert marks.remove_sign(both, "bad").mark == "good"
-    assert marks.remove_sign(both).mark is None
-
-
-def test_what_comes_again_after_it_was_taken_back_stays_taken_back() -> None:
-    put = marks.add_sign(Opinion(user=LENA), "good", moment=100.0)
-    gone = marks.remove_sign(put, "good", moment=101.0)
-    assert marks.add_sign(gone, "good", moment=100.0) == gone
-    assert marks.add_sign(gone, "good", moment=102.0).mark == "good"
+    assert remove_sign(both, "good").mark == "bad"
+    assert remove_sign(both, "bad").mark == "good"
+    assert remove_sign(both).mark is None
 
 
 def test_the_same_command_again_says_the_same_and_the_same_delivery_again_does_nothing() -> None:
-    once = marks.set_by_command(Opinion(user=LENA), "good", "c1")
-    assert marks.set_by_command(once, "good", "c1") == once
-    assert marks.set_by_command(once, "good", "c2").mark == "good"
-    assert marks.set_by_command(once, "bad", "c3").mark == "bad"
-    assert marks.set_by_command(once, None, "c4").mark is None
+    once = set_by_command(Opinion(user=LENA), "good", "c1")
+    assert set_by_command(once, "good", "c1") == once
+    assert set_by_command(once, "good", "c2").mark == "good"
+    assert set_by_command(once, "bad", "c3").mark == "bad"
+    assert set_by_command(once, None, "c4").mark is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["said", "took"]), st.sampled_from(["good", "bad"]), st.floats(0, 9))))
@@ -82,7 +88,7 @@ def test_a_change_is_counted_where_the_mark_became_another_and_nowhere_else(
     opinion, changes = Opinion(user=LENA), 0
     for what, sign, moment in steps:
         before = opinion
-        do = marks.add_sign if what == "said" else marks.remove_sign
+        do = add_sign if what == "said" else remove_sign
         opinion = do(opinion, sign, moment=moment)
         changes += opinion.mark != before.mark
         assert len(set(opinion.signs)) == len(opinion.signs)
@@ -90,31 +96,11 @@ def test_a_change_is_counted_where_the_mark_became_another_and_nowhere_else(
     assert opinion.changes == changes
 
 
-def test_an_exchange_is_an_example_where_more_say_good_than_bad() -> None:
-    assert marked(good=(LENA,)).is_good
-    assert not marked(good=(LENA,), bad=(BO,)).is_good
-    assert marked(good=(LENA, ANN), bad=(BO,)).is_good
-    assert not marked(good=()).is_good
-    assert trace_of(marked(good=(LENA,), bad=(BO,))) is None
-
-
 def test_when_the_last_mark_is_taken_back_the_words_go() -> None:
     one = marked(good=(LENA,))
-    gone = one.with_opinion(marks.remove_sign(one.opinion_of(LENA)))
+    gone = one.with_opinion(remove_sign(one.opinion_of(LENA)))
     assert gone.exchange is None
-    assert marked(good=(LENA, BO)).with_opinion(marks.remove_sign(one.opinion_of(LENA))).exchange is not None
-
-
-def test_what_was_said_in_a_place_or_to_a_person_is_seen_there_alone_and_what_was_said_in_public_by_all() -> None:
-    everything = [marked("t1", audience=LENA), marked("t2"), marked("t3", audience=PLACE)]
-
-    def seen(audience: str | None) -> set[str]:
-        return {one.turn_id for one in good_ones(everything, audience)}
-
-    assert seen(None) == {"t2"}
-    assert seen(LENA) == {"t1", "t2"}
-    assert seen(PLACE) == {"t2", "t3"}
-    assert seen(BO) == {"t2"}
+    assert marked(good=(LENA, BO)).with_opinion(remove_sign(one.opinion_of(LENA))).exchange is not None
 
 
 def test_a_mark_of_an_earlier_version_belongs_to_its_person_or_its_place() -> None:
@@ -145,14 +131,6 @@ def test_what_stands_is_the_most_marked_about_different_things_and_vouched_for()
     assert {"t9", "t7", "t6"} & set(names) == set()
 
 
-def test_an_admins_word_is_enough_for_what_stands_and_in_a_direct_message_ones_own() -> None:
-    by_admin = marked(opinions=(Opinion(user=LENA, signs=("good",), by_admin=True),))
-    own = marked("t2", audience=LENA)
-    assert standing([by_admin]) == (by_admin,)
-    assert standing([own]) == (own,)
-    assert standing([marked()]) == ()
-
-
 def test_what_bears_on_a_message_is_above_the_floor_and_not_shown_besides() -> None:
     kinds = ("pier", "harbour", "sail", "anchor", "compass", "rudder")
     many = [marked(f"t{n}", f"tell me about the {kind}") for n, kind in enumerate(kinds)]
@@ -173,13 +151,6 @@ def test_of_earlier_turns_that_fit_as_well_the_marked_one_comes_first() -> None:
     found = [turn("t1", 2.0), turn("t2", 1.0), turn("t3", 1.0), turn("t4", 0.9)]
     assert [one.turn_id for one in preferred(found, {"t3", "t9"})] == ["t1", "t3", "t2", "t4"]
     assert preferred(found, {"t9"}) == found
-
-
-@pytest.mark.parametrize("audience", ["", LENA, PLACE])
-def test_what_is_kept_of_a_turn_is_read_as_it_was_written(audience: str) -> None:
-    one = marked(audience=audience)
-    assert Marked.model_validate_json(one.model_dump_json()) == one
-    assert one.key == HERE
 
 
 @given(st.sampled_from(["", LENA, BO, PLACE]), st.sampled_from([LENA, BO, PLACE, None]))

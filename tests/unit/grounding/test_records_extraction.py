@@ -20,7 +20,7 @@ from grounding.memory.records.extraction import (
     plan,
     same_as,
 )
-from tests.unit.test_context_extraction import talk
+from tests.emulators.talk import talk
 
 LENA = "http:u1"
 
@@ -181,12 +181,6 @@ def test_what_somebody_keeps_word_for_word_or_what_is_another_owners_is_left_alo
     for known in (verbatim, others):
         (found,) = found_in(window("Lena> The launch date is 14 March."), (known,))
         assert found.new.supersedes == ""
-
-
-def test_the_words_of_a_turn_have_one_key_however_often_they_are_found() -> None:
-    again = [found_in(window("Lena> The launch date is 12 March."), ())[0].key for _ in range(2)]
-    later = found_in(window("Bo> hi", "Lena> The launch date is 12 March."), ())[0].key
-    assert again[0] == again[1] != later
 
 
 def test_a_model_is_asked_with_the_conversation_as_data_and_what_is_known_under_names() -> None:

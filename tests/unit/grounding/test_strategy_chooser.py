@@ -1,5 +1,7 @@
 """What no cue decides is looked up in the workspace's documents."""
 
+from __future__ import annotations
+
 import asyncio
 from dataclasses import dataclass, field
 
@@ -23,7 +25,7 @@ class Shelf:
 
     known: dict[str, float] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    away: bool = False
+    breaks: Exception | None = None
     hangs: bool = False
     opening: bool = False
     wakes: asyncio.Event | None = None
@@ -34,8 +36,8 @@ class Shelf:
 
     async def best_match(self, scope: Scope, text: str) -> Match | None:
         self.asked.append(text)
-        if self.away:
-            raise IndexUnavailable("away")
+        if self.breaks is not None:
+            raise self.breaks
         if self.hangs:
             await asyncio.Event().wait()
         return None if self.opening else Match(self.known.get(text, -3.0), LARGE)
@@ -110,28 +112,20 @@ async def test_one_setting_turns_the_look_off() -> None:
     assert (choice.reason, shelf.asked) == ("no_retrieval_cue", [])
 
 
-@pytest.mark.parametrize(("shelf", "why"), [(Shelf(away=True), "away"), (Shelf(hangs=True), "timeout")])
+@pytest.mark.parametrize(
+    ("shelf", "why"),
+    [
+        (Shelf(breaks=IndexUnavailable("away")), "away"),
+        (Shelf(hangs=True), "timeout"),
+        (Shelf(breaks=ZeroDivisionError()), "ZeroDivisionError"),
+    ],
+)
 async def test_documents_that_cannot_be_asked_leave_the_decision_to_the_cues(shelf: Shelf, why: str) -> None:
     with capture_logs() as events:
         choice = await StrategyChooser(shelf, 0.05).choose(KEY, QUESTION, ENGLISH)
 
     assert choice.reason == "no_retrieval_cue"
     assert [(event["event"], event["why"]) for event in events] == [("strategy.unsure", why)]
-
-
-async def test_documents_that_break_as_nobody_foresaw_leave_it_to_the_cues_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The turn would be lost, and with it what every message is given beside."""
-
-    async def breaks(scope: Scope, text: str) -> Match | None:
-        raise ZeroDivisionError
-
-    shelf = Shelf()
-    monkeypatch.setattr(shelf, "best_match", breaks)
-    with capture_logs() as events:
-        choice = await StrategyChooser(shelf, 1.0).choose(KEY, QUESTION, ENGLISH)
-
-    assert choice.reason == "no_retrieval_cue"
-    assert [(event["event"], event["why"]) for event in events] == [("strategy.unsure", "ZeroDivisionError")]
 
 
 async def test_an_index_that_is_being_opened_is_not_waited_for() -> None:

@@ -88,11 +88,6 @@ def test_pictures_stay_behind_the_parts_of_the_text() -> None:
     assert [part["type"] for part in shown[1]["content"]][-2:] == ["text", "image_url"]
 
 
-def test_an_empty_system_message_gets_no_mark() -> None:
-    prompt = build(identity="", layout="user_first")
-    assert mark_stable_prefix(prompt.messages, StablePrefix.of(prompt, KEY)) == prompt.messages
-
-
 def test_the_key_names_a_conversation_and_says_nothing_of_it() -> None:
     prompt = build()
     keys = [StablePrefix.of(prompt, ConversationKey("acme", "slack", place)).key for place in ("C1", "C2", "C1")]

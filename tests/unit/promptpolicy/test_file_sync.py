@@ -35,43 +35,6 @@ def copied(text: str, version: int) -> SyncedCopy:
 
 
 @pytest.mark.parametrize(
-    ("found", "last", "newest", "step"),
-    [
-        (None, None, None, Step.NOTHING),
-        (file("a"), None, None, Step.IMPORT),
-        (file("a"), copied("a", 1), stored(1, "a"), Step.NOTHING),
-        (file("b"), copied("a", 1), stored(1, "a"), Step.IMPORT),
-        (file("b", seconds=-0.9), copied("a", 1), stored(1, "a"), Step.IMPORT),
-        (file("b", seconds=-1.1), copied("a", 1), stored(1, "a"), Step.CONFLICT),
-        (file("b", seconds=-1.1), copied("a", 1), stored(1, "a", "file"), Step.CONFLICT),
-        (file("a", seconds=-1.1), copied("a", 5), None, Step.IMPORT),
-        (file("a", seconds=-1.1), None, stored(2, None), Step.CONFLICT),
-        (file("a", seconds=-1.1), None, stored(2, None, "file"), Step.IMPORT),
-        (file("a", "", seconds=-1.1), copied("a", 1), stored(1, "a"), Step.NOTE),
-        (file("a", ending=""), copied("a", 1), stored(1, "a"), Step.NOTE),
-        (None, copied("a", 1), stored(1, "a"), Step.CLEAR),
-        (None, copied("a", 1), stored(2, "b"), Step.COPY),
-        (None, None, stored(1, "a"), Step.COPY),
-        (file("a"), copied("a", 1), stored(2, "b"), Step.COPY),
-        (file("a"), copied("a", 1), stored(2, None), Step.COPY),
-        (None, copied("a", 1), stored(2, None), Step.NOTE),
-        (file("c"), copied("a", 1), stored(2, "b"), Step.CONFLICT),
-        (file("c"), copied("a", 1), stored(2, None), Step.CONFLICT),
-        (file("a"), None, stored(1, "b"), Step.CONFLICT),
-        (file("a"), copied("a", 5), None, Step.IMPORT),
-        (file("a"), copied("a", 5), stored(1, "b"), Step.CONFLICT),
-        (file("a"), copied("a", 2), stored(2, "b"), Step.CONFLICT),
-        (file("a"), None, stored(2, None), Step.IMPORT),
-        (SlotFile(SLOT, "SYSTEM_PROMPT.md", "", None, "not UTF-8"), copied("a", 1), stored(1, "a"), Step.REJECT),
-    ],
-)
-def test_each_difference_has_its_step(
-    found: SlotFile | None, last: SyncedCopy | None, newest: Version | None, step: Step
-) -> None:
-    assert decide(found, last, newest) is step
-
-
-@pytest.mark.parametrize(
     ("origins", "undone"),
     [
         (["command", "command"], 1),  # an editor that was opened at version 1 and saved after version 2

@@ -17,7 +17,6 @@ from promptpolicy.policy import (
     Directive,
     InvalidDirective,
     Kind,
-    Level,
     Place,
     Policy,
     PolicyTooLarge,
@@ -90,29 +89,6 @@ def test_only_administrators_get_the_admin_baseline() -> None:
 def test_the_action_policy_covers_deeds_data_sources_and_ignorance() -> None:
     for phrase in ("cannot act", "Never claim", "are data", "Never obey", "[refunds.md › Windows]", "do not know"):
         assert phrase in ACTION_POLICY
-
-
-def test_system_prompt_hierarchy() -> None:
-    """System directives of everywhere, workspace and context add up, in this order."""
-    text = composed(*(directive(place, Kind.SYSTEM, f"rule of {place.level.value}") for place in reversed(PLACES))).text
-    assert in_order(text, ["rule of global", "rule of workspace", "rule of context"])
-
-
-def test_soul_hierarchy() -> None:
-    """SOUL directives of everywhere, workspace and context add up, in this order, after system ones."""
-    souls = [directive(place, Kind.SOUL, f"tone of {place.level.value}") for place in reversed(PLACES)]
-    text = composed(*souls, directive(ROOM, Kind.SYSTEM, "a rule")).text
-    assert in_order(text, ["a rule", "tone of global", "tone of workspace", "tone of context"])
-
-
-def test_context_prompt_with_skills() -> None:
-    """A context's own prompt and skill stand beside the workspace's skills, sorted by name."""
-    text = composed(
-        directive(ROOM, Kind.SYSTEM, "room rule"),
-        directive(ROOM, Kind.SKILL, "room skill", "triage"),
-        directive(ACME, Kind.SKILL, "workspace skill", "billing"),
-    ).text
-    assert in_order(text, ["room rule", "workspace skill", "room skill"])
 
 
 def test_global_skills_with_workspace_precedence() -> None:
@@ -311,7 +287,3 @@ def test_an_encoded_context_is_decoded_again(context_id: str) -> None:
 def test_names_that_encode_no_id_are_refused(name: str) -> None:
     with pytest.raises(InvalidDirective):
         decode_id(name)
-
-
-def test_levels_go_from_the_least_to_the_most_specific() -> None:
-    assert [level.rank for level in (Level.GLOBAL, Level.WORKSPACE, Level.CONTEXT)] == [0, 1, 2]

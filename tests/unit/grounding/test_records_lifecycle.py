@@ -1,4 +1,4 @@
-"""The life of records, whatever happens to them in whatever order."""
+"""The life of records, whatever happens to them in whatever order, and their short forms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from grounding.memory.records import (
     HIDDEN,
     STATES,
-    NeverDeleted,
     NewRecord,
     Provenance,
     Record,
@@ -24,6 +23,8 @@ from grounding.memory.records import (
     lifecycle,
     records,
 )
+from grounding.memory.records.model import MICRO_TOKENS, SUMMARY_TOKENS, with_short_forms
+from grounding.prompt_input import load_tokens
 
 RULES = Rules()
 BORN = "2026-01-01T00:00:00.000Z"
@@ -91,12 +92,6 @@ def test_whatever_happens_every_record_is_in_a_state_of_its_type_and_counts_its_
             assert event.startswith("is ")
         if before.state is not State.CORE and record.state is State.CORE:
             assert event == "is core" or (event == "confirm" and record.confirmations >= RULES.core_confirmations)
-
-
-@pytest.mark.parametrize("event", ["retire", "is inactive", "is retired"])
-def test_no_decision_is_ever_taken_away(event: str) -> None:
-    with pytest.raises(NeverDeleted):
-        EVENTS[event](born(Type.DECISION), later(1))
 
 
 def test_what_was_only_read_somewhere_makes_no_fact_core_until_somebody_says_it() -> None:
@@ -236,3 +231,70 @@ def test_signs_of_numbers_and_comparison_are_no_punctuation(text: str, other: st
         for said in (text, other)
     )
     assert (one == another) is is_same
+
+
+TOKENS = load_tokens()
+KEPT_AT = "2026-11-22T12:00:00.000Z"
+LONG = (
+    "Chose Postgres over ChromaDB for unified storage. It unifies structured and vector data. "
+    "It is cloud-native, and there is one backup target. " + "Much more was said about it, for and against. " * 20
+)
+
+
+def kept(type_: Type, text: str, **fields: Any) -> Record:
+    return with_short_forms(
+        records.build_record(NewRecord(type_, text, **fields), "r1", "", Provenance(), KEPT_AT), TOKENS
+    )
+
+
+@given(
+    st.sampled_from(Type),
+    st.one_of(st.text(min_size=1, max_size=300), st.text("ab. !?\n–漢字😀", min_size=1, max_size=900)).filter(
+        str.strip
+    ),
+    st.sampled_from([None, "success", "failure"]),
+    st.floats(0, 1),
+    st.text(max_size=200),
+    st.data(),
+)
+def test_micro_and_summary_fit(
+    type_: Type, text: str, outcome: Any, confidence: float, reason: str, data: st.DataObject
+) -> None:
+    due = "2026-11-27T16:00:00+01:00" if type_ is Type.ITEM else ""
+    try:
+        made = kept(type_, text, outcome=outcome, confidence=confidence, reason=reason, due=due)
+    except RecordRefused:
+        return  # control characters alone
+    made = with_short_forms(made.model_copy(update={"state": data.draw(st.sampled_from(STATES[type_]))}), TOKENS)
+
+    assert TOKENS.count(made.micro) <= MICRO_TOKENS
+    assert TOKENS.count(made.summary) <= SUMMARY_TOKENS
+    assert "\n" not in made.micro
+    assert made.micro
+    assert made.summary
+
+
+@pytest.mark.parametrize(
+    ("made", "micro"),
+    [
+        (
+            kept(Type.DECISION, LONG, outcome="success", confidence=0.85),
+            "Chose Postgres over ChromaDB for unified storage. [success, 0.85]",
+        ),
+        (kept(Type.FACT, "Tim prefers Celsius"), "Tim prefers Celsius"),
+        (kept(Type.CENSOR, "Don't push directly to main"), "WARN: Don't push directly to main"),
+        (kept(Type.ITEM, "Send the report", due="2026-11-27"), "Send the report [open, due 2026-11-27]"),
+        (kept(Type.EPISODE, "Storage discussed with Tim."), "Storage discussed with Tim. [2026-11-22]"),
+    ],
+    ids=["decision", "fact", "censor", "item", "episode"],
+)
+def test_a_micro_is_the_first_sentence_with_how_it_stands(made: Record, micro: str) -> None:
+    assert made.micro == micro
+
+
+def test_a_long_text_has_a_summary_of_whole_sentences_between_50_and_100_tokens() -> None:
+    summary = kept(Type.DECISION, LONG, outcome="success", confidence=0.85).summary
+
+    assert summary.startswith("Decision: Chose Postgres over ChromaDB for unified storage. It unifies")
+    assert summary.endswith("against.\nOutcome: success. Confidence: 0.85.")
+    assert 50 <= TOKENS.count(summary) <= 100

@@ -39,10 +39,6 @@ def test_money_is_exact_to_a_billionth_of_a_dollar(usd: float) -> None:
     assert Cost(usd=usd).units("usd") == term.units(usd)
 
 
-def test_there_are_eight_terms_and_each_has_a_name_of_its_own() -> None:
-    assert len({term.name for term in TERMS}) == 8
-
-
 @pytest.mark.parametrize(
     ("term", "first", "told"),
     [

@@ -1,27 +1,46 @@
-"""Material: what it takes, when it is given whole, and what of a folder is taken."""
+"""Material: what it takes, when it is given whole, that it is never cut then, and what of a folder is taken."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from pydoc_data.topics import topics
+from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from connectors.message import Scope
-from grounding.codex import Room, Size, check_path, choose, prompt_path, size_of
-from grounding.codex.codex import RETURN
-from grounding.codex.store import cut
+from connectors.message import ConversationKey, Role, Scope
+from connectors.redis_calls import Answer, RedisCall
+from grounding.codex import MaterialTotals, Room, Size, check_path, choose, size_of
+from grounding.codex.codex import RETURN, Totals
 from grounding.documents import DocumentRefused
-from grounding.prompt import layers
-from grounding.prompt_input import CodexFile, CodexInput, load_tokens, neutral
+from grounding.prompt import CODEX_FRAME, build_prompt, codex_text, file_text
+from grounding.prompt_input import (
+    WINDOW_SAFETY,
+    Censor,
+    CodexFile,
+    CodexInput,
+    ContextLine,
+    Participant,
+    Passage,
+    Query,
+    neutral,
+)
+from promptpolicy.sigils import Sigil
 from runtime.cli.commands.codex import NothingToAdd, each_once, files_at
-from tests.emulators.prompts import build
+from runtime.turns.material import (
+    ChosenMaterial,
+    MaterialChooser,
+    MaterialRequest,
+    material_room,
+    merged,
+)
+from runtime.turns.tools import NO_TOOLS
+from runtime.turns.turn_state import Question
+from tests.emulators.prompts import BUDGETS, TOKENS, build, context
 
-TOKENS = load_tokens()
 COUNT = TOKENS.count
 ROOM = Room(window=100_000, output=1000, beside=3000, characters=1_000_000)
 TEXTS = st.text() | st.sampled_from(
@@ -32,7 +51,7 @@ FILES = st.dictionaries(st.sampled_from(("a.md", "b/c.py", "here/d.txt", "e[1].r
 
 def whole(files: dict[str, str]) -> CodexInput:
     made = tuple(CodexFile(path=path, text=text) for path, text in files.items())
-    size = size_of(layers.codex_text(made), TOKENS)
+    size = size_of(codex_text(made), TOKENS)
     return CodexInput(
         mode="whole", why="below_line", tokens=size.tokens, weight=size.weight, limit=9000, count=len(made), files=made
     )
@@ -40,9 +59,9 @@ def whole(files: dict[str, str]) -> CodexInput:
 
 @given(files=FILES)
 def test_what_files_take_by_themselves_adds_up_to_what_all_of_them_take(files: dict[str, str]) -> None:
-    parts = [size_of(layers.file_text(path, text) + "\n", TOKENS) for path, text in files.items()]
-    every = sum(parts, size_of(layers.CODEX_FRAME, TOKENS))
-    text = layers.codex_text(tuple(CodexFile(path=path, text=text) for path, text in files.items()))
+    parts = [size_of(file_text(path, text) + "\n", TOKENS) for path, text in files.items()]
+    every = sum(parts, size_of(CODEX_FRAME, TOKENS))
+    text = codex_text(tuple(CodexFile(path=path, text=text) for path, text in files.items()))
 
     assert (every.tokens, every.characters) == (COUNT(text), len(text))
     assert every.weight >= 1.05 * COUNT(text)
@@ -53,8 +72,8 @@ def test_the_same_files_have_the_same_bytes_in_whatever_order_they_come(files: d
     made = [CodexFile(path=path, text=text) for path, text in files.items()]
     shuffled = sorted(made, key=lambda _: order.random())  # type: ignore[attr-defined]
 
-    assert layers.codex_text(tuple(made)) == layers.codex_text(tuple(shuffled))
-    assert layers.codex_text(tuple(made)).count("</codex>") == 1
+    assert codex_text(tuple(made)) == codex_text(tuple(shuffled))
+    assert codex_text(tuple(made)).count("</codex>") == 1
 
 
 @given(files=FILES, data=st.data())
@@ -63,7 +82,7 @@ def test_one_changed_character_changes_the_prefix_and_nothing_else(files: dict[s
     text = files[path] + "x"
     place = data.draw(st.integers(0, len(text) - 1))
     changed = text[:place] + ("y" if text[place] != "y" else "z") + text[place + 1 :]
-    if layers.file_text(path, neutral(text)) == layers.file_text(path, neutral(changed)):
+    if file_text(path, neutral(text)) == file_text(path, neutral(changed)):
         return  # a character that is never shown
     one, other = build(codex=whole({**files, path: text})), build(codex=whole({**files, path: changed}))
 
@@ -136,15 +155,6 @@ def test_material_is_searched_where_what_is_never_cut_has_no_room_beside_it() ->
     assert (chosen.mode, chosen.why) == ("search", "over_window")
 
 
-def test_documentation_reaches_the_line_in_a_common_window_with_everything_else_beside_it() -> None:
-    size = size_of("".join(topics[name] for name in sorted(topics))[:140_000], TOKENS)
-    line = int(size.tokens * 1.01)
-
-    assert 25_000 < size.tokens < 40_000
-    assert choose(size, Room(int(line / 0.7), 1024, 2100, 2**40), 0.7, None).why == "below_line"
-    assert choose(size, Room(int(line / 0.7 * 0.98), 1024, 2100, 2**40), 0.7, None).why == "over_line"
-
-
 @pytest.mark.parametrize(
     "path", ["", "/etc/passwd", "a/../b", "a//b", "C:/x", "a\\b", "a\x00b", "here/a.md", "x" * 300]
 )
@@ -152,19 +162,6 @@ def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
     with pytest.raises(DocumentRefused) as refused:
         check_path(path)
     assert refused.value.why == "path"
-
-
-def test_a_conversations_own_paths_never_meet_the_workspaces() -> None:
-    assert prompt_path(Scope("acme", "http:a"), "b.md") == "here/b.md"
-    assert prompt_path(Scope("acme"), "b.md") == "b.md"
-
-
-def test_code_is_cut_along_paragraphs_and_markdown_along_headings() -> None:
-    [code] = cut("a.py", "# no heading\nx = 1\n", COUNT)
-    [text] = cut("a.md", "# A heading\n\nwords\n", COUNT)
-
-    assert (code.title, code.headings) == ("a.py", ())
-    assert text.headings == ("A heading",)
 
 
 def test_a_folder_gives_all_files_below_it_but_hidden_ones_and_follows_no_link(tmp_path: Path) -> None:
@@ -213,4 +210,130 @@ def test_files_that_would_take_each_others_place_are_refused(tmp_path: Path) -> 
 
 @given(st.lists(st.sampled_from(("a", "=== b", "", "c d")), min_size=1), st.sampled_from(("\r", "\r\n")))
 def test_lines_are_the_same_whichever_character_ends_them(lines: list[str], end: str) -> None:
-    assert layers.file_text("a.txt", end.join(lines)) == layers.file_text("a.txt", "\n".join(lines))
+    assert file_text("a.txt", end.join(lines)) == file_text("a.txt", "\n".join(lines))
+
+
+WORDS = st.sampled_from(("the harbour plan ", "12,345.6 ", "Größe 日本 ", "def f(x): return x\n"))
+
+
+@settings(max_examples=60)
+@given(
+    window=st.integers(4000, 60_000),
+    tools=st.integers(0, 800),
+    identity=st.integers(0, 300),
+    asked=st.integers(1, 3000),
+    word=WORDS,
+    times=st.integers(1, 3000),
+    characters=st.integers(20_000, 200_000),
+)
+def test_material_that_is_given_whole_leaves_room_for_every_message(
+    window: int, tools: int, identity: int, asked: int, word: str, times: int, characters: int
+) -> None:
+    changed = {"window_tokens": window, "tools_tokens": tools, "output_tokens": 500}
+    changed |= {"prompt_characters": characters, "bounds_material": True}
+    budgets = BUDGETS.model_copy(update=changed)
+    told = "Be kind. " * identity
+    files = (CodexFile(path="a.md", text=word * times),)
+    size = size_of(codex_text(files), TOKENS)
+    offer = replace(NO_TOOLS, tokens=tools)
+    turn = MaterialRequest(
+        cast("Any", None), None, budgets, told, TOKENS.count(told), offer, (), small_talk=False, keep=False
+    )
+    chosen = choose(size, material_room(turn), 0.7, None)
+    event(chosen.mode)
+    if chosen.mode == "search":
+        return
+    given_whole = CodexInput(
+        mode="whole", why=chosen.why, tokens=size.tokens, weight=size.weight, limit=chosen.limit, count=1, files=files
+    )
+    prompt = build_prompt(
+        context(
+            identity=told,
+            budgets=budgets,
+            codex=given_whole,
+            query=Query(text="why is that? " * asked),
+            global_context=tuple(ContextLine(number=number, content="a line " * 20) for number in range(30)),
+            censors=(Censor(id="c1", severity="warn", text="never say so " * 20),),
+        ),
+        TOKENS,
+    )
+
+    block = prompt.block("codex")
+    assert block is not None
+    assert block.text == codex_text(files)
+    assert len(prompt.system) + len(prompt.user) <= characters
+    beside = sum(one.tokens for one in prompt.blocks if one.place.message == "system" and one.name != "codex")
+    needed = size.weight + WINDOW_SAFETY * (beside + prompt.tokens_total + tools)
+    assert needed <= window - budgets.output_tokens + WINDOW_SAFETY
+    assert prompt.tokens_total > 0
+
+
+def test_the_best_of_documents_and_material_are_shown_together() -> None:
+    documents = [
+        Passage(source=f"{name}.md", heading="", text=name, score=score) for name, score in (("a", 0.9), ("b", 0.2))
+    ]
+    found = (Passage(source="c.py", heading="", text="c", score=0.5),)
+    searched = CodexInput(mode="search", why="over_line", tokens=9, weight=9, limit=5, count=1)
+
+    shown, told = merged(documents, ChosenMaterial(NO_TOOLS, searched, found), 2)
+
+    assert [one.source for one in shown] == ["a.md", "c.py"]
+    assert told is not None
+    assert told.retrieved == 1
+    assert merged(documents, ChosenMaterial(NO_TOOLS, searched), 2) == (tuple(documents), searched)
+
+
+@pytest.mark.parametrize(("scopes", "mode"), [(("codex:read",), "whole"), (("documents:read",), "withheld")])
+async def test_material_is_in_no_prompt_for_whom_the_sigil_does_not_allow_to_read_it(
+    scopes: tuple[str, ...], mode: str
+) -> None:
+    key = ConversationKey("acme", "slack", "C1")
+    author = Participant(user="slack:U1", name="Ann", role="member")
+    question = Question(
+        key, "What does it say?", Query(text="What does it say?"), (author,), Role.MEMBER, False, None, ""
+    )
+    size = size_of("the harbour plan", TOKENS)
+    holding = MaterialTotals(Totals("r1", 1, 16, size), Totals())
+    attaching = MaterialChooser(cast("Any", _OneFile(size)), cast("Any", _Bound(Sigil.of("some", scopes))))
+    turn = MaterialRequest(question, None, BUDGETS, "Be kind.", 3, NO_TOOLS, (), small_talk=False, keep=True)
+
+    given_in_turn = (await attaching.attach(answered(holding), turn)).input
+
+    assert given_in_turn is not None
+    assert given_in_turn.mode == mode
+    assert bool(given_in_turn.files) is (mode == "whole")
+    told = build_prompt(context(codex=given_in_turn), TOKENS)
+    assert ("the harbour plan" in told.system) is (mode == "whole")
+
+
+def answered(holding: MaterialTotals) -> Answer[MaterialTotals]:
+    """What the store says of the material."""
+    answer = Answer(RedisCall((("PING",),), lambda _: holding))
+    answer.fill(["PONG"])
+    return answer
+
+
+@dataclass(frozen=True)
+class _OneFile:
+    """Material of one file that fits."""
+
+    of: Size
+
+    def size(self, holding: MaterialTotals) -> Size:
+        return self.of
+
+    async def given(self, scope: Scope, holding: MaterialTotals, room: Room, *, keep: bool) -> CodexInput:
+        files = (CodexFile(path="a.md", text="the harbour plan"),)
+        return CodexInput(
+            mode="whole", why="below_line", tokens=self.of.tokens, weight=self.of.weight, limit=99, count=1, files=files
+        )
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What everybody may have done."""
+
+    held: Sigil
+
+    def sigil(self, question: Question) -> Sigil:
+        return self.held
