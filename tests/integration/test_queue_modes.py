@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Superseded
-from runtime.coordination import Hub
+from runtime.coordination import Hub, Job
 from runtime.delivery import Outbox, Previews, RateLimiters, notify_unanswered
 from runtime.llm import Completion
 from runtime.turns.batch import Batch, BatchGrown, Envelope, Lease
@@ -324,7 +324,7 @@ async def test_a_stream_of_an_interrupted_message_ends_with_the_conflict(bot: Bo
     assert "event: done" in (await second).text
 
 
-@pytest.mark.parametrize("moment", range(7))
+@pytest.mark.parametrize("moment", range(6))
 async def test_whenever_the_second_message_comes_both_are_answered_once(bot: Bot, moment: int) -> None:
     """From before the model is asked until after the reply is stored."""
     await queue(bot, "interrupt")
@@ -350,21 +350,21 @@ async def test_whenever_the_second_message_comes_both_are_answered_once(bot: Bot
 async def test_what_is_said_once_the_reply_is_stored_is_the_next_turns_though_the_first_is_taken_up_again(
     bot: Bot,
 ) -> None:
-    """The worker loses the turn before its checkpoint is deleted: whoever has it next knows the answer from there, and
-    would let it pass for the answer to what was said since."""
+    """The worker loses the turn before its jobs are enqueued: whoever has it next finds the reply, which must not pass
+    for the answer to what was said since."""
     await queue(bot, "interrupt")
     turns: Any = bot.runtime.turns
-    delete = turns._checkpoints.delete
+    enqueue = turns._jobs.enqueue
     second: list[asyncio.Task[Any]] = []
 
-    async def lost_before(batch: Batch) -> None:
+    async def lost_before(*jobs: Job) -> None:
         if not second:
             second.append(post(bot, "and ships?"))
             await waiting(bot, 2)
             raise Superseded("another worker holds the conversation now")
-        await delete(batch)
+        await enqueue(*jobs)
 
-    turns._checkpoints.delete = lost_before
+    turns._jobs.enqueue = lost_before
     first = await post(bot, "what are boats?")
     await waiting(bot, 2)
 
@@ -430,7 +430,6 @@ class Steps:
                 (turns._prompts, "build", False),
                 (turns._model, "complete", False),
                 (turns._model, "complete", True),
-                (turns._checkpoints, "save_answer", True),
                 (turns._outbox, "put", False),
                 (turns._outbox, "put", True),
             )
