@@ -4,7 +4,9 @@ import itertools
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from config.settings import Settings
@@ -19,8 +21,14 @@ async def bot(model_settings: Callable[..., Settings], openai_server: FakeOpenAI
         yield running
 
 
+@pytest.fixture(scope="module")
+def bot_settings() -> dict[str, Any]:
+    """What the module's bot has set otherwise; a module that wants something defines its own."""
+    return {}
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def module_bot() -> AsyncIterator[Bot]:
+async def module_bot(bot_settings: dict[str, Any]) -> AsyncIterator[Bot]:
     """One bot for all tests of a module; each test talks to its `own_bot`."""
     async with openai.serving() as model:
         with tempfile.TemporaryDirectory(prefix="ar-") as folder:
@@ -34,6 +42,7 @@ async def module_bot() -> AsyncIterator[Bot]:
                     "llm_timeout_seconds": 10.0,
                     "records_extraction": False,
                     "deep_embedding_model": "none",
+                    **bot_settings,
                 }
             )
             async with running_bot(settings, model) as running:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
 from grounding.memory.records import NewRecord, Provenance, Record, RecordStore, Type
-from tests.emulators.bot import Bot, running_bot
-from tests.emulators.openai import FakeOpenAI, Reply, told
-from tests.emulators.toolbox import Desk, desk
+from tests.emulators.bot import Bot
+from tests.emulators.openai import Reply, told
+from tests.emulators.toolbox import Desk, desk_beside
 
-__all__ = ["desk"]
-
-ACME = Scope("acme")
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 STREAM = {"accept": "text/event-stream"}
 
 
-@pytest_asyncio.fixture
-async def bot(model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk) -> AsyncIterator[Bot]:
-    async with running_bot(model_settings(access_policy="open", llm_tools="always"), openai_server) as running:
-        yield running
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield desk_beside(patch)
 
 
-async def forbid(bot: Bot, severity: Any = "block", scope: Scope = ACME) -> Record:
+@pytest.fixture(scope="module")
+def bot_settings(desk: Desk) -> dict[str, Any]:
+    return {"llm_tools": "always"}
+
+
+@pytest.fixture
+def bot(own_bot: Bot, desk: Desk) -> Bot:
+    desk.noted.clear()
+    return own_bot
+
+
+async def forbid(bot: Bot, severity: Any = "block", audience: str | None = None) -> Record:
     new = NewRecord(
         type=Type.CENSOR,
         text="Never name the code word",
@@ -35,7 +42,7 @@ async def forbid(bot: Bot, severity: Any = "block", scope: Scope = ACME) -> Reco
         reason="it is secret",
         severity=severity,
     )
-    return (await bot.runtime.records.add(scope, new, Provenance())).record
+    return (await bot.runtime.records.add(Scope(bot.workspace, audience=audience), new, Provenance())).record
 
 
 async def test_a_reply_that_goes_against_a_block_is_stopped_and_its_reason_told(bot: Bot) -> None:
@@ -53,7 +60,7 @@ async def test_a_reply_that_goes_against_a_block_is_stopped_and_its_reason_told(
     assert "- BLOCK: Never name the code word — it is secret" in bot.sent["system"]
     [acted] = bot.told("censor.acted")
     assert (acted["record_id"], acted["severity"], acted["where"]) == (censor.id, "block", "reply")
-    assert (await bot.runtime.records.get(ACME, censor.id)).activations == 1
+    assert (await bot.runtime.records.get(Scope(bot.workspace), censor.id)).activations == 1
 
 
 async def test_while_a_block_is_in_force_nothing_of_a_reply_is_seen_before_it_is_checked(bot: Bot) -> None:
@@ -101,7 +108,7 @@ async def test_a_tool_call_against_a_block_is_not_made_and_one_against_a_warning
     [refused] = told(bot.replies_asked[-1])
     noted = len(desk.noted)
 
-    await bot.runtime.records.change(ACME, blocking.id, {"severity": "warn"}, Provenance())
+    await bot.runtime.records.change(Scope(bot.workspace), blocking.id, {"severity": "warn"}, Provenance())
     bot.model.will(call, "Noted.")
     await bot.say("write it down all the same", context="b")
     [warned] = told(bot.replies_asked[-1])
@@ -127,7 +134,7 @@ async def test_a_warning_becomes_a_block_once_it_has_acted_often_enough_and_not_
 
     assert "rule that holds here" in answer["text"]
     await bot.settle()
-    assert (await bot.runtime.records.get(ACME, censor.id)).activations == 4
+    assert (await bot.runtime.records.get(Scope(bot.workspace), censor.id)).activations == 4
 
 
 async def test_a_reply_against_a_warning_is_put_to_the_model_once_before_anybody_sees_it(bot: Bot) -> None:
@@ -146,7 +153,7 @@ async def test_a_reply_against_a_warning_is_put_to_the_model_once_before_anybody
     assert "Never name the code word (it is secret)" in asked[3]["content"]
     assert repeated["text"] == "The code word is on the wall, I repeat."
     assert len(bot.replies_asked) == 4
-    assert (await bot.runtime.records.get(ACME, censor.id)).activations == 2
+    assert (await bot.runtime.records.get(Scope(bot.workspace), censor.id)).activations == 2
     assert bot.told("turn.answered")[0]["rounds"] == 2
 
 
@@ -177,7 +184,7 @@ async def test_a_warned_reply_that_is_sent_as_it_was_keeps_what_was_said_beside_
 
 
 async def test_a_persons_own_censor_binds_in_their_direct_messages_only(bot: Bot) -> None:
-    await forbid(bot, scope=Scope("acme", audience="http:u1"))
+    await forbid(bot, audience="http:u1")
     for direct, context in ((True, "dm"), (False, "group")):
         bot.model.will("It is Blue Heron.")
         answer = await bot.say("what do you call the project?", context=context, direct=direct)

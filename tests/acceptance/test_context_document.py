@@ -14,9 +14,19 @@ from grounding.memory.context_document.document import render
 from tests.emulators.bot import Bot
 from tests.emulators.openai import Reply, in_background
 
-KEY = ConversationKey("acme", "http", "default")
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 OLD = render({"Facts": "- boat: Petrel", "Active Context": "- the regatta"})
 NEW = render({"Facts": "- boat: Petrel\n- harbour: Cowes", "Active Context": "- the race", "Progress": "- entered"})
+
+
+@pytest.fixture
+def bot(own_bot: Bot) -> Bot:
+    return own_bot
+
+
+def key(bot: Bot) -> ConversationKey:
+    return ConversationKey(bot.workspace, "http", "default")
 
 
 def writes(summary: Callable[[], str | Reply]) -> Callable[[dict[str, Any]], str | Reply]:
@@ -35,21 +45,21 @@ async def remarks(bot: Bot, count: int) -> None:
 
 
 async def latest(bot: Bot) -> ContextDocument:
-    document = await bot.runtime.contexts.latest(KEY)
+    document = await bot.runtime.contexts.latest(key(bot))
     assert document is not None
     return document
 
 
 async def put(bot: Bot, text: str) -> ContextDocument:
-    return await bot.runtime.context_editor.put(KEY, text, "http:u1", lambda _: True)
+    return await bot.runtime.context_editor.put(key(bot), text, "http:u1", lambda _: True)
 
 
 async def versions(bot: Bot) -> list[str]:
-    return [one.author for one in await bot.runtime.contexts.versions(KEY, 100)]
+    return [one.author for one in await bot.runtime.contexts.versions(key(bot), 100)]
 
 
 def asked(bot: Bot) -> int:
-    return len(bot.model.requests) - len(bot.replies_asked)
+    return sum(map(in_background, bot.model.requests[bot.first_request :]))
 
 
 async def test_unchanged_stores_nothing_and_is_not_asked_again_before_it_is_due(bot: Bot) -> None:
@@ -75,8 +85,8 @@ async def test_a_version_names_the_turns_that_it_was_made_of(bot: Bot) -> None:
     later = [(await bot.say(f"remark {number} about Cowes"))["turn_id"] for number in range(6)]
     await bot.settle()
 
-    kept = await bot.runtime.contexts.versions(KEY, 10)
-    made = [await bot.runtime.contexts.version(KEY, one.id) for one in kept]
+    kept = await bot.runtime.contexts.versions(key(bot), 10)
+    made = [await bot.runtime.contexts.version(key(bot), one.id) for one in kept]
     assert [one.turn_ids for one in made if one] == [tuple(sorted(later)), (first["turn_id"],)]
 
 
@@ -171,7 +181,7 @@ async def test_what_was_forgotten_is_found_in_no_document(bot: Bot) -> None:
     await bot.settle()
 
     async def found() -> list[str]:
-        hits = await bot.runtime.knowledge.finding.search(KEY.scope, "petrel", 5)
+        hits = await bot.runtime.knowledge.finding.search(key(bot).scope, "petrel", 5)
         return [hit.passage.source for hit in hits]
 
     assert "http:default" in await found()

@@ -58,11 +58,15 @@ class Desk:
 
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """Bots that are started from now on have its tools besides their own."""
+    return desk_beside(monkeypatch)
+
+
+def desk_beside(patch: pytest.MonkeyPatch) -> Desk:
+    """Bots that are started from now on, until *patch* is undone, have the desk's tools besides their own."""
     made = Desk()
 
     def wired(*parts: Any) -> Toolbox:
         return Toolbox(*build_tools(*parts).values(), *made.toolbox())
 
-    monkeypatch.setattr(bootstrap, "build_tools", wired)
+    patch.setattr(bootstrap, "build_tools", wired)
     return made
