@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from connectors.message import Scope
 from runtime.embedded import background_task
 from runtime.observability import EventStream, Redaction, events
 from runtime.process import ALL_PARTS, Part, Runtime, open_runtime
+from tests.emulators import openai
 from tests.emulators.jobs import until_idle
 from tests.emulators.openai import FakeOpenAI, in_background
 
@@ -45,7 +47,11 @@ class Bot:
     async def in_workspace(self, workspace: str) -> Bot:
         """The same bot for a test that shares it: in a workspace of its own with `DOCUMENTS`, as if just started."""
         await self.write_documents(workspace, DOCUMENTS)
-        return replace(self, workspace=workspace, first_event=len(self.events), first_request=len(self.model.requests))
+        return replace(self.from_now(), workspace=workspace)
+
+    def from_now(self) -> Bot:
+        """The same bot, of which nothing is told that was before."""
+        return replace(self, first_event=len(self.events), first_request=len(self.model.requests))
 
     async def say(
         self, text: str, *, context: str = "default", workspace: str | None = None, **more: Any
@@ -146,3 +152,31 @@ async def running_bot(
         bot = Bot(runtime, model, http, seen)
         await bot.write_documents("acme", DOCUMENTS if documents is None else documents)
         yield bot
+
+
+@asynccontextmanager
+async def bot_on(
+    *platforms: Connector, data_dir: Path | None = None, parts: frozenset[Part] = ALL_PARTS, **fields: Any
+) -> AsyncIterator[Bot]:
+    """A bot on *platforms* with a model provider of its own, and with a folder of its own unless *data_dir* is given.
+
+    Everybody may talk to it, in the workspace ``acme``, unless *fields* of the settings say otherwise. It needs no
+    fixtures, so that a module's tests can share it.
+    """
+    with ExitStack() as folders:
+        folder = data_dir or Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="ar-")))
+        async with openai.serving() as model:
+            settings = {
+                "data_dir": folder,
+                "access_policy": "open",
+                "default_workspace": "acme",
+                "llm_model": "openai/fake",
+                "llm_api_base": model.base_url,
+                "llm_api_key": "key",
+                "llm_timeout_seconds": 10.0,
+                "records_extraction": False,
+                "deep_embedding_model": "none",
+                **fields,
+            }
+            async with running_bot(Settings.model_validate(settings), model, platforms, parts=parts) as bot:
+                yield bot

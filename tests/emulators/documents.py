@@ -22,6 +22,8 @@ PNG = bytes.fromhex(
     "010d0a2db40000000049454e44ae426082"
 )
 """One transparent pixel."""
+DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+"""The media type of `docx`."""
 OGG = b"OggS\x00\x02" + bytes(60)
 
 
