@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
+
+import pytest
+import pytest_asyncio
 
 from config.settings import Settings
 from connectors.message import Scope
@@ -17,18 +20,31 @@ BO: dict[str, Any] = {"author": {"id": "u2", "name": "Bo"}}
 BOSS: dict[str, Any] = {"author": {"id": "boss", "name": "Ada"}}
 
 
-def settings_with(model_settings: Callable[..., Settings], **more: Any) -> Settings:
-    fields = {"access_policy": "open", "access_admins": "http:boss", "llm_tools": "always", "records_extraction": True}
-    return model_settings(**{**fields, "llm_context_window_tokens": 32_000, "records_extraction_turns": 2, **more})
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def bot_settings() -> dict[str, Any]:
+    return {
+        "access_admins": "http:boss",
+        "llm_tools": "always",
+        "records_extraction": True,
+        "records_extraction_turns": 2,
+        "llm_context_window_tokens": 32_000,
+    }
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bot(own_bot: Bot) -> AsyncIterator[Bot]:
+    yield own_bot
+    await own_bot.settle()  # what looks for records takes no answer of the next test
 
 
 async def kept(bot: Bot, user: str | None = None) -> list[str]:
-    return [one.text for one in await bot.runtime.records.list(Scope("acme", None, user))]
+    return [one.text for one in await bot.runtime.records.list(Scope(bot.workspace, None, user))]
 
 
-async def test_a_model_finds_what_was_said_once_and_people_can_see_confirm_and_forget_it(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
+async def test_a_model_finds_what_was_said_once_and_people_can_see_confirm_and_forget_it(bot: Bot) -> None:
     """In a group it is the workspace's. A poor answer afterwards changes nothing."""
     found = {"type": "decision", "text": "We moor the Petrel in Cowes", "evidence": [1], "personal": False}
     answers = [json.dumps({"records": [found]}), "Sure! {records: none}"]
@@ -36,46 +52,43 @@ async def test_a_model_finds_what_was_said_once_and_people_can_see_confirm_and_f
     def answer(body: dict[str, Any]) -> Reply | str:
         return answers.pop(0) if about_records(body) else "Noted."
 
-    async with running_bot(settings_with(model_settings), openai_server) as bot:
-        bot.model.answer = answer
-        for text in ("we moor the Petrel in Cowes from now on", "fine?", "is the sky blue?", "and the sea?"):
-            await bot.say(text)
-            await bot.settle()
-        assert answers == []
-        assert await kept(bot) == ["We moor the Petrel in Cowes"]
-        (event,) = [one for one in bot.told("records.kept") if one["new"]]
-        assert "Cowes" not in json.dumps(event)
+    bot.model.answer = answer
+    for text in ("we moor the Petrel in Cowes from now on", "fine?", "is the sky blue?", "and the sea?"):
+        await bot.say(text)
+        await bot.settle()
+    assert answers == []
+    assert await kept(bot) == ["We moor the Petrel in Cowes"]
+    (event,) = [one for one in bot.told("records.kept") if one["new"]]
+    assert "Cowes" not in json.dumps(event)
 
-        (record,) = await bot.runtime.records.list(Scope("acme"))
-        assert record.id in (await bot.say("/memory list", **BOSS))["text"]
-        assert "only admins can list" in (await bot.say("/memory list", **BO))["text"]
-        assert "found in what was said by `http:u1`" in (await bot.say(f"/memory show {record.id}", **BO))["text"]
-        assert "Outcome noted" in (await bot.say(f"/memory outcome {record.id} success", **BO))["text"]
-        assert "/memory list" in (await bot.say("/memory", **BOSS))["text"]
-        await bot.say("/forget all", **BOSS)
-        assert await kept(bot) == []
-
-
-async def test_who_has_their_records_forgotten_gets_none_of_what_they_said_before(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    async with running_bot(settings_with(model_settings), openai_server) as bot:
-        looked_through: list[str] = []
-
-        def answer(body: dict[str, Any]) -> str:
-            if about_records(body):
-                looked_through.append(json.dumps(body["messages"]))
-                return '{"records": []}'
-            return "Noted."
-
-        bot.model.answer = answer
-        for text in ("I am allergic to nuts", "/memory forget all", "I like rowing", "and sailing", "and swimming"):
-            await bot.say(text, context="dm", direct=True)
-            await bot.settle()
-        assert "rowing" in "".join(looked_through)
-        assert "nuts" not in "".join(looked_through)
+    (record,) = await bot.runtime.records.list(Scope(bot.workspace))
+    assert record.id in (await bot.say("/memory list", **BOSS))["text"]
+    assert "only admins can list" in (await bot.say("/memory list", **BO))["text"]
+    assert "found in what was said by `http:u1`" in (await bot.say(f"/memory show {record.id}", **BO))["text"]
+    assert "Outcome noted" in (await bot.say(f"/memory outcome {record.id} success", **BO))["text"]
+    assert "/memory list" in (await bot.say("/memory", **BOSS))["text"]
+    await bot.say("/forget all", **BOSS)
+    assert await kept(bot) == []
 
 
+async def test_who_has_their_records_forgotten_gets_none_of_what_they_said_before(bot: Bot) -> None:
+    looked_through: list[str] = []
+
+    def answer(body: dict[str, Any]) -> str:
+        if about_records(body):
+            looked_through.append(json.dumps(body["messages"]))
+            return '{"records": []}'
+        return "Noted."
+
+    bot.model.answer = answer
+    for text in ("I am allergic to nuts", "/memory forget all", "I like rowing", "and sailing", "and swimming"):
+        await bot.say(text, context="dm", direct=True)
+        await bot.settle()
+    assert "rowing" in "".join(looked_through)
+    assert "nuts" not in "".join(looked_through)
+
+
+@pytest.mark.asyncio(loop_scope="function")
 async def test_without_a_model_of_its_own_what_a_person_stated_is_known_in_their_other_conversations_alone(
     settings: Callable[..., Settings], openai_server: FakeOpenAI
 ) -> None:
@@ -108,21 +121,18 @@ async def test_without_a_model_of_its_own_what_a_person_stated_is_known_in_their
         assert await kept(bot, "http:u1") == []
 
 
-async def test_a_task_that_was_named_in_one_conversation_is_found_in_another(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    async with running_bot(settings_with(model_settings), openai_server) as bot:
-        task = {"kind": "task", "text": "order tyres for the trailer", "due": "in two weeks"}
-        bot.model.will(Reply(tool_calls=(("create_item", task),)), "Noted.")
-        await bot.say("we need tyres in two weeks")
-        assert "open task, due " in str(told(bot.replies_asked[-1])[-1])
+async def test_a_task_that_was_named_in_one_conversation_is_found_in_another(bot: Bot) -> None:
+    task = {"kind": "task", "text": "order tyres for the trailer", "due": "in two weeks"}
+    bot.model.will(Reply(tool_calls=(("create_item", task),)), "Noted.")
+    await bot.say("we need tyres in two weeks")
+    assert "open task, due " in str(told(bot.replies_asked[-1])[-1])
 
-        bot.model.will(Reply(tool_calls=(("query_items", {"text": "trailer", "due_before": "in a month"}),)), "Tyres.")
-        await bot.say("what is there to do?", context="elsewhere")
-        assert "order tyres for the trailer" in str(told(bot.replies_asked[-1])[-1])
-        (item,) = await bot.runtime.records.list(Scope("acme"), (Type.ITEM,))
-        bot.model.will(Reply(tool_calls=(("update_item", {"id": item.id, "status": "done"}),)), "Done.")
-        await bot.say("the tyres are here", context="elsewhere")
-        bot.model.will(Reply(tool_calls=(("expand", {"record": item.id}),)), "It was.")
-        await bot.say("what about the tyres?")
-        assert f"item {item.id}, done" in str(told(bot.replies_asked[-1])[-1])
+    bot.model.will(Reply(tool_calls=(("query_items", {"text": "trailer", "due_before": "in a month"}),)), "Tyres.")
+    await bot.say("what is there to do?", context="elsewhere")
+    assert "order tyres for the trailer" in str(told(bot.replies_asked[-1])[-1])
+    (item,) = await bot.runtime.records.list(Scope(bot.workspace), (Type.ITEM,))
+    bot.model.will(Reply(tool_calls=(("update_item", {"id": item.id, "status": "done"}),)), "Done.")
+    await bot.say("the tyres are here", context="elsewhere")
+    bot.model.will(Reply(tool_calls=(("expand", {"record": item.id}),)), "It was.")
+    await bot.say("what about the tyres?")
+    assert f"item {item.id}, done" in str(told(bot.replies_asked[-1])[-1])
