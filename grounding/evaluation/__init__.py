@@ -2,6 +2,7 @@
 ``eval memory`` (`score_memory`)."""
 
 from grounding.evaluation.datasets import (
+    BadQuestionSet,
     Conversation,
     ConversationMessage,
     ConversationQuestion,
@@ -17,6 +18,7 @@ from grounding.evaluation.strategy import Message, Share, StrategyScores, evalua
 
 __all__ = [
     "MEMORY_TOKENS",
+    "BadQuestionSet",
     "Conversation",
     "ConversationMessage",
     "ConversationQuestion",

@@ -5,41 +5,43 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from watchfiles import Change
 
-from grounding.documents import Changed, in_pieces, watch
-from grounding.documents.watcher import FEW, PIECE, _select
+from grounding.documents import Changed, changed_documents, in_pieces, watch
+from grounding.documents.watcher import FEW, PIECE, group_changes
 
 
-def first(pieces: list[Changed]) -> set[str]:
-    return {path for piece in pieces if not piece.is_import for path in piece.paths}
+def test_changes_are_told_by_workspace_and_only_documents_are_looked_at() -> None:
+    base = Path("/data/workspaces")
+    names = ["acme/docs/a.md", "acme/docs/v1.2", "acme/docs/.put-x", "acme/logs/l.md", "Not-an-id/docs/a.md", "acme"]
+    (change,) = group_changes(base, [(Change.modified, str(base / name)) for name in names])
+    assert change == Changed("acme", frozenset({"docs/a.md", "docs/v1.2", "docs/.put-x", "logs/l.md"}))
+    assert changed_documents(change) == {"a.md", "v1.2"}
+    assert changed_documents(Changed("acme", frozenset({"docs"}))) is None
+    assert changed_documents(Changed("acme", frozenset({"context/SOUL.md"}))) == set()
+
+
+@pytest.mark.parametrize("kind", [Change.added, Change.deleted])
+def test_all_documents_are_looked_at_where_the_folder_of_a_workspace_came_or_went(kind: Change) -> None:
+    """Of files that are in a new folder before the system follows it, nothing is told."""
+    base = Path("/data/workspaces")
+    (change,) = group_changes(base, [(kind, str(base / "acme"))])
+    assert changed_documents(change) is None
+    assert "context" in change.paths
 
 
 def test_an_edit_that_is_told_with_an_import_of_another_folder_goes_before_it() -> None:
+    """Many files that are written anew at once are an import."""
     imported = [f"docs/import/{number}.md" for number in range(1000)]
-    assert first(in_pieces("acme", [*imported, "docs/edited.md"])) == {"docs/edited.md"}
-
-
-def test_imports_come_last_and_each_piece_says_how_much_changed_at_once(tmp_path: Path) -> None:
-    changes = [(Change.added, str(tmp_path / f"acme/docs/import/{number}.md")) for number in range(1000)]
-    changes.append((Change.modified, str(tmp_path / "acme/docs/edited.md")))
-    pieces = _select(tmp_path, changes)
-    assert first(pieces) == {"docs/edited.md"}
-    assert [piece.is_import for piece in pieces] == sorted(piece.is_import for piece in pieces)
-    assert {piece.total for piece in pieces} == {1001}
-
-
-def test_many_files_that_are_written_anew_at_once_are_an_import(tmp_path: Path) -> None:
-    changes = [(Change.modified, str(tmp_path / f"acme/docs/{number}.md")) for number in range(2 * FEW)]
-    assert first(_select(tmp_path, changes)) == set()
-
-
-def test_logs_that_are_written_meanwhile_make_no_import_of_an_edit(tmp_path: Path) -> None:
-    changes = [(Change.added, str(tmp_path / f"acme/logs/chats/{number}.md")) for number in range(2 * FEW)]
-    changes.append((Change.added, str(tmp_path / "acme/docs/edited.md")))
-    assert first(_select(tmp_path, changes)) == {"docs/edited.md"}
+    first, *others = in_pieces("acme", [*imported, "docs/edited.md"])
+    assert (first.is_import, first.paths) == (False, {"docs/edited.md"})
+    assert {piece.is_import for piece in others} == {True}
+    assert {piece.is_import for piece in in_pieces("acme", [f"docs/{number}.md" for number in range(2 * FEW)])} == {
+        True
+    }
 
 
 @given(st.sets(st.from_regex(r"docs(/[ab]){0,2}/[0-9]{1,4}\.md", fullmatch=True), max_size=600))

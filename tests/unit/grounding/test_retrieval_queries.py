@@ -1,16 +1,33 @@
-"""What a message is searched with after what was asked before it."""
+"""What a message is searched with: itself, what was asked before it, and its deeper vector."""
+
+from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.message import Scope
 from grounding.prompt_input import TailEntry
-from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, SparseVector, term_set
+from grounding.retrieval import (
+    EARLIER_MAX_CHARACTERS,
+    EARLIER_TURNS,
+    Hit,
+    PassageIndex,
+    PassageQuery,
+    Search,
+    SparseVector,
+    Vector,
+    shorten,
+    term_set,
+)
 from grounding.retrieval.bm25 import encode_query, term_index
-from grounding.retrieval.query import LARGEST_WEIGHT, mix_terms, mix_vectors, recent, weights
+from grounding.retrieval.query import LARGEST_WEIGHT, QUERY_MAX_CHARACTERS, mix_terms, mix_vectors, recent, weights
 from grounding.strategy import earlier_questions
+from tests.emulators.embedder import HashedWords
 
 texts = st.lists(st.sampled_from(["refund", "window", "parcel", "office", "invoice", "the", "of"]), max_size=8).map(
     " ".join
@@ -33,21 +50,18 @@ def weight_of(word: str, message: str, *earlier: str) -> float:
 
 
 @given(texts, turns)
-def test_the_message_s_own_terms_count_as_they_would_alone(message: str, earlier: list[str]) -> None:
+def test_the_message_s_own_terms_count_as_alone_and_those_before_it_at_most_their_share(
+    message: str, earlier: list[str]
+) -> None:
     own = encode_query(message)
     mixed = mixed_terms(message, *earlier)
 
     assert set(zip(own.indices, own.values, strict=True)) <= set(zip(mixed.indices, mixed.values, strict=True))
     assert list(mixed.indices) == sorted(set(mixed.indices))
-
-
-@given(texts, turns)
-def test_what_was_said_before_never_counts_more_than_its_share(message: str, earlier: list[str]) -> None:
-    own = set(encode_query(message).indices)
-    mixed = mixed_terms(message, *earlier)
-    carried = {index: value for index, value in zip(mixed.indices, mixed.values, strict=True) if index not in own}
-
-    assert set(carried) == {index for turn in earlier for index in encode_query(turn).indices} - own
+    carried = {
+        index: value for index, value in zip(mixed.indices, mixed.values, strict=True) if index not in own.indices
+    }
+    assert set(carried) == {index for turn in earlier for index in encode_query(turn).indices} - set(own.indices)
     assert all(0 < value <= LARGEST_WEIGHT for value in carried.values())
 
 
@@ -70,7 +84,7 @@ def test_a_word_that_a_turn_repeats_counts_once() -> None:
     assert weight_of("refund", "window", "refund refund refund") == weight_of("refund", "window", "refund")
 
 
-@given(vectors, st.lists(vectors, max_size=EARLIER_TURNS), st.integers(0, 20))
+@given(vectors, st.lists(vectors, min_size=1, max_size=EARLIER_TURNS), st.integers(0, 20))
 def test_mixed_vectors_have_the_length_one_or_none(own: list[float], earlier: list[list[float]], terms: int) -> None:
     length = math.dist(mix_vectors(own, earlier, terms), [0.0] * 4)
 
@@ -117,16 +131,48 @@ def test_turns_of_a_given_history_have_no_ids_and_are_turns_of_their_own() -> No
     assert earlier_questions([said("user", "parcels"), said("user", "refunds")]) == ("parcels", "refunds")
 
 
-any_vectors = st.lists(st.floats(-1, 1), min_size=8, max_size=8)
+def test_a_very_long_question_is_searched_by_its_beginning_and_end() -> None:
+    assert len(shorten("a" * 100_000 + "end")) == QUERY_MAX_CHARACTERS + 1
+    assert shorten("a" * 100_000 + "end").endswith("end")
 
 
-@given(any_vectors, st.lists(any_vectors, max_size=EARLIER_TURNS), st.integers(0, 20))
-def test_vectors_are_mixed_to_the_last_bit_as_the_rule_is_written(
-    own: list[float], earlier: list[list[float]], own_terms: int
+class Asked:
+    """An index that remembers the deeper vectors with which it was searched, and finds nothing."""
+
+    deepens = True
+
+    def __init__(self) -> None:
+        self.deep: list[Vector | None] = []
+
+    async def search(self, query: PassageQuery) -> list[Hit]:
+        self.deep.append(query.deep)
+        return []
+
+
+class Reads(HashedWords):
+    """A deeper model that can read texts about refunds."""
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Nothing can be begun."""
+
+    def _embed(self, text: str) -> Vector:
+        return super()._embed(text) if "refund" in text else [0.0] * self.dimensions
+
+
+@pytest.mark.parametrize(
+    ("question", "earlier", "is_looked_at_again"),
+    [
+        ("what of the refund", (), True),
+        ("what of the refund", ("und das Fenster",), True),
+        ("und das Fenster", (), False),
+        ("und das Fenster", ("what of the refund",), False),
+    ],
+)
+async def test_a_question_that_the_deeper_model_cannot_read_is_searched_for_without(
+    question: str, earlier: tuple[str, ...], is_looked_at_again: bool
 ) -> None:
-    summed = own
-    for weight, turn in zip(weights(own_terms, len(earlier)), earlier, strict=True):
-        summed = [one + weight * other for one, other in zip(summed, turn, strict=True)]
-    length = math.sqrt(math.fsum(one * one for one in summed))
-
-    assert mix_vectors(own, earlier, own_terms) == ([one / length for one in summed] if length > 0 else summed)
+    index = Asked()
+    search = Search(cast("PassageIndex", index), HashedWords(), deep=Reads(32, "deeper"))
+    await search.search(Scope("acme"), question, 5, earlier=earlier)
+    (deep,) = index.deep
+    assert (deep is not None) == is_looked_at_again

@@ -1,4 +1,4 @@
-"""Hits become passages that are worth their place."""
+"""Hits become the passages of a prompt: what is relevant, joined and cut to the room."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from grounding.retrieval.packing import (
     pack,
     without_bare_headings,
 )
-from grounding.retrieval.relevance import NAMED_LOG_ODDS, Floor, features, floor_for
+from grounding.retrieval.relevance import NAMED_LOG_ODDS, Floor, floor_for
 
 TOKENS = load_tokens()
 
@@ -184,10 +184,6 @@ def test_clipping_keeps_the_limit_and_whole_characters(text: str, query: str, ma
     assert clipped in text
 
 
-def test_text_that_fits_is_left_alone() -> None:
-    assert clip("  as it is  ", "x", 50) == "  as it is  "
-
-
 def test_a_line_of_a_megabyte_is_clipped_to_the_limit() -> None:
     for long in ("word " * 200_000, "語" * 350_000, "👩‍👩‍👧" * 50_000):
         (told,) = packed([passage(long)], [passage(long)], Room(3, 1200, 840, TOKENS.count), "word")
@@ -264,32 +260,12 @@ def test_what_a_passage_of_few_reaches_counts_for_more_up_to_the_size_that_was_m
     assert floor.relevance("refund", hit, 74) == pytest.approx(measured + 0.5 * math.log(MEASURED_CHUNKS / 74))
 
 
-arms = st.none() | st.floats(-1, 9).map(lambda score: Arm(0, score))
-said = st.lists(st.sampled_from(["refund", "thirty", "days", "the", "KX-4711", "shop"]), max_size=6).map(" ".join)
-
-
-@given(said, st.lists(st.tuples(said, arms, arms), max_size=5), st.integers(0, 5000))
-def test_a_passage_is_as_relevant_among_others_as_the_formula_says(
-    query: str, found: list[tuple[str, Arm | None, Arm | None]], size: int
-) -> None:
+def test_a_passage_with_the_code_that_was_asked_for_is_relevant_whatever_its_meaning() -> None:
     floor = floor_for("wordllama-l2-supercat")
-    hits = [Hit(passage(text), 1.0, dense, sparse) for text, dense, sparse in found]
-    smaller = floor.size_weight * math.log(MEASURED_CHUNKS / min(max(size, 1), MEASURED_CHUNKS))
-
-    def written_out(hit: Hit) -> float:
-        if "KX-4711" in query and "KX-4711" in hit.passage.text:
-            return NAMED_LOG_ODDS
-        cosine, covering, rare = features(query, hit, size)
-        weighed = floor.dense_weight * cosine + floor.coverage_weight * covering + floor.sparse_weight * rare
-        return floor.constant + weighed + smaller
-
-    expected = [written_out(hit) for hit in hits]
-    assert floor.relevances(query, hits, size) == expected
-    assert floor.keep(query, hits, size) == [
-        hit
-        for hit, reached in zip(hits, expected, strict=True)
-        if reached >= floor.minimum or features(query, hit, size)[1] == 1.0
-    ]
+    said = passage("E4711: the pump is dry. E47110 is another one.")
+    hit = Hit(said, 1.0, Arm(1, -0.1), Arm(1, 5.0))
+    assert floor.relevance("E4711?", hit, 5000) == NAMED_LOG_ODDS
+    assert floor.relevance("E471?", hit, 5000) < floor.minimum
 
 
 def test_a_model_whose_cosines_nobody_measured_is_judged_by_words_alone() -> None:

