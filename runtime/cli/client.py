@@ -60,13 +60,16 @@ def api_path(*segments: str) -> str:
 
 
 @asynccontextmanager
-async def connect(settings: Settings, parts: frozenset[Part] = frozenset()) -> AsyncIterator[Client]:
+async def connect(
+    settings: Settings, parts: frozenset[Part] = frozenset(), in_use_seconds: float = IN_USE_SECONDS
+) -> AsyncIterator[Client]:
     """Yield a client of the process that runs on DATA_DIR, or else of a runtime that is opened here with *parts*.
 
-    Raises `StoreInUse` if another process holds the stores and does not answer, and what `open_runtime` raises.
+    Raises `StoreInUse` if another process holds the stores and does not answer for *in_use_seconds*, and what
+    `open_runtime` raises.
     """
     await prepare_data_dir(settings.data_dir)
-    deadline = asyncio.get_running_loop().time() + IN_USE_SECONDS
+    deadline = asyncio.get_running_loop().time() + in_use_seconds
     async with contextlib.AsyncExitStack() as stack:
         while (client := await stack.enter_async_context(running(settings))) is None:
             try:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import tomllib
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from click.testing import CliRunner, Result
 
 from config.load import ConfigurationError
 from runtime.cli.commands import setup as cli_setup
+from runtime.cli.commands.setup import find_local_servers
 from runtime.cli.main import cli
 from tests.emulators.discord import DiscordEmulator
+from tests.emulators.loopback import serving
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.slack import SlackEmulator
 from tests.emulators.telegram import TelegramEmulator
+from tests.integration.cli.conftest import Command
 
 
 @pytest.fixture(autouse=True)
@@ -227,3 +232,48 @@ async def test_without_a_person_the_models_that_there_are_are_named(openai_serve
 )
 def test_a_model_gets_the_prefix_of_its_provider_once(provider: str, model: str, expected: str) -> None:
     assert cli_setup.full_model_id(provider, model) == expected
+
+
+async def test_setup_tries_the_model_and_writes_a_file_that_works(
+    command: Command, openai_server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    openai_server.key = "s3cret"
+    openai_server.will("Hello there.")
+    line = ["setup", "--yes", "--provider", "compatible", "--model", "fake", "--api-base", openai_server.base_url]
+    done = await command(*line, "--api-key-env", "MY_KEY")
+    assert done.code == 0, done.err
+    assert "Hello there." in done.out
+    assert "s3cret" not in done.out + done.err
+    assert stat.S_IMODE((tmp_path / "agent-runtime.toml").stat().st_mode) == 0o600
+    assert written(tmp_path) == {
+        "llm_model": "openai/fake",
+        "llm_api_base": openai_server.base_url,
+        "llm_api_key": "s3cret",
+    }
+
+
+async def test_setup_that_gets_no_answer_says_what_to_do_and_writes_nothing(
+    command: Command, openai_server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "wrong")
+    openai_server.key = "s3cret"
+    line = ["setup", "--yes", "--provider", "compatible", "--model", "fake", "--api-base", openai_server.base_url]
+    done = await command(*line, "--api-key-env", "MY_KEY")
+    assert done.code == 1
+    assert "does not accept the key" in done.err
+    assert not (tmp_path / "agent-runtime.toml").exists()
+    assert (await command(*line, "--api-key-env", "MY_KEY", "--no-test")).code == 0
+
+
+async def test_model_servers_on_this_machine_are_found_with_their_models() -> None:
+    async def tags(_: web.Request) -> web.Response:
+        return web.json_response({"models": [{"name": "qwen3:4b"}, {"name": "llama3.2"}]})
+
+    app = web.Application()
+    app.router.add_get("/api/tags", tags)
+    async with serving(app) as here:
+        found = await find_local_servers(here, "http://127.0.0.1:9")
+        wrong = await find_local_servers("http://127.0.0.1:9", here)
+    assert [(server.name, server.models) for server in found] == [("ollama", ("qwen3:4b", "llama3.2"))]
+    assert wrong == []
