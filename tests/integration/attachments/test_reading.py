@@ -199,17 +199,15 @@ async def test_a_voice_message_becomes_words_for_everything_that_follows(
     reading: Callable[..., AttachmentReader],
 ) -> None:
     senses = Senses()
+    (heard,), _ = await reading(senses, transcription_model="openai/whisper-1").read(said(VOICE, text="listen"))
+    assert heard.text == "listen\n\n[voice message] ahoy"
+    senses.recordings.clear()
     (heard,), found = await reading(senses, transcription_model="openai/whisper-1").read(said(VOICE, text=""))
     batch = Batch(ConversationKey("acme", "fake", "C1"), "t1", 1, (Envelope(heard, Role.MEMBER, 0.0),), Fence("", ""))
     assert Question.of(batch, found).text == "[voice message] ahoy"
     assert transcript_text(heard) == "[voice message] ahoy"
     assert found.unheard == ""
     assert senses.recordings == [("voice.ogg", "audio/ogg")]
-
-
-async def test_words_beside_a_voice_message_are_kept(reading: Callable[..., AttachmentReader]) -> None:
-    (heard,), _ = await reading(transcription_model="openai/whisper-1").read(said(VOICE, text="listen"))
-    assert heard.text == "listen\n\n[voice message] ahoy"
 
 
 @pytest.mark.parametrize(
