@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from config.settings import Settings
@@ -16,12 +17,15 @@ from connectors.message import Scope
 from grounding.prompt import build_prompt
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators import documents as made
-from tests.emulators.bot import Bot, running_bot
+from tests.emulators.bot import Bot, bot_on, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.telegram import Person, TelegramEmulator
 
-LENA = Person(id=501, name="Lena")
-BO = Person(id=502, name="Bo")
+ADMINS = tuple(Person(id=number, name="Lena") for number in range(501, 521))
+"""One for each test: each talks to the bot in private."""
+BO = Person(id=502_000, name="Bo")
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @dataclass
@@ -30,9 +34,11 @@ class Chat:
 
     bot: Bot
     telegram: TelegramEmulator
+    admin: Person = ADMINS[0]
 
-    async def hears(self, *, by: Person = LENA, text: str = "", **message: Any) -> str:
-        """What the bot says next, when *by* sends a message."""
+    async def hears(self, *, by: Person | None = None, text: str = "", **message: Any) -> str:
+        """What the bot says next, when *by*, or else the admin, sends a message."""
+        by = by or self.admin
         before = len(self.telegram.said(by))
         await self.telegram.say(text, by=by, **message)
         await self.telegram.until(lambda telegram: len(telegram.said(by)) > before)
@@ -68,11 +74,27 @@ async def chatting(settings: Settings, model: FakeOpenAI) -> AsyncIterator[Chat]
         yield Chat(bot, telegram)
 
 
-@pytest_asyncio.fixture
-async def chat(model_settings: Callable[..., Settings], openai_server: FakeOpenAI) -> AsyncIterator[Chat]:
-    settings = model_settings(access_policy="open", default_workspace="acme", access_admins=("telegram:501",))
-    async with chatting(settings, openai_server) as running:
-        yield running
+def on_telegram(telegram: TelegramEmulator, **fields: Any) -> AbstractAsyncContextManager[Bot]:
+    """A bot whose admins are `ADMINS`."""
+    admins = tuple(f"telegram:{one.id}" for one in ADMINS)
+    return bot_on(telegram_connector(telegram), access_admins=admins, **fields)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_chat() -> AsyncIterator[Chat]:
+    async with TelegramEmulator() as telegram, on_telegram(telegram) as bot:
+        yield Chat(bot, telegram)
+
+
+@pytest.fixture
+def chat(module_chat: Chat) -> Chat:
+    """The bot that all tests share, and an admin whom it does not know yet."""
+    bot = module_chat.bot.from_now()
+    bot.model.forget_orders()
+    return replace(module_chat, bot=bot, admin=next(NEW_ADMINS))
+
+
+NEW_ADMINS = iter(ADMINS)
 
 
 async def test_the_text_of_a_file_stands_behind_the_words(chat: Chat) -> None:
@@ -82,22 +104,6 @@ async def test_the_text_of_a_file_stands_behind_the_words(chat: Chat) -> None:
     assert chat.asked.endswith(
         "What do the tyres cost?\n\nAttached files: prices.pdf\n\nContent of prices.pdf:\n> Winter tyres cost 40 euros"
     )
-
-
-async def test_an_answer_that_cites_an_attached_file_names_no_document_that_it_did_not_use(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    settings = model_settings(access_policy="open", default_workspace="acme", show_sources=True)
-    docs = settings.data_dir / "workspaces" / "acme" / "docs"
-    docs.mkdir(parents=True)
-    (docs / "tyres.md").write_text("# Winter tyres\n\nWhat tyres cost is in the price list.\n", encoding="utf-8")
-    async with chatting(settings, openai_server) as chat:
-        for name in ("prices.md", "prices.txt"):
-            chat.bot.model.will(f"Forty euros [{name}].")
-            sent = chat.document(b"Winter tyres cost 40 euros", name, "text/plain")
-            said = await chat.hears(caption="What do the tyres cost, by our docs?", document=sent)
-            assert "[tyres.md" in chat.asked
-            assert said == f"Forty euros [{name}]."
 
 
 async def test_a_file_without_a_word_is_read_too_and_noted_in_the_log(chat: Chat) -> None:
@@ -124,57 +130,66 @@ async def test_a_turn_with_a_file_is_replayed_to_the_byte(chat: Chat) -> None:
     assert len(kept.context.query.files[0].text) <= chat.bot.runtime.settings.llm_grounding_max_prompt_bytes
 
 
-async def test_a_model_that_sees_is_shown_the_picture(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    settings = model_settings(access_policy="open", default_workspace="acme", llm_model="openai/gpt-4o")
-    async with chatting(settings, openai_server) as chat:
-        chat.bot.model.will("A single pixel.")
-        assert await chat.hears(caption="What is it?", photo=chat.photo()) == "A single pixel."
-        assert any(len(shown) == 1 and shown[0].startswith("data:image/png;base64,") for shown in openai_server.images)
-        [kept] = await chat.bot.runtime.manifests.newest(Scope("acme"), 1)
-        assert kept.context.query.images[0].sha256 == hashlib.sha256(made.PNG).hexdigest()
-        assert "Shown with this message: " in build_prompt(kept.context, chat.bot.runtime.tokens).user
-
-
 async def test_a_model_that_does_not_see_is_told_so(chat: Chat) -> None:
     await chat.hears(caption="What is it?", photo=chat.photo())
     assert "a picture, which the model in use cannot see" in chat.asked
     assert not any(chat.bot.model.images)
 
 
-async def test_a_voice_message_is_answered_like_words(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    settings = model_settings(
-        access_policy="open", default_workspace="acme", transcription_model="openai/gpt-4o-transcribe"
-    )
-    openai_server.heard = "What is the pricing policy?"
-    async with chatting(settings, openai_server) as chat:
-        chat.bot.model.will("Twelve euros.")
-        assert (await chat.hears(voice=chat.voice())).startswith("Twelve euros.")
-        assert "\n\n[voice message] What is the pricing policy?" in chat.asked
-        assert "The harbour plan costs 12 euros" in chat.asked
-        await chat.hears(text="What did I ask before?")
-        assert "Lena: [voice message] What is the pricing policy?" in chat.asked
-        used = {one.model: one for one in await chat.bot.runtime.usage.totals(Scope("acme"))}
-        assert (used["openai/gpt-4o-transcribe"].calls, used["openai/gpt-4o-transcribe"].prompt) == (1, 14)
+async def test_pictures_are_shown_and_voices_heard_where_models_see_and_hear() -> None:
+    models: dict[str, Any] = {"llm_model": "openai/gpt-4o", "transcription_model": "openai/gpt-4o-transcribe"}
+    async with TelegramEmulator() as telegram, on_telegram(telegram, **models, show_sources=True) as bot:
+        chat = Chat(bot, telegram)
+        await check_a_picture(chat)
+        await check_a_voice(chat)
+        await check_citations(chat)
+
+
+async def check_a_picture(chat: Chat) -> None:
+    chat.bot.model.will("A single pixel.")
+    assert await chat.hears(caption="What is it?", photo=chat.photo()) == "A single pixel."
+    shown = [image for images in chat.bot.model.images for image in images]
+    assert len(shown) == 1
+    assert shown[0].startswith("data:image/png;base64,")
+    [kept] = await chat.bot.runtime.manifests.newest(Scope("acme"), 1)
+    assert kept.context.query.images[0].sha256 == hashlib.sha256(made.PNG).hexdigest()
+    assert "Shown with this message: " in build_prompt(kept.context, chat.bot.runtime.tokens).user
+
+
+async def check_a_voice(chat: Chat) -> None:
+    """It is answered like words; one that could not be heard is apologised for."""
+    chat.bot.model.heard = "What is the pricing policy?"
+    chat.bot.model.will("Twelve euros.")
+    assert (await chat.hears(voice=chat.voice())).startswith("Twelve euros.")
+    assert "\n\n[voice message] What is the pricing policy?" in chat.asked
+    assert "The harbour plan costs 12 euros" in chat.asked
+    await chat.hears(text="What did I ask before?")
+    assert "Lena: [voice message] What is the pricing policy?" in chat.asked
+    used = {one.model: one for one in await chat.bot.runtime.usage.totals(Scope("acme"))}
+    assert (used["openai/gpt-4o-transcribe"].calls, used["openai/gpt-4o-transcribe"].prompt) == (1, 14)
+
+    asked = len(chat.bot.replies_asked)
+    chat.bot.model.will("unauthorized")
+    assert "could not listen to your voice message" in await chat.hears(voice=chat.voice())
+    assert len(chat.bot.replies_asked) == asked
+
+
+async def check_citations(chat: Chat) -> None:
+    """An answer that cites an attached file names no document that it did not use."""
+    tyres = "# Winter tyres\n\nWhat tyres cost is in the price list.\n"
+    await chat.bot.write_documents("acme", {"tyres.md": tyres})
+    for name in ("prices.md", "prices.txt"):
+        chat.bot.model.will(f"Forty euros [{name}].")
+        sent = chat.document(b"Winter tyres cost 40 euros", name, "text/plain")
+        said = await chat.hears(caption="What do the tyres cost, by our docs?", document=sent)
+        assert "[tyres.md" in chat.asked
+        assert said == f"Forty euros [{name}]."
 
 
 async def test_where_no_model_hears_the_person_is_told_so(chat: Chat) -> None:
     said = await chat.hears(voice=chat.voice())
     assert said == "I cannot listen to voice messages here. Please write to me instead."
     assert chat.bot.replies_asked == []
-
-
-async def test_a_voice_message_that_could_not_be_heard_is_apologised_for(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    settings = model_settings(access_policy="open", default_workspace="acme", transcription_model="openai/whisper-1")
-    openai_server.will("unauthorized")
-    async with chatting(settings, openai_server) as chat:
-        assert "could not listen to your voice message" in await chat.hears(voice=chat.voice())
-        assert chat.bot.replies_asked == []
 
 
 async def test_an_admin_adds_a_document_by_sending_it(chat: Chat) -> None:
@@ -205,21 +220,21 @@ async def test_a_document_is_replaced_only_where_that_was_said(chat: Chat) -> No
 
 async def test_what_cannot_be_read_is_named_and_counts_as_no_document(chat: Chat) -> None:
     docs = chat.bot.runtime.settings.data_dir / "workspaces" / "acme" / "docs"
-    (docs / "crew.md").write_text("# Crew\n\nLena.\n", encoding="utf-8")
+    (docs / "hands.md").write_text("# Crew\n\nLena.\n", encoding="utf-8")
     (docs / "photo.md").write_bytes(b"\x89PNG\x00\x01")
     await chat.bot.runtime.knowledge.sync(Scope("acme"))
     said = await chat.hears(text="/docs")
     listed, unread = said.split("I cannot read these files:")
     assert "photo.md" not in listed
     assert "photo.md: binary" in unread
-    assert "crew.md" in listed
+    assert "hands.md" in listed
 
 
 async def test_others_cannot_change_the_documents(chat: Chat) -> None:
     sent = chat.document(b"# Lies", "lies.md")
     assert "Only admins" in await chat.hears(by=BO, caption="/docs add", document=sent)
     found, _ = await chat.bot.runtime.knowledge.shelf.look_through(Scope("acme"))
-    assert [one.path for one in found] == ["oncall.md", "pricing.md", "refunds.md"]
+    assert "lies.md" not in [one.path for one in found]
 
 
 async def test_a_document_cannot_leave_the_documents_folder(chat: Chat) -> None:
