@@ -8,28 +8,14 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 ADDITIONS = 100_000
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The same figure of several repeats."""
-
-    values: tuple[float, ...]
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(tuple(values))
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-    def __str__(self) -> str:
-        return f"{self.median:8.2f}  [{min(self.values):.2f} … {max(self.values):.2f}]"
+def spread(values: Sequence[float]) -> str:
+    """The median of several repeats, with the lowest and highest."""
+    return f"{statistics.median(values):8.2f}  [{min(values):.2f} … {max(values):.2f}]"
 
 
 def share(values: Sequence[float], part: float) -> float:
@@ -38,8 +24,8 @@ def share(values: Sequence[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
-def row(name: str, spread: Spread, unit: str = "") -> None:
-    print(f"  {name:<46}{spread} {unit}", flush=True)
+def row(name: str, values: Sequence[float], unit: str = "") -> None:
+    print(f"  {name:<46}{spread(values)} {unit}", flush=True)
 
 
 def title(text: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.actors import CHUNK_CHARACTERS, MESSAGES, model_server, platforms
 from bench.bare import bare_bots
-from bench.figures import Spread, on_this_machine, row, share, title
+from bench.figures import on_this_machine, row, share, title
 from bench.processes import Child, bot, settings
 
 CHUNKS = 20
@@ -84,7 +84,7 @@ async def _report_crowd(talkers: Mapping[str, Child]) -> None:
             if repeat >= 0:
                 rates[kind].append(len(every) / seconds)
     for kind, found in rates.items():
-        row(kind, Spread.of(found), "/s")
+        row(kind, found, "/s")
 
 
 def main() -> None:

@@ -36,6 +36,9 @@ QUIET_SECONDS = 2.0
 QUIET_MS = 100.0
 LONGEST_SECONDS = 180.0
 
+ENDED = (FileNotFoundError, ProcessLookupError)
+"""What reading about a process or thread raises that has just ended."""
+
 Command = Callable[..., Awaitable[Any]]
 Role = Literal["all", "gateway", "worker"]
 
@@ -52,14 +55,14 @@ def cpu_ms(pid: int) -> float:
 def memory_mb(pid: int) -> float:
     """The memory of a process, with its share of what it shares with others (PSS)."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def tree(pid: int) -> list[int]:
     """A process and all that it and its children have started."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+        with contextlib.suppress(*ENDED):
             for one in (task / "children").read_text().split():
                 found += tree(int(one))
     return found
@@ -175,11 +178,18 @@ class Bot:
 
     def cpu_ms(self) -> dict[str, float]:
         """What each of its processes has computed so far, by name."""
-        return {name_of(pid): cpu_ms(pid) for pid in tree(self.pid)}
+        return self._by_process(cpu_ms)
 
     def memory_mb(self) -> dict[str, float]:
         """The memory (PSS) of each of its processes, by name."""
-        return {name_of(pid): memory_mb(pid) for pid in tree(self.pid)}
+        return self._by_process(memory_mb)
+
+    def _by_process(self, read: Callable[[int], float]) -> dict[str, float]:
+        found = {}
+        for pid in tree(self.pid):
+            with contextlib.suppress(*ENDED):
+                found[name_of(pid)] = read(pid)
+        return found
 
     def events(self) -> Iterator[dict[str, Any]]:
         """What it has printed so far."""

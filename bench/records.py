@@ -1,4 +1,4 @@
-"""Which records prompts show in long conversations: ``python -m bench.records refresh|rules FOLDER``.
+"""Records in prompts: ``python -m bench.records refresh FOLDER``, ``… rules FOLDER`` or ``… speed``.
 
 FOLDER is a set of long conversations (`grounding.evaluation`). Nothing is asked of a model.
 
@@ -13,17 +13,22 @@ evidence is the message that states the rule. Each conversation is one person's 
 through for records, in windows of as many messages of that person as ``RECORDS_EXTRACTION_TURNS`` says. Then each
 question is asked, and counted is how often a record of its evidence is in the prompt, and how often 60 % of the words
 of its evidence are.
+
+``speed``: how long it takes to build a prompt in a workspace of 10,000 records, each in a conversation of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.figures import share
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope
 from grounding.evaluation import Conversation, ConversationMessage, ConversationQuestion, load_conversations
@@ -47,6 +52,17 @@ CHOSEN_ANEW = ("frame", "topic", "acting", "changed")
 RULES = ("instruction_following", "preference_following")
 WORKSPACE = "bench"
 KNOWN = 50
+MANY = {
+    Type.DECISION: 2000,
+    Type.FACT: 5000,
+    Type.EPISODE: 1500,
+    Type.PROCEDURE: 200,
+    Type.CENSOR: 100,
+    Type.ITEM: 1200,
+}
+WRITERS = 24
+QUESTIONS, WARM_UP = 100, 5
+THINGS = ("harbour", "lighthouse", "refund", "invoice", "roof", "garden", "printer", "meeting", "contract", "train")
 
 
 async def build(runtime: Runtime, message: InboundMessage, key: ConversationKey, turn_id: str) -> BuiltPrompt:
@@ -219,7 +235,56 @@ async def measure_rules(runtime: Runtime, folder: Path, conversations: int | Non
     return report
 
 
-MEASURES = {"refresh": measure_refresh, "rules": measure_rules}
+# Speed
+
+
+def made_up_records(chance: random.Random) -> Iterator[NewRecord]:
+    """Sentences that hardly any other one repeats."""
+    for of, count in MANY.items():
+        for number in range(count):
+            first, second, third = chance.sample(THINGS, 3)
+            case, week = chance.randrange(2, 9999), chance.randrange(1, 53)
+            text = f"Case {case}: the {first} was moved with the {second} after the {third} was late in week {week}"
+            trigger = f"forbidden {of} {number}" if of is Type.CENSOR else ""
+            yield NewRecord(type=of, text=f"{text} ({of} {number})", trigger=trigger)
+
+
+async def build_new(runtime: Runtime, number: int) -> float:
+    """Milliseconds of a prompt in a new conversation."""
+    chance = random.Random(number)
+    first, second = chance.sample(THINGS, 2)
+    text = f"Why was the {first} moved with the {second} in week {chance.randrange(1, 53)}?"
+    key = ConversationKey(WORKSPACE, "http", f"c{number}")
+    message = InboundMessage("http", key.external_id, f"m{number}", Author("1", "Ann"), text, workspace_id=WORKSPACE)
+    return (await build(runtime, message, key, f"t{number}")).grounding_ms
+
+
+async def measure_speed(runtime: Runtime, _folder: Path, _conversations: int | None) -> dict[str, float]:
+    await runtime.knowledge.warm()
+    await runtime.workspaces.create(WORKSPACE)
+    waiting = made_up_records(random.Random(7))
+
+    async def write() -> None:
+        for one in waiting:
+            await runtime.records.add(Scope(WORKSPACE), one, Provenance())
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(WRITERS):
+            tasks.create_task(write())
+    for number in range(WARM_UP):
+        await build_new(runtime, QUESTIONS + number)
+    started = time.process_time()
+    took = [await build_new(runtime, number) for number in range(QUESTIONS)]
+    cpu = (time.process_time() - started) * 1000 / QUESTIONS
+    return {
+        "records": sum(MANY.values()),
+        "ms, p50": share(took, 0.5),
+        "ms, p95": share(took, 0.95),
+        "ms of processor": cpu,
+    }
+
+
+MEASURES = {"refresh": measure_refresh, "rules": measure_rules, "speed": measure_speed}
 
 
 async def run(asked: argparse.Namespace) -> None:
@@ -228,7 +293,7 @@ async def run(asked: argparse.Namespace) -> None:
             await runtime.knowledge.opened()
             report = await MEASURES[asked.measure](runtime, asked.folder, asked.conversations)
     for name, value in report.items():
-        print(f"{name}: {value:.3g}")
+        print(f"{name}: {round(value, 3):g}")
 
 
 def main() -> None:
@@ -236,9 +301,11 @@ def main() -> None:
         prog="python -m bench.records", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("measure", choices=MEASURES)
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", nargs="?", help="needed for refresh and rules")
     parser.add_argument("--conversations", type=int, metavar="N", help="(3 for refresh, all for rules)")
     asked = parser.parse_args()
+    if asked.folder is None and asked.measure != "speed":
+        parser.error("no FOLDER")
     events.configure(Redaction.of(Settings()), silent=True)
     asyncio.run(run(asked))
 

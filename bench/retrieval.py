@@ -34,6 +34,7 @@ from grounding.retrieval.minilm import VOCABULARY
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from runtime.embedded.index_client import DeepModel, IndexProcess, RemoteIndex, index_process
 from runtime.llm import open_embedder
+from runtime.observability import Redaction, events
 from runtime.search import deepening_unavailable_reason
 
 QUERIES = 400
@@ -147,6 +148,7 @@ async def measure(
 
 async def main(counts: list[int], workspaces: int, settings: Settings, *, in_process: bool) -> None:
     """Print the table."""
+    events.configure(Redaction.of(settings), silent=True)
     why = deepening_unavailable_reason(settings)
     print(f"second look: {why or settings.deep_embedding_model}")
     print(

@@ -10,37 +10,30 @@ what the bot does in the background meanwhile included. Background work that the
 there are more conversations. Histories are written by the real modules, many entries at a time: the transcript and the
 index of earlier turns. A conversation of few messages has a short prompt, so people first talk until the tail is full
 everywhere; how long the prompts were is printed, too.
-``records``: building a prompt in a workspace of 10,000 records, each in a conversation of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.actors import MESSAGES, model_server
-from bench.figures import Spread, on_this_machine, row, share, title
+from bench.figures import on_this_machine, row, spread, title
 from bench.processes import NOWHERE, Bot, Child, bot, child, own_redis, settings
 from bench.turns import Overhead, overheads
-from config.settings import Settings
-from connectors.message import PARTITIONS, Author, ConversationKey, Fence, InboundMessage, Role, Scope
-from grounding.memory.records import NewRecord, Provenance, Type
+from connectors.message import PARTITIONS, ConversationKey
 from grounding.retrieval import TURN_AVERAGE_TERMS, IndexEntry, Kind, Passage, WordLlamaEmbedder, encode_document
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime import stores
-from runtime.observability import EventStream, Redaction, events
-from runtime.process import Runtime, open_runtime
-from runtime.turns import Batch, Envelope, Question
 
 CONVERSATIONS, TURNS_EACH = 50, 6
 ALONE_TURNS, ALONE_SECONDS = 40, 1.5
@@ -58,17 +51,7 @@ TAIL_FILLS = 12
 """Turns after which a tail of the standard settings shows as much as it ever does."""
 AT_ONCE = 500
 """Turns that are written together."""
-RECORDS = {
-    Type.DECISION: 2000,
-    Type.FACT: 5000,
-    Type.EPISODE: 1500,
-    Type.PROCEDURE: 200,
-    Type.CENSOR: 100,
-    Type.ITEM: 1200,
-}
-WRITERS = 24
 SUBJECTS = ("harbour", "lighthouse", "refund", "invoice", "roof", "garden", "printer", "meeting", "contract", "train")
-QUESTIONS = 100
 
 
 @dataclass
@@ -149,8 +132,8 @@ async def _cost(made: Scene, turns: int, where: Sequence[str], every_seconds: fl
 def _show_cost(what: str, found: Sequence[Mapping[str, float]]) -> None:
     print(f"\n {what}")
     for name in found[0]:
-        row(name, Spread.of([one.get(name, 0.0) for one in found]), "ms")
-    row("all processes", Spread.of([sum(one.values()) for one in found]), "ms")
+        row(name, [one.get(name, 0.0) for one in found], "ms")
+    row("all processes", [sum(one.values()) for one in found], "ms")
 
 
 # Growth of histories
@@ -297,72 +280,19 @@ def _show_growth(what: str, sizes: Sequence[int], rounds: Sequence[Sequence[Roun
     print(f"\n {what}")
     first_wall, first_cpu = (statistics.median(getattr(one, of) for one in rounds[0]) for of in ("wall", "cpu"))
     for size, figures in zip(sizes, rounds, strict=True):
-        wall, cpu = Spread.of([one.wall for one in figures]), Spread.of([one.cpu for one in figures])
-        characters = statistics.median(one.prompt_characters for one in figures)
+        wall, cpu = [one.wall for one in figures], [one.cpu for one in figures]
         print(
-            f"  {size:>9,}: overhead{wall} ms, × {wall.median / first_wall:.2f};  processor{cpu} ms, "
-            f"× {cpu.median / first_cpu:.2f};  prompt {characters:,.0f} characters",
+            f"  {size:>9,}: overhead{spread(wall)} ms, × {statistics.median(wall) / first_wall:.2f};"
+            f"  processor{spread(cpu)} ms, × {statistics.median(cpu) / first_cpu:.2f};"
+            f"  prompt {figures[-1].prompt_characters:,} characters",
             flush=True,
         )
-
-
-# Records
-
-
-async def measure_records(folder: Path, _: int) -> None:
-    title(f"Building a prompt in a workspace of {sum(RECORDS.values()):,} records, ms")
-    events.configure(Redaction.of(Settings()), silent=True)
-    async with open_runtime(Settings(data_dir=folder), EventStream(), parts=frozenset()) as runtime:
-        await runtime.knowledge.opened()
-        await runtime.knowledge.warm()
-        await runtime.workspaces.create("bench")
-        waiting = _records(random.Random(7))
-
-        async def write() -> None:
-            for one in waiting:
-                await runtime.records.add(Scope("bench"), one, Provenance())
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(WRITERS):
-                tasks.create_task(write())
-        for number in range(WARM_UP):
-            await _build(runtime, QUESTIONS + number)
-        started = time.process_time()
-        took = [await _build(runtime, number) for number in range(QUESTIONS)]
-        cpu = (time.process_time() - started) * 1000 / QUESTIONS
-    print(f"  p50 {share(took, 0.5):.1f}, p95 {share(took, 0.95):.1f}; processor time {cpu:.1f}", flush=True)
-
-
-def _sentence(chance: random.Random) -> str:
-    """A sentence that hardly any other one repeats."""
-    first, second, third = chance.sample(SUBJECTS, 3)
-    number, week = chance.randrange(2, 9999), chance.randrange(1, 53)
-    return f"Case {number}: the {first} was moved with the {second} after the {third} was late in week {week}"
-
-
-def _records(chance: random.Random) -> Iterator[NewRecord]:
-    for of, count in RECORDS.items():
-        for number in range(count):
-            trigger = f"forbidden {of} {number}" if of is Type.CENSOR else ""
-            yield NewRecord(type=of, text=f"{_sentence(chance)} ({of} {number})", trigger=trigger)
-
-
-async def _build(runtime: Runtime, number: int) -> float:
-    """Milliseconds of one prompt in a conversation of its own."""
-    chance = random.Random(number)
-    first, second = chance.sample(SUBJECTS, 2)
-    key = ConversationKey("bench", "http", f"c{number}")
-    text = f"Why was the {first} moved with the {second} in week {chance.randrange(1, 53)}?"
-    message = InboundMessage("http", key.external_id, f"m{number}", Author("1", "Ann"), text, workspace_id="bench")
-    batch = Batch(key, "", 1, (Envelope(message, Role.MEMBER, time.time()),), Fence("", ""))
-    return (await runtime.prompting.build(Question.of(batch), f"t{number}")).grounding_ms
 
 
 SECTIONS: dict[str, Callable[[Path, int], Awaitable[None]]] = {
     "memory": measure_memory,
     "cost": measure_cost,
     "growth": measure_growth,
-    "records": measure_records,
 }
 
 

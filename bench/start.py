@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.actors import MESSAGES, model_server, platforms
-from bench.figures import Spread, on_this_machine, row, title
+from bench.figures import on_this_machine, row, title
 from bench.processes import Child, bot, child, settings
 
 PLATFORMS = ("telegram", "slack", "discord")
@@ -42,10 +42,10 @@ async def _starts(
             connected.append(await running.connected(*connectors))
             replied.append(await first - running.started)
     print(f"\n {what} (very first start: ready after {ready[0]:.2f} s, first reply {replied[0]:.2f} s)")
-    row("process start → ready", Spread.of(ready[1:]), "s")
+    row("process start → ready", ready[1:], "s")
     if connectors:
-        row("process start → all connected", Spread.of(connected[1:]), "s")
-    row("process start → first reply", Spread.of(replied[1:]), "s")
+        row("process start → all connected", connected[1:], "s")
+    row("process start → first reply", replied[1:], "s")
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 from bench.actors import CHUNK_CHARACTERS, MESSAGES, Spans, model_server, platforms
 from bench.bare import bare_bots
-from bench.figures import Spread, on_this_machine, row, share, title
+from bench.figures import on_this_machine, row, share, title
 from bench.processes import NOWHERE, Child, bot, child, own_redis, settings
 
 CHAT_SECONDS = 1.1
@@ -116,12 +116,12 @@ async def _talk(talkers: Mapping[str, Child], turns: int, first: int, people: in
 
 def _show(chats: Sequence[Sequence[Overhead]]) -> tuple[float, float]:
     """Print what *chats* took; the p50 and the p95 of the whole."""
-    p50, p95 = (Spread.of([share([one.whole for one in turns], part) for turns in chats]) for part in (0.5, 0.95))
-    row("update queued → request sent", Spread.of([statistics.median(t.before for t in turns) for turns in chats]))
-    row("answer → whole reply accepted", Spread.of([statistics.median(t.after for t in turns) for turns in chats]))
+    p50, p95 = ([share([one.whole for one in turns], part) for turns in chats] for part in (0.5, 0.95))
+    row("update queued → request sent", [statistics.median(t.before for t in turns) for turns in chats])
+    row("answer → whole reply accepted", [statistics.median(t.after for t in turns) for turns in chats])
     row("overhead, p50", p50)
     row("overhead, p95", p95)
-    return p50.median, p95.median
+    return statistics.median(p50), statistics.median(p95)
 
 
 # Turns a second
@@ -179,9 +179,9 @@ async def measure_rate(folder: Path, turns: int, repeats: int, workers: Sequence
                 await model.ask("chunks", count=kind.chunks)
                 rates = await _rates(url, people, kind, turns * RATE_TURNS, repeats)
                 print(f"\n {f'gateway and {count} workers' if count else 'one process'}, {kind.name}")
-                row("turns a second", Spread.of(rates.rate))
-                row("until the answer, p50", Spread.of(rates.p50), "s")
-                row("until the answer, p95", Spread.of(rates.p95), "s")
+                row("turns a second", rates.rate)
+                row("until the answer, p50", rates.p50, "s")
+                row("until the answer, p95", rates.p95, "s")
                 print(f"  not answered: {rates.unanswered}")
 
 
