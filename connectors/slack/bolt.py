@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from aiohttp import ClientSession, WSMessage
+from aiohttp import ClientSession, WSMessage, WSMsgType
 from pydantic import SecretStr
 from slack_bolt.adapter.socket_mode.async_handler import AsyncSocketModeHandler
 from slack_bolt.adapter.starlette.async_handler import AsyncSlackRequestHandler
@@ -236,7 +236,7 @@ class SocketMode:
 
     async def _note_disconnect(self, frame: WSMessage) -> None:
         """Note that Slack asks for another socket, and why if that is for a person to know. slack_sdk opens it."""
-        message = json.loads(frame.data) if '"disconnect"' in frame.data else {}
+        message = json.loads(frame.data) if frame.type is WSMsgType.TEXT else {}
         if message.get("type") != "disconnect":
             return
         self._why = _ENDINGS.get(str(message.get("reason")), "")
