@@ -71,15 +71,17 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(folder: Path, **more: str) -> AsyncIterator[Scene]:
-    """A bot that has answered and has indexed its documents, and does nothing now."""
+async def scene(folder: Path, *, is_first: bool = True, **more: str) -> AsyncIterator[Scene]:
+    """A bot that has answered and has indexed its documents, and does nothing now. *is_first*: no bot of this *folder*
+    has indexed them before."""
     async with (
         model_server() as (model, base_url),
         child("bench.actors", "people") as people,
         bot(settings(base_url, folder, **more)) as running,
     ):
         await running.ready()
-        await running.printed("index.updated")
+        if is_first:
+            await running.printed("index.updated")
         made = Scene(running, model, people)
         for text in MESSAGES.values():
             await made.talk([text], WARM_UP, ["warm-up"])
@@ -219,6 +221,7 @@ async def measure_growth(folder: Path, repeats: int) -> None:
         # into the index in the background, while turns are measured.
         async with bot(settings(NOWHERE, folder, REDIS_URL=redis_url)) as running:
             await running.printed("index.remembered")
+            await running.printed("index.updated")
         filling = Filling(redis_url, folder / "data")
         for kind in KINDS:
             groups = {f"history-{count}-{kind}": count for count in MESSAGES_BEFORE}
@@ -251,7 +254,7 @@ async def _rounds(
     """Of each group of places each repeat, once their tails are full. Every other time the groups come in the other
     order, so that none has the machine's best minute."""
     found: dict[str, list[Round]] = {group: [] for group in groups}
-    async with scene(folder, REDIS_URL=redis_url) as made:
+    async with scene(folder, is_first=False, REDIS_URL=redis_url) as made:
         for where in groups.values():
             await made.talk([MESSAGES[kind]], TAIL_FILLS // len(where) + 1, where)
         for repeat in range(repeats):
