@@ -3,37 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from config.settings import Settings
 from connectors.message import ConversationKey, Scope, StoreUnavailable
 from runtime.delivery import Outbox
 from runtime.turns.batch import Batch, Lease
-from tests.acceptance.test_discord_chat import LENA, Chat
 from tests.contract.discord_harness import discord_connector
-from tests.emulators.bot import Bot, running_bot
-from tests.emulators.discord import DiscordEmulator
-from tests.emulators.openai import FakeOpenAI, Reply
+from tests.emulators.bot import Bot, bot_on
+from tests.emulators.discord import DiscordEmulator, Person
+from tests.emulators.openai import Reply
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ANSWERED = "turn.answered"
 
 
-@pytest_asyncio.fixture
-async def chat(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Chat]:
-    monkeypatch.setattr("grounding.memory.context_document.summarise.is_due", lambda *_: False)
-    settings = model_settings(access_policy="open", default_workspace="acme")
+@dataclass
+class Chat:
+    """Lena writes to the bot on Discord."""
+
+    bot: Bot
+    discord: DiscordEmulator
+    lena: Person = field(default_factory=Person)
+
+    async def hears(self, text: str) -> str:
+        """What the bot says next, when Lena says *text*."""
+        before = len(self.discord.shown(self.lena))
+        await self.discord.say(text, by=self.lena)
+        await self.discord.until(lambda discord: len(discord.shown(self.lena)) > before)
+        return self.discord.shown(self.lena)[-1].text
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared() -> AsyncIterator[Chat]:
+    """One bot, where each conversation has a workspace of its own."""
     async with (
         DiscordEmulator() as discord,
-        running_bot(settings, openai_server, [discord_connector(discord)]) as bot,
+        bot_on(discord_connector(discord), workspace_per_place=True) as bot,
     ):
         await discord.until(lambda discord: discord.identifies == 1)
         yield Chat(bot, discord)
+
+
+_numbers = itertools.count(601)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chat(shared: Chat) -> AsyncIterator[Chat]:
+    """The shared bot, with a Lena and a workspace of the test's own."""
+    lena = Person(id=next(_numbers), name="Lena")
+    yield Chat(replace(shared.bot.from_now(), workspace=f"discord-dm-{lena.id}"), shared.discord, lena)
+    shared.bot.model.forget_orders()
+    await shared.bot.settle()
 
 
 def cut_off(bot: Bot) -> None:
@@ -70,7 +97,7 @@ class Stuck:
 async def test_a_message_that_is_deleted_after_its_turn_was_taken_up_again_is_not_answered(chat: Chat) -> None:
     """Nothing of an answer has been seen."""
     chat.bot.model.will("hang", "hang")
-    said = await chat.discord.say("my number is 4711, where do I pay?", by=LENA)
+    said = await chat.discord.say("my number is 4711, where do I pay?", by=chat.lena)
     await asked(chat, 1)
     cut_off(chat.bot)
     await asked(chat, 2)
@@ -79,15 +106,15 @@ async def test_a_message_that_is_deleted_after_its_turn_was_taken_up_again_is_no
     chat.bot.model.will("Ahoy!")
 
     assert await chat.hears("are you there?") == "Ahoy!"
-    assert [one.text for one in chat.discord.shown(LENA)] == ["Ahoy!"]
+    assert [one.text for one in chat.discord.shown(chat.lena)] == ["Ahoy!"]
 
 
 async def test_an_answer_of_which_people_have_seen_something_is_finished_by_whoever_takes_it_up(chat: Chat) -> None:
     """Though its message is deleted then."""
     chat.bot.model.chunk_delay_seconds = 0.05
     chat.bot.model.will("Boats float because they push water away. " * 20)
-    said = await chat.discord.say("why do boats float?", by=LENA)
-    await chat.discord.until(lambda discord: bool(discord.shown(LENA)))
+    said = await chat.discord.say("why do boats float?", by=chat.lena)
+    await chat.discord.until(lambda discord: bool(discord.shown(chat.lena)))
     chat.bot.model.will("hang")
     cut_off(chat.bot)
     await asked(chat, 2)
@@ -103,7 +130,7 @@ async def test_an_answer_that_was_stopped_before_its_first_word_stays_silent_whe
 ) -> None:
     stuck = Stuck(monkeypatch)
     chat.bot.model.will("hang")
-    said = await chat.discord.say("tell me everything about boats", by=LENA)
+    said = await chat.discord.say("tell me everything about boats", by=chat.lena)
     await asked(chat, 1)
     if how == "stopped":
         await chat.bot.runtime.stops.stop(in_hand(chat.bot))
@@ -112,7 +139,7 @@ async def test_an_answer_that_was_stopped_before_its_first_word_stays_silent_whe
     await stuck.then_cut_off(chat.bot)
     await chat.discord.until(lambda _: bool(chat.bot.told("reply.delivered")))
 
-    assert chat.discord.shown(LENA) == []
+    assert chat.discord.shown(chat.lena) == []
     assert len(chat.bot.replies_asked) == 1
 
 
@@ -123,14 +150,14 @@ async def test_a_stopped_answer_does_not_stay_unfinished_when_another_worker_end
     stuck = Stuck(monkeypatch)
     chat.bot.model.chunk_delay_seconds = 0.05
     chat.bot.model.will("Boats float because they push water away. " * 20)
-    said = await chat.discord.say("why do boats float?", by=LENA)
-    await chat.discord.until(lambda discord: bool(discord.shown(LENA)))
+    said = await chat.discord.say("why do boats float?", by=chat.lena)
+    await chat.discord.until(lambda discord: bool(discord.shown(chat.lena)))
     await chat.bot.runtime.stops.stop(in_hand(chat.bot))
     await chat.discord.delete(said)
     await stuck.then_cut_off(chat.bot)
     await chat.discord.until(lambda _: bool(chat.bot.told("reply.delivered")))
 
-    assert [one.text for one in chat.discord.shown(LENA)] == ["_Stopped._"]
+    assert [one.text for one in chat.discord.shown(chat.lena)] == ["_Stopped._"]
     assert len(chat.bot.replies_asked) == 1
 
 
@@ -155,8 +182,9 @@ async def test_a_call_that_broke_off_is_counted_once_though_the_store_is_away_as
     await chat.bot.settle()
 
     assert was_away
-    (used,) = await chat.bot.runtime.usage.totals(Scope("acme"))
-    assert (used.calls, used.replies, used.estimated) == (1, 0, 1)
+    (used,) = await chat.bot.runtime.usage.totals(Scope(chat.bot.workspace))
+    summaries = len(chat.bot.model.requests) - chat.bot.first_request - len(chat.bot.replies_asked)
+    assert (used.calls, used.replies, used.estimated) == (1 + summaries, 0, 1)
 
 
 def in_hand(bot: Bot) -> ConversationKey:

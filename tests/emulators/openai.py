@@ -91,11 +91,13 @@ class FakeOpenAI:
             self.replies.append(reply)
 
     def forget_orders(self) -> None:
-        """Answer as at the start again: nothing is queued, and nothing takes time."""
+        """Answer as at the start again: nothing is queued, and nothing takes time. What hangs now is let go."""
         self.replies.clear()
         self.answer = FakeOpenAI.answer
         self.chunk_delay_seconds = 0.0
         self.key = None
+        self.release.set()
+        self.release = asyncio.Event()
 
     @property
     def images(self) -> list[list[str]]:
