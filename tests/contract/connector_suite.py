@@ -2,8 +2,8 @@
 
 A platform takes part with a *harness*: an asynchronous context manager that builds the connector against
 an emulator of its platform (or a stand-in for it) and lets the suite speak and look as people there do.
-It is entered in ``HARNESSES`` (and, where the platform can refuse or lose a message, in ``REFUSING``) of
-``test_connectors.py``; nothing else is needed.
+It is entered in the tables at the top of ``test_connectors.py``: in ``HARNESSES``, in ``REFUSING`` if the platform can
+refuse or lose a message, in ``UNCONNECTED`` and ``SOURCES``; and in those of ``test_abilities.py``.
 """
 
 from __future__ import annotations
