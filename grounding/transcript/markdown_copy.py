@@ -23,7 +23,6 @@ _BATCH = 200
 _PARTITIONS_AT_ONCE = 16
 SETTLE_SECONDS = 0.25
 """How long an appended entry waits for more, so that a burst of turns is copied in one step and delays none of them."""
-_SWEEP_SECONDS = 5.0
 _HEAD = b"\n#"
 _log = structlog.get_logger()
 
@@ -32,13 +31,17 @@ class MarkdownCopy:
     """Writes the transcript to ``logs/chats/**.md`` under *data_dir*.
 
     Redis is the source of truth. If a file cannot be written (a full disk), the write is repeated later and nothing is
-    lost.
+    lost. *sweep_seconds* is how often what others append is looked for, unless the process is *alone*, and how long a
+    failure is waited out.
     """
 
-    def __init__(self, transcript: Transcript, data_dir: Path, *, alone: bool = True) -> None:
+    def __init__(
+        self, transcript: Transcript, data_dir: Path, *, alone: bool = True, sweep_seconds: float = 5.0
+    ) -> None:
         self._transcript = transcript
         self._data_dir = data_dir
         self._alone = alone
+        self._sweep_seconds = sweep_seconds
         self._waiting: set[int] = set(range(PARTITIONS))
         self._wake = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -70,10 +73,10 @@ class MarkdownCopy:
                 if not self._failing:
                     _log.warning("store.degraded", store="chat_logs", why=type(error).__name__, detail=str(error))
                 self._failing = True
-                await asyncio.sleep(_SWEEP_SECONDS)
+                await asyncio.sleep(self._sweep_seconds)
                 continue
             try:
-                async with asyncio.timeout(None if self._alone else _SWEEP_SECONDS):
+                async with asyncio.timeout(None if self._alone else self._sweep_seconds):
                     await self._wake.wait()
             except TimeoutError:
                 self._waiting = set(range(PARTITIONS))

@@ -193,10 +193,12 @@ def prefix_row(prefix: Prefix) -> dict[str, Any]:
 
 
 class Manifests:
-    """The manifests of all workspaces. Raises `connectors.message.StoreUnavailable` throughout."""
+    """The manifests of all workspaces, of the newest *kept_turns* of each. Raises
+    `connectors.message.StoreUnavailable` throughout."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, kept_turns: int = KEPT_TURNS) -> None:
         self._redis = redis
+        self._kept_turns = kept_turns
         self._keep = redis.register_script(KEEP)
         self._replace = redis.register_script(REPLACE)
         self._material_cache: dict[str, _Files] = {}
@@ -241,7 +243,7 @@ class Manifests:
         keys = [self._key(scope, "turn", context.turn_id), *(self._key(scope, name) for name in _OF_ALL)]
         keys += [self._key(scope, "material", material)] if material else []
         keys += [self._key(scope, "showing", record_id) for record_id in records]
-        args: list[str | int] = [compressed(packed), KEPT_SECONDS, context.turn_id, -KEPT_TURNS - 1]
+        args: list[str | int] = [compressed(packed), KEPT_SECONDS, context.turn_id, -self._kept_turns - 1]
         args += [int(bool(material)), json.dumps(records), json.dumps(censors)]
         answer: Any = await self._keep(keys=keys, args=args)
         gone, dropped = ({name.decode() if isinstance(name, bytes) else name for name in names} for names in answer[:2])

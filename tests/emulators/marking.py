@@ -33,13 +33,14 @@ def marking_on(
     redis: Redis,
     *,
     records: Records | None = None,
+    marks: MarkStore | None = None,
     today: str = "2026-11-22",
     **settings: object,
 ) -> Marking:
     """Marks as they are kept; everybody may mark unless *settings* say otherwise."""
     chosen = Settings.model_validate({"access_policy": "open", **settings})
     return Marking(
-        MarkStore(redis),
+        marks or MarkStore(redis),
         transcript=Transcript(redis),
         manifests=Manifests(redis),
         outbox=Outbox(redis, Hub(redis, shared=False)),

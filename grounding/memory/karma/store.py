@@ -57,13 +57,14 @@ class MarkBusy(AgentRuntimeError):
 
 
 class MarkStore:
-    """The marked turns of all workspaces.
+    """The marked turns of all workspaces, *most* of each.
 
     Every method raises `connectors.message.StoreUnavailable` and `grounding.transcript.entry.UnknownFormat`.
     """
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, most: int = KEPT_AT_MOST) -> None:
         self._redis = redis
+        self._most = most
         self._write = redis.register_script(_WRITE)
 
     def version_call(self, scope: Scope) -> RedisCall[int]:
@@ -155,11 +156,11 @@ class MarkStore:
         return packed or "", None if packed is None else _read(packed)
 
     async def _trim(self, scope: Scope) -> None:
-        if await self._redis.hlen(_key(scope, "kept")) <= KEPT_AT_MOST:
+        if await self._redis.hlen(_key(scope, "kept")) <= self._most:
             return
         _, kept = await self.all(scope)
         kept.sort(key=lambda one: (one.is_marked, one.is_good, one.marked_on, one.turn_id))
-        await self.forget(scope, [one.turn_id for one in kept[: len(kept) - KEPT_AT_MOST]])
+        await self.forget(scope, [one.turn_id for one in kept[: len(kept) - self._most]])
 
 
 def _messages(marked: Marked | None) -> set[str]:

@@ -60,16 +60,6 @@ async def test_a_change_by_another_process_is_seen_by_the_next_load(redis: Redis
     assert await texts(publisher, ROOM) == ["calm", "theirs"]
 
 
-async def test_an_unchanged_load_costs_one_round_trip(redis: Redis, publisher: Publisher) -> None:
-    await publisher.publish(SYSTEM, "rule", author=LENA, origin="command")
-    await publisher.directives.load(ROOM)
-    before = await redis.info("commandstats")
-    await publisher.directives.load(ROOM)
-    after = await redis.info("commandstats")
-    assert after["cmdstat_hgetall"]["calls"] == before["cmdstat_hgetall"]["calls"]
-    assert after["cmdstat_get"]["calls"] == before["cmdstat_get"]["calls"] + 2
-
-
 async def test_history_keeps_who_when_what_and_how_newest_first(publisher: Publisher) -> None:
     await publisher.publish(SYSTEM, "grüße", author=LENA, origin="command")
     await publisher.publish(SYSTEM, "two", author="token:ci", origin="api")
@@ -242,13 +232,6 @@ async def test_a_global_directive_that_would_burst_one_context_somewhere_is_refu
     assert await texts(publisher, ACME) == []
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "nul \x00"])
-async def test_texts_that_cannot_be_directives_are_refused(publisher: Publisher, text: str) -> None:
-    with pytest.raises(InvalidDirective):
-        await publisher.publish(SYSTEM, text, author=LENA, origin="api")
-    assert await publisher.directives.latest(SYSTEM) is None
-
-
 @pytest.mark.parametrize("author", ["", " ", "a\nb"])
 async def test_a_directive_without_a_proper_author_is_refused(publisher: Publisher, author: str) -> None:
     with pytest.raises(InvalidDirective, match="author"):
@@ -296,14 +279,3 @@ async def test_what_was_loaded_last_can_be_had_without_the_store(redis: Redis, p
     await redis.flushall()
     assert publisher.directives.last_loaded(ROOM) == loaded
     assert publisher.directives.last_loaded(OTHER) is None
-
-
-async def test_more_places_than_are_remembered_are_still_loaded_right(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("promptpolicy.directives.REMEMBERED_PLACES", 2)
-    rooms = [Scope("acme", f"telegram:{number}") for number in range(5)]
-    for room in rooms:
-        await publisher.publish(Slot(Place(room), Kind.SOUL), f"tone of {room.context_id}", author=LENA, origin="api")
-    loaded = await asyncio.gather(*(texts(publisher, room) for room in rooms))
-    assert loaded == [[f"tone of {room.context_id}"] for room in rooms]

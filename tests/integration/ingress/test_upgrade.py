@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from pathlib import Path
 
-import pytest
+import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import EVERYONE, Scope, redis_key
-from grounding.memory.global_context import GlobalContexts
+from grounding.memory.global_context import Editor, GlobalContexts
 from grounding.memory.karma import MarkStore
-from grounding.memory.records import RecordStore
+from grounding.memory.records import Provenance, RecordIndex, Records, RecordStore
 from grounding.prompt_input import load_tokens
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from runtime.ingress import Audiences
 from runtime.ingress.upgrade import PrivateCounts
 from runtime.turns.manifest import Manifests
+from tests.emulators.embedder import HashedWords
 
 ACME = Scope("acme")
 RECORD = (
@@ -35,8 +39,17 @@ EXPECTED = {"r1": "place:slack:C1", "r2": "place:telegram:-100", "r3": "http:len
 LINES = {"1": ("Likes tea", "http:lena"), "2": ("Answer in English", "token:admin")}
 
 
-@pytest.mark.asyncio
-async def test_what_an_earlier_version_kept_goes_to_where_it_was_said(redis: Redis) -> None:
+@pytest_asyncio.fixture
+async def passages(tmp_path: Path) -> AsyncIterator[EmbeddedIndex]:
+    embedder = HashedWords()
+    index = EmbeddedIndex(tmp_path, embedder.name, embedder.dimensions, timeout_seconds=30)
+    await index.ensure()
+    yield index
+    await index.close()
+
+
+async def test_what_an_earlier_version_kept_goes_to_where_it_was_said(redis: Redis, passages: EmbeddedIndex) -> None:
+    """What administrators wrote stays everybody's. What is shared again is not counted as private any more."""
     kept = redis_key("records", ACME.tag, "kept", "")
     for id_, (text, author, context_id) in OLD.items():
         record = RECORD % (id_, text, author, context_id)
@@ -47,6 +60,7 @@ async def test_what_an_earlier_version_kept_goes_to_where_it_was_said(redis: Red
         line = {"f": 1, "c": text, "k": 3, "v": int(id_), "a": author, "t": "", "at": 1, "o": "person"}
         await redis.hset(redis_key("global_context", ACME.tag, "lines", ""), id_, json.dumps(line))
     records = RecordStore(redis)
+    found = Records(records, load_tokens(), RecordIndex(passages, HashedWords(), records))
     lines = GlobalContexts(redis, load_tokens(), max_tokens=800, idle_seconds=60)
     audiences = Audiences(records, lines, MarkStore(redis), Manifests(redis))
 
@@ -70,3 +84,18 @@ async def test_what_an_earlier_version_kept_goes_to_where_it_was_said(redis: Red
         "http:lena": ["r3", "r4"],
         "http:bo": ["r4"],
     }
+    own = {"http:lena": {"Likes tea", "Answer in English"}, "place:slack:C1": {"Answer in English"}}
+    for audience, contents in own.items():
+        shown = await lines.open(Editor(Scope("acme", "slack:C1/1.1", audience), "api"), store=False)
+        assert {one.content for one in shown} == contents
+
+    assert await found.catch_up(ACME)
+    for audience, ids in seen.items():
+        hits = await found.search(Scope("acme", None, audience or None), "plant team boat port", 10)
+        assert {one.record.id for one in hits} <= set(ids)
+    assert [one.record.id for one in await found.search(Scope("acme", None, "place:slack:C1"), "the plant", 1)] == [
+        "r1"
+    ]
+    await found.share(Scope("acme", None, "place:slack:C1"), "r1", Provenance(author="slack:U1"))
+    assert [one.record.id for one in await found.search(ACME, "the plant", 1)] == ["r1"]
+    assert (await audiences.private(ACME)).records == 2

@@ -11,11 +11,13 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
-from connectors.message import Scope, encode_id
+from connectors.message import Role, Scope, encode_id
+from grounding.strategy import problem_in
+from promptpolicy import policy
 from promptpolicy.directives import Directives
-from promptpolicy.file_sync import FileSyncPublisher, Step, decide
+from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
-from promptpolicy.policy import EVERYWHERE, Kind, Place, PolicyTooLarge, Slot
+from promptpolicy.policy import EVERYWHERE, InvalidDirective, Kind, Place, PolicyTooLarge, Slot
 from promptpolicy.publishing import Publisher, VersionMoved
 
 ACME = Scope("acme")
@@ -209,7 +211,7 @@ BAD_FILES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "why"), BAD_FILES)
-async def test_a_bad_file_is_named_once_and_the_last_good_version_stays(
+async def test_a_bad_file_is_named_once_and_the_last_good_version_stays_until_a_command_sets_the_file_aside(
     publisher: FileSyncPublisher, context: Path, spoil: Any, why: str
 ) -> None:
     path = put(context / "SYSTEM_PROMPT.md", "good")
@@ -225,18 +227,7 @@ async def test_a_bad_file_is_named_once_and_the_last_good_version_stays(
     assert list(done.rejected) == [where]
     assert await texts(publisher, ACME) == ["calm", "good"]
 
-
-@pytest.mark.parametrize(("spoil", "why"), BAD_FILES)
-async def test_a_command_sets_a_bad_file_aside(
-    publisher: FileSyncPublisher, context: Path, spoil: Any, why: str
-) -> None:
-    path = put(context / "SYSTEM_PROMPT.md", "good")
-    await publisher.import_all()
-    spoil(path)
-    with capture_logs() as events:
-        await publisher.publish(SYSTEM, "better", author=LENA, origin="command")
-    [(_, said)] = rejected(events)
-    assert why in said
+    await publisher.publish(SYSTEM, "better", author=LENA, origin="command")
     assert path.read_text() == "better\n"
     assert not path.is_symlink()
     assert os.path.lexists(context / "SYSTEM_PROMPT.md.rejected")
@@ -318,12 +309,6 @@ async def test_a_file_that_is_older_than_the_version_does_not_replace_it(
     assert (await publisher.import_all()).published == [SYSTEM]
 
 
-async def test_the_first_file_may_be_of_any_age(publisher: FileSyncPublisher, context: Path) -> None:
-    path = put(context / "SYSTEM_PROMPT.md", "from an archive\n")
-    os.utime(path, (1577836800, 1577836800))
-    assert (await publisher.import_all()).published == [SYSTEM]
-
-
 @pytest.mark.parametrize("slot", [SYSTEM, REFUNDS, Slot(EVERYWHERE, Kind.SOUL)], ids=lambda slot: slot.encoded)
 async def test_an_editor_that_still_has_an_earlier_version_does_not_undo_a_later_one(
     publisher: FileSyncPublisher, tmp_path: Path, slot: Slot
@@ -372,17 +357,6 @@ async def test_a_second_conflict_keeps_both_texts(publisher: FileSyncPublisher, 
         await publisher.import_all()
     assert (context / "SYSTEM_PROMPT.md.rejected").read_text() == "mine 1"
     assert (context / "SYSTEM_PROMPT.md.rejected.2").read_text() == "mine 2"
-
-
-async def test_a_mended_file_that_spoils_again_is_named_again(publisher: FileSyncPublisher, context: Path) -> None:
-    path = put(context / "SOUL.md", "")
-    with capture_logs() as events:
-        await publisher.import_all()
-        path.write_text("calm")
-        await publisher.import_all()
-        path.write_text("")
-        await publisher.import_all()
-    assert len(rejected(events)) == 2
 
 
 async def test_names_that_fill_no_slot_are_named_and_others_ignored(
@@ -506,16 +480,12 @@ async def test_a_deletion_that_would_burst_the_cap_is_refused_and_named(
     publisher: FileSyncPublisher, tmp_path: Path, context: Path
 ) -> None:
     path = put(context / "skills" / "refunds.md", "short")
-    await publisher.import_all()
     put(tmp_path / "global" / "skills" / "refunds.md", "word " * 150)
     put(context / "SYSTEM_PROMPT.md", "word " * 100)
-    publisher._max_tokens = 300
-    await publisher.import_workspace(ACME)
-    other = FileSyncPublisher(publisher.directives, words, 10_000, DirectiveTree(tmp_path))
-    await other.import_all()
+    await publisher.import_all()
     path.unlink()
-    publisher._max_tokens = 270
-    done = await publisher.import_workspace(ACME)
+    smaller = FileSyncPublisher(publisher.directives, words, 270, DirectiveTree(tmp_path))
+    done = await smaller.import_workspace(ACME)
     assert list(done.rejected) == ["workspaces/acme/context/skills/refunds.md"]
     assert "short" in await texts(publisher, ACME)
 
@@ -554,11 +524,51 @@ async def test_folders_that_are_no_workspace_are_left_alone(publisher: FileSyncP
     assert (await publisher.import_all()).published == []
 
 
-def test_nothing_on_either_side_needs_nothing() -> None:
-    assert decide(None, None, None) is Step.NOTHING
-
-
 async def test_global_files_hold_in_all_workspaces(publisher: FileSyncPublisher, tmp_path: Path) -> None:
     await publisher.publish(Slot(EVERYWHERE, Kind.SOUL), "calm", author=LENA, origin="command")
     assert (tmp_path / "global" / "SOUL.md").read_text() == "calm\n"
     assert await texts(publisher, Scope("any")) == ["calm"]
+
+
+CUES = Slot(Place(ACME), Kind.CUES)
+GOOD = '[add]\ndocuments = ["netlist"]'
+BAD = '[add]\ndocumentz = ["netlist"]'
+CHECKS = {Kind.CUES: problem_in}
+
+
+@pytest.fixture
+def cue_publisher(redis: Redis, tmp_path: Path) -> FileSyncPublisher:
+    return FileSyncPublisher(Directives(redis, timeout_seconds=5), words, 400, DirectiveTree(tmp_path), CHECKS)
+
+
+async def held(publisher: Publisher) -> list[str]:
+    return [one.text for one in await publisher.directives.load(ACME) if one.slot.kind is Kind.CUES]
+
+
+async def test_a_bad_file_of_cues_is_named_and_the_last_good_ones_stay(
+    cue_publisher: FileSyncPublisher, context: Path
+) -> None:
+    file = put(context / "CUES.toml", GOOD)
+    await cue_publisher.import_workspace(ACME)
+    file.write_text(BAD)
+    with capture_logs() as events:
+        done = await cue_publisher.import_workspace(ACME)
+
+    assert await held(cue_publisher) == [GOOD]
+    assert "documentz is no kind of cue" in done.rejected["workspaces/acme/context/CUES.toml"]
+    assert [event["event"] for event in events] == ["directive.rejected"]
+    assert file.read_text() == BAD
+
+
+async def test_bad_cues_are_not_published(cue_publisher: FileSyncPublisher) -> None:
+    with pytest.raises(InvalidDirective, match="documentz is no kind of cue"):
+        await cue_publisher.publish(CUES, BAD, author="a:1", origin="api")
+
+    assert await held(cue_publisher) == []
+
+
+async def test_cues_are_no_part_of_how_the_model_must_behave(cue_publisher: FileSyncPublisher) -> None:
+    await cue_publisher.publish(CUES, GOOD, author="a:1", origin="api")
+    directives = await cue_publisher.directives.load(ACME)
+
+    assert policy.measure(Role.MEMBER, directives, words) == policy.measure(Role.MEMBER, (), words)

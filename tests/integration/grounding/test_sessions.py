@@ -1,5 +1,7 @@
 """What is known of a conversation's last prompt, in Redis and as the next turn is shown it."""
 
+from __future__ import annotations
+
 from redis.asyncio import Redis
 
 from connectors.message import ConversationKey

@@ -27,6 +27,7 @@ from grounding.memory.global_context import (
 from grounding.memory.global_context.lines import EditResult, GlobalContextRefused
 from grounding.memory.global_context.store import MAX_BLANKS, WAITING_MAX_EDITS
 from grounding.prompt_input import load_tokens
+from runtime import stores
 from tests.integration.test_isolation import PLACES, WORKSPACES
 
 TOKENS = load_tokens()
@@ -419,8 +420,6 @@ def test_nobody_sees_lines_of_another_workspace_or_of_another_person(
     """Whatever is written where, in whichever order: a view holds its workspace's lines and its person's own."""
 
     async def check() -> None:
-        from runtime import stores
-
         client = stores.connect(f"unix://{redis_socket}", 5.0)
         await client.flushall()
         context = store(client, 100_000)
@@ -448,10 +447,3 @@ def test_nobody_sees_lines_of_another_workspace_or_of_another_person(
         await client.aclose()
 
     asyncio.run(check())
-
-
-async def test_every_refusal_says_what_to_do(redis: Redis) -> None:
-    context = await filled(redis, "a")
-    with pytest.raises(GlobalContextRefused) as refused:
-        await context.delete(turn(), 9, BY)
-    assert refused.value.user_text == "There is no line of that number: the lines are 0 to 0"

@@ -1,6 +1,8 @@
 """What becomes of a mark: which turn it is for, who may, what is kept, and what it says of records."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -9,14 +11,15 @@ import pytest
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
+from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Role, Scope
 from connectors.redis_calls import ask
 from grounding.memory.karma import Examples, Karma, MarkStore
-from grounding.memory.karma import store as karma_store
 from grounding.memory.records import NewRecord, Provenance, State, Type
 from grounding.prompt import build_prompt
 from grounding.prompt_input import Participant, TailEntry, load_tokens
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
+from runtime.access import Access
 from runtime.background import Marker, Marking
 from runtime.background.karma import ANSWERED_TOKENS
 from runtime.commands.registry import CommandRefused, Invocation
@@ -24,7 +27,7 @@ from runtime.commands.turns import Marks
 from runtime.coordination import Hub
 from runtime.delivery import Outbox
 from runtime.delivery.outbox import PartStage
-from runtime.turns.manifest import Manifests, RecordsOfTurn, UnknownTurn
+from runtime.turns.manifest import Manifests, RecordsOfTurn
 from tests.emulators.embedder import HashedWords
 from tests.emulators.marking import karma_on, marking_on
 from tests.emulators.prompts import context
@@ -41,15 +44,15 @@ MEMBER = Marker(BO, Role.MEMBER, "command")
 class House:
     """Turns that were answered, and the marks of them."""
 
-    def __init__(self, redis: Redis, **settings: Any) -> None:
+    def __init__(self, redis: Redis, marks: MarkStore | None = None, **settings: Any) -> None:
         self.redis = redis
         self.transcript, self.manifests = Transcript(redis), Manifests(redis)
         self.outbox = Outbox(redis, Hub(redis, shared=False))
         self.records = RememberedRecords()
-        self.store = MarkStore(redis)
+        self.store = marks or MarkStore(redis)
         self.embedder = HashedWords()
         self.karma = karma_on(redis, self.embedder)
-        self.marking: Marking = marking_on(redis, records=self.records, **settings)
+        self.marking: Marking = marking_on(redis, records=self.records, marks=self.store, **settings)
 
     async def answer(self, turn_id: str, key: ConversationKey = GROUP, message_id: str = "9", **more: Any) -> None:
         """A turn was answered, and its reply delivered as *message_id*."""
@@ -149,7 +152,7 @@ async def test_what_marks_nothing_is_passed_over(redis: Redis) -> None:
     """Other emoji, strangers, viewers, other people's messages and turns that were forgotten."""
     house = House(redis, access_policy="allowlist", access_allowlist=(BO,))
     await house.answer("t1")
-    await house.marking._access.set_role("telegram:7", Role.VIEWER, "acme")
+    await Access(redis, Settings()).set_role("telegram:7", Role.VIEWER, "acme")
 
     assert await house.react("👀") == "no_mark"
     assert await house.react("👍", by="telegram:99") == "not_allowed"
@@ -374,10 +377,8 @@ async def test_without_an_embedder_the_words_decide(house: House) -> None:
     assert await house.shown("What does the harbour plan cost?") == []
 
 
-async def test_beyond_the_most_that_is_kept_go_first_those_that_nobody_marks_any_more(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(karma_store, "KEPT_AT_MOST", 2)
+async def test_beyond_the_most_that_is_kept_go_first_those_that_nobody_marks_any_more(redis: Redis) -> None:
+    house = House(redis, MarkStore(redis, most=2))
     for number in range(1, 5):
         await house.answer(f"t{number}", message_id=str(number))
     await house.marking.put(GROUP.scope, "t1", MEMBER, "good")
@@ -389,11 +390,6 @@ async def test_beyond_the_most_that_is_kept_go_first_those_that_nobody_marks_any
     await house.marking.put(GROUP.scope, "t4", MEMBER, "good")
     _, kept = await house.store.all(GROUP.scope)
     assert [one.turn_id for one in kept] == ["t1", "t4"]
-
-
-async def test_a_turn_that_is_not_known_cannot_be_marked(house: House) -> None:
-    with pytest.raises(UnknownTurn):
-        await house.marking.put(GROUP.scope, "t9", MEMBER, "good")
 
 
 async def test_a_good_reply_confirms_its_facts_and_what_it_followed_succeeded_until_that_is_taken_back(
@@ -491,35 +487,31 @@ async def test_a_workspace_that_was_deleted_and_made_anew_shows_nothing_of_what_
     assert (await house.look(karma=elsewhere)).turns == {"t2"}
 
 
-async def test_a_turn_that_is_forgotten_while_it_is_marked_stays_forgotten(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await house.answer("t1")
-    change = MarkStore.change
+class Overtaken(MarkStore):
+    """Before the next mark is stored, something else happens once."""
 
-    async def meanwhile(self: MarkStore, *given: Any) -> Any:
-        monkeypatch.setattr(MarkStore, "change", change)
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def change(self, *given: Any) -> Any:
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            await meanwhile()
+        return await super().change(*given)
+
+
+async def test_a_turn_that_is_forgotten_while_it_is_marked_stays_forgotten(redis: Redis) -> None:
+    """By its first mark, and by one more beside another's."""
+    store = Overtaken(redis)
+    house = House(redis, store)
+
+    async def forget() -> None:
         await house.manifests.forget(GROUP.scope, ["t1"])
         await house.marking.forget_conversation(GROUP)
-        return await change(self, *given)
 
-    monkeypatch.setattr(MarkStore, "change", meanwhile)
-    assert await house.react("👍") == "unknown_reply"
-    assert await house.store.get(GROUP.scope, "t1") is None
-
-
-async def test_what_is_forgotten_while_somebody_else_marks_it_does_not_come_back(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await house.answer("t1")
-    await house.react("👍", by=LENA)
-    change = MarkStore.change
-
-    async def meanwhile(self: MarkStore, *given: Any) -> Any:
-        monkeypatch.setattr(MarkStore, "change", change)
-        await house.marking.forget_conversation(GROUP)
-        return await change(self, *given)
-
-    monkeypatch.setattr(MarkStore, "change", meanwhile)
-    assert await house.react("👍") == "unknown_reply"
-    assert await house.store.get(GROUP.scope, "t1") is None
+    for first in ((), (LENA,)):
+        await house.answer("t1")
+        for by in first:
+            await house.react("👍", by=by)
+        store.meanwhile = forget
+        assert await house.react("👍") == "unknown_reply"
+        assert await house.store.get(GROUP.scope, "t1") is None

@@ -298,13 +298,6 @@ async def test_a_contradiction_is_found_without_the_index_too(patterns: House) -
     assert [one.state for one in await patterns.kept()] == [State.SUPERSEDED, State.NEW]
 
 
-async def test_it_can_be_turned_off(redis: Redis, settings: Callable[..., Settings]) -> None:
-    house = House(redis, settings(records_extraction=False))
-    await house.say("The launch date is 12 March.")
-    await house.look()
-    assert await house.texts() == []
-
-
 async def test_what_is_said_after_a_turn_was_forgotten_is_looked_through_too(patterns: House) -> None:
     await patterns.say("The launch date is 12 March.")
     forgotten = await patterns.say("The codename is Kite.")

@@ -243,6 +243,7 @@ async def test_a_document_made_of_one_that_was_forgotten_meanwhile_is_not_stored
     """Version numbers come again after forgetting; ids do not."""
     documents = ContextDocuments(redis)
     assert await documents.store(KEY, version(1, "t1"))
+    assert not await documents.store(KEY, version(1, "t1"))
     tainted = await documents.store(KEY, version(2, "t2"))
     assert tainted is not None
     await documents.forget_turn(KEY, "t2")

@@ -1,4 +1,6 @@
-"""What is forgotten is gone from everything that keeps it, and what was said after stays."""
+"""What is said is remembered; what is forgotten is gone from everything that keeps it, and what was said after stays."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,105 +20,26 @@ from connectors.message import (
     StoreUnavailable,
 )
 from connectors.redis_calls import ask
-from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments
+from grounding.memory.context_document import ContextDocument
 from grounding.memory.context_document.store import path as context_path
 from grounding.memory.records import Candidate, NewRecord, Provenance, Type
-from grounding.prompt import Sessions, Shown, build_prompt
-from grounding.prompt_input import ContextLine, load_tokens
+from grounding.prompt import Shown
+from grounding.prompt_input import ContextLine
 from grounding.retrieval import Kind, TurnIndex, TurnText
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.transcript import EntryRole, MarkdownCopy, Reach, Transcript, TranscriptEntry, Turn, markdown
-from runtime.attachments import UploadedFiles
-from runtime.background import ExtractionMarks, Forgetting, ForgetTurns, RememberTurns
+from grounding.transcript import EntryRole, Reach, Transcript, TranscriptEntry, Turn
+from runtime.background import ForgetTurns, RememberTurns
 from runtime.background.extraction import Mark
 from runtime.background.forgetting import JOB
-from runtime.coordination import Hub, Job, Jobs
-from runtime.delivery import Outbox
+from runtime.coordination import Job
 from runtime.turns.batch import Batch, Envelope
-from runtime.turns.dead_letters import DeadLetters
-from runtime.turns.manifest import Manifests, UnknownTurn
-from runtime.workspaces import ConversationList
+from runtime.turns.manifest import UnknownTurn
 from tests.emulators.embedder import HashedWords
-from tests.emulators.marking import marking_on
-from tests.emulators.prompts import context
-from tests.emulators.records import RememberedRecords
-
-KEY = ConversationKey("acme", "http", "default")
-OTHER = ConversationKey("acme", "http", "other")
-
-
-def turn(number: int) -> list[TranscriptEntry]:
-    at = "2026-11-21T10:00:00.000Z"
-    return [
-        TranscriptEntry(
-            EntryRole.INBOUND, f"question {number}\n## not a header", f"t{number}", at, "Lena", "http:u1", f"m{number}"
-        ),
-        TranscriptEntry(EntryRole.OUTBOUND, f"answer {number}", f"t{number}", at, "agent-runtime"),
-    ]
+from tests.emulators.forgetting import KEY, OTHER, House
 
 
 def document(version: int, turns: int, *turn_ids: str) -> ContextDocument:
     return ContextDocument(f"about {turn_ids}", version, turns, 2 * turns, "model", "2026-11-21T10:00:00Z", turn_ids)
-
-
-class House:
-    """All that keeps what was said."""
-
-    def __init__(self, redis: Redis, data_dir: Path) -> None:
-        self.redis = redis
-        self.data_dir = data_dir
-        self.transcript = Transcript(redis)
-        self.copy = MarkdownCopy(self.transcript, data_dir)
-        self.contexts = ContextDocuments(redis)
-        self.context_copy = ContextCopy(data_dir)
-        self.sessions = Sessions(redis, 1800)
-        self.manifests = Manifests(redis)
-        self.letters = DeadLetters(redis, {}, Hub(redis, shared=False))
-        self.outbox = Outbox(redis, Hub(redis, shared=False))
-        self.records = RememberedRecords()
-        self.marks = ExtractionMarks(redis)
-        self.marking = marking_on(redis)
-        self.forgetting = Forgetting(
-            redis,
-            transcript=self.transcript,
-            copy=self.copy,
-            contexts=self.contexts,
-            context_copy=self.context_copy,
-            sessions=self.sessions,
-            manifests=self.manifests,
-            outbox=self.outbox,
-            files=UploadedFiles(redis, data_dir),
-            conversation_list=ConversationList(redis),
-            dead_letters=self.letters,
-            records=self.records,
-            extraction_marks=self.marks,
-            marking=self.marking,
-            jobs=Jobs(redis, {}),
-        )
-
-    async def say(self, number: int, key: ConversationKey = KEY) -> None:
-        await self.transcript.append(key, f"t{number}", turn(number))
-        prompt = build_prompt(context(turn_id=f"t{number}", context_id=key.context_id), load_tokens())
-        await self.manifests.keep(context(turn_id=f"t{number}"), prompt, "2026-11-21T10:00:00Z")
-
-    async def log(self, key: ConversationKey = KEY) -> list[str]:
-        await self.copy.flush()
-        path = self.data_dir / markdown.path(key)
-        return [entry.text for entry in markdown.read(path.read_text())] if path.exists() else []
-
-    async def everything_stored(self) -> str:
-        """All values in the store as one text."""
-        found: list[str] = []
-        async for key in self.redis.scan_iter():
-            kind = await self.redis.type(key)
-            match kind:
-                case "string":
-                    found.append(str(await self.redis.get(key)))
-                case "hash":
-                    found.append(str(await self.redis.hgetall(key)))
-                case "stream":
-                    found.append(str(await self.redis.xrange(key)))
-        return "\n".join(found)
 
 
 @pytest.fixture
@@ -141,13 +64,6 @@ async def test_a_command_that_comes_twice_begins_one_session(house: House) -> No
     await house.say(1)
 
     assert not await house.transcript.begin_session(KEY, "m9")
-    assert len(await house.transcript.tail(KEY, 24)) == 2
-
-
-async def test_a_session_in_a_place_where_nothing_was_said_hides_nothing(house: House) -> None:
-    await house.transcript.begin_session(KEY)
-    await house.say(1)
-
     assert len(await house.transcript.tail(KEY, 24)) == 2
 
 
@@ -311,10 +227,6 @@ async def test_the_recall_index_forgets_one_turn_or_all_of_one_conversation(hous
     await index.close()
 
 
-async def test_where_nothing_was_said_nothing_is_forgotten(house: House) -> None:
-    assert not await house.forgetting.last(KEY, "m9")
-
-
 async def test_a_turn_that_was_not_copied_yet_never_reaches_the_log(house: House) -> None:
     await house.say(1)
     await house.forgetting.last(KEY, "m9")
@@ -368,12 +280,9 @@ async def test_everything_is_gone_and_other_conversations_keep_theirs(house: Hou
     assert len(await house.log(OTHER)) == 2
 
 
-async def test_replies_and_notices_are_gone_however_many_and_whoever_stored_them(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.delivery.outbox._FORGOTTEN_AT_ONCE", 4)
+async def test_replies_and_notices_are_gone_however_many_and_whoever_stored_them(house: House) -> None:
     await house.say(1)
-    for number in range(1, 10):  # of most of them the transcript knows nothing
+    for number in range(1, 600):  # of most of them the transcript knows nothing
         await house.outbox.put(OutboundMessage(KEY, f"t{number}", f"reply {number}"), ["paper"])
     for number in range(2, 10):
         await house.outbox.hold(KEY, f"t{number}")
@@ -382,7 +291,7 @@ async def test_replies_and_notices_are_gone_however_many_and_whoever_stored_them
     await house.forgetting.everything(KEY, "m9")
 
     stored = await house.everything_stored()
-    assert [number for number in range(1, 10) if f"reply {number}" in stored] == []
+    assert [number for number in range(1, 600) if f"reply {number}" in stored] == []
     assert "other 99" in stored
     assert not await house.redis.exists(f"ar:outbox:{KEY.tag}:turns:{KEY.encoded}")
 
@@ -417,7 +326,7 @@ async def test_what_it_costs_to_forget_does_not_grow_with_what_others_said(house
         await say(number, KEY)
     alone = await commands(house, KEY)
 
-    for number in range(1000, 2500):
+    for number in range(1000, 1200):
         await house.outbox.put(
             OutboundMessage(ConversationKey("acme", "http", f"c{number}"), f"t{number}", "other"), ["paper"]
         )
@@ -467,3 +376,31 @@ async def test_what_a_prompt_showed_is_forgotten_with_what_was_said(house: House
 
         assert await ask(house.redis, house.sessions.get_call(KEY)) is None
         assert "lighthouse" not in await house.everything_stored()
+
+
+TALK = (
+    ("t1", "What is the parrot called?", "I do not know."),
+    ("t2", "Kiki!", "Noted."),
+    ("t3", "Lovely weather.", "It is."),
+)
+
+
+async def test_turns_are_remembered_with_the_turn_before_and_recalled_by_it(redis: Redis, tmp_path: Path) -> None:
+    embedder = HashedWords()
+    index = EmbeddedIndex(tmp_path, embedder.name, embedder.dimensions, timeout_seconds=20)
+    await index.ensure()
+    transcript, turns = Transcript(redis), TurnIndex(index, embedder)
+    remember = RememberTurns(transcript, turns)
+    for turn_id, question, answer in TALK:
+        at = f"2026-11-0{turn_id[1]}T10:00:00.000Z"
+        said = TranscriptEntry(EntryRole.INBOUND, question, turn_id, at, author="Lena")
+        await transcript.append(KEY, turn_id, [said, TranscriptEntry(EntryRole.OUTBOUND, answer, turn_id, at)])
+    await remember([Job("turn.remember", KEY, "t1")])
+
+    await remember([Job("turn.remember", KEY, turn_id) for turn_id in ("t2", "t3")])
+
+    neighbours = await index.neighbours(KEY.scope, Kind.TURN, [], ["t1", "t2"])
+    assert {passage.source: passage.previous for passage in neighbours} == {"t2": "t1", "t3": "t2"}
+    found = await turns.recall(KEY.scope, "what was the parrot called?", 9)
+    assert {one.turn_id: one.said_on for one in found} == {"t1": "2026-11-01", "t2": "2026-11-02"}
+    await index.close()
