@@ -1,4 +1,4 @@
-"""What is said is remembered; what is forgotten is gone from everything that keeps it, and what was said after stays."""
+"""What is said is remembered; what is forgotten is gone from all that keeps it, and what was said after stays."""
 
 from __future__ import annotations
 
