@@ -198,10 +198,12 @@ class HttpConnector:
         *,
         max_body_bytes: int,
         wait_seconds: float,
+        keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> None:
         self._authenticate = authenticate
         self._max_body_bytes = max_body_bytes
         self._wait_seconds = wait_seconds
+        self._keep_alive_seconds = keep_alive_seconds
         self._accept: Accept | None = None
         self._waiting = Waiters()
         self._state = ConnectionState.CONNECTING
@@ -340,7 +342,7 @@ class HttpConnector:
             while True:
                 left = deadline - loop.time()
                 try:
-                    async with asyncio.timeout(min(KEEP_ALIVE_SECONDS, left)):
+                    async with asyncio.timeout(min(self._keep_alive_seconds, left)):
                         update = await waiter.next()
                 except TimeoutError:
                     if loop.time() >= deadline:

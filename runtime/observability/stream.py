@@ -43,12 +43,14 @@ class EventStream:
     """Takes events at once, from any thread, and writes them to Redis when it can.
 
     Before Redis is open and while it is away at most *capacity* events wait; then the oldest are dropped and counted.
-    An event is written at least once: twice if Redis stored it and the answer was lost.
+    An event is written at least once: twice if Redis stored it and the answer was lost. About the newest *stored*
+    events are kept.
     """
 
-    def __init__(self, capacity: int = QUEUE_LENGTH) -> None:
+    def __init__(self, capacity: int = QUEUE_LENGTH, stored: int = STREAM_LENGTH) -> None:
         self._waiting: deque[str] = deque()
         self._capacity = capacity
+        self._stored = stored
         self.dropped = 0
         """The events dropped since the process started."""
 
@@ -87,7 +89,7 @@ class EventStream:
                 pipeline = redis.pipeline(transaction=False)
                 for line in batch:
                     entry: dict[Any, Any] = {"v": _FORMAT, "e": line}
-                    pipeline.xadd(_STREAM, entry, maxlen=STREAM_LENGTH, approximate=True)
+                    pipeline.xadd(_STREAM, entry, maxlen=self._stored, approximate=True)
                 await pipeline.execute()
             except BaseException:
                 self._waiting.extendleft(reversed(batch))

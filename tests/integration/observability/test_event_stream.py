@@ -150,10 +150,9 @@ async def test_following_misses_nothing_that_came_between_a_place_and_the_first_
     assert await names(redis, until=place) == ["before"]
 
 
-async def test_the_stream_is_capped(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_stream_is_capped(redis: Redis) -> None:
     """Old events make room for new ones."""
-    monkeypatch.setattr("runtime.observability.stream.STREAM_LENGTH", 100)
-    stream = EventStream()
+    stream = EventStream(stored=100)
     for n in range(1000):
         stream.put(json.dumps({"event": str(n)}))
     await stream.flush(redis)

@@ -1,5 +1,7 @@
 """An installation without the embedded parts says at once all that has to be set."""
 
+from __future__ import annotations
+
 import importlib.util
 from collections.abc import Callable
 

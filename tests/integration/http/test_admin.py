@@ -1,4 +1,4 @@
-"""Workspaces, routes, directives, people, events and health over HTTP."""
+"""Workspaces, routes, directives, people, budgets, events and health over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from connectors.message import Author, InboundMessage, Scope
-from runtime.billing import BudgetTerm
+from runtime.billing import TERMS, BudgetTerm
+from runtime.billing.budgets import Cost
 from tests.emulators.face import Face, sse
 from tests.emulators.openai import FakeOpenAI
 
@@ -225,19 +226,21 @@ async def test_a_stranger_is_paired_and_given_a_role(face: Face) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "said"),
     [
-        {},
-        {"action": "dance"},
-        {"action": "role", "user": "nobody", "role": "member", "workspace": "club"},
-        {"action": "role", "user": "telegram:7", "role": "king", "workspace": "club"},
-        {"action": "token", "workspace": "club"},
+        ({}, "'action'"),
+        ({"action": "dance"}, "'approve', 'deny', 'role', 'token', 'invite', 'revoke'"),
+        ({"action": "role", "user": "nobody", "role": "member", "workspace": "club"}, ""),
+        ({"action": "role", "user": "telegram:7", "role": "king", "workspace": "club"}, ""),
+        ({"action": "token", "workspace": "club"}, ""),
     ],
 )
-async def test_changes_of_access_that_make_no_sense_are_refused(face: Face, body: dict[str, Any]) -> None:
+async def test_changes_of_access_that_make_no_sense_are_refused(face: Face, body: dict[str, Any], said: str) -> None:
     """400, and the text says what was expected."""
     await face.workspace("club")
-    assert (await face.client.post("/v1/access", json=body)).status_code == 400
+    refused = await face.client.post("/v1/access", json=body)
+    assert refused.status_code == 400
+    assert said in refused.json()["error"]["message"]
 
 
 async def test_events_are_followed_as_they_come(face: Face) -> None:
@@ -310,6 +313,8 @@ async def test_the_document_of_the_interface_is_whole(face: Face) -> None:
         document = (await client.get("/openapi.json")).json()
     assert "/v1/workspaces/{workspace_id}/messages" in document["paths"]
     assert "/v1/workspaces/{workspace_id}/ground" in document["paths"]
+    assert "requestBody" in document["paths"]["/v1/access"]["post"]
+    assert "user_usd_per_month" in str(document["paths"]["/v1/workspaces/{workspace_id}/budget"]["put"]["requestBody"])
     schemas = document["components"]["schemas"]
     for reference in references(document):
         assert reference.removeprefix("#/components/schemas/") in schemas, reference
@@ -323,15 +328,85 @@ def references(value: Any) -> list[str]:
     return [r for inner in value for r in references(inner)] if isinstance(value, list) else []
 
 
+async def test_limits_that_are_set_hold_until_they_are_taken_back(face: Face) -> None:
+    here = f"{await face.workspace('thrifty')}/budget"
+    limits = {"workspace_tokens_per_day": 1000, "workspace_usd_per_month": 2.5, "user_tokens_per_day": "unlimited"}
+
+    put = await face.client.put(here, json=limits)
+    await face.runtime.budgets.settle(Scope("thrifty"), "t1", Cost(300, 0.5), "http:lena")
+    held = (await face.client.get(here)).json()
+    hers = (await face.client.get(here, params={"user": "http:lena"})).json()
+
+    assert (put.status_code, put.json()["set"]) == (200, limits)
+    assert held["set"] == limits
+    assert held["budget"].keys() == {term.name for term in TERMS}
+    assert held["budget"]["workspace_tokens_per_day"] == {"limit": 1000, "spent": 300, "left": 700}
+    assert held["budget"]["workspace_usd_per_month"] == {"limit": 2.5, "spent": 0.5, "left": 2}
+    assert held["budget"]["user_tokens_per_day"] == {"limit": None}
+    assert hers["budget"]["user_usd_per_month"] == {"limit": None, "spent": 0.5, "left": None}
+    usage = (await face.client.get("/v1/workspaces/thrifty/usage")).json()["workspaces"][0]
+    assert usage["budget"]["workspace_tokens_per_day"]["left"] == 700
+    assert (await face.event("budget.changed", workspace_id="thrifty"))["limits"] == limits
+    taken_back = await face.client.put(here, json={"workspace_usd_per_month": None})
+    assert taken_back.json()["set"] == {}
+
+
 @pytest.mark.parametrize(
-    ("body", "said"),
-    [({}, "'action'"), ({"action": "bless"}, "'approve', 'deny', 'role', 'token', 'invite', 'revoke'")],
+    "body",
+    [
+        {"workspace_tokens_per_day": -1},
+        {"workspace_tokens_per_day": 1.5},
+        {"workspace_tokens_per_day": True},
+        {"workspace_tokens_per_day": 10**13},
+        {"user_usd_per_day": "much"},
+        {"users_tokens_per_day": 5},
+    ],
 )
-async def test_a_change_of_access_without_a_known_action_is_told_which_there_are(
-    face: Face, body: dict[str, str], said: str
-) -> None:
-    refused = await face.client.post("/v1/access", json=body)
+async def test_what_is_no_limit_is_refused_and_changes_nothing(face: Face, body: dict[str, Any]) -> None:
+    here = f"{await face.workspace('thrifty')}/budget"
+    await face.client.put(here, json={"workspace_tokens_per_day": 7})
+
+    refused = await face.client.put(here, json=body)
+
     assert refused.status_code == 400
-    assert said in refused.json()["error"]["message"]
-    described = (await face.client.get("/openapi.json")).json()["paths"]["/v1/access"]["post"]
-    assert "requestBody" in described
+    assert next(iter(body)) in refused.json()["error"]["message"]
+    assert (await face.client.get(here)).json()["set"] == {"workspace_tokens_per_day": 7}
+
+
+async def test_a_workspaces_own_admin_sees_the_budget_but_does_not_make_it(face: Face) -> None:
+    here = f"{await face.workspace('thrifty')}/budget"
+    statuses = []
+    for role in ("admin", "member"):
+        async with face.as_token(await face.token("thrifty", role)) as client:
+            statuses.append((await client.get(here)).status_code)
+            statuses.append((await client.put(here, json={})).status_code)
+
+    assert statuses == [200, 403, 403, 403]
+    assert (await face.client.get("/v1/workspaces/nowhere/budget")).status_code == 404
+
+
+async def test_prometheus_reads_limits_what_is_left_and_how_often_they_were_reached(face: Face) -> None:
+    here = await face.workspace("metered")
+    await face.client.put(f"{here}/budget", json={"workspace_tokens_per_day": 50})
+    answer = await face.client.post(f"{here}/messages", json={"text": "hello there"})
+    await face.event("budget.exceeded", workspace_id="metered")
+
+    text = (await face.client.get("/metrics")).text
+    assert answer.status_code == 402
+    assert 'agent_runtime_budget_limit{period="day",what="tokens",workspace="metered"} 50\n' in text
+    assert 'agent_runtime_budget_left{period="day",what="tokens",workspace="metered"} 50\n' in text
+    assert 'agent_runtime_budget_exceeded_total{period="day",scope="workspace",what="tokens"} ' in text
+
+
+async def test_nothing_of_a_budget_outlives_its_workspace(face: Face) -> None:
+    here, scope = await face.workspace("gone"), Scope("gone")
+    await face.client.put(f"{here}/budget", json={"workspace_tokens_per_day": 50})
+    await face.runtime.budgets.reserve(scope, "t1", Cost(10), "http:lena")
+    await face.runtime.budgets.settle(scope, "t2", Cost(10), "http:lena")
+    redis = face.runtime.store.client
+    before = [key async for key in redis.scan_iter(match="ar:budgets:{w.gone}:*")]
+
+    await face.client.delete(here)
+
+    assert len(before) == 5
+    assert [key async for key in redis.scan_iter(match="ar:budgets:{w.gone}:*")] == []

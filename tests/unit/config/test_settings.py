@@ -1,5 +1,7 @@
 """Settings: the environment over the file over the defaults, and every mistake told at once."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from config import ConfigurationError, load, reference
 from config.load import REMOVED
 from config.settings import GROUNDING_NUMBERS, TOPICS, Settings
 
-DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
+DOCS = Path(__file__).parents[3] / "docs" / "settings.md"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -61,16 +63,14 @@ def test_a_file_that_is_no_toml_and_one_that_is_not_there_are_named(tmp_path: Pa
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "many", "", "1.5", "9" * 400, "٣"])
-@pytest.mark.parametrize("name", GROUNDING_NUMBERS)
-def test_a_grounding_number_that_is_no_positive_integer_falls_back_and_is_named(name: str, value: str) -> None:
-    loaded = load({f"AGENT_RUNTIME_{name.upper()}": value})
+def test_a_grounding_number_that_is_no_positive_integer_falls_back_and_is_named(value: str) -> None:
+    variables = [f"AGENT_RUNTIME_{name.upper()}" for name in GROUNDING_NUMBERS]
+    assert len(variables) == 13
+    loaded = load(dict.fromkeys(variables, value))
 
-    assert getattr(loaded.settings, name) == Settings.model_fields[name].default
-    assert [fallen.variable for fallen in loaded.defaulted_numbers] == [f"AGENT_RUNTIME_{name.upper()}"]
-
-
-def test_there_are_thirteen_grounding_numbers() -> None:
-    assert len(GROUNDING_NUMBERS) == 13
+    for name in GROUNDING_NUMBERS:
+        assert getattr(loaded.settings, name) == Settings.model_fields[name].default
+    assert sorted(fallen.variable for fallen in loaded.defaulted_numbers) == sorted(variables)
 
 
 def test_secrets_are_masked_wherever_settings_are_shown() -> None:
@@ -78,11 +78,6 @@ def test_secrets_are_masked_wherever_settings_are_shown() -> None:
 
     assert "swordfish" not in repr(settings)
     assert "swordfish" not in str(settings.model_dump())
-
-
-def test_settings_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        load({}).settings.http_port = 1  # type: ignore[misc]
 
 
 def test_an_empty_variable_unsets() -> None:
@@ -96,10 +91,11 @@ def test_a_blank_value_unsets_in_the_file_too_so_that_no_token_is_ever_blank(tmp
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e400", "9" * 20])
-@pytest.mark.parametrize("name", [name for name in Settings.model_fields if name.endswith(("_seconds", "_days"))])
-def test_no_time_is_longer_than_what_clocks_and_stores_can_hold(name: str, value: str) -> None:
-    with pytest.raises(ConfigurationError, match=name.upper()):
-        load({f"AGENT_RUNTIME_{name.upper()}": value})
+def test_no_time_is_longer_than_what_clocks_and_stores_can_hold(value: str) -> None:
+    times = [name.upper() for name in Settings.model_fields if name.endswith(("_seconds", "_days"))]
+    with pytest.raises(ConfigurationError) as refused:
+        load({f"AGENT_RUNTIME_{name}": value for name in times})
+    assert len(refused.value.problems) == len(times) > 5
 
 
 @pytest.mark.parametrize(
@@ -152,13 +148,6 @@ def test_no_page_and_no_message_names_a_setting_that_is_gone() -> None:
 
 URLS = [name for name in Settings.model_fields if name.endswith(("_url", "_base"))]
 SCHEMES = {"redis_url": "redis", "discord_gateway_url": "ws"}
-
-
-def test_every_url_setting_is_known_here() -> None:
-    assert set(URLS) == {
-        "redis_url", "qdrant_url", "llm_api_base", "rerank_api_base", "slack_api_base", "telegram_api_base",
-        "discord_api_base", "discord_gateway_url", "http_public_url",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", URLS)

@@ -8,18 +8,17 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from runtime.embedded import socket_path
 from tests.emulators.play.telegram import TelegramPlay
 from tests.emulators.play.world import Crew
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def played(script: str, *options: str) -> subprocess.CompletedProcess[str]:
     """What came of *script*, given by standard input."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_RUNTIME_")}
+    environment["AGENT_RUNTIME_DEEP_EMBEDDING_MODEL"] = "none"
     return subprocess.run(
         [sys.executable, "-m", "tests.emulators", *options],
         cwd=ROOT, env=environment, input=script, capture_output=True, text=True, timeout=110,
@@ -71,14 +70,15 @@ and here?
     assert not socket_path(data_dir, "runtime.sock").exists()
 
 
-@pytest.mark.parametrize(("line", "code"), [("/expect Ahoy", 1), ("/wait 0.1", 1), ("/pause 0", 0), ("/react 👍", 0)])
-def test_a_script_ends_with_what_it_expected(line: str, code: int) -> None:
-    """What cannot be done is said, and is no failure."""
-    assert played(f"{line}\n", "--no-bot", "slack").returncode == code
+def test_a_script_ends_with_what_it_expected() -> None:
+    assert played("/expect Ahoy\n", "--no-bot", "slack").returncode == 1
 
 
 def test_without_a_bot_the_settings_for_ones_own_are_told() -> None:
-    told = played("", "--no-bot", "telegram", "discord").stdout
+    """What cannot be done is said, and is no failure."""
+    done = played("/pause 0\n/react 👍\n", "--no-bot", "telegram", "discord")
+    told = done.stdout
+    assert done.returncode == 0
     assert "export AGENT_RUNTIME_TELEGRAM_API_BASE=http://127.0.0.1:" in told
     assert "export AGENT_RUNTIME_DISCORD_GATEWAY_URL=ws://127.0.0.1:" in told
     assert "SLACK" not in told
