@@ -1,7 +1,7 @@
 """Slack, by Socket Mode or HTTP events: the connector, put together from the package's parts.
 
 In: `bolt` takes what Slack delivers, `receive` passes it on, `events` says what it means.
-Out: `payloads` renders a reply, `send` sends it.
+Out: `payloads` renders a reply and cuts it into parts, `send` sends them.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -53,7 +54,7 @@ def to_parts(message: OutboundMessage, max_parts: int = MAX_PARTS) -> tuple[Outb
     """Render *message* as mrkdwn parts within Slack's limit; none if nothing in its text can be seen.
 
     Lone surrogates, which no protocol can carry, become U+FFFD. Sources are a block below the last text, and so are
-    buttons unless the reply becomes a file. That text is then a section block, which has a lower limit.
+    buttons; if the reply becomes a file, they are left out. That text is then a section block, which has a lower limit.
     """
     sources = sources_line(message)
     limit_with_sources = MAX_SECTION_CHARACTERS if sources or message.buttons else MAX_TEXT_CHARACTERS
@@ -122,7 +123,7 @@ def to_responses(part: OutboundPart) -> list[dict[str, Any]]:
     texts = [part.text]
     if part.file_name:
         limit = MAX_RESPONSE_CHARACTERS
-        texts, _ = cut_reply(part.text, SLACK_MRKDWN, limit, limit, max_parts=len(part.text))
+        texts, _ = cut_reply(part.text, SLACK_MRKDWN, limit, limit, max_parts=sys.maxsize)
     return [
         {
             **ephemeral(text),

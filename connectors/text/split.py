@@ -31,7 +31,7 @@ from connectors.text.render import Dialect, to_one_line, with_address
 
 SMALLEST_LIMIT = 64
 FILE_NAME = "whole-reply.md"
-IN_FILE = "*The whole reply is in the file.*"
+WHOLE_FOLLOWS = "*The whole reply follows.*"
 """The note below the beginning of a reply of which only the beginning is sent as text."""
 
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
@@ -43,9 +43,9 @@ def cut_reply(
     """Render *markdown* as texts of at most *limit*, and say below which of them the sources go.
 
     Return the texts and the index of that one: the last text, or the first if there are more than *max_parts* texts,
-    because then only the first is sent, with a file, and says so (`IN_FILE`). The text above the sources has at most
-    *limit_with_sources*; if it is larger, the whole reply is cut again at that size. Texts without a visible character
-    are left out, because platforms reject them as empty: there may be no text at all.
+    because then only the first is sent, with a file, and says so (`WHOLE_FOLLOWS`). The text above the sources has at
+    most *limit_with_sources*; if it is larger, the whole reply is cut again at that size. Texts without a visible
+    character are left out, because platforms reject them as empty: there may be no text at all.
     """
     form = parse_markdown(markdown)
 
@@ -57,7 +57,7 @@ def cut_reply(
         texts = cut(limit_with_sources)
     if len(texts) <= max_parts:
         return texts, len(texts) - 1
-    note = "\n\n" + dialect.render(parse_markdown(IN_FILE))
+    note = "\n\n" + dialect.render(parse_markdown(WHOLE_FOLLOWS))
     beginning, *others = cut(limit_with_sources - dialect.size(note))
     return [beginning + note, *others], 0
 

@@ -37,7 +37,7 @@ def test_a_beginning_says_that_the_whole_reply_is_in_the_file(dialect: Dialect) 
     texts, sources_at = cut_reply(words, dialect, 1000, 900, 3)
     assert len(texts) > 3
     assert sources_at == 0
-    assert dialect.visible_text(texts[0]).strip("_*").endswith("The whole reply is in the file.")
+    assert dialect.visible_text(texts[0]).strip("_*").endswith("The whole reply follows.")
     assert dialect.size(texts[0]) <= 900
     texts, _ = cut_reply(words, dialect, 1000, 900, 30)
     assert "in the file" not in "".join(texts)
