@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -241,11 +242,12 @@ class DiskState:
 
     It belongs to the disk and goes with it: a disk that is new, or was lost, deletes no documents, and one that was
     away does not bring back what was deleted meanwhile. Without a readable database nothing is deleted. Blocking; one
-    pass over a workspace uses one instance.
+    pass over a workspace uses one instance. A pass that is cancelled closes it while a thread may still read.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = threading.Lock()  # closing a connection in use would end the process
         self._connection = self._open()
 
     def _open(self) -> sqlite3.Connection | None:
@@ -270,41 +272,43 @@ class DiskState:
 
     def read(self, paths: Sequence[str] | None = None) -> dict[str, Version]:
         """Return the versions of *paths*, or of all files."""
-        if self._connection is None:
-            return {}
         query, rows = "SELECT path, sha256, size_bytes, modified_ns FROM version", list[Any]()
-        if paths is None:
-            rows += self._connection.execute(query)
-        for path in paths or ():
-            rows += self._connection.execute(f"{query} WHERE path = ?", (path,))
+        with self._lock:
+            if self._connection is None:
+                return {}
+            if paths is None:
+                rows += self._connection.execute(query)
+            for path in paths or ():
+                rows += self._connection.execute(f"{query} WHERE path = ?", (path,))
         return {path: Version(*version) for path, *version in rows}
 
     def save(self, changed: Mapping[str, Version | None]) -> None:
         """Store new versions; None deletes one. Stores nothing if the folder was deleted or replaced since."""
-        connection = self._connection = self._connection or self._open()
-        if connection is None or not changed:
-            return
-        try:
-            with connection:
-                connection.executemany("DELETE FROM version WHERE path = ?", [(path,) for path in changed])
-                connection.executemany(
-                    "INSERT INTO version VALUES (?, ?, ?, ?)",
-                    [
-                        (path, version.sha256, version.size_bytes, version.modified_ns)
-                        for path, version in changed.items()
-                        if version is not None
-                    ],
-                )
-        except sqlite3.Error as error:  # "readonly database" if the file was moved or deleted
-            self._log(error)
+        rows = [
+            (path, version.sha256, version.size_bytes, version.modified_ns)
+            for path, version in changed.items()
+            if version is not None
+        ]
+        with self._lock:
+            connection = self._connection = self._connection or self._open()
+            if connection is None or not changed:
+                return
+            try:
+                with connection:
+                    connection.executemany("DELETE FROM version WHERE path = ?", [(path,) for path in changed])
+                    connection.executemany("INSERT INTO version VALUES (?, ?, ?, ?)", rows)
+            except sqlite3.Error as error:  # "readonly database" if the file was moved or deleted
+                self._log(error)
 
     def _log(self, error: Exception) -> None:
         log.warning("documents.copy_failed", workspace_id=self._folder.name, path=STATE_NAME, why=str(error))
 
     def close(self) -> None:
-        """Close the database."""
-        if self._connection is not None:
-            self._connection.close()
+        """Close the database. What is read after that is nothing."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
 
 class Action(Enum):

@@ -136,33 +136,6 @@ async def test_a_line_that_was_never_shown_or_changed_since_is_not_shared(redis:
     assert await context.open(Editor(Scope("acme"), "api")) == ()
 
 
-async def test_what_waits_for_a_line_that_changed_or_went_says_what_to_do_with_it(redis: Redis) -> None:
-    context = await filled(redis, "a", "b")
-    await context.open(turn())
-    first = await context.replace(turn(), 0, "A", BY, waits=True)
-    second = await context.replace(turn(), 1, "B", BY, waits=True)
-    await context.replace(turn(), 0, "other", EditOrigin("http:u9"))
-    await context.delete(turn(), 1, BY)
-
-    with pytest.raises(
-        LineChanged, match="changed by http:u9 since that edit was proposed and now says: other - deny it"
-    ):
-        await context.approve(Scope("acme"), first.waits, "admin")
-    with pytest.raises(NoSuchLine, match="deny it"):
-        await context.approve(Scope("acme"), second.waits, "admin")
-
-
-async def test_a_new_session_on_request_renumbers_too_and_numbers_given_hold_until_then(redis: Redis) -> None:
-    context = await filled(redis, "a", "b", "c")
-    await context.open(turn())
-    await context.delete(turn(), 0, BY)
-
-    await context.begin_session(turn())
-    await context.replace(turn(), 2, "C", BY)
-
-    assert said(await context.open(turn())) == {0: "b", 1: "C"}
-
-
 async def test_each_session_keeps_its_numbers_and_sees_the_edits_of_others_in_its_next_turn(redis: Redis) -> None:
     context = await filled(redis, "a", "b", "c")
     await context.open(turn("http:one"))
@@ -255,15 +228,6 @@ async def test_the_cap_refuses_what_does_not_fit_and_takes_what_makes_room(redis
     small = store(redis, max_tokens=5)  # the setting was lowered: what is there stays, and may shrink
     await small.replace(turn(), 0, "one", BY)
     assert len(await small.open(turn())) == 3
-
-
-async def test_the_lines_of_a_workspace_leave_a_person_what_room_there_is(redis: Redis) -> None:
-    context = store(redis, max_tokens=24)
-    await context.append(turn(), "one two three four five six seven eight nine ten", BY)
-
-    with pytest.raises(GlobalContextFull):
-        await context.append(turn("http:dm", "http:u1"), "one two three four five six seven eight nine ten eleven", BY)
-    await context.append(turn("http:dm", "http:u1"), "one two three", BY)
 
 
 async def test_every_edit_is_kept_with_its_author_and_turn(redis: Redis) -> None:

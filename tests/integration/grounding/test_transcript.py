@@ -268,15 +268,6 @@ async def test_turns_are_read_together_as_each_by_itself(redis: Redis) -> None:
     assert await transcript.of_turns([]) == {}
 
 
-async def test_a_turn_is_found_behind_a_flood_of_later_ones(redis: Redis) -> None:
-    transcript = Transcript(redis)
-    for number in range(1, 200):
-        await transcript.append(KEY, f"t{number}", turn(number))
-
-    assert [one.text for one in await transcript.of_turn(KEY, "t3")] == ["question 3", "answer 3"]
-    assert await transcript.of_turn(KEY, "t999") == []
-
-
 async def test_a_chat_log_is_for_its_owner_alone_and_follows_no_link(redis: Redis, data_dir: Path) -> None:
     """Other users of the machine cannot read it; a link in its place is not written through."""
     transcript = Transcript(redis)
@@ -306,19 +297,6 @@ async def test_the_tail_reads_messages_as_people_changed_them_and_leaves_out_wha
     shown = [one.text for one in await transcript.tail(KEY, 6) if one.role is EntryRole.INBOUND]
     assert shown == ["question one", "question 2"]
     assert await Transcript(redis).tail(OTHER, 6) == []
-
-
-async def test_messages_that_were_deleted_take_no_room_from_those_before_them(redis: Redis) -> None:
-    transcript = Transcript(redis)
-    for number in range(1, 30):
-        said = replace(entry(f"question {number}", f"t{number:02}"), message_id=f"m{number}")
-        await transcript.append(KEY, f"t{number:02}", [said])
-        if 3 <= number < 29:
-            await transcript.amend(KEY, f"m{number}", "")
-
-    shown = [one.text for one in await transcript.tail(KEY, 4)]
-
-    assert shown == ["question 1", "question 2", "question 29"]
 
 
 async def test_the_turn_before_each_turn_is_known_however_long_the_turns_are(redis: Redis) -> None:

@@ -119,8 +119,9 @@ def test_chunks_are_slices_of_the_document_of_which_no_visible_character_is_lost
 ) -> None:
     chunks = cut(text, target, overlap)
     covered = {place for chunk in chunks for place in range(chunk.start, chunk.end)}
-    start = min(covered, default=0)
-    body = text if not text.startswith(("---", "\ufeff---")) else " " * start + text[start:]
+    begins_with_front_matter = text.startswith(("---", "\ufeff---"))
+    start = min(covered, default=len(text)) if begins_with_front_matter else 0
+    body = " " * start + text[start:]
     assert [char for place, char in enumerate(body) if place not in covered and not char.isspace()] == []
     for number, chunk in enumerate(chunks):
         assert chunk.ordinal == number

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
-import pytest_asyncio
 from redis.asyncio import Redis
 
 from connectors.message import Scope
@@ -15,8 +13,9 @@ from grounding.prompt_input import load_tokens
 from grounding.retrieval import EmbedderUnavailable, Kind, Vector
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.embedder import HashedWords
+from tests.integration.grounding.conftest import ACME
 
-ACME, DEN = Scope("acme"), Scope("acme", "http:den")
+DEN = Scope("acme", "http:den")
 EMBEDDER = HashedWords()
 
 
@@ -34,16 +33,8 @@ class Failing(HashedWords):
         return await super().embed_documents(texts)
 
 
-@pytest_asyncio.fixture
-async def passages(tmp_path: Path) -> AsyncIterator[EmbeddedIndex]:
-    index = EmbeddedIndex(tmp_path, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=30)
-    await index.ensure()
-    yield index
-    await index.close()
-
-
-@pytest_asyncio.fixture
-async def store(redis: Redis) -> CodexStore:
+@pytest.fixture
+def store(redis: Redis) -> CodexStore:
     return CodexStore(redis, max_bytes=100_000, file_max_bytes=50_000)
 
 
@@ -52,28 +43,28 @@ async def put(store: CodexStore, scope: Scope, path: str, text: str) -> None:
 
 
 async def test_an_index_that_was_lost_gets_everything_again_also_where_something_changed_meanwhile(
-    store: CodexStore, passages: EmbeddedIndex
+    store: CodexStore, index: EmbeddedIndex
 ) -> None:
     """What is written down as indexed is another's index, or one that was deleted."""
-    material = CodexIndex(store, passages, EMBEDDER, load_tokens().count)
+    material = CodexIndex(store, index, EMBEDDER, load_tokens().count)
     for scope in (ACME, DEN):
         await put(store, scope, "quokka.md", "The quokka lives on an island.")
         await put(store, scope, "okapi.md", "The okapi is shy.")
     await material.sync(ACME)
 
-    await passages.drop_workspace(ACME)
+    await index.drop_workspace(ACME)
     await put(store, ACME, "okapi.md", "The okapi is not shy any more.")
     await store.delete(DEN, "okapi.md")
     await material.sync(ACME)
 
-    assert set(await passages.sources(ACME, Kind.CODEX)) == {"quokka.md", "okapi.md"}
-    assert set(await passages.sources(DEN, Kind.CODEX)) == {"here/quokka.md"}
+    assert set(await index.sources(ACME, Kind.CODEX)) == {"quokka.md", "okapi.md"}
+    assert set(await index.sources(DEN, Kind.CODEX)) == {"here/quokka.md"}
 
 
 async def test_what_was_removed_just_before_all_is_indexed_anew_is_not_found_any_more(
-    store: CodexStore, passages: EmbeddedIndex
+    store: CodexStore, index: EmbeddedIndex
 ) -> None:
-    material = CodexIndex(store, passages, EMBEDDER, load_tokens().count)
+    material = CodexIndex(store, index, EMBEDDER, load_tokens().count)
     for scope in (ACME, DEN):
         await put(store, scope, "quokka.md", "The quokka lives on an island.")
         await put(store, scope, "secret.md", "The secret word is okapi.")
@@ -84,24 +75,24 @@ async def test_what_was_removed_just_before_all_is_indexed_anew_is_not_found_any
         await store.delete(DEN, path)
     await material.rebuild(ACME)
 
-    assert set(await passages.sources(ACME, Kind.CODEX)) == {"quokka.md"}
-    assert await passages.sources(DEN, Kind.CODEX) == {}
+    assert set(await index.sources(ACME, Kind.CODEX)) == {"quokka.md"}
+    assert await index.sources(DEN, Kind.CODEX) == {}
 
 
 async def test_what_is_removed_after_a_run_that_failed_half_way_is_not_found_any_more(
-    store: CodexStore, passages: EmbeddedIndex
+    store: CodexStore, index: EmbeddedIndex
 ) -> None:
     paths = [f"{number}.md" for number in range(12)]
     for path in paths:
         await put(store, DEN, path, "The secret word is okapi.")
     with pytest.raises(EmbedderUnavailable):
-        await CodexIndex(store, passages, Failing(), load_tokens().count).sync(ACME)
-    assert await passages.sources(DEN, Kind.CODEX)
+        await CodexIndex(store, index, Failing(), load_tokens().count).sync(ACME)
+    assert await index.sources(DEN, Kind.CODEX)
 
     for path in paths:
         await store.delete(DEN, path)
-    material = CodexIndex(store, passages, EMBEDDER, load_tokens().count)
+    material = CodexIndex(store, index, EMBEDDER, load_tokens().count)
     await material.sync(ACME)
 
-    assert await passages.sources(DEN, Kind.CODEX) == {}
+    assert await index.sources(DEN, Kind.CODEX) == {}
     assert not await material.is_behind(ACME, {DEN: ""})

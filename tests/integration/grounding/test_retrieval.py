@@ -1,0 +1,158 @@
+"""What a turn is given of documents and of earlier turns, through the embedded index."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from connectors.message import Scope
+from grounding.retrieval import Search, TurnFloor, TurnIndex, TurnText
+from grounding.retrieval.qdrant_edge import EmbeddedIndex
+from tests.emulators.embedder import HashedWords
+from tests.integration.grounding.conftest import ACME, House
+
+
+async def test_retrieved_passages_are_grown_merged_and_within_their_bytes(house: House) -> None:
+    text = "\n\n".join(
+        f"## Step {n}\n\nThe harbour refund {noun} needs a signature and {noun} {verb} before the office {verb}s it."
+        for n, (noun, verb) in enumerate(zip(["form", "ticket", "ledger"], ["sign", "print", "check"], strict=True))
+    )
+    await asyncio.to_thread(house.write, "steps.md", f"# Steps\n\n{text}")
+    await asyncio.to_thread(house.write, "other.md", "# Weather\n\nStorms come from the west.")
+    await house.indexer.sync(ACME)
+    (passage,) = await house.search.passages(ACME, "harbour refund signature", 3, 1200)
+    assert passage.source == "steps.md"
+    assert passage.text.index("Step 0") < passage.text.index("Step 1") < passage.text.index("Step 2")
+    for limit in (20, 100, 500):
+        for found in await house.search.passages(ACME, "harbour refund signature", 3, limit):
+            assert len(found.text.encode()) <= limit
+
+
+async def test_an_unrelated_question_retrieves_nothing_but_still_can_be_searched(house: House) -> None:
+    await asyncio.to_thread(house.write, "a.md", "# Refunds\n\nMoney comes back in thirty days.")
+    await house.indexer.sync(ACME)
+    assert await house.search.passages(ACME, "who won the world cup", 3, 1200) == []
+    assert await house.search.passages(ACME, "", 3, 1200) == []
+    assert await house.search.search(ACME, "who won the world cup", 3) != []
+
+
+async def windows(house: House) -> None:
+    await asyncio.to_thread(house.write, "office.md", "# Office\n\nThe window of the office is cleaned on Friday.")
+    await asyncio.to_thread(house.write, "refunds.md", "# Refunds\n\nRefunds: the window is open for thirty days.")
+    await asyncio.to_thread(house.write, "parcels.md", "# Parcels\n\nParcels leave on Monday from the harbour.")
+    await house.indexer.sync(ACME)
+
+
+@pytest.mark.parametrize("subject", ["office", "refunds"])
+async def test_a_follow_up_finds_what_the_conversation_is_about(house: House, subject: str) -> None:
+    await windows(house)
+
+    found = await house.search.passages(ACME, "And what about the window?", 1, 1200, earlier=[f"Tell me of {subject}"])
+
+    assert [one.source for one in found] == [f"{subject}.md"]
+
+
+async def test_a_message_that_changes_the_subject_finds_what_it_would_find_alone(house: House) -> None:
+    await windows(house)
+    before = ["How long is the window of refunds open?", "And the window of the office?"]
+
+    first, *_ = await house.search.search(ACME, "When do parcels leave the harbour?", 3, earlier=before)
+
+    assert first.passage.source == "parcels.md"
+
+
+async def test_turns_are_recalled_in_their_own_conversation_only(index: EmbeddedIndex, embedder: HashedWords) -> None:
+    turns = TurnIndex(index, embedder, floor=TurnFloor(0.3, 0.3))
+    here, there = Scope("acme", "http:here"), Scope("acme", "http:there")
+    said = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    await turns.remember([TurnText(here, "t1", "The deploy key lives in Lockbox.", said)])
+    await turns.remember([TurnText(here, "t2", "Lunch was good.", said)])
+    await turns.remember([TurnText(there, "t3", "Another deploy key.", said)])
+    (recalled,) = await turns.recall(here, "where is the deploy key", 5)
+    assert (recalled.turn_id, recalled.said_on) == ("t1", "2026-11-01")
+    await turns.forget(here, ["t1"])
+    assert await turns.recall(here, "where is the deploy key", 5) == []
+    await turns.remember([TurnText(here, "t1", "The deploy key lives in Lockbox.", said)])
+    assert await turns.recall(here, "where is the deploy key", 5, exclude=["t1"]) == []
+    assert await turns.recall(here, "?", 5) == []
+    await turns.remember([TurnText(here, "t1", "Nothing to see.", said)])
+    assert await turns.recall(here, "where is the deploy key", 5) == []
+    await turns.forget(there)
+    assert await turns.recall(there, "deploy key", 5) == []
+    assert await Search(index, embedder).search(ACME, "deploy key", 9) == []
+
+
+async def test_what_was_said_earlier_is_recalled_though_long_texts_in_the_prompt_say_more_of_it(
+    index: EmbeddedIndex, embedder: HashedWords
+) -> None:
+    turns = TurnIndex(index, embedder, floor=TurnFloor(0.4, 0.4, unasked=0.4, unasked_few=0.4))
+    here = Scope("acme", "http:here")
+    said = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    pasted = ["Ann: " + "where is the deploy key deploy key " * 1500 for _ in range(2)]
+    await turns.remember([TurnText(here, "t1", "Bo: The deploy key lives in Lockbox.", said)])
+    await turns.remember([TurnText(here, f"p{number}", text, said) for number, text in enumerate(pasted)])
+
+    for asked_for in (True, False):
+        found = await turns.recall(here, "where is the deploy key", 5, ["p0", "p1"], asked_for=asked_for)
+        assert [one.turn_id for one in found] == ["t1"]
+
+
+async def test_a_message_without_a_subject_recalls_what_was_just_spoken_of(
+    index: EmbeddedIndex, embedder: HashedWords
+) -> None:
+    turns = TurnIndex(index, embedder, floor=TurnFloor(0.2, 0.2))
+    scope = Scope("acme", "slack:C1")
+    now = datetime(2026, 11, 21, 10, tzinfo=UTC)
+    await turns.remember(
+        [
+            TurnText(scope, "t1", "The roof is painted green.", now),
+            TurnText(scope, "t2", "Kiki is a parrot.", now),
+            TurnText(scope, "t3", "What colour is the roof?", now),
+        ]
+    )
+    shown, earlier = ["t3"], ["What colour is the roof?"]
+
+    assert await turns.recall(scope, "what did we say about that?", 4, shown) == []
+    (found, *_) = await turns.recall(scope, "what did we say about that?", 4, shown, earlier=earlier)
+    assert found.turn_id == "t1"
+    (other, *_) = await turns.recall(scope, "Kiki, our parrot?", 4, shown, earlier=earlier)
+    assert other.turn_id == "t2"
+
+
+async def test_an_answer_is_recalled_with_its_question_though_it_says_none_of_the_words(
+    index: EmbeddedIndex, embedder: HashedWords
+) -> None:
+    turns = TurnIndex(index, embedder)
+    here, now = Scope("acme", "http:here"), datetime(2026, 11, 1, tzinfo=UTC)
+    texts = ["Ann: What is the parrot called?", "Bo: Kiki!", "Ann: Lovely weather."]
+    before = ["", "t0", "t1"]
+    await turns.remember(
+        [
+            TurnText(here, f"t{n}", text, now, previous)
+            for n, (text, previous) in enumerate(zip(texts, before, strict=True))
+        ]
+    )
+
+    found = [one.turn_id for one in await turns.recall(here, "what was the parrot called?", 9)]
+
+    assert set(found) == {"t0", "t1"}
+    assert [one.turn_id for one in await turns.recall(here, "what was the parrot called?", 9, ["t1"])] == ["t0"]
+
+
+async def test_the_day_on_which_something_was_said_can_be_asked_for(
+    index: EmbeddedIndex, embedder: HashedWords
+) -> None:
+    turns = TurnIndex(index, embedder)
+    here = Scope("acme", "http:here")
+    await turns.remember(
+        [
+            TurnText(here, f"t{month}", "Ann: We met the landlord.", datetime(2026, month, 8, tzinfo=UTC))
+            for month in (3, 5, 9)
+        ]
+    )
+
+    (first, *_) = await turns.recall(here, "the landlord on 8 May", 9)
+
+    assert first.turn_id == "t5"
