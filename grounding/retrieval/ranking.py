@@ -1,6 +1,6 @@
 """Where a passage's score is made, once for both adapters. Pure, but for `Centres` and the reranker's call.
 
-A search takes these steps. `grounding.retrieval.qdrant` takes them, this module has the arithmetic:
+A search takes these steps. `grounding.retrieval.qdrant.QdrantIndex.search` takes them, this module has the arithmetic:
 
 1. Each arm offers its candidates (`PassageQuery.arms`): ``near`` by cosine, with the question seen from the scope's
    centre (`subtract_centre`); ``sparse`` by BM25 (`grounding.retrieval.bm25`).

@@ -367,7 +367,7 @@ def merged(
 
     The order is by score. It is exact if a reranker read the passages of both searches. If not, it is rough, because
     the scores of two searches are on the scales of their own candidates; but both searches are fused in the same way,
-    and every passage has already reached the relevance floor, so that only the order of relevant passages is at stake.
+    and every passage is relevant, so that a worse choice is still one of relevant passages.
     """
     if attached.input is None or not attached.passages:
         return tuple(documents), attached.input

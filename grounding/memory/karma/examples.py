@@ -235,7 +235,7 @@ def _words(marked: Marked) -> tuple[str, str]:
 
 
 class Likeness:
-    """Rates exchanges by the floor for earlier turns (`grounding.retrieval.relevance`), measured for the same question:
+    """Rates exchanges by the floor for earlier turns (`grounding.retrieval.turn_ranking`), measured for the same question:
     is a turn relevant to a message? Vectors are cached in memory.
 
     *embedder* returns the configured model; it raises `IndexUnavailable` and `EmbedderUnavailable` while there is none.
