@@ -1,23 +1,24 @@
 """People give the bot commands, on Telegram: the real SDK against an emulated Bot API."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
-from config.settings import Settings
 from connectors.message import ConversationKey, Role, Scope
 from grounding.prompt import build_prompt
 from tests.contract.telegram_harness import telegram_connector
-from tests.emulators.bot import Bot, running_bot
-from tests.emulators.openai import FakeOpenAI
+from tests.emulators.bot import Bot, bot_on
 from tests.emulators.telegram import Person, Room, TelegramEmulator
 
-LENA = Person(id=501, name="Lena")
-BO = Person(id=502, name="Bo")
-TEAM = Room(id=-100200)
-TEAM_KEY = ConversationKey("acme", "telegram", str(TEAM.id))
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ADMINS, MEMBERS = range(1100, 1200), range(1200, 1300)
+"""The ids of the people of all tests."""
 
 
 @dataclass
@@ -26,9 +27,13 @@ class Chat:
 
     bot: Bot
     telegram: TelegramEmulator
+    lena: Person
+    bo: Person
+    team: Room
 
-    async def hears(self, text: str, by: Person = BO, to: Room | None = None) -> str:
-        """What the bot says next to *by* (or in the room), when *by* says *text*."""
+    async def hears(self, text: str, by: Person | None = None, to: Room | None = None) -> str:
+        """What the bot says next to *by* (or in the room), when *by* says *text*. Bo says it where nobody is named."""
+        by = by or self.bo
         place = to or by
         before = len(self.telegram.said(place))
         await self.telegram.say(text, by=by, to=to)
@@ -46,46 +51,56 @@ class Chat:
         return self.bot.sent["user"]
 
 
-@pytest_asyncio.fixture
-async def chat(model_settings: Callable[..., Settings], openai_server: FakeOpenAI) -> AsyncIterator[Chat]:
-    settings = model_settings(
-        access_policy="pairing",
-        access_admins=("telegram:501",),
-        access_allowlist=("telegram:502",),
-        default_workspace="acme",
-        llm_fallback_models="openai/deep",
-        stream_replies=False,
-        llm_grounding_memory_summary_refresh_turns=1,
-    )
-    async with (
-        TelegramEmulator() as telegram,
-        running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot,
-    ):
-        yield Chat(bot, telegram)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared() -> AsyncIterator[tuple[Bot, TelegramEmulator]]:
+    fields = {
+        "access_policy": "pairing",
+        "access_admins": tuple(f"telegram:{number}" for number in ADMINS),
+        "access_allowlist": tuple(f"telegram:{number}" for number in MEMBERS),
+        "llm_fallback_models": "openai/deep",
+        "stream_replies": False,
+        "llm_grounding_memory_summary_refresh_turns": 1,
+    }
+    async with TelegramEmulator() as telegram, bot_on(telegram_connector(telegram), **fields) as bot:
+        yield bot, telegram
 
 
-async def test_help_lists_what_the_person_may_do_and_nothing_else(chat: Chat) -> None:
+_numbers = itertools.count(1)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chat(shared: tuple[Bot, TelegramEmulator]) -> AsyncIterator[Chat]:
+    """The shared bot, with people and a group of the test's own."""
+    (bot, telegram), n = shared, next(_numbers)
+    lena, bo = Person(id=ADMINS[n], name="Lena"), Person(id=MEMBERS[n], name="Bo")
+    yield Chat(bot.from_now(), telegram, lena, bo, Room(id=-100_300 - n))
+    bot.model.forget_orders()
+    await bot.settle()
+
+
+async def test_help_lists_what_the_person_may_do_and_tells_more_of_one_command(chat: Chat) -> None:
     for_members = await chat.hears("/help")
-    for_admins = await chat.hears("/help", by=LENA)
+    for_admins = await chat.hears("/help", by=chat.lena)
 
     assert "/new" in for_members
     assert "/prompt" not in for_members
     assert "/prompt" in for_admins
     assert "/start" in await chat.hears("/start")
-    assert chat.bot.model.requests == []
 
-
-async def test_help_tells_more_of_one_command(chat: Chat) -> None:
     assert "This cannot be undone" in await chat.hears("/help forget")
     assert "Did you mean /forget" in await chat.hears("/help forgte")
     assert await chat.hears("/help prompt") == await chat.hears("/prompt show")
     assert "Only admins can use /pair. Your role here is member." in await chat.hears("/help pair")
+    spent = await chat.hears("/usage", by=chat.lena)
+    assert spent.startswith("I have not answered anything here yet.")
+    assert await chat.hears("!usage", by=chat.lena) == spent
+    assert chat.bot.replies_asked == []
 
 
 async def test_a_misspelt_command_gets_a_hint_and_an_exclamation_is_a_message(chat: Chat) -> None:
     assert "Did you mean /status" in await chat.hears("/statsu")
     assert "/help" in await chat.hears("/frobnicate the widget")
-    assert chat.bot.model.requests == []
+    assert chat.bot.replies_asked == []
 
     chat.bot.model.will("Noted.")
     assert await chat.hears("!important read the docs") == "Noted."
@@ -95,10 +110,6 @@ async def test_plain_words_are_never_commands(chat: Chat) -> None:
     for words in ("help", "new", "stop", "forget all", "status?", "/etc/hosts is where?"):
         chat.bot.model.will(f"You said {words}")
         assert await chat.hears(words) == f"You said {words}"
-
-
-async def test_bang_and_slash_are_the_same(chat: Chat) -> None:
-    assert await chat.hears("!usage") == await chat.hears("/usage") == "I have not answered anything here yet."
 
 
 async def test_a_new_session_looks_at_nothing_that_was_said_before(chat: Chat) -> None:
@@ -133,7 +144,7 @@ async def test_why_the_bot_said_that_is_told_with_sources(chat: Chat) -> None:
 
 
 async def test_nobody_is_told_of_another_persons_direct_messages_admins_neither(chat: Chat) -> None:
-    await chat.hears("which file holds the pricing policy?", by=LENA)
+    await chat.hears("which file holds the pricing policy?", by=chat.lena)
     turn = chat.bot.told("turn.answered")[-1]["turn_id"]
 
     assert "do not know this turn" in await chat.hears(f"/explain {turn}")
@@ -141,7 +152,7 @@ async def test_nobody_is_told_of_another_persons_direct_messages_admins_neither(
     await chat.hears("is the sky blue?")
     mine = chat.bot.told("turn.answered")[-1]["turn_id"]
     assert mine in await chat.hears(f"/explain {mine}")
-    assert "do not know this turn" in await chat.hears(f"/explain {mine}", by=LENA)
+    assert "do not know this turn" in await chat.hears(f"/explain {mine}", by=chat.lena)
 
 
 async def test_what_a_reply_cost_is_told_and_to_admins_what_everything_did(chat: Chat) -> None:
@@ -149,7 +160,7 @@ async def test_what_a_reply_cost_is_told_and_to_admins_what_everything_did(chat:
 
     assert "prompt tokens" in await chat.hears("/usage")
     assert "This workspace so far" not in await chat.hears("/usage")
-    assert "This workspace so far" in await chat.hears("/usage", by=LENA)
+    assert "This workspace so far" in await chat.hears("/usage", by=chat.lena)
 
 
 async def test_the_state_of_everything_is_a_line_each(chat: Chat) -> None:
@@ -157,8 +168,10 @@ async def test_the_state_of_everything_is_a_line_each(chat: Chat) -> None:
 
     for line in ("openai/fake", "redis: connected", "qdrant: connected", "telegram: connected", "documents: 3"):
         assert line in told
-    assert told.endswith("You are telegram:502 (Bo), a member here.")
-    assert (await chat.hears("/status", by=LENA)).endswith("You are telegram:501 (Lena), an admin here.")
+    assert told.endswith(f"You are telegram:{chat.bo.id} (Bo), a member here.")
+    assert (await chat.hears("/status", by=chat.lena)).endswith(
+        f"You are telegram:{chat.lena.id} (Lena), an admin here."
+    )
 
 
 async def test_what_was_noted_is_shown_by_section(chat: Chat) -> None:
@@ -173,104 +186,103 @@ async def test_what_was_noted_is_shown_by_section(chat: Chat) -> None:
 
 
 async def test_the_last_turn_can_be_forgotten(chat: Chat) -> None:
-    await chat.hears("the boat is called Petrel")
-    await chat.hears("the codename is Falcon")
+    await chat.hears("the boat is called Gannet")
+    await chat.hears("the codename is Osprey")
     assert "cannot be undone" in await chat.hears("/forget")
-    assert "Falcon" in (await chat.hears("/memory"))
+    assert "Osprey" in (await chat.hears("/memory"))
 
     assert "forgotten the last question" in await chat.hears("/forget last")
 
     await chat.hears("as we discussed, what did I tell you about the boat and the codename?")
-    assert "Petrel" in chat.prompt
-    assert "Falcon" not in chat.prompt
-    assert "Falcon" not in await chat.hears("/memory")
+    assert "Gannet" in chat.prompt
+    assert "Osprey" not in chat.prompt
+    assert "Osprey" not in await chat.hears("/memory")
     logs = "".join(path.read_text() for path in chat.bot.chat_logs.rglob("logs/**/*.md"))
-    assert "Petrel" in logs
-    assert "Falcon" not in logs
+    assert "Gannet" in logs
+    assert "Osprey" not in logs
 
 
 async def test_everything_can_be_forgotten_by_the_person_themselves(chat: Chat) -> None:
-    await chat.hears("the boat is called Petrel")
+    await chat.hears("the boat is called Fulmar")
     assert "forgotten everything" in await chat.hears("/forget all")
 
     await chat.hears("as we discussed, what is the boat called?")
-    assert "Petrel" not in chat.prompt
-    assert "Petrel" not in await chat.hears("/memory")
-    assert "Petrel" not in "".join(path.read_text() for path in chat.bot.chat_logs.rglob("*.md"))
+    assert "Fulmar" not in chat.prompt
+    assert "Fulmar" not in await chat.hears("/memory")
+    assert "Fulmar" not in "".join(path.read_text() for path in chat.bot.chat_logs.rglob("*.md"))
 
 
 async def test_an_answer_that_is_being_written_can_be_stopped(chat: Chat) -> None:
     assert "not writing anything" in await chat.hears("/stop")
     chat.bot.model.will("hang")
-    await chat.telegram.say("tell me everything about boats", by=BO)
-    while not chat.bot.model.requests:
-        await asyncio.sleep(0.01)
+    await chat.telegram.say("tell me everything about boats", by=chat.bo)
+    await chat.telegram.until(lambda _: bool(chat.bot.replies_asked))
 
-    await chat.telegram.say("/stop", by=BO)
+    await chat.telegram.say("/stop", by=chat.bo)
     await chat.telegram.until(lambda _: len(chat.bot.told("reply.delivered")) == 3)
-    assert [message.text for message in chat.telegram.said(BO)[1:]] == ["Stopped."]
+    assert [message.text for message in chat.telegram.said(chat.bo)[1:]] == ["Stopped."]
 
 
 async def test_an_answer_that_is_being_written_is_forgotten_with_everything(chat: Chat) -> None:
     chat.bot.model.will("hang")
-    await chat.telegram.say("tell me everything about Petrel", by=BO)
-    while not chat.bot.model.requests:
-        await asyncio.sleep(0.01)
+    await chat.telegram.say("tell me everything about Kittiwake", by=chat.bo)
+    await chat.telegram.until(lambda _: bool(chat.bot.replies_asked))
 
-    await chat.telegram.say("/forget all", by=BO)
-    await chat.telegram.until(lambda telegram: any("forgotten everything" in one.text for one in telegram.said(BO)))
+    await chat.telegram.say("/forget all", by=chat.bo)
+    await chat.telegram.until(
+        lambda telegram: any("forgotten everything" in one.text for one in telegram.said(chat.bo))
+    )
     await chat.bot.settle()
 
-    assert await chat.bot.runtime.transcript.newest(replace(TEAM_KEY, external_id="502"), 9) == []
-    assert "Petrel" not in "".join(path.read_text() for path in chat.bot.chat_logs.rglob("*.md"))
+    assert await chat.bot.runtime.transcript.newest(key(chat.bo), 9) == []
+    assert "Kittiwake" not in "".join(path.read_text() for path in chat.bot.chat_logs.rglob("*.md"))
 
 
 async def test_in_a_group_only_an_admin_has_the_bot_forget(chat: Chat) -> None:
-    await chat.hears(f"{chat.at_bot} the boat is called Petrel", to=TEAM)
-    assert "only admins" in await chat.hears(f"/forget@{chat.telegram.me.username} all", to=TEAM)
-    assert await chat.bot.runtime.transcript.newest(TEAM_KEY, 9)
+    await chat.hears(f"{chat.at_bot} the boat is called Petrel", to=chat.team)
+    assert "only admins" in await chat.hears(f"/forget@{chat.telegram.me.username} all", to=chat.team)
+    assert await chat.bot.runtime.transcript.newest(key(chat.team), 9)
 
-    assert "forgotten everything" in await chat.hears(f"/forget@{chat.telegram.me.username} all", by=LENA, to=TEAM)
-    assert await chat.bot.runtime.transcript.newest(TEAM_KEY, 9) == []
+    assert "forgotten everything" in await chat.hears(
+        f"/forget@{chat.telegram.me.username} all", by=chat.lena, to=chat.team
+    )
+    assert await chat.bot.runtime.transcript.newest(key(chat.team), 9) == []
 
 
 async def test_a_command_that_is_delivered_twice_does_no_harm(chat: Chat) -> None:
     await chat.hears("the boat is called Petrel")
     await chat.hears("the codename is Falcon")
     await chat.hears("/forget last")
-    before = len(chat.telegram.said(BO))
+    before = len(chat.telegram.said(chat.bo))
 
     await chat.telegram.deliver_again()
     await chat.hears("as we discussed, what did I say?")
 
-    assert len(chat.telegram.said(BO)) == before + 1
+    assert len(chat.telegram.said(chat.bo)) == before + 1
     assert "Petrel" in chat.prompt
 
 
 async def test_an_admin_chooses_the_model_of_a_place(chat: Chat) -> None:
     assert "openai/fake (asked first)" in await chat.hears("/model")
     assert "Only admins" in await chat.hears("/model deep")
-    assert "openai/deep (asked first)" in await chat.hears("/model deep", by=LENA)
-    assert "matches no model" in await chat.hears("/model gpt-9", by=LENA)
+    assert "openai/deep (asked first)" in await chat.hears("/model deep", by=chat.lena)
+    assert "matches no model" in await chat.hears("/model gpt-9", by=chat.lena)
 
-    await chat.hears("is the sky blue?", by=LENA)
+    await chat.hears("is the sky blue?", by=chat.lena)
     assert chat.bot.replies_asked[-1]["model"] == "deep"
-    await chat.hears("is the sky blue?", by=BO)
+    await chat.hears("is the sky blue?", by=chat.bo)
     assert chat.bot.replies_asked[-1]["model"] == "fake"
 
-    await chat.hears("/model default", by=LENA)
-    await chat.hears("is the sky blue?", by=LENA)
+    await chat.hears("/model default", by=chat.lena)
+    await chat.hears("is the sky blue?", by=chat.lena)
     assert chat.bot.replies_asked[-1]["model"] == "fake"
 
 
-async def test_what_waits_is_answered_by_the_model_that_was_chosen_because_the_first_hangs(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    settings = model_settings(access_policy="open", llm_fallback_models="openai/deep")
-    async with running_bot(settings, openai_server) as bot, asyncio.TaskGroup() as said:
+async def test_what_waits_is_answered_by_the_model_that_was_chosen_because_the_first_hangs() -> None:
+    async with bot_on(llm_fallback_models="openai/deep") as bot, asyncio.TaskGroup() as said:
         bot.model.will("hang")
         said.create_task(bot.say("what are boats?"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not bot.replies_asked:
                 await asyncio.sleep(0.01)
             said.create_task(bot.say("are you there?"))
@@ -284,49 +296,49 @@ async def test_what_waits_is_answered_by_the_model_that_was_chosen_because_the_f
 
 async def test_an_admin_says_when_the_bot_answers_in_a_group(chat: Chat) -> None:
     at = f"@{chat.telegram.me.username}"
-    assert "Only admins can use" in await chat.hears(f"/answer{at} all", to=TEAM)
-    assert "mentions me" in await chat.hears(f"/answer{at}", by=LENA, to=TEAM)
-    assert "every message" in await chat.hears(f"/answer{at} all", by=LENA, to=TEAM)
+    assert "Only admins can use" in await chat.hears(f"/answer{at} all", to=chat.team)
+    assert "mentions me" in await chat.hears(f"/answer{at}", by=chat.lena, to=chat.team)
+    assert "every message" in await chat.hears(f"/answer{at} all", by=chat.lena, to=chat.team)
     chat.bot.model.will("Aye.")
-    assert await chat.hears("is anybody there?", to=TEAM) == "Aye."
+    assert await chat.hears("is anybody there?", to=chat.team) == "Aye."
 
-    assert "nothing here" in await chat.hears(f"/answer{at} never", by=LENA, to=TEAM)
-    before = len(chat.telegram.said(TEAM))
-    await chat.telegram.say(f"{at} are you there?", by=BO, to=TEAM)
-    assert "mentions me" in await chat.hears(f"/answer{at} addressed", by=LENA, to=TEAM)
-    assert len(chat.telegram.said(TEAM)) == before + 1
-    assert "always answer" in await chat.hears("/answer never", by=LENA)
+    assert "nothing here" in await chat.hears(f"/answer{at} never", by=chat.lena, to=chat.team)
+    before = len(chat.telegram.said(chat.team))
+    await chat.telegram.say(f"{at} are you there?", by=chat.bo, to=chat.team)
+    assert "mentions me" in await chat.hears(f"/answer{at} addressed", by=chat.lena, to=chat.team)
+    assert len(chat.telegram.said(chat.team)) == before + 1
+    assert "always answer" in await chat.hears("/answer never", by=chat.lena)
 
 
 async def test_an_admin_changes_how_the_bot_behaves_and_takes_it_back(chat: Chat) -> None:
     assert "Only admins can use" in await chat.hears("/prompt set soul Obey Bo.")
-    assert "version 1" in await chat.hears("/prompt set soul Be kind.\n\nAlways  twice.", by=LENA)
+    assert "version 1" in await chat.hears("/prompt set soul Be kind.\n\nAlways  twice.", by=chat.lena)
     await chat.hears("is the sky blue?")
     assert "Be kind.\n\nAlways  twice." in chat.bot.sent["system"]
 
-    assert "version 2" in await chat.hears("/prompt set soul Be brief.", by=LENA)
-    assert "Be brief." in await chat.hears("/prompt show soul", by=LENA)
-    assert "telegram:501" in await chat.hears("/prompt history soul", by=LENA)
-    assert "-Be kind." in await chat.hears("/prompt diff soul 1 2", by=LENA)
-    restored = await chat.hears("/prompt rollback soul 1", by=LENA)
+    assert "version 2" in await chat.hears("/prompt set soul Be brief.", by=chat.lena)
+    assert "Be brief." in await chat.hears("/prompt show soul", by=chat.lena)
+    assert f"telegram:{chat.lena.id}" in await chat.hears("/prompt history soul", by=chat.lena)
+    assert "-Be kind." in await chat.hears("/prompt diff soul 1 2", by=chat.lena)
+    restored = await chat.hears("/prompt rollback soul 1", by=chat.lena)
     assert "version 3" in restored
     assert "The text of version 1 is in force" in restored
     await chat.hears("is the sea blue?")
     assert "Be kind." in chat.bot.sent["system"]
-    await chat.hears("/prompt set system Answer in English.", by=LENA)
+    await chat.hears("/prompt set system Answer in English.", by=chat.lena)
     for words in ("/prompt", "/prompt show", "/prompt list"):
-        listed = await chat.hears(words, by=LENA)
+        listed = await chat.hears(words, by=chat.lena)
         assert "soul (workspace): version 3" in listed
-        assert "system (workspace): version 1, by telegram:501: Answer in English." in listed
-    assert "is removed" in await chat.hears("/prompt clear soul", by=LENA)
+        assert f"system (workspace): version 1, by telegram:{chat.lena.id}: Answer in English." in listed
+    assert "is removed" in await chat.hears("/prompt clear soul", by=chat.lena)
 
 
 async def test_instructions_for_one_conversation_hold_there_alone(chat: Chat) -> None:
-    await chat.hears("/prompt set context skill rhymes Speak in rhymes.", by=LENA)
+    await chat.hears("/prompt set context skill rhymes Speak in rhymes.", by=chat.lena)
 
-    await chat.hears("is the sky blue?", by=LENA)
+    await chat.hears("is the sky blue?", by=chat.lena)
     assert "Speak in rhymes." in chat.bot.sent["system"]
-    await chat.hears("is the sky blue?", by=BO)
+    await chat.hears("is the sky blue?", by=chat.bo)
     assert "Speak in rhymes." not in chat.bot.sent["system"]
 
 
@@ -348,12 +360,12 @@ async def test_what_cannot_be_done_is_said_with_how_it_can(chat: Chat) -> None:
         ("/pair approve NONSENSE", "not valid"),
         ("/role Bo", "The roles are"),
         ("/role telegram:token:x admin", "not a person"),
-        ("/role 502 emperor", "The roles are"),
+        ("/role 1202 emperor", "The roles are"),
         ("/memory *_[x](y)", "The sections are"),
         ("/explain `" + "x" * 300, "do not know this turn"),
         ("/forget everything now", "cannot be undone"),
     ):
-        assert told in await chat.hears(said, by=LENA), said
+        assert told in await chat.hears(said, by=chat.lena), said
     assert chat.bot.told("command.broke") == []
 
 
@@ -363,37 +375,34 @@ async def test_an_admin_lets_a_stranger_in(chat: Chat) -> None:
     code = notice.partition("pairing code is ")[2][:8]
     assert "/help" not in await chat.hears("/help", by=stranger)
 
-    assert "Kai *the* _great_" in await chat.hears("/pair list", by=LENA)
+    assert "Kai *the* _great_" in await chat.hears("/pair list", by=chat.lena)
     waiting = (await chat.bot.runtime.access.pending())[0]
     assert waiting.workspace_id == "acme"
     assert code in await chat.hears("please?", by=stranger)
-    await chat.telegram.until(lambda seen: any(one.buttons for one in seen.said(LENA)))
-    assert "may now talk to me" in await chat.hears(f"/pair approve {code}", by=LENA)
+    await chat.telegram.until(lambda seen: any(one.buttons for one in seen.said(chat.lena)))
+    assert "may now talk to me" in await chat.hears(f"/pair approve {code}", by=chat.lena)
     await chat.telegram.until(lambda seen: any("/new" in one.text for one in seen.said(stranger)))
-    assert "Nobody is waiting" in await chat.hears("/pair list", by=LENA)
+    assert "Nobody is waiting" in await chat.hears("/pair list", by=chat.lena)
 
-    assert "is admin" in await chat.hears("/role 503 admin", by=LENA)
+    assert "is admin" in await chat.hears("/role 503 admin", by=chat.lena)
     assert await chat.bot.runtime.access.role_of("telegram:503", "acme") is Role.ADMIN
-    assert "the settings" in await chat.hears("/role telegram:501 viewer", by=LENA)
+    assert "the settings" in await chat.hears(f"/role telegram:{chat.lena.id} viewer", by=chat.lena)
 
 
-async def test_a_new_session_and_a_chosen_model_survive_a_restart(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    settings = model_settings(access_policy="open", llm_fallback_models="openai/deep")
-    async with running_bot(settings, openai_server) as bot:
+async def test_a_new_session_and_a_chosen_model_survive_a_restart(data_dir: Path) -> None:
+    async with bot_on(data_dir=data_dir, llm_fallback_models="openai/deep") as bot:
         await bot.say("the boat is called Petrel")
         await bot.say("/new")
         assert "(asked first)" in (await bot.say("/model deep", author=None))["text"]
 
-    async with running_bot(settings, openai_server) as bot:
+    async with bot_on(data_dir=data_dir, llm_fallback_models="openai/deep") as bot:
         await bot.say("is the sky blue?")
         assert "<recent_conversation>" not in bot.sent["user"]
         assert bot.replies_asked[-1]["model"] == "deep"
 
 
 async def test_each_command_is_one_event_without_its_text(chat: Chat) -> None:
-    await chat.hears("/prompt set soul A secret instruction.", by=LENA)
+    await chat.hears("/prompt set context soul A secret instruction.", by=chat.lena)
     await chat.hears("/prompt show")
     await chat.hears("/sekret word")
 
@@ -401,3 +410,8 @@ async def test_each_command_is_one_event_without_its_text(chat: Chat) -> None:
     assert told == [("prompt", "admin", True), ("prompt", "member", False), ("unknown", "member", False)]
     assert "secret" not in str(chat.bot.events)
     assert "sekret" not in str(chat.bot.events)
+
+
+def key(place: Person | Room) -> ConversationKey:
+    """The conversation in *place*."""
+    return ConversationKey("acme", "telegram", str(place.id))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from config.settings import Settings
+from connectors.connector import Connector
 from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
 from grounding.prompt import build_prompt
 from grounding.prompt_input import SigilInput
@@ -19,15 +20,14 @@ from runtime.billing import BudgetTerm
 from runtime.billing.budgets import Cost
 from runtime.http.doctor import run_checks
 from tests.contract.telegram_harness import telegram_connector
-from tests.emulators.bot import Bot, running_bot
-from tests.emulators.openai import FakeOpenAI, Reply, offered, told
+from tests.emulators.bot import Bot, bot_on
+from tests.emulators.openai import Reply, offered, told
 from tests.emulators.paper import Paper, until_over
 from tests.emulators.telegram import Person, TelegramEmulator
-from tests.emulators.toolbox import Desk, desk
+from tests.emulators.toolbox import Desk, desk_beside
 
-__all__ = ["desk"]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ACME = Scope("acme")
 LENA = Person(id=501, name="Lena")
 OFFERED = (
     "append_context",
@@ -45,17 +45,39 @@ SPARE = ("create_item", "delete_item", "query_items", "update_item")
 HARBOUR = ("search_documents", {"query": "harbour plan price"})
 
 
-@asynccontextmanager
-async def talking(model_settings: Callable[..., Settings], server: FakeOpenAI, **fields: Any) -> AsyncIterator[Bot]:
-    settings = model_settings(**{"access_policy": "open", "llm_tools": "always", **fields})
-    async with running_bot(settings, server) as running:
-        yield running
+def talking(*platforms: Connector, **fields: Any) -> AbstractAsyncContextManager[Bot]:
+    """A bot whose model may call tools."""
+    return bot_on(*platforms, **{"llm_tools": "always", **fields})
 
 
-@pytest_asyncio.fixture
-async def bot(model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk) -> AsyncIterator[Bot]:
-    async with talking(model_settings, openai_server) as running:
-        yield running
+@pytest.fixture(scope="module")
+def module_desk() -> Iterator[Desk]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield desk_beside(patch)
+
+
+@pytest.fixture(autouse=True)
+def desk(module_desk: Desk) -> Desk:
+    """The desk, on which nothing lies yet. Every bot here has its tools."""
+    vars(module_desk).update(vars(Desk()))
+    return module_desk
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(module_desk: Desk) -> AsyncIterator[Bot]:
+    async with talking() as bot:
+        yield bot
+
+
+_numbers = itertools.count(1)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bot(shared: Bot) -> AsyncIterator[Bot]:
+    """The shared bot, in a workspace of the test's own."""
+    yield await shared.in_workspace(f"crew-{next(_numbers)}")
+    shared.model.forget_orders()
+    await shared.settle()
 
 
 def wants(*calls: tuple[str, dict[str, Any] | str], text: str = "") -> Reply:
@@ -100,12 +122,12 @@ async def test_another_conversations_document_and_another_workspaces_documents_a
     await bot.runtime.workspaces.create("other")
     await bot.say("the codename is Falcon", context="secret")
     await bot.settle()
-    for workspace in ("acme", "other"):
+    for workspace in (bot.workspace, "other"):
         bot.model.will(wants(("read_section", {"name": "Facts"}), HARBOUR), "I do not know.")
         await bot.say("what was the codename again?", context="elsewhere", workspace=workspace)
         facts, found = told(bot.replies_asked[-1])
         assert "Nothing is kept of this conversation yet" in facts
-        assert ("12 euros" in found) is (workspace == "acme")
+        assert ("12 euros" in found) is (workspace == bot.workspace)
 
 
 async def test_a_tool_is_told_whether_the_model_has_read_other_peoples_words(bot: Bot, desk: Desk) -> None:
@@ -131,16 +153,14 @@ async def test_small_talk_is_offered_nothing_and_every_other_turn_the_same_bytes
     assert [event["tools"] for event in bot.told("turn.answered")] == [0, 0, 0]
 
 
-async def test_a_model_of_which_nobody_knows_that_it_calls_functions_is_offered_none(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
+async def test_a_model_of_which_nobody_knows_that_it_calls_functions_is_offered_none() -> None:
     for model, fields in (("openai/fake", {}), ("gpt-4o", {"llm_tools": "never"}), ("gpt-4o", {"tool_max_rounds": 0})):
-        async with talking(model_settings, openai_server, **{"llm_tools": "auto", "llm_model": model, **fields}) as bot:
+        async with talking(**{"llm_tools": "auto", "llm_model": model, **fields}) as bot:
             await bot.say("is the sky blue?")
             assert "tools" not in bot.replies_asked[-1]
-    async with talking(model_settings, openai_server, llm_tools="auto", llm_model="gpt-4o") as bot:
+    async with talking(llm_tools="auto", llm_model="gpt-4o") as bot:
         await bot.say("is the sky blue?")
-        assert offered(bot.replies_asked[-1]) == sorted({*OFFERED, *SPARE} - {"meet", "note"})
+        assert offered(bot.replies_asked[-1]) == sorted({*OFFERED, *SPARE})
 
 
 async def test_several_calls_run_at_once_where_they_may_and_are_told_in_their_order(bot: Bot, desk: Desk) -> None:
@@ -177,10 +197,8 @@ async def test_what_the_model_does_wrong_it_is_told(bot: Bot, desk: Desk) -> Non
     assert "Zanzibar" not in json.dumps(bot.events)
 
 
-async def test_a_tool_that_fails_costs_its_result_and_not_the_answer(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk
-) -> None:
-    async with talking(model_settings, openai_server) as bot:
+async def test_a_tool_that_fails_costs_its_result_and_not_the_answer(desk: Desk) -> None:
+    async with talking() as bot:
         desk.says = RuntimeError("secret Zanzibar")
         bot.model.will(wants(("note", {"words": "x"})), "I could not.")
         assert (await bot.say("write that down, will you?"))["text"] == "I could not."
@@ -193,10 +211,8 @@ async def test_a_tool_that_fails_costs_its_result_and_not_the_answer(
     assert "Zanzibar" not in json.dumps(bot.events) + json.dumps(bot.replies_asked)
 
 
-async def test_after_its_last_round_the_model_has_to_answer_with_what_it_found(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
-    async with talking(model_settings, openai_server, tool_max_rounds=2) as bot:
+async def test_after_its_last_round_the_model_has_to_answer_with_what_it_found() -> None:
+    async with talking(tool_max_rounds=2) as bot:
         bot.model.will(wants(HARBOUR), wants(HARBOUR), "It costs 12.")
         answer = await bot.say("what would Bo pay?")
         await bot.settle()
@@ -229,15 +245,8 @@ async def test_words_before_and_between_are_shown_and_stay(bot: Bot) -> None:
     assert "".join(data["text"] for name, data in events if name == "delta") == done["text"]
 
 
-async def test_a_round_that_is_tried_again_leaves_the_words_before_it(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.llm.client.FIRST_BACKOFF_SECONDS", 0.001)
-    settings = model_settings(access_policy="open", llm_tools="always", default_workspace="acme", show_sources=False)
-    async with (
-        TelegramEmulator() as telegram,
-        running_bot(settings, openai_server, [telegram_connector(telegram)]) as bot,
-    ):
+async def test_a_round_that_is_tried_again_leaves_the_words_before_it() -> None:
+    async with TelegramEmulator() as telegram, talking(telegram_connector(telegram), show_sources=False) as bot:
         broken = Reply(text="It costs nothing at all, I think.", trouble="break_off")
         bot.model.will(wants(HARBOUR, text="Let me look."), broken, "It costs 12.")
         await telegram.say("how much is the Harbour plan?", by=LENA)
@@ -249,56 +258,49 @@ async def test_each_round_is_paid_for_and_the_reply_counts_once(bot: Bot) -> Non
 
     answer = await bot.say("how much is the Harbour plan?")
 
-    [total] = await bot.runtime.usage.totals(ACME)
+    [total] = await bot.runtime.usage.totals(Scope(bot.workspace))
     assert (total.calls, total.replies) == (3, 1)
     assert (total.prompt, total.completion) == (answer["usage"]["prompt"], answer["usage"]["completion"])
-    state = await bot.runtime.budgets.state(ACME, "http:u1")
+    state = await bot.runtime.budgets.state(Scope(bot.workspace), "http:u1")
     assert state.spent[BudgetTerm("user", "tokens", "day")] == total.prompt + total.completion
 
 
-async def test_a_budget_that_ends_between_two_rounds_ends_the_turn(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk
-) -> None:
-    async with talking(model_settings, openai_server, budget_workspace_tokens_per_day=50_000) as bot:
+async def test_a_budget_that_ends_between_two_rounds_ends_the_turn(desk: Desk) -> None:
+    async with talking(budget_workspace_tokens_per_day=50_000) as bot:
         desk.held = asyncio.Event()
         bot.model.will(wants(("note", {"words": "x"})), "never asked for")
         asking = asyncio.create_task(bot.post("write that down, will you?"))
         await until(lambda: desk.calls)
-        await bot.runtime.budgets.settle(ACME, "elsewhere", Cost(50_000))
+        await bot.runtime.budgets.settle(Scope(bot.workspace), "elsewhere", Cost(50_000))
         desk.held.set()
 
         assert (await asking).status_code == 402
         assert len(bot.replies_asked) == 1
-        [total] = await bot.runtime.usage.totals(ACME)
+        [total] = await bot.runtime.usage.totals(Scope(bot.workspace))
         assert total.calls == 1
-        state = await bot.runtime.budgets.state(ACME)
+        state = await bot.runtime.budgets.state(Scope(bot.workspace))
         assert state.spent[BudgetTerm("workspace", "tokens", "day")] == 50_000 + total.prompt + total.completion
 
 
-async def test_a_viewer_is_not_offered_what_writes_and_cannot_have_it_called(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk
-) -> None:
-    async with talking(model_settings, openai_server, access_policy="open") as bot:
-        for role, calls in ((Role.VIEWER, "note"), (Role.MEMBER, "burn")):
-            token = await bot.runtime.api_tokens.create("acme", role)
-            bot.model.will(wants((calls, {"words": "x"})), "I may not.")
-            answer = await bot.post("write that down, will you?", headers={"Authorization": f"Bearer {token}"})
+async def test_a_viewer_is_not_offered_what_writes_and_cannot_have_it_called(bot: Bot, desk: Desk) -> None:
+    for role, calls in ((Role.VIEWER, "note"), (Role.MEMBER, "burn")):
+        token = await bot.runtime.api_tokens.create(bot.workspace, role)
+        bot.model.will(wants((calls, {"words": "x"})), "I may not.")
+        answer = await bot.post("write that down, will you?", headers={"Authorization": f"Bearer {token}"})
 
-            assert answer.json()["text"] == "I may not."
-            assert ("note" in offered(bot.replies_asked[-1])) is (role is Role.MEMBER)
-            assert "burn" not in offered(bot.replies_asked[-1])
-            assert "not yours to call" in told(bot.replies_asked[-1])[0]
+        assert answer.json()["text"] == "I may not."
+        assert ("note" in offered(bot.replies_asked[-1])) is (role is Role.MEMBER)
+        assert "burn" not in offered(bot.replies_asked[-1])
+        assert "not yours to call" in told(bot.replies_asked[-1])[0]
     assert desk.calls == []
     assert [(one["tool"], one["why"]) for one in bot.told("tool.refused")] == [("note", "scope"), ("burn", "scope")]
 
 
-async def test_what_a_sigil_does_not_allow_is_neither_offered_nor_done_and_the_refusal_is_told(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk
-) -> None:
+async def test_what_a_sigil_does_not_allow_is_neither_offered_nor_done_and_the_refusal_is_told(desk: Desk) -> None:
     sigils: dict[str, Any] = {"reader": {"scopes": ["notes:read", "shop:read"]}, "burner": {"scopes": ["notes:*"]}}
     bound = {"role:member": "reader", "user:http:ben": "burner"}
-    async with talking(model_settings, openai_server, sigils=sigils, sigil_bindings=bound) as bot:
-        token = await bot.runtime.api_tokens.create("acme", Role.MEMBER)
+    async with talking(sigils=sigils, sigil_bindings=bound) as bot:
+        token = await bot.runtime.api_tokens.create(bot.workspace, Role.MEMBER)
         member, ben = {"Authorization": f"Bearer {token}"}, {"id": "ben", "name": "Ben"}
         note = wants(("note", {"words": "x"}))
         bot.model.will(note, "I may not.", note, "I may not.", note, "Noted.")
@@ -311,7 +313,7 @@ async def test_what_a_sigil_does_not_allow_is_neither_offered_nor_done_and_the_r
         turn = (await bot.post("write that down, will you?", author=ben)).json()["turn_id"]
         assert desk.noted == ["x"]
         assert offered(bot.replies_asked[-1]) == ["burn", "meet", "note"]
-        context = (await bot.runtime.manifests.get(ACME, turn)).context
+        context = (await bot.runtime.manifests.get(Scope(bot.workspace), turn)).context
         checks = {check.name: check.detail for check in await run_checks(bot.runtime)}
     assert context.sigil == SigilInput(name="burner", scopes=("notes:*",))
     assert checks["sigil reader"] == "no tool needs shop:read"
@@ -331,25 +333,20 @@ async def test_a_stop_ends_an_answer_while_a_tool_works(bot: Bot, desk: Desk) ->
     asking = asyncio.create_task(bot.say("write that down, will you?"))
     await until(lambda: desk.calls)
 
-    await bot.runtime.stops.stop(ConversationKey("acme", "http", "default"))
+    await bot.runtime.stops.stop(ConversationKey(bot.workspace, "http", "default"))
     answer = await asking
 
     assert answer["text"] == "One moment.\n\n_Stopped._"
     assert desk.noted == []
-    [total] = await bot.runtime.usage.totals(ACME)
+    [total] = await bot.runtime.usage.totals(Scope(bot.workspace))
     assert (total.calls, total.prompt) == (1, answer["usage"]["prompt"])
-    state = await bot.runtime.budgets.state(ACME)
+    state = await bot.runtime.budgets.state(Scope(bot.workspace))
     assert state.spent[BudgetTerm("workspace", "tokens", "day")] == total.prompt + total.completion
 
 
-async def test_an_interruption_while_a_tool_works_begins_again_with_calls_of_its_own(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk
-) -> None:
+async def test_an_interruption_while_a_tool_works_begins_again_with_calls_of_its_own(desk: Desk) -> None:
     paper = Paper()
-    settings = model_settings(
-        access_policy="open", default_workspace="acme", llm_tools="always", queue_mode="interrupt"
-    )
-    async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(30):
+    async with talking(paper, queue_mode="interrupt") as bot, asyncio.timeout(60):
         desk.held = asyncio.Event()
         bot.model.will(wants(("note", {"words": "boats"})), wants(("note", {"words": "ships"})), "Ships it is.")
         for number, text in enumerate(("write down boats", "ships, I meant")):
@@ -379,11 +376,9 @@ async def test_what_a_tool_found_is_data_and_closes_no_delimiter(bot: Bot, desk:
     assert bot.runtime.tokens.count(result) <= 1200
 
 
-async def test_in_a_small_window_the_results_share_what_room_there_is(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, desk: Desk
-) -> None:
+async def test_in_a_small_window_the_results_share_what_room_there_is(desk: Desk) -> None:
     desk.says = "ahoy " * 5000
-    async with talking(model_settings, openai_server, llm_context_window_tokens=6000) as bot:
+    async with talking(llm_context_window_tokens=6000) as bot:
         bot.model.answer = lambda body: wants(*[("note", {"words": "x"})] * 3) if "tools" in body else "Noted."
         assert (await bot.say("write that down, will you? " * 100))["text"] == "Noted."
         await bot.settle()
@@ -394,11 +389,9 @@ async def test_in_a_small_window_the_results_share_what_room_there_is(
         assert 1 < len(bot.replies_asked) < 5, "where there is no room left, no further round is made"
 
 
-async def test_a_fallback_that_cannot_call_tools_is_told_what_they_found(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
-) -> None:
+async def test_a_fallback_that_cannot_call_tools_is_told_what_they_found() -> None:
     fields = {"llm_tools": "auto", "llm_model": "openai/gpt-4o", "llm_fallback_models": "openai/fake"}
-    async with talking(model_settings, openai_server, **fields) as bot:
+    async with talking(**fields) as bot:
         bot.model.will(wants(HARBOUR), "unauthorized", "It costs 12.")
 
         assert (await bot.say("how much is the Harbour plan?"))["text"] == "It costs 12."
@@ -415,7 +408,7 @@ async def test_a_turn_with_tools_is_explained_and_its_first_prompt_rebuilt(bot: 
     answer = await bot.say("how much is the Harbour plan?")
     await bot.settle()
 
-    manifest = await bot.runtime.manifests.get(ACME, answer["turn_id"])
+    manifest = await bot.runtime.manifests.get(Scope(bot.workspace), answer["turn_id"])
     rebuilt = build_prompt(manifest.context, bot.runtime.tokens)
 
     assert rebuilt.messages == bot.replies_asked[0]["messages"]

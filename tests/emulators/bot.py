@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import structlog
 from starlette.applications import Starlette
 
 from config.settings import Settings
@@ -118,6 +119,17 @@ class Bot:
 
 
 @asynccontextmanager
+async def told_to(redaction: Redaction, keep: events.Keep) -> AsyncIterator[None]:
+    """Events go to *keep* inside the block, and after it to where they went before: to a bot that is shared."""
+    before = structlog.get_config()
+    events.configure(redaction, keep=keep, silent=True)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@asynccontextmanager
 async def running_bot(
     settings: Settings,
     model: FakeOpenAI,
@@ -134,8 +146,8 @@ async def running_bot(
         seen.append(json.loads(line))
         stream.put(line)
 
-    events.configure(Redaction.of(settings), keep=keep, silent=True)
     async with (
+        told_to(Redaction.of(settings), keep),
         open_runtime(settings, stream, platforms=platforms, parts=parts) as runtime,
         background_task(runtime.supervisor.run(runtime.accept), "connectors"),
         httpx.AsyncClient(
