@@ -54,6 +54,8 @@ class ModelMigration:
         workspaces: Workspaces,
         keep_seconds: float,
         now: Callable[[], float] = time.time,
+        *,
+        busy_seconds: float = BUSY_SECONDS,
     ) -> None:
         self._knowledge = knowledge
         self._catalogue = knowledge.catalogue
@@ -61,6 +63,7 @@ class ModelMigration:
         self._workspaces = workspaces
         self._keep_seconds = max(keep_seconds, SETTLE_SECONDS)
         self._now = now
+        self._busy_seconds = busy_seconds
 
     async def run(self) -> None:
         """Repeat `step` until cancelled."""
@@ -72,7 +75,7 @@ class ModelMigration:
                 busy = await self.step()
             except Exception as error:  # noqa: BLE001 - see `log_index_error`
                 log_index_error(error)
-            least = BUSY_SECONDS if busy else QUIET_SECONDS
+            least = self._busy_seconds if busy else QUIET_SECONDS
             await asyncio.sleep(max(least, _REST * (clock() - began)))
 
     async def step(self) -> bool:

@@ -21,7 +21,7 @@ from runtime.search import Knowledge, log_index_error
 from runtime.workspaces import Workspaces
 
 TURNS_TOGETHER = 64
-_RETRY_SECONDS = (1.0, 30.0)
+RETRY_SECONDS = (1.0, 30.0)
 _log = structlog.get_logger()
 ProgressCallback = Callable[[Progress], None]
 
@@ -62,7 +62,11 @@ class IndexRebuilder:
         contexts: ContextDocuments,
         copy: MarkdownCopy,
         workspaces: Workspaces,
+        *,
+        retry_seconds: tuple[float, float] = RETRY_SECONDS,
     ) -> None:
+        """*retry_seconds* is the first and the longest pause after something failed."""
+        self._retry_seconds = retry_seconds
         self._data_dir = data_dir
         self._knowledge = knowledge
         self._transcript = transcript
@@ -99,7 +103,7 @@ class IndexRebuilder:
         It is tried again until it succeeds, and is done again if the collection lost them.
         """
         await self._knowledge.opened()
-        wait, longest = _RETRY_SECONDS
+        wait, longest = self._retry_seconds
         while True:
             try:
                 if await self._fill_workspaces():

@@ -3,16 +3,22 @@
 `Knowledge` is the main entry point; its `Searcher` is what turns ask.
 """
 
-from runtime.search.collections import Collection, log_index_error
+from runtime.search.collections import Collection, CollectionFactory, TurnsEverywhere, identity_of, log_index_error
 from runtime.search.deepening import Deepening, deepening_unavailable_reason
 from runtime.search.knowledge import Knowledge
-from runtime.search.staleness import APART
+from runtime.search.staleness import APART, STALE, Staleness, Timing
 
 __all__ = [
     "APART",
+    "STALE",
     "Collection",
+    "CollectionFactory",
     "Deepening",
     "Knowledge",
+    "Staleness",
+    "Timing",
+    "TurnsEverywhere",
     "deepening_unavailable_reason",
+    "identity_of",
     "log_index_error",
 ]

@@ -38,15 +38,12 @@ from grounding.retrieval import (
 )
 from runtime.embedded.index_client import IndexProcess, RemoteIndex
 from runtime.llm import LiteLLMEmbedder, bundled_embedders, open_embedder
-from runtime.search.staleness import REBUILDING
+from runtime.search.staleness import REBUILDING, Timing
 from runtime.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-CURRENT_SECONDS = 1.0
-"""How long a process remembers which collection answers a workspace."""
-_RETRY_SECONDS = (1.0, 30.0)
 _REMEMBERED = 1000
 _log = structlog.get_logger()
 
@@ -95,11 +92,54 @@ class CollectionFactory:
 
     def former(self, identity: Identity) -> Collection:
         """Return the collection of another model. If that cannot embed a question, words alone are searched."""
-        return self._create(identity, former_embedder(self.settings, identity), is_former=True)
+        return self._create(identity, self.former_embedder(identity), is_former=True)
+
+    async def open_embedder(self) -> Embedder:
+        """Return the embedder of the model that is set. Raises `EmbedderUnavailable`. Does not block."""
+        return await open_embedder(self.settings)
+
+    def former_embedder(self, identity: Identity) -> Embedder:
+        """Return the embedder of a collection whose model is not the one that is set.
+
+        A provider's model may be gone for good: a question waits for it for at most half of ``QDRANT_TIMEOUT_SECONDS``,
+        so that there is time to search by words alone.
+        """
+        for model in bundled_embedders():
+            if identity_of(model) == identity:
+                return model
+        return LiteLLMEmbedder(
+            self.settings, identity.model, identity.dimensions, timeout_seconds=self.settings.qdrant_timeout_seconds / 2
+        )
+
+    def index(self, identity: Identity, deep_dimensions: int | None) -> PassageIndex:
+        """Return the index of a collection. Only the package of the adapter that is set is imported."""
+        settings = self.settings
+        how: dict[str, Any] = {
+            "timeout_seconds": settings.qdrant_timeout_seconds,
+            "version": identity.payload_version,
+            "deep_dimensions": deep_dimensions,
+        }
+        if settings.qdrant_url is not None:
+            from grounding.retrieval.qdrant_server import ServerIndex
+
+            key = settings.qdrant_api_key
+            return ServerIndex(
+                settings.qdrant_url,
+                identity.model,
+                identity.dimensions,
+                api_key=key.get_secret_value() if key else None,
+                **how,
+            )
+        folder = settings.data_dir / "qdrant"
+        if self.engine is not None:
+            return RemoteIndex(self.engine, folder, identity.model, identity.dimensions, **how)
+        from grounding.retrieval.qdrant_edge import EmbeddedIndex
+
+        return EmbeddedIndex(folder, identity.model, identity.dimensions, **how)
 
     def _create(self, identity: Identity, embedder: Embedder, *, is_former: bool) -> Collection:
         deep, words_alone = (None, REBUILDING) if is_former else (self.deep, "")
-        index = adapter(self.settings, identity, deep.dimensions if deep else None, self.engine)
+        index = self.index(identity, deep.dimensions if deep else None)
 
         def search(kind: Kind) -> Search:
             return Search(
@@ -139,61 +179,22 @@ def model_of(settings: Settings) -> str:
     return bundled_embedders()[BUNDLED_EMBEDDING_MODELS.index(settings.bundled_embedding_model)].name
 
 
-def former_embedder(settings: Settings, identity: Identity) -> Embedder:
-    """Return the embedder of a collection whose model is not the one that is set.
-
-    A provider's model may be gone for good: a question waits for it for at most half of ``QDRANT_TIMEOUT_SECONDS``, so
-    that there is time to search by words alone.
-    """
-    for model in bundled_embedders():
-        if identity_of(model) == identity:
-            return model
-    return LiteLLMEmbedder(
-        settings, identity.model, identity.dimensions, timeout_seconds=settings.qdrant_timeout_seconds / 2
-    )
-
-
-def adapter(
-    settings: Settings,
-    identity: Identity,
-    deep_dimensions: int | None = None,
-    engine: IndexProcess | None = None,
-) -> PassageIndex:
-    """Return the adapter of the index that is set. Only that adapter's package is imported. Blocking."""
-    how: dict[str, Any] = {
-        "timeout_seconds": settings.qdrant_timeout_seconds,
-        "version": identity.payload_version,
-        "deep_dimensions": deep_dimensions,
-    }
-    if settings.qdrant_url is not None:
-        from grounding.retrieval.qdrant_server import ServerIndex
-
-        key = settings.qdrant_api_key
-        return ServerIndex(
-            settings.qdrant_url,
-            identity.model,
-            identity.dimensions,
-            api_key=key.get_secret_value() if key else None,
-            **how,
-        )
-    folder = settings.data_dir / "qdrant"
-    if engine is not None:
-        return RemoteIndex(engine, folder, identity.model, identity.dimensions, **how)
-    from grounding.retrieval.qdrant_edge import EmbeddedIndex
-
-    return EmbeddedIndex(folder, identity.model, identity.dimensions, **how)
-
-
 class Collections:
     """The collection of the model that is set, opened in the background, and the former ones that are still needed."""
 
     def __init__(
-        self, settings: Settings, workspaces: Workspaces, factory: CollectionFactory, catalogue: Catalogue
+        self,
+        settings: Settings,
+        workspaces: Workspaces,
+        factory: CollectionFactory,
+        catalogue: Catalogue,
+        timing: Timing,
     ) -> None:
         self._settings = settings
         self._workspaces = workspaces
         self._factory = factory
         self._catalogue = catalogue
+        self._timing = timing
         self.target: Collection | None = None
         """The collection of the model that is set; None until it is open."""
         self.why = ""
@@ -209,7 +210,7 @@ class Collections:
 
     async def open(self) -> None:
         """Open the collection of the model that is set; try again until it succeeds."""
-        wait, longest = _RETRY_SECONDS
+        wait, longest = self._timing.retry
         while not self._opened.is_set():
             try:
                 await self._open()
@@ -221,7 +222,7 @@ class Collections:
                 wait = min(wait * 2, longest)
 
     async def _open(self) -> None:
-        embedder = await open_embedder(self._settings)
+        embedder = await self._factory.open_embedder()
         target = await asyncio.to_thread(self._factory.current, embedder)
         try:
             scopes = [Scope(workspace.id) for workspace in await self._workspaces.all()]
@@ -337,8 +338,8 @@ class Collections:
 
     async def _current_name(self, scope: Scope) -> str:
         now, workspace_id = time.monotonic(), scope.workspace_id
-        name, read_at = self._current.get(workspace_id, ("", -CURRENT_SECONDS))
-        if now - read_at < CURRENT_SECONDS:
+        name, read_at = self._current.get(workspace_id, ("", -self._timing.current))
+        if now - read_at < self._timing.current:
             return name
         if len(self._current) >= _REMEMBERED:
             self._current.clear()

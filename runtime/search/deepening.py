@@ -49,6 +49,7 @@ class Deepening:
         shared: bool,
         start_seconds: float = START_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._knowledge = knowledge
         self._model = model
@@ -57,6 +58,7 @@ class Deepening:
         self._shared = shared
         self._start_seconds = start_seconds
         self._retry_seconds = retry_seconds
+        self._look_seconds = look_seconds
 
     async def run(self) -> None:
         """Deepen what lacks a vector, until cancelled. What fails is tried again."""
@@ -67,7 +69,7 @@ class Deepening:
                 self._knowledge.stored.clear()
                 await self.look()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS if self._shared else None):
+                    async with asyncio.timeout(self._look_seconds if self._shared else None):
                         await self._knowledge.stored.wait()
             except Exception as error:  # noqa: BLE001 - see `log_index_error`
                 log_index_error(error)

@@ -44,7 +44,7 @@ from runtime.search.collections import (
     RecordsEverywhere,
     TurnsEverywhere,
 )
-from runtime.search.staleness import REBUILDING, STALE, Staleness, with_reason
+from runtime.search.staleness import REBUILDING, STALE, TIMING, Staleness, Timing, with_reason
 from runtime.search.sync import FileFollower
 from runtime.workspaces import Workspaces
 
@@ -222,8 +222,11 @@ class Knowledge:
         deep: DeepEmbedder | None = None,
         engine: IndexProcess | None = None,
         process: str = "",
+        timing: Timing = TIMING,
+        factory: type[CollectionFactory] = CollectionFactory,
     ) -> None:
-        """*process* is the name under which this process may lead those that share a Redis."""
+        """*process* is the name under which this process may lead those that share a Redis. *factory* opens models and
+        indexes."""
         self.library = Library(settings.data_dir, max_bytes=settings.document_max_bytes)
         self.material = CodexStore(
             redis, max_bytes=settings.codex_max_bytes, file_max_bytes=settings.document_max_bytes
@@ -233,16 +236,18 @@ class Knowledge:
         self.copy = DiskCopy(self.library, shared) if shared is not None else None
         """Keeps files and shared documents the same; None if the files of this machine are the documents."""
         self.shelf: Shelf = shared or FileShelf(self.library)
-        factory = CollectionFactory(
+        collection_factory = factory(
             settings, redis, self.shelf, tokens.count, reranker, self.material, shared is not None, deep, engine
         )
-        self.collections = Collections(settings, workspaces, factory, self.catalogue)
+        self.collections = Collections(settings, workspaces, collection_factory, self.catalogue, timing)
         self._backlog = Backlog(redis)
         self._follower = FileFollower(
-            settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy
+            settings, self, workspaces, publisher, self._backlog, shelf=shared, copy=self.copy, timing=timing
         )
         own = process if shared is not None and settings.qdrant_url is None else ""
-        self._staleness = Staleness(redis, self._backlog, is_shared=shared is not None, own=own)
+        self._staleness = Staleness(
+            redis, self._backlog, is_shared=shared is not None, own=own, leaderless_seconds=timing.leaderless
+        )
         self.finding = Searcher(
             self.collections, self.catalogue, self._follower, self._staleness, is_shared=shared is not None
         )

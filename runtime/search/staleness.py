@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,14 +24,35 @@ REBUILDING = "index_rebuilding"
 """The index is being filled and has less than half of the documents, or the former embedding model's index answers."""
 CHECK_SECONDS = 1.0
 """How long the state of a workspace is remembered."""
-LEADERLESS_SECONDS = 20.0
-"""How long no process may lead before results count as stale: a lease passes on within 15 seconds."""
 APART = (
     "another process with the same Redis follows the documents, for an index of its own, and nobody for the one that "
     "is embedded here"
 )
 _REMEMBERED = 1000
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long `runtime.search.Knowledge` and its parts wait, in seconds."""
+
+    retry: tuple[float, float] = (1.0, 30.0)
+    """After a failure; it doubles from the first to the second."""
+    sweep: float = 1.0
+    """Between looks at other processes' changes and at what failed; longer if there are many workspaces."""
+    abandoned: float = 5.0
+    """How long a change in the backlog is left to the process that put it there."""
+    unwatched: float = 5.0
+    """Between looks at all files while the system reports no changes, and after a look that failed."""
+    watch_retry: tuple[float, float] = (1.0, 30.0)
+    """After a watch failed: a file name that is no UTF-8 ends it once, a limit that is reached again and again."""
+    current: float = 1.0
+    """How long a process remembers which collection answers a workspace."""
+    leaderless: float = 20.0
+    """How long no process may lead before results count as stale: a lease passes on within 15 seconds."""
+
+
+TIMING = Timing()
 
 
 class Staleness:
@@ -44,6 +66,7 @@ class Staleness:
         is_shared: bool,
         own: str = "",
         stale_seconds: float = 10.0,
+        leaderless_seconds: float = TIMING.leaderless,
         now: Callable[[], float] = time.time,
     ) -> None:
         """*own* is the name of this process if its index is embedded and Redis is shared: only the index of the
@@ -51,6 +74,7 @@ class Staleness:
         self._redis = redis
         self._backlog = backlog
         self._stale_seconds = stale_seconds
+        self._leaderless_seconds = leaderless_seconds
         self._is_shared = is_shared
         self._own = own
         self._now = now
@@ -94,7 +118,7 @@ class Staleness:
     @property
     def is_apart(self) -> bool:
         """Return whether another process follows the files and fills another index than the one of this process."""
-        return self._apart_since is not None and self._now() - self._apart_since > LEADERLESS_SECONDS
+        return self._apart_since is not None and self._now() - self._apart_since > self._leaderless_seconds
 
     async def why_apart(self) -> str:
         """Return `APART` if another process fills another index than this one's, else an empty text. Never raises."""
@@ -107,7 +131,7 @@ class Staleness:
         """Return `STALE`, or an empty text if nothing speaks against the results."""
         now, since = self._now(), self._waiting_since.get(scope.workspace_id, 0.0)
         is_late = bool(since) and now - since > self._stale_seconds
-        is_leaderless = self._leaderless_since is not None and now - self._leaderless_since > LEADERLESS_SECONDS
+        is_leaderless = self._leaderless_since is not None and now - self._leaderless_since > self._leaderless_seconds
         return STALE if is_late or is_leaderless or self.is_apart else ""
 
 

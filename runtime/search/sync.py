@@ -33,24 +33,17 @@ from grounding.documents import (
 )
 from promptpolicy.file_sync import FileSyncPublisher
 from runtime.search.collections import log_index_error
+from runtime.search.staleness import Timing
 from runtime.workspaces import Workspaces
 
 RESCAN_SECONDS = 300.0
 """Between looks at all files: the system reports changes, but not reliably."""
-UNWATCHED_SECONDS = 5.0
-"""The same while the system reports no changes, and after a look that failed."""
 MANY_CHANGES = 1000
 """After so many changes at once some may be lost (Linux drops what exceeds 16,384): all files are looked at again."""
-WATCH_RETRY_SECONDS = (1.0, 30.0)
-"""After a watch failed: a file name that is no UTF-8 ends it once, a limit that is reached again and again."""
 RESTART_SECONDS = 0.2
 """Before a watch starts again because of new folders: mostly several come at once."""
-SWEEP_SECONDS = 1.0
-"""Between looks at other processes' changes and at what failed; longer if there are more than `SWEEP_WORKSPACES`."""
 SWEEP_WORKSPACES = 100
-ABANDONED_SECONDS = 5.0
-"""How long a change in the backlog is left to the process that put it there."""
-_RETRY_SECONDS = (1.0, 30.0)
+"""Workspaces that are looked at together; with more, looks are further apart."""
 _MOST_PATHS = 5000
 _log = structlog.get_logger()
 
@@ -58,8 +51,9 @@ _log = structlog.get_logger()
 class Watcher:
     """Reports changed files under ``DATA_DIR/workspaces``, and when all files have to be looked at."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, timing: Timing) -> None:
         self._data_dir = data_dir
+        self._timing = timing
         self._watched = asyncio.Event()
         self._rescan_at = math.inf
         """When all files are to be looked at, by `time.monotonic`."""
@@ -80,7 +74,8 @@ class Watcher:
 
     async def changes(self) -> AsyncIterator[Changed]:
         """Yield what changes on the disk; a watch that ends is started again."""
-        wait, longest = WATCH_RETRY_SECONDS
+        shortest, longest = self._timing.watch_retry
+        wait = shortest
         while True:
             started = time.monotonic()
             try:
@@ -97,7 +92,7 @@ class Watcher:
             self._watched.set()
             self.rescan_soon()
             lasted = time.monotonic() - started
-            wait = min(wait * 2, longest) if lasted < longest else WATCH_RETRY_SECONDS[0]
+            wait = min(wait * 2, longest) if lasted < longest else shortest
             await asyncio.sleep(wait)
 
     def _set_watched(self) -> None:
@@ -108,14 +103,14 @@ class Watcher:
 
     def rescan_soon(self) -> None:
         """Have all files looked at in a few seconds."""
-        self._rescan_at = min(self._rescan_at, time.monotonic() + UNWATCHED_SECONDS)
+        self._rescan_at = min(self._rescan_at, time.monotonic() + self._timing.unwatched)
 
     def is_rescan_due(self) -> bool:
         """Return whether all files are to be looked at; True only once for each time that they are."""
         now = time.monotonic()
         if self._rescan_at > now:
             return False
-        self._rescan_at = now + (UNWATCHED_SECONDS if self.why_not else RESCAN_SECONDS)
+        self._rescan_at = now + (self._timing.unwatched if self.why_not else RESCAN_SECONDS)
         return True
 
 
@@ -217,6 +212,7 @@ class FileFollower:
         *,
         shelf: SharedShelf | None = None,
         copy: DiskCopy | None = None,
+        timing: Timing,
     ) -> None:
         self._data_dir = settings.data_dir
         self._index = index
@@ -225,7 +221,8 @@ class FileFollower:
         self._backlog = backlog
         self._shelf = shelf
         self._copy = copy
-        self.watcher = Watcher(settings.data_dir)
+        self._timing = timing
+        self.watcher = Watcher(settings.data_dir, timing)
         self._behind: set[str] | None = set()
         """Workspaces that were not looked through since the start; None if they are not known yet."""
         self._caught_up = asyncio.Event()
@@ -273,7 +270,7 @@ class FileFollower:
 
     async def _catch_up(self) -> None:
         """Index what changed while no process looked; wait for Redis as long as it is away."""
-        wait, longest = _RETRY_SECONDS
+        wait, longest = self._timing.retry
         while True:
             try:
                 await self._publisher.import_all()
@@ -337,7 +334,7 @@ class FileFollower:
                     await self._import_directives()
             except Exception as error:  # noqa: BLE001 - whatever ends a watch, files go on changing
                 _log.warning("index.failed", why=f"global directives cannot be followed: {_text_of(error)}")
-            await asyncio.sleep(_RETRY_SECONDS[1])
+            await asyncio.sleep(self._timing.retry[1])
             await self._import_directives()
 
     async def _import_directives(self, workspace_id: str = "") -> None:
@@ -372,7 +369,7 @@ class FileFollower:
                 self._failed.pop(workspace_id, None)
 
     def _retry_later(self, workspace_id: str) -> None:
-        shortest, longest = _RETRY_SECONDS
+        shortest, longest = self._timing.retry
         retry_at, wait = self._failed.get(workspace_id, (0.0, shortest / 2))
         if retry_at <= time.monotonic() or retry_at == math.inf:  # else it is part of the same failure
             wait = min(wait * 2, longest)
@@ -381,7 +378,7 @@ class FileFollower:
     async def _sweep(self, queue: ChangeQueue) -> None:
         """Look for new workspaces, for what failed, for what other processes did, and now and then at all files."""
         while True:
-            await asyncio.sleep(SWEEP_SECONDS * max(1.0, len(self._known) / SWEEP_WORKSPACES))
+            await asyncio.sleep(self._timing.sweep * max(1.0, len(self._known) / SWEEP_WORKSPACES))
             try:
                 known = {workspace.id for workspace in await self._workspaces.all()}
                 for workspace_id in known - self._known:  # its files may have been there before
@@ -414,7 +411,7 @@ class FileFollower:
                     changed = None if seen is None or revision < seen else await shelf.changes(scope, seen, revision)
                     await self._copy.bring_in_step(scope, changed)
                     self._revisions[scope.workspace_id] = revision
-                is_abandoned = waits.documents and waits.since < time.time() - ABANDONED_SECONDS
+                is_abandoned = waits.documents and waits.since < time.time() - self._timing.abandoned
                 if is_abandoned and scope.workspace_id not in self._failed:
                     queue.add(scope.workspace_id, await self._backlog.paths(scope, _MOST_PATHS), is_import=True)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from connectors.message import Scope
-from grounding.retrieval import Search, TurnFloor, TurnIndex, TurnText
+from grounding.retrieval import Search, TurnFloor, TurnIndex, TurnText, Vocabulary
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.embedder import HashedWords
 from tests.integration.grounding.conftest import ACME, House
@@ -61,6 +61,21 @@ async def test_a_message_that_changes_the_subject_finds_what_it_would_find_alone
     first, *_ = await house.search.search(ACME, "When do parcels leave the harbour?", 3, earlier=before)
 
     assert first.passage.source == "parcels.md"
+
+
+async def test_a_model_whose_cosines_nobody_measured_is_not_asked_what_the_documents_speak_of(house: House) -> None:
+    """Words alone tell it; those of other workspaces have no say."""
+    await windows(house)
+    house.embedder.fails = True
+    vocabulary = Vocabulary(house.index, house.embedder)
+
+    known = await vocabulary.best_match(ACME, "when do parcels leave the harbour?")
+    strange = await vocabulary.best_match(ACME, "who won the world cup in 1990?")
+
+    assert known > strange
+    assert known.passages == strange.passages == 3
+    assert (await vocabulary.best_match(ACME, "?!")).relevance <= strange.relevance
+    assert (await vocabulary.best_match(Scope("other"), "parcels")).passages == 0
 
 
 async def test_turns_are_recalled_in_their_own_conversation_only(index: EmbeddedIndex, embedder: HashedWords) -> None:

@@ -8,7 +8,8 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,15 @@ from config.settings import Settings
 from connectors.connector import ConnectionState
 from connectors.message import Scope
 from grounding.documents import Backlog, watch
-from grounding.prompt_input import DegradedBlock, load_tokens
+from grounding.prompt_input import DegradedBlock
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
-from promptpolicy.directives import Directives
-from promptpolicy.file_sync import FileSyncPublisher
-from promptpolicy.file_tree import DirectiveTree
 from runtime.coordination import LEADER_KEY
 from runtime.embedded import background_task
-from runtime.llm import embeddings as runtime_embedder
-from runtime.search import APART, Knowledge, sync
-from runtime.search import sync as module
-from runtime.search.staleness import LEADERLESS_SECONDS, STALE, Staleness
+from runtime.search import APART, STALE, Knowledge, Staleness, Timing, sync
 from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
+from tests.integration.search.conftest import factory_with, make_knowledge
 
 ACME = Scope("acme")
 CHAT = Scope("acme", "http:one")
@@ -44,7 +40,9 @@ CHAT = Scope("acme", "http:one")
 class Machine:
     settings: Settings
     knowledge: Knowledge
+    workspaces: Workspaces
     embedder: HashedWords
+    backlog: Backlog
 
     def write(self, path: str, text: str) -> None:
         file = self.settings.data_dir / "workspaces" / "acme" / "docs" / path
@@ -66,37 +64,43 @@ class Machine:
                 await asyncio.sleep(0.02)
 
 
+QUICK = Timing(retry=(0.02, 0.1), sweep=0.02, abandoned=0.2, watch_retry=(0.05, 0.1))
+
+
 @pytest_asyncio.fixture
-async def make(
-    redis: Redis, settings: MakeSettings, redis_socket: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Machine]:
-    made = settings(redis_url=f"unix://{redis_socket}")
-    yield await machine(made, redis, monkeypatch)
+async def here(redis: Redis, settings: MakeSettings, redis_socket: Path) -> Machine:
+    return await machine(settings(redis_url=f"unix://{redis_socket}"), redis)
 
 
-async def machine(made: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    embedder = HashedWords()
-    monkeypatch.setitem(runtime_embedder._BUNDLED, "bundled/wordllama", lambda: embedder)
-    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr(module, "ABANDONED_SECONDS", 0.2)
-    monkeypatch.setattr(module, "_RETRY_SECONDS", (0.02, 0.1))
-    tokens = load_tokens()
-    workspaces = Workspaces(redis, made)
-    await workspaces.create("acme")
-    directives = Directives(redis, made.redis_timeout_seconds)
-    publisher = FileSyncPublisher(directives, tokens.count, 3000, DirectiveTree(made.data_dir))
-    return Machine(made, Knowledge(made, redis, tokens, workspaces, publisher), embedder)
+async def machine(
+    settings: Settings, redis: Redis, embedder: HashedWords | None = None, timing: Timing = QUICK, **options: Any
+) -> Machine:
+    embedder = embedder or HashedWords()
+    factory = factory_with({embedder.name: embedder})
+    knowledge, workspaces = await make_knowledge(redis, settings, "acme", timing=timing, factory=factory, **options)
+    return Machine(settings, knowledge, workspaces, embedder, Backlog(redis))
+
+
+@asynccontextmanager
+async def opened(here: Machine, *, follows: bool = True) -> AsyncIterator[None]:
+    """The index is open as long as the block lasts, and the files are followed."""
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(here.knowledge.close)
+        await stack.enter_async_context(background_task(here.knowledge.open(), "open"))
+        if follows:
+            await stack.enter_async_context(background_task(here.knowledge.follow(), "follow"))
+        await here.knowledge.opened()
+        yield
 
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_what_could_not_be_embedded_is_found_when_the_embedder_is_back(
-    shared: bool, redis: Redis, settings: MakeSettings, redis_socket: Path, monkeypatch: pytest.MonkeyPatch
+    shared: bool, redis: Redis, settings: MakeSettings, redis_socket: Path
 ) -> None:
     """Nothing needs to change on the disk once more; meanwhile searches say that they are out of date."""
-    here = await machine(settings(redis_url=f"unix://{redis_socket}" if shared else None), redis, monkeypatch)
+    here = await machine(settings(redis_url=f"unix://{redis_socket}" if shared else None), redis)
     await asyncio.to_thread(here.write, "a.md", "Refunds")
-    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
-        await here.knowledge.opened()
+    async with opened(here):
         await here.until("refunds", "a.md")
         await here.until_sure()
         here.embedder.fails = True
@@ -111,11 +115,10 @@ async def test_what_could_not_be_embedded_is_found_when_the_embedder_is_back(
         async with asyncio.timeout(60):
             while (await here.knowledge.status(ACME)).pending:
                 await asyncio.sleep(0.02)
-    await here.knowledge.close()
 
 
 async def test_what_is_saved_while_the_watch_is_slow_to_begin_is_found(
-    make: Machine, monkeypatch: pytest.MonkeyPatch
+    here: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All files are looked at once changes are told: before that, what is saved after the look would be missed."""
     may_begin = asyncio.Event()
@@ -126,17 +129,15 @@ async def test_what_is_saved_while_the_watch_is_slow_to_begin_is_found(
             yield change
 
     monkeypatch.setattr(sync, "watch", slow)
-    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
-        await make.knowledge.opened()
+    async with opened(here):
         await asyncio.sleep(0.3)  # in which a look that did not wait would be over
-        await asyncio.to_thread(make.write, "a.md", "Refunds")
+        await asyncio.to_thread(here.write, "a.md", "Refunds")
         may_begin.set()
-        await make.until("refunds", "a.md")
-    await make.knowledge.close()
+        await here.until("refunds", "a.md")
 
 
 async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again_and_health_says_so(
-    make: Machine, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system gives no watch where too many folders are watched, and tells nobody of what it then does not see."""
     has_room = asyncio.Event()
@@ -148,45 +149,38 @@ async def test_where_files_cannot_be_followed_they_are_looked_at_again_and_again
             yield change
 
     monkeypatch.setattr(sync, "watch", limited)
-    monkeypatch.setattr(sync, "UNWATCHED_SECONDS", 0.05)
-    monkeypatch.setattr(sync, "WATCH_RETRY_SECONDS", (0.1, 0.1))
-    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
-        await make.knowledge.opened()
-        await make.until_sure()
-        health = await make.knowledge.health()
+    here = await machine(settings(), redis, timing=replace(QUICK, unwatched=0.05))
+    async with opened(here):
+        await here.until_sure()
+        health = await here.knowledge.health()
         assert (health.state, "watch limit" in health.why) == (ConnectionState.DEGRADED, True)
-        await asyncio.to_thread(make.write, "a.md", "Refunds")
-        await make.until("refunds", "a.md")
-        monkeypatch.setattr(sync, "UNWATCHED_SECONDS", 3600)
+        await asyncio.to_thread(here.write, "a.md", "Refunds")
+        await here.until("refunds", "a.md")
         has_room.set()
         async with asyncio.timeout(60):
-            while (await make.knowledge.health()).state is not ConnectionState.CONNECTED:
+            while (await here.knowledge.health()).state is not ConnectionState.CONNECTED:
                 await asyncio.sleep(0.02)
-        await asyncio.to_thread(make.write, "b.md", "Refunds")
-        await make.until("refunds", "a.md", "b.md")
-    await make.knowledge.close()
+        await asyncio.to_thread(here.write, "b.md", "Refunds")
+        await here.until("refunds", "a.md", "b.md")
 
 
-async def test_a_file_whose_name_is_no_utf8_ends_no_following(make: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_whose_name_is_no_utf8_ends_no_following(here: Machine) -> None:
     """The watch itself breaks over it."""
-    monkeypatch.setattr(sync, "WATCH_RETRY_SECONDS", (0.05, 0.1))
-    await asyncio.to_thread(make.write, "a.md", "Refunds")
-    docs = make.settings.data_dir / "workspaces" / "acme" / "docs"
+    await asyncio.to_thread(here.write, "a.md", "Refunds")
+    docs = here.settings.data_dir / "workspaces" / "acme" / "docs"
 
-    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
-        await make.knowledge.opened()
-        await make.until("refunds", "a.md")
+    async with opened(here):
+        await here.until("refunds", "a.md")
         for number in range(3):
             await asyncio.to_thread((docs / os.fsdecode(b"bad\xff%d.md" % number)).write_text, "Refunds")
-            await asyncio.to_thread(make.write, f"b{number}.md", "Refunds")
-            await make.until("refunds", "a.md", *(f"b{one}.md" for one in range(number + 1)))
-    await make.knowledge.close()
+            await asyncio.to_thread(here.write, f"b{number}.md", "Refunds")
+            await here.until("refunds", "a.md", *(f"b{one}.md" for one in range(number + 1)))
 
 
 async def test_what_nobody_foresaw_ends_no_following_and_is_tried_again(
-    make: Machine, monkeypatch: pytest.MonkeyPatch
+    here: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index, broken = make.knowledge.index, 3
+    index, broken = here.knowledge.index, 3
 
     async def sometimes(*given: object, **more: object) -> object:
         nonlocal broken
@@ -196,14 +190,13 @@ async def test_what_nobody_foresaw_ends_no_following_and_is_tried_again(
         return await index(*given, **more)  # type: ignore[arg-type]
 
     with capture_logs() as events:
-        async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
-            await make.knowledge.opened()
-            await make.until_sure()
-            monkeypatch.setattr(make.knowledge, "index", sometimes)
-            await asyncio.to_thread(make.write, "a.md", "Refunds")
-            await make.until("refunds", "a.md")
-            await make.until_sure()
-        await make.knowledge.close()
+        async with opened(here):
+            await here.knowledge.opened()
+            await here.until_sure()
+            monkeypatch.setattr(here.knowledge, "index", sometimes)
+            await asyncio.to_thread(here.write, "a.md", "Refunds")
+            await here.until("refunds", "a.md")
+            await here.until_sure()
 
     told = [one for one in events if one["event"] == "index.failed"]
     assert (len(told), broken) == (3, 0)
@@ -214,7 +207,7 @@ async def test_a_long_import_keeps_no_other_workspace_waiting(
     redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was saved elsewhere is found, and what was deleted is not, while the import still goes on."""
-    here = await machine(settings(redis_url=None), redis, monkeypatch)
+    here = await machine(settings(redis_url=None), redis)
     index, begun, imported = here.knowledge.index, asyncio.Event(), asyncio.Event()
 
     async def endless(scope: Scope, *given: object, **more: object) -> object:
@@ -224,9 +217,8 @@ async def test_a_long_import_keeps_no_other_workspace_waiting(
         return await index(scope, *given, **more)  # type: ignore[arg-type]
 
     other = here.settings.data_dir / "workspaces" / "other" / "docs"
-    await Workspaces(redis, here.settings).create("other")
-    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
-        await here.knowledge.opened()
+    await here.workspaces.create("other")
+    async with opened(here):
         await here.until_sure()
         monkeypatch.setattr(here.knowledge, "index", endless)
         await asyncio.to_thread(other.mkdir, parents=True)
@@ -241,7 +233,6 @@ async def test_a_long_import_keeps_no_other_workspace_waiting(
         async with asyncio.timeout(60):
             while not await here.knowledge.finding.search(Scope("other"), "refunds", 1):
                 await asyncio.sleep(0.02)
-    await here.knowledge.close()
 
 
 @pytest.mark.timeout(360)
@@ -249,8 +240,8 @@ async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_im
     redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither after a start, nor where a workspace is made after its files, nor where something is tried again."""
-    here = await machine(settings(redis_url=None), redis, monkeypatch)
-    workspaces, imported = Workspaces(redis, here.settings), asyncio.Event()
+    here = await machine(settings(redis_url=None), redis)
+    workspaces, imported = here.workspaces, asyncio.Event()
     index, begun = here.knowledge.index, set()
 
     async def endless(scope: Scope, *given: object, **more: object) -> object:
@@ -274,13 +265,11 @@ async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_im
                 await asyncio.sleep(0.02)
 
     failed = {Scope(name) for name in ("a-start", "a-born", "z-start", "z-born", "sample", "acme", "default")}
-    for name in ("start", "born"):
-        await asyncio.to_thread(write, f"a-{name}", 3)
-        await asyncio.to_thread(write, f"z-{name}", 1)
-    for name in ("a-start", "z-start"):
+    for name, documents in (("a-start", 3), ("z-start", 1)):
+        await asyncio.to_thread(write, name, documents)
         await workspaces.create(name)
     monkeypatch.setattr(here.knowledge, "index", endless)
-    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
+    async with opened(here):
         await until("z-start")
         assert await here.knowledge.finding.search(Scope("a-start"), "refunds", 1) == []
         async with asyncio.timeout(60):
@@ -289,7 +278,8 @@ async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_im
         imported.set()
         await here.until_sure()
         imported.clear()
-        for name in ("a-born", "z-born"):
+        for name, documents in (("a-born", 3), ("z-born", 1)):
+            await asyncio.to_thread(write, name, documents)
             await workspaces.create(name)
         await until("z-born")
         assert await here.knowledge.finding.search(Scope("a-born"), "refunds", 1) == []
@@ -302,56 +292,25 @@ async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_im
         imported.set()
         for name in ("a-start", "a-born", "a-again"):
             await until(name)
-    await here.knowledge.close()
 
 
-async def test_what_is_noted_of_a_workspace_while_it_is_deleted_is_not_left(make: Machine, redis: Redis) -> None:
-    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
-        await make.knowledge.opened()
+async def test_what_is_noted_of_a_workspace_while_it_is_deleted_is_not_left(here: Machine, redis: Redis) -> None:
+    async with opened(here):
         async with asyncio.timeout(60):
-            while not make.knowledge.is_followed:
+            while not here.knowledge.is_followed:
                 await asyncio.sleep(0.02)
         gone = Scope("gone")
-        await Backlog(redis).add(gone, ["a.md"], 1.0)  # as by who was told of the file before the workspace was gone
-        folder = make.settings.data_dir / "workspaces" / "gone" / "docs"
+        await here.backlog.add(gone, ["a.md"], 1.0)  # as by who was told of the file before the workspace was gone
+        folder = here.settings.data_dir / "workspaces" / "gone" / "docs"
         await asyncio.to_thread(folder.mkdir, parents=True)
         async with asyncio.timeout(60):
             while await redis.keys(f"*{gone.tag}*"):
                 await asyncio.sleep(0.02)
-    await make.knowledge.close()
 
 
-async def test_files_that_lie_there_before_their_workspace_are_found_once_it_is_made(
-    redis: Redis, settings: MakeSettings, redis_socket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether they lay there when the process began, or came later."""
-    made = settings(redis_url=None)
-    here = await machine(made, redis, monkeypatch)
-    workspaces = Workspaces(redis, made)
-    for early in ("before", "later"):
-        file = made.data_dir / "workspaces" / early / "docs" / "a.md"
-        if early == "before":
-            file.parent.mkdir(parents=True)
-            file.write_text("Refunds", encoding="utf-8")
-    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
-        await here.knowledge.opened()
-        await here.until_sure()
-        await asyncio.to_thread(file.parent.mkdir, parents=True)
-        await asyncio.to_thread(file.write_text, "Refunds", encoding="utf-8")
-        await asyncio.sleep(0.5)  # what came is told of within it
-        for name in ("before", "later"):
-            await workspaces.create(name)
-            async with asyncio.timeout(60):
-                while not await here.knowledge.finding.search(Scope(name), "refunds", 1):
-                    await asyncio.sleep(0.02)
-    await here.knowledge.close()
-
-
-async def test_the_process_that_leads_writes_files_and_finishes_what_another_left(make: Machine) -> None:
+async def test_the_process_that_leads_writes_files_and_finishes_what_another_left(here: Machine) -> None:
     """A process took a document over HTTP, and died before it was indexed."""
-    here = make
-    async with background_task(here.knowledge.open(), "open"), background_task(here.knowledge.follow(), "follow"):
-        await here.knowledge.opened()
+    async with opened(here):
         await here.knowledge.shelf.put(ACME, "sub/put.md", "Refunds")
         await here.until("refunds", "sub/put.md")
         file = here.settings.data_dir / "workspaces" / "acme" / "docs" / "sub" / "put.md"
@@ -363,74 +322,59 @@ async def test_the_process_that_leads_writes_files_and_finishes_what_another_lef
         async with asyncio.timeout(60):
             while await asyncio.to_thread(file.exists):
                 await asyncio.sleep(0.02)
-    await here.knowledge.close()
 
 
-async def test_nothing_found_while_documents_are_behind_is_no_answer(make: Machine) -> None:
-    here = make
+async def test_nothing_found_while_documents_are_behind_is_no_answer(here: Machine) -> None:
     here.embedder.fails = True
     await asyncio.to_thread(here.write, "a.md", "Refunds")
     here.knowledge.will_follow()
-    async with background_task(here.knowledge.open(), "open"):
-        await here.knowledge.opened()
+    async with opened(here, follows=False):
         with pytest.raises((IndexUnavailable, EmbedderUnavailable)):
             await here.knowledge.finding.passages(ACME, "refunds", 3, 1000, 900, lost=[])
         assert here.knowledge.finding.doubt(ACME) == STALE
-    await here.knowledge.close()
 
 
-async def test_what_is_found_while_a_change_waits_too_long_is_named_degraded(make: Machine) -> None:
+async def test_what_is_found_while_a_change_waits_too_long_is_named_degraded(here: Machine) -> None:
     """What is found comes all the same, to prompts and to searches."""
-    async with background_task(make.knowledge.open(), "open"):
-        await make.knowledge.opened()
-        await make.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
-        await make.knowledge.index(ACME)
-        await make.knowledge._backlog.add(ACME, ["b.md"], time.time() - 60)
+    async with opened(here, follows=False):
+        await here.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
+        await here.knowledge.index(ACME)
+        await here.backlog.add(ACME, ["b.md"], time.time() - 60)
         for_prompt: list[DegradedBlock] = []
-        found = await make.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=for_prompt)
+        found = await here.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=for_prompt)
         assert [passage.source for passage in found] == ["a.md"]
         for_people: list[DegradedBlock] = []
-        await make.knowledge.finding.search(ACME, "refunds", 3, lost=for_people)
+        await here.knowledge.finding.search(ACME, "refunds", 3, lost=for_people)
         assert for_prompt == for_people == [DegradedBlock(block="retrieved", why="index_stale")]
-    await make.knowledge.close()
 
 
-async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(
-    redis: Redis, make: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(redis: Redis, here: Machine) -> None:
     """As after another embedding model was set and the former collection was deleted by hand, in a process that follows
     no files."""
-    await make.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
-    async with background_task(make.knowledge.open(), "open"):
-        await make.knowledge.opened()
-        await make.knowledge.index(ACME)
-        assert await make.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
-    await make.knowledge.close()
-    await asyncio.to_thread(shutil.rmtree, make.settings.data_dir / "qdrant")
-    other = await machine(make.settings, redis, monkeypatch)
-    other.embedder.name = "another-model"
-    async with background_task(other.knowledge.open(), "open"):
-        await other.knowledge.opened()
+    asked = (ACME, "refunds thirty days", 3, 1000, 900)
+    await here.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
+    async with opened(here, follows=False):
+        await here.knowledge.index(ACME)
+        assert await here.knowledge.finding.passages(*asked, lost=[])
+    await asyncio.to_thread(shutil.rmtree, here.settings.data_dir / "qdrant")
+    other = await machine(here.settings, redis, HashedWords(name="another-model"))
+    async with opened(other, follows=False):
         with pytest.raises(IndexUnavailable):
-            await other.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
+            await other.knowledge.finding.passages(*asked, lost=[])
         await other.knowledge.index(ACME)
-        assert await other.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=[])
-    await other.knowledge.close()
+        assert await other.knowledge.finding.passages(*asked, lost=[])
 
 
-async def test_a_document_that_came_and_went_before_it_was_indexed_is_waited_for_no_more(make: Machine) -> None:
+async def test_a_document_that_came_and_went_before_it_was_indexed_is_waited_for_no_more(here: Machine) -> None:
     """Its change was written down, and the process was killed; the next one looks through all documents."""
-    async with background_task(make.knowledge.open(), "open"):
-        await make.knowledge.opened()
-        await make.knowledge._backlog.add(ACME, ["gone.md"], time.time() - 60)
-        await make.knowledge.index(ACME)
-        assert await make.knowledge._backlog.paths(ACME, 10) == []
-    await make.knowledge.close()
+    async with opened(here, follows=False):
+        await here.backlog.add(ACME, ["gone.md"], time.time() - 60)
+        await here.knowledge.index(ACME)
+        assert await here.backlog.paths(ACME, 10) == []
 
 
-async def test_a_document_that_waits_too_long_makes_what_is_found_doubtful(redis: Redis, make: Machine) -> None:
-    clock = [time.time()]
-    backlog = make.knowledge._backlog
+async def test_a_document_that_waits_too_long_makes_what_is_found_doubtful(redis: Redis) -> None:
+    clock, backlog = [time.time()], Backlog(redis)
     staleness = Staleness(redis, backlog, is_shared=False, now=lambda: clock[0])
     await staleness.check(ACME)
     assert staleness.reason(ACME) == ""
@@ -445,11 +389,11 @@ async def test_a_document_that_waits_too_long_makes_what_is_found_doubtful(redis
     assert staleness.reason(ACME) == ""
 
 
-async def test_where_nobody_follows_the_files_what_is_found_is_doubtful(redis: Redis, make: Machine) -> None:
+async def test_where_nobody_follows_the_files_what_is_found_is_doubtful(redis: Redis) -> None:
     clock = [time.time()]
-    staleness = Staleness(redis, make.knowledge._backlog, is_shared=True, now=lambda: clock[0])
+    staleness = Staleness(redis, Backlog(redis), is_shared=True, leaderless_seconds=20, now=lambda: clock[0])
     await staleness.check(ACME)
-    clock[0] += LEADERLESS_SECONDS + 1
+    clock[0] += 21
     await staleness.check(ACME)
     assert staleness.reason(ACME) == STALE
     await redis.set(LEADER_KEY, "somebody")
@@ -458,17 +402,15 @@ async def test_where_nobody_follows_the_files_what_is_found_is_doubtful(redis: R
     assert staleness.reason(ACME) == ""
 
 
-async def test_an_index_that_nobody_fills_because_another_process_has_its_own_is_doubtful(
-    redis: Redis, make: Machine
-) -> None:
+async def test_an_index_that_nobody_fills_because_another_process_has_its_own_is_doubtful(redis: Redis) -> None:
     """Two processes share a Redis, and each has an embedded index: only that of the one that leads is filled."""
     clock = [time.time()]
-    staleness = Staleness(redis, make.knowledge._backlog, is_shared=True, own="me", now=lambda: clock[0])
+    staleness = Staleness(redis, Backlog(redis), is_shared=True, own="me", leaderless_seconds=20, now=lambda: clock[0])
     await redis.set(LEADER_KEY, "me")
     assert (await staleness.why_apart(), staleness.reason(ACME)) == ("", "")
     await redis.set(LEADER_KEY, "other")
     assert await staleness.why_apart() == ""  # it may have ended a moment ago
-    clock[0] += LEADERLESS_SECONDS + 1
+    clock[0] += 21
     with capture_logs() as logs:
         await staleness.check(ACME)
         clock[0] += 2
@@ -482,28 +424,23 @@ async def test_an_index_that_nobody_fills_because_another_process_has_its_own_is
 
 
 async def test_a_process_says_that_its_embedded_index_is_not_the_one_that_is_filled(
-    redis: Redis, make: Machine, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, settings: MakeSettings, redis_socket: Path
 ) -> None:
-    monkeypatch.setattr("runtime.search.staleness.LEADERLESS_SECONDS", -1.0)
-    own = make.knowledge
-    knowledge = Knowledge(
-        make.settings, redis, load_tokens(), own._follower._workspaces, own._follower._publisher, process="me"
-    )
-    async with background_task(knowledge.open(), "open"):
-        await knowledge.opened()
-        assert (await knowledge.health()).state is ConnectionState.CONNECTED
+    timing = replace(QUICK, leaderless=-1.0)
+    here = await machine(settings(redis_url=f"unix://{redis_socket}"), redis, timing=timing, process="me")
+    async with opened(here, follows=False):
+        assert (await here.knowledge.health()).state is ConnectionState.CONNECTED
         await redis.set(LEADER_KEY, "other")
-        health = await knowledge.health()
+        health = await here.knowledge.health()
         assert (health.state, health.why) == (ConnectionState.DEGRADED, APART)
-        assert knowledge.finding.doubt(ACME) == STALE
+        assert here.knowledge.finding.doubt(ACME) == STALE
         lost: list[DegradedBlock] = []
-        await knowledge.finding.recall(CHAT, "where is the key", 3, frozenset(), lost=lost)
+        await here.knowledge.finding.recall(CHAT, "where is the key", 3, frozenset(), lost=lost)
         assert [one.block for one in lost] == ["records"]
-    await knowledge.close()
 
 
-async def test_what_changes_again_while_it_is_indexed_goes_on_waiting(make: Machine) -> None:
-    backlog = make.knowledge._backlog
+async def test_what_changes_again_while_it_is_indexed_goes_on_waiting(redis: Redis) -> None:
+    backlog = Backlog(redis)
     await backlog.add(ACME, ["a.md", "b.md"], 100.25)
     seen = await backlog.since(ACME, ["a.md", "b.md", "c.md"])
     assert seen == {"a.md": 100.25, "b.md": 100.25}
@@ -512,32 +449,31 @@ async def test_what_changes_again_while_it_is_indexed_goes_on_waiting(make: Mach
     assert await backlog.paths(ACME, 10) == ["a.md"]
 
 
-async def test_documents_in_folders_that_are_made_beside_a_link_are_followed(make: Machine) -> None:
+async def test_documents_in_folders_that_are_made_beside_a_link_are_followed(here: Machine) -> None:
     """Where links lead to folders each folder is watched by itself, so that the watch begins anew with each."""
-    docs = make.knowledge.library.root(ACME)
+    docs = here.knowledge.library.root(ACME)
     texts: dict[str, str] = {}
 
     async def until_found(path: str, text: str) -> None:
         texts[path] = text
-        await asyncio.to_thread(make.write, path, text)
+        await asyncio.to_thread(here.write, path, text)
         async with asyncio.timeout(60):
             while True:
-                hits = await make.knowledge.finding.search(ACME, text, 10)
+                hits = await here.knowledge.finding.search(ACME, text, 10)
                 if {hit.passage.source: hit.passage.text for hit in hits} == texts:
                     return
                 await asyncio.sleep(0.02)
 
-    await asyncio.to_thread(make.write, "v1/a.md", "Refunds")
+    await asyncio.to_thread(here.write, "v1/a.md", "Refunds")
     await asyncio.to_thread((docs / "latest").symlink_to, "v1")
-    async with background_task(make.knowledge.open(), "open"), background_task(make.knowledge.follow(), "follow"):
-        await make.until("refunds", "v1/a.md")
+    async with opened(here):
+        await here.until("refunds", "v1/a.md")
         await asyncio.to_thread((docs / "latest").unlink)
         texts["v1/a.md"] = "Refunds"
         await until_found("beside.md", "Contact")  # so that what is told of the link was worked off
         await until_found("v1/a.md", "Warranty")
         await until_found("v2/deep/b.md", "Refunds")
         await until_found("v2/deep/b.md", "Opening hours")
-    await make.knowledge.close()
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -550,9 +486,9 @@ async def test_a_folder_that_may_not_be_entered_keeps_nothing_else_waiting(
 ) -> None:
     """What lies in it is named, and where documents are shared nobody deletes it."""
     made = settings(redis_url=f"unix://{redis_socket}" if shared else None)
-    one = await machine(made, redis, monkeypatch)
+    one = await machine(made, redis)
     await asyncio.to_thread(one.write, "locked/deep/a.md", "Refunds")
-    lstat, opened = Path.lstat, os.open
+    lstat, open_file = Path.lstat, os.open
 
     def is_closed(path: object) -> bool:
         return "locked" in Path(str(path)).parent.parts
@@ -565,10 +501,9 @@ async def test_a_folder_that_may_not_be_entered_keeps_nothing_else_waiting(
     def closed_open(path: Any, *given: Any, **more: Any) -> int:
         if is_closed(path):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return opened(path, *given, **more)
+        return open_file(path, *given, **more)
 
-    async with background_task(one.knowledge.open(), "open"):
-        await one.knowledge.opened()
+    async with opened(one, follows=False):
         await one.knowledge.sync(ACME)
         with monkeypatch.context() as closed:
             closed.setattr(Path, "lstat", closed_lstat)
@@ -579,4 +514,3 @@ async def test_a_folder_that_may_not_be_entered_keeps_nothing_else_waiting(
             assert await one.found("warranty") == (["b.md", "locked/deep/a.md"] if shared else ["b.md"])
         await one.knowledge.sync(ACME)
         assert await one.found("refunds") == ["b.md", "locked/deep/a.md"]
-    await one.knowledge.close()

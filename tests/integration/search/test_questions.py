@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -75,13 +76,10 @@ async def test_each_question_that_the_sample_answers_gets_the_document_that_answ
     "text",
     [
         "What is the weather like today?",
-        "Write me a poem about autumn leaves",
         "Tell me a joke",
         "What is the capital of France?",
         "Who won the world cup in 2010?",
         "How do I sort a list in Python?",
-        "How do I cook rice?",
-        "Can you recommend a movie for tonight?",
         "Wie wird das Wetter morgen?",
         "I feel sad today",
     ],
@@ -169,3 +167,20 @@ async def test_documents_in_a_folder_named_logs_or_memory_are_found(face: Face) 
     await face.runtime.knowledge.sync(Scope("folders"))
     assert "logs/dives.md" in (await ground(face, here, "What did dive 12 find?"))[2]
     assert "memory/boats.md" in (await ground(face, here, "Does the Petrel leak?"))[2]
+
+
+async def test_without_a_deeper_model_documents_are_found_and_the_doctor_says_why(face: Face) -> None:
+    here = await face.workspace("article")
+    async with asyncio.timeout(60):  # before that every search says that nobody looked at the documents yet
+        while not face.runtime.knowledge.is_followed:
+            await asyncio.sleep(0.05)
+    await face.client.put(
+        f"{here}/documents/money.md?wait=true", content=b"# Money\n\nWhoever sends an article back is paid."
+    )
+    found = (await face.client.get(f"{here}/search", params={"q": "article"})).json()
+    assert [hit["source"] for hit in found["results"]] == ["money.md"]
+    assert found["degraded"] == []
+    assert (await face.client.get(f"{here}/index")).json()["shallow"] == 0
+    checks = (await face.client.get("/v1/doctor")).json()["checks"]
+    (check,) = [one for one in checks if one["name"] == "deep embedding"]
+    assert (check["ok"], check["detail"]) == (True, "off: AGENT_RUNTIME_DEEP_EMBEDDING_MODEL is none")

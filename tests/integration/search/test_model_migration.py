@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,23 +17,18 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope
-from grounding.documents import Catalogue, Identity
+from grounding.documents import Catalogue
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.records import NewRecord, Provenance, Records, RecordStore, Type
 from grounding.prompt_input import DegradedBlock, load_tokens
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable, Kind, TurnText, WordLlamaEmbedder, term_set
-from grounding.retrieval.qdrant_server import ServerIndex
 from grounding.transcript import EntryRole, MarkdownCopy, Transcript, TranscriptEntry
-from promptpolicy.directives import Directives
-from promptpolicy.file_sync import FileSyncPublisher
-from promptpolicy.file_tree import DirectiveTree
 from runtime.background import IndexRebuilder, ModelMigration, idle_collections, migration_status
 from runtime.background.migration import MigrationStatus
 from runtime.coordination import Hub
 from runtime.embedded import background_task
 from runtime.process.bootstrap import LazyRecordIndex
-from runtime.search import Knowledge, collections
-from runtime.search.collections import TurnsEverywhere, identity_of
+from runtime.search import CollectionFactory, Knowledge, Timing, TurnsEverywhere, identity_of
 from runtime.turns.material import Materials
 from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
@@ -40,6 +36,7 @@ from tests.emulators.crew import ADMIN, Crew
 from tests.emulators.embedder import HashedWords
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.qdrant import SharedQdrant
+from tests.integration.search.conftest import factory_with, make_knowledge
 
 # Local mode keeps no payload indexes, and says so each time that one is made.
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
@@ -51,6 +48,9 @@ REBUILDING = [DegradedBlock(block="retrieved", why="index_rebuilding")]
 LACKS_TURNS = [DegradedBlock(block="records", why="index_rebuilding")]
 
 
+Opening = Callable[[], Awaitable[HashedWords]]
+
+
 @dataclass
 class House:
     """What outlives the processes: Redis, the folder, and the models by their names."""
@@ -58,35 +58,65 @@ class House:
     redis: Redis
     settings: Callable[[str | None], Settings]
     models: dict[str, HashedWords]
-    processes: list[Process] = field(default_factory=list)
+    server: SharedQdrant | None = None
+    """Has the passages; else each process has them embedded."""
 
-    async def process(self, model: str | None, keep_seconds: float = 3600.0) -> Process:
-        """A process in which that embedding model is set; None is the bundled one."""
-        settings, tokens = self.settings(model), load_tokens()
-        workspaces = Workspaces(self.redis, settings)
-        for scope in (ACME, OTHER):
-            await workspaces.create(scope.workspace_id)
-        directives = Directives(self.redis, settings.redis_timeout_seconds)
-        publisher = FileSyncPublisher(directives, tokens.count, 3000, DirectiveTree(settings.data_dir))
-        knowledge = Knowledge(settings, self.redis, tokens, workspaces, publisher)
-        transcript = Transcript(self.redis)
-        copy = MarkdownCopy(transcript, settings.data_dir, alone=settings.redis_url is None)
-        contexts = ContextDocuments(self.redis)
-        rebuilding = IndexRebuilder(settings.data_dir, knowledge, transcript, contexts, copy, workspaces)
-        clock = [time.time()]
-        made = Process(
-            knowledge,
-            rebuilding,
-            ModelMigration(knowledge, rebuilding, workspaces, keep_seconds, lambda: clock[0]),
-            transcript,
-            clock,
+    @asynccontextmanager
+    async def process(self, model: str | None, *, is_open: bool = True, **options: Any) -> AsyncIterator[Process]:
+        """A process in which that embedding model is set, until the block ends."""
+        process = await self.make(model, **options)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(process.knowledge.close)
+            await stack.enter_async_context(asyncio.timeout(120))
+            await stack.enter_async_context(background_task(process.knowledge.open(), "open"))
+            if is_open:
+                await process.knowledge.opened()
+            yield process
+
+    async def make(
+        self,
+        model: str | None,
+        *,
+        keep_seconds: float = 3600.0,
+        opens: Opening | None = None,
+        contexts: ContextDocuments | None = None,
+        workspaces: Workspaces | None = None,
+    ) -> Process:
+        """*opens* is how its model is opened; *contexts* and *workspaces* are given where they are to break."""
+        settings = self.settings(model)
+        factory = factory_with(self.models, self.server)
+        if opens is not None:
+            factory = opening(factory, opens)
+        knowledge, all_workspaces = await make_knowledge(
+            self.redis, settings, "acme", "other", timing=Timing(retry=(0.02, 0.02), current=0.0), factory=factory
         )
-        self.processes.append(made)
-        return made
+        transcript, clock = Transcript(self.redis), [time.time()]
+        rebuilding = IndexRebuilder(
+            settings.data_dir,
+            knowledge,
+            transcript,
+            contexts or ContextDocuments(self.redis),
+            MarkdownCopy(transcript, settings.data_dir, alone=False),
+            all_workspaces,
+            retry_seconds=(0.02, 0.02),
+        )
+        migration = ModelMigration(
+            knowledge, rebuilding, workspaces or all_workspaces, keep_seconds, lambda: clock[0], busy_seconds=0.02
+        )
+        return Process(self.redis, knowledge, rebuilding, migration, transcript, clock)
+
+
+def opening(factory: type[CollectionFactory], opens: Opening) -> type[CollectionFactory]:
+    class OpensSo(factory):  # type: ignore[misc, valid-type]
+        async def open_embedder(self) -> HashedWords:
+            return await opens()
+
+    return OpensSo
 
 
 @dataclass
 class Process:
+    redis: Redis
     knowledge: Knowledge
     rebuilding: IndexRebuilder
     changeover: ModelMigration
@@ -112,7 +142,7 @@ class Process:
         await told.remember([TurnText(HERE.scope, turn_id, f"Lena: {text}", datetime.now(UTC))])
 
     def records(self) -> Records:
-        return Records(RecordStore(self.transcript._redis), load_tokens(), LazyRecordIndex(self.knowledge))
+        return Records(RecordStore(self.redis), load_tokens(), LazyRecordIndex(self.knowledge))
 
     async def told(self) -> TurnsEverywhere:
         return await self.knowledge.turns_everywhere()
@@ -134,96 +164,58 @@ class Process:
         await self.rebuilding.fill_new_index()
 
 
-@pytest.fixture(params=["embedded", "server"])
-def house(
-    request: pytest.FixtureRequest,
-    redis: Redis,
-    redis_socket: Path,
-    settings: MakeSettings,
-    monkeypatch: pytest.MonkeyPatch,
-) -> House:
-    """Documents are in Redis, as with several processes; passages in an embedded index, or on a server."""
-    models = {OLD: HashedWords(64, OLD), NEW: HashedWords(96, NEW)}
-    monkeypatch.setattr(collections, "CURRENT_SECONDS", 0.0)
-
-    async def opened(made: Settings) -> HashedWords:
-        return models[made.embedding_model or ""]
-
-    monkeypatch.setattr("runtime.search.collections.open_embedder", opened)
-    monkeypatch.setattr(collections, "LiteLLMEmbedder", lambda _, model, *__, **___: models[model])
-    if request.param == "server":
-        client = SharedQdrant(":memory:")
-
-        def on_server(made: Settings, identity: Identity, *_: object) -> ServerIndex:
-            return ServerIndex(
-                "local", identity.model, identity.dimensions, timeout_seconds=made.qdrant_timeout_seconds, client=client
-            )
-
-        monkeypatch.setattr(collections, "adapter", on_server)
+@pytest.fixture
+def house(redis: Redis, redis_socket: Path, settings: MakeSettings) -> House:
+    """Documents are in Redis, as with several processes; passages in an embedded index."""
 
     def made(model: str | None) -> Settings:
         return settings(redis_url=f"unix://{redis_socket}", embedding_model=model)
 
-    return House(redis, made, models)
+    return House(redis, made, {OLD: HashedWords(64, OLD), NEW: HashedWords(96, NEW)})
 
 
 async def filled(house: House) -> None:
     """A process with the old model was here, and ended."""
-    old = await house.process(OLD)
-    async with background_task(old.knowledge.open(), "open"):
-        await old.knowledge.opened()
+    async with house.process(OLD) as old:
         await old.put("refunds.md", "# Refunds\n\nRefunds take thirty days.")
         await old.put("gone.md", "# Parcels\n\nParcels go by lighthouse tender.")
         await old.put("other.md", "# Anchors\n\nAnchors rust.", OTHER)
         await old.say("t1", "The deploy key lives in Lockbox seven.")
         await old.say("t2", "The gate code is heron.")
         await old.fill()
-    await old.knowledge.close()
 
 
 async def lose(house: House, *, whole: bool) -> None:
     """Somebody takes everything out of the collection while no process runs, or deletes the *whole* of it."""
-    old = await house.process(OLD)
-    async with background_task(old.knowledge.open(), "open"):
-        await old.knowledge.opened()
+    async with house.process(OLD) as old:
         index = (await old.knowledge.ready()).index
         if whole:
             await index.drop()
         else:
             for scope in (ACME, OTHER):
                 await index.drop_workspace(scope)
-    await old.knowledge.close()
 
 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_a_collection_that_is_missing_or_empty_at_a_start_is_filled_again(house: House, whole: bool) -> None:
     await filled(house)
     await lose(house, whole=whole)
-    old = await house.process(OLD)
-    async with background_task(old.knowledge.open(), "open"), asyncio.timeout(60):
-        await old.knowledge.opened()
+    async with house.process(OLD) as old:
         assert await old.found("refunds") == []
         await old.fill()
         assert (await old.found("refunds"), old.lost) == (["refunds.md"], [])
         assert (await old.recalled("where is the deploy key"), old.lost) == (["t1"], [])
-    await old.knowledge.close()
 
 
-@pytest.mark.parametrize("house", ["server"], indirect=True)
 async def test_who_does_not_fill_a_collection_that_was_missing_says_until_it_is_filled_what_it_lacks(
     house: House,
 ) -> None:
     """Not that there is no such document, and that nothing was said."""
+    house.server = SharedQdrant(":memory:")
     await filled(house)
     await lose(house, whole=True)
-    leader, other = await house.process(OLD), await house.process(OLD)
-    async with (
-        background_task(leader.knowledge.open(), "open"),
-        background_task(other.knowledge.open(), "open"),
-        asyncio.timeout(60),
-    ):
+    async with house.process(OLD) as leader, house.process(OLD) as other:
         for one in (leader, other):
-            await one.knowledge.opened()
             # Both may have found it missing at the same moment.
             await one.knowledge.catalogue.lose((await one.knowledge.ready()).name, [ACME, OTHER])
         assert (await other.found("refunds"), other.lost) == ([], REBUILDING)
@@ -233,16 +225,12 @@ async def test_who_does_not_fill_a_collection_that_was_missing_says_until_it_is_
         await leader.fill()
         assert (await other.found("refunds"), other.lost) == (["refunds.md"], [])
         assert (await other.recalled("where is the deploy key"), other.lost) == (["t1"], [])
-    for one in (leader, other):
-        await one.knowledge.close()
 
 
 async def test_the_former_index_answers_until_the_new_one_has_everything(house: House) -> None:
     """Without what was said meanwhile, and it says so; what is forgotten is not found. Each workspace by itself."""
     await filled(house)
-    new = await house.process(NEW)
-    async with background_task(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
+    async with house.process(NEW) as new:
         assert (await new.found("refunds"), new.lost) == (["refunds.md"], REBUILDING)
         assert (await new.recalled("where is the deploy key"), new.lost) == (["t1"], LACKS_TURNS)
         assert await new.answers() == OLD
@@ -271,34 +259,25 @@ async def test_the_former_index_answers_until_the_new_one_has_everything(house: 
         assert (await new.recalled("where is the deploy key"), new.lost) == (["t1", "t3"], [])
         assert await new.recalled("the gate code heron") == []
         assert await migration_status(new.knowledge, ACME) is None
-    await new.knowledge.close()
 
 
 async def test_a_former_model_that_is_gone_leaves_the_words(house: House) -> None:
     await filled(house)
     house.models[OLD].fails = True
-    new = await house.process(NEW)
-    async with background_task(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
+    async with house.process(NEW) as new:
         assert (await new.found("refunds"), new.lost) == (["refunds.md"], REBUILDING)
         assert (await new.recalled("where is the deploy key in Lockbox"), new.lost) == (["t1"], LACKS_TURNS)
         with pytest.raises(IndexUnavailable):
             await new.knowledge.finding.passages(ACME, "volcanoes", 3, 1000, 900, lost=[])
-    await new.knowledge.close()
 
 
 async def test_context_documents_and_records_are_forgotten_in_former_collections_too(house: House) -> None:
     ada, by = Scope("acme", None, "slack:U1"), Provenance(author="http:ada")
     await filled(house)
-    old = await house.process(OLD)
-    async with background_task(old.knowledge.open(), "open"):
-        await old.knowledge.opened()
+    async with house.process(OLD) as old:
         await (await old.knowledge.contexts_everywhere()).put(HERE, "Likes herons.", "2026-11-21T10:00:00Z")
         record = (await old.records().add(ada, NewRecord(Type.FACT, "Ada saw a heron"), by)).record.id
-    await old.knowledge.close()
-    new = await house.process(NEW)
-    async with background_task(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
+    async with house.process(NEW) as new:
         hits = await new.knowledge.finding.search(HERE.scope, "herons", 10)
         assert [hit.passage.text for hit in hits if hit.passage.kind is Kind.CONTEXT] == ["Likes herons."]
         assert [one.record.text for one in await new.records().search(ada, "heron", 20)] == ["Ada saw a heron"]
@@ -308,25 +287,19 @@ async def test_context_documents_and_records_are_forgotten_in_former_collections
         (former,) = await new.knowledge.collections.former()
         assert await former.index.count(HERE.scope, Kind.CONTEXT) == 0
         assert await former.index.ids(ada, Kind.RECORD) == []
-    await new.knowledge.close()
 
 
-async def test_the_former_index_answers_while_the_new_model_cannot_even_be_asked(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_former_index_answers_while_the_new_model_cannot_even_be_asked(house: House) -> None:
     """Its provider is away at the start, or was misspelt."""
     await filled(house)
     is_away = [True]
 
-    async def away(_: Settings) -> HashedWords:
+    async def away() -> HashedWords:
         if is_away:
             raise EmbedderUnavailable("no such model", retryable=False)
         return house.models[NEW]
 
-    monkeypatch.setattr("runtime.search.collections.open_embedder", away)
-    monkeypatch.setattr("runtime.search.collections._RETRY_SECONDS", (0.02, 0.02))
-    new = await house.process(NEW)
-    async with background_task(new.knowledge.open(), "open"):
+    async with house.process(NEW, is_open=False, opens=away) as new:
         while not new.knowledge.collections.why:
             await asyncio.sleep(0.01)
         assert await new.found("refunds") == ["refunds.md"]
@@ -341,81 +314,52 @@ async def test_the_former_index_answers_while_the_new_model_cannot_even_be_asked
         await new.fill()
         await new.changeover.step()
         assert await new.answers() == NEW
-    await new.knowledge.close()
+
+    async def gone() -> HashedWords:
+        raise EmbedderUnavailable("the provider is away", retryable=True)
+
+    async with house.process(NEW, is_open=False, opens=gone) as same:  # whose collection is opened by it alone
+        while not same.knowledge.collections.why:
+            await asyncio.sleep(0.01)
+        with pytest.raises(IndexUnavailable, match="the provider is away"):
+            await same.found("refunds")
 
 
-async def test_the_former_index_answers_at_once_while_the_new_one_is_still_being_opened(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_former_index_answers_at_once_while_the_new_one_is_still_being_opened(house: House) -> None:
     """A provider may take as long as its time-out to say anything: no turn waits for that."""
     await filled(house)
+    settings = house.settings
+    house.settings = lambda model: settings(model).model_copy(update={"qdrant_timeout_seconds": 3600.0})
 
-    async def hangs(_: Settings) -> HashedWords:
+    async def hangs() -> HashedWords:
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr("runtime.search.collections.open_embedder", hangs)
-    new = await house.process(NEW)
-    new.knowledge.will_follow()
-    waited: list[None] = []
-
-    async def ready() -> collections.Collection:
-        waited.append(None)
-        raise IndexUnavailable("waited for the new one")
-
-    monkeypatch.setattr(new.knowledge.collections, "ready", ready)
-    async with background_task(new.knowledge.open(), "open"):
+    async with house.process(NEW, is_open=False, opens=hangs) as new:
+        new.knowledge.will_follow()
         assert await new.found("refunds") == ["refunds.md"]
         lost: list[DegradedBlock] = []
         (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
         assert (passage.source, lost) == ("refunds.md", REBUILDING)
         assert await new.recalled("where is the deploy key") == ["t1"]
-        assert waited == []
-    await new.knowledge.close()
 
 
-async def test_an_index_whose_own_model_is_away_is_not_opened_twice(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await filled(house)
-
-    async def away(_: Settings) -> HashedWords:
-        raise EmbedderUnavailable("the provider is away", retryable=True)
-
-    monkeypatch.setattr("runtime.search.collections.open_embedder", away)
-    same = await house.process(OLD)
-    async with background_task(same.knowledge.open(), "open"):
-        while not same.knowledge.collections.why:
-            await asyncio.sleep(0.01)
-        with pytest.raises(IndexUnavailable, match="the provider is away"):
-            await same.found("refunds")
-        assert not same.knowledge.collections._former
-    await same.knowledge.close()
-
-
-async def test_what_is_left_to_index_is_indexed_by_whoever_switches(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_left_to_index_is_indexed_by_whoever_switches(house: House) -> None:
     """Another process, in which the former model is set, put it in the former index alone; or the index lost it."""
     await filled(house)
-    new = await house.process(NEW)
-    monkeypatch.setattr(Knowledge, "is_followed", True)
-    async with background_task(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
+    async with house.process(NEW) as new, background_task(new.knowledge.follow(), "follow"):
+        while not new.knowledge.is_followed:
+            await asyncio.sleep(0.01)
         await new.knowledge.shelf.put(ACME, "late.md", "# Late\n\nLate fees.")
         while await new.changeover.step() and await new.answers() == OLD:
             pass
         assert await new.found("late fees") == ["late.md"]
         assert await new.answers() == NEW
         await house.redis.set(f"ar:documents:{ACME.tag}:current", identity_of(house.models[OLD]).name)
-        new.knowledge.collections.switched(ACME)
-        index = new.knowledge.collections.target
-        assert index is not None
-        await index.index.delete(ACME, Kind.DOCUMENT, source="refunds.md")
+        await (await new.knowledge.ready()).index.delete(ACME, Kind.DOCUMENT, source="refunds.md")
         while await new.changeover.step() and await new.answers() == OLD:
             pass
         assert await new.found("refunds") == ["refunds.md"]
-    await new.knowledge.close()
 
 
 async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_the_rest(house: House) -> None:
@@ -425,9 +369,7 @@ async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_th
         hub = Hub(house.redis, shared=False)
         return Materials(house.settings(NEW), process.knowledge.material, process.knowledge, load_tokens(), hub)
 
-    old = await house.process(OLD)
-    async with background_task(old.knowledge.open(), "open"):
-        await old.knowledge.opened()
+    async with house.process(OLD) as old:
         for path, text in (
             ("a.md", "Herons nest early."),
             ("b.md", "Herons nest twice."),
@@ -435,11 +377,8 @@ async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_th
         ):
             await materials(old).put(ACME, path, text.encode())
         await (await old.knowledge.ready()).material.sync(ACME)
-    await old.knowledge.close()
 
-    new = await house.process(NEW)
-    async with background_task(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
+    async with house.process(NEW) as new:
         given, collection = materials(new), await new.knowledge.ready()
 
         async def found() -> tuple[list[str], bool]:
@@ -457,33 +396,24 @@ async def test_material_is_searched_meanwhile_as_it_is_and_switched_over_with_th
         assert (await found(), await new.answers()) == ((["a.md"], False), OLD)
         await new.changeover.step()
         assert (await found(), await new.answers()) == ((["a.md", "b.md"], True), NEW)
-    await new.knowledge.close()
 
 
 async def test_who_goes_back_finds_the_former_index_as_it_should_be(house: House) -> None:
     """Half-way through, and again after the switch: what is there is not embedded again."""
     await filled(house)
     old, new = house.models[OLD], house.models[NEW]
-    half = await house.process(NEW)
-    async with background_task(half.knowledge.open(), "open"):
-        await half.knowledge.opened()
+    async with house.process(NEW) as half:
         await half.knowledge.index(ACME, ["refunds.md"])
         await half.put("added.md", "# Added\n\nAdded on the way.")
-    await half.knowledge.close()
     old.embedded.clear()
-    back = await house.process(OLD)
-    async with background_task(back.knowledge.open(), "open"):
-        await back.knowledge.opened()
+    async with house.process(OLD) as back:
         await back.fill()
         await back.changeover.step()
         assert await back.found("added refunds") == ["added.md", "refunds.md"]
         assert (await back.answers(), back.lost, len(old.embedded)) == (OLD, [], 1)
-    await back.knowledge.close()
 
-    again = await house.process(NEW)
-    new.embedded.clear()
-    async with background_task(again.knowledge.open(), "open"):
-        await again.knowledge.opened()
+    async with house.process(NEW) as again:
+        new.embedded.clear()
         await again.fill()
         await again.changeover.step()
         assert await again.answers() == NEW
@@ -492,12 +422,9 @@ async def test_who_goes_back_finds_the_former_index_as_it_should_be(house: House
         await again.say("t9", "The anchor is lost.")
         await again.transcript.forget_turn(HERE, "t1")
         await (await again.told()).forget(HERE.scope, ["t1"])
-    await again.knowledge.close()
     old.embedded.clear()
 
-    last = await house.process(OLD)
-    async with background_task(last.knowledge.open(), "open"):
-        await last.knowledge.opened()
+    async with house.process(OLD) as last:
         assert await last.answers() == NEW
         await last.fill()
         await last.changeover.step()
@@ -507,16 +434,13 @@ async def test_who_goes_back_finds_the_former_index_as_it_should_be(house: House
         assert await last.recalled("deploy key") == []
         # The document that changed, what was said, and what was said after the turn that is forgotten.
         assert len(old.embedded) == 3
-    await last.knowledge.close()
 
 
 async def test_the_former_index_is_dropped_when_its_time_is_over(house: House, data_dir: Path) -> None:
     await filled(house)
     here = Catalogue(house.redis)
     name = identity_of(house.models[OLD]).name
-    new = await house.process(NEW, keep_seconds=100.0)
-    async with background_task(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
+    async with house.process(NEW, keep_seconds=100.0) as new:
         await new.changeover.step()
         assert await here.idle() == {}
         await new.fill()
@@ -534,26 +458,26 @@ async def test_the_former_index_is_dropped_when_its_time_is_over(house: House, d
         assert not [one for one in data_dir.rglob("*") if "old" in one.name]
         assert not [key async for key in house.redis.scan_iter(match=f"*{name}*")]
         assert await new.found("refunds") == ["refunds.md"]
-    await new.knowledge.close()
+
+
+class BreakingContexts(ContextDocuments):
+    """Those of one workspace break in a way that nobody foresaw."""
+
+    is_broken = True
+
+    async def places(self, workspace_id: str) -> list[ConversationKey]:
+        if self.is_broken and workspace_id == ACME.workspace_id:
+            raise ValueError("nobody foresaw this")
+        return await super().places(workspace_id)
 
 
 async def test_what_breaks_in_one_workspace_is_told_there_and_tried_again_and_keeps_no_other_waiting(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: House,
 ) -> None:
     """Whatever it is: no loop of the change-over ends of what nobody foresaw."""
     await filled(house)
-    new = await house.process(OLD)
-    is_broken, index_contexts = [True], new.rebuilding._index_contexts
-
-    async def breaking(scope: Scope) -> None:
-        if is_broken and scope == ACME:
-            raise ValueError("nobody foresaw this")
-        await index_contexts(scope)
-
-    monkeypatch.setattr(new.rebuilding, "_index_contexts", breaking)
-    monkeypatch.setattr("runtime.background.rebuild._RETRY_SECONDS", (0.02, 0.02))
-    async with background_task(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
+    contexts = BreakingContexts(house.redis)
+    async with house.process(OLD, contexts=contexts) as new:
         catalogue, name = new.knowledge.catalogue, (await new.knowledge.ready()).name
         for scope in (ACME, OTHER):
             await catalogue.forget(scope, name)
@@ -562,43 +486,39 @@ async def test_what_breaks_in_one_workspace_is_told_there_and_tried_again_and_ke
                 await asyncio.sleep(0.01)
             assert await new.recalled("where is the deploy key") == ["t1"]
             assert [(one.block, one.why) for one in new.lost] == [("records", "index_rebuilding")]
-            is_broken.clear()
+            contexts.is_broken = False
             while not await catalogue.is_complete(ACME, name):
                 await asyncio.sleep(0.01)
         await new.recalled("where is the deploy key")
         assert new.lost == []
-    await new.knowledge.close()
 
 
-async def test_looking_for_what_is_to_be_switched_goes_on_after_what_nobody_foresaw(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class BreakingWorkspaces(Workspaces):
+    """Cannot be listed once, for a reason that nobody foresaw."""
+
+    is_broken = True
+
+    async def all(self) -> Any:
+        if self.is_broken:
+            self.is_broken = False
+            raise ValueError("nobody foresaw this")
+        return await super().all()
+
+
+async def test_looking_for_what_is_to_be_switched_goes_on_after_what_nobody_foresaw(house: House) -> None:
     await filled(house)
-    new = await house.process(NEW)
-    all_of_them, failures = new.changeover._workspaces.all, [ValueError("nobody foresaw this")]
-
-    async def breaking() -> object:
-        if failures:
-            raise failures.pop()
-        return await all_of_them()
-
-    monkeypatch.setattr("runtime.background.migration.BUSY_SECONDS", 0.02)
-    async with background_task(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
+    workspaces = BreakingWorkspaces(house.redis, house.settings(NEW))
+    async with house.process(NEW, workspaces=workspaces) as new:
         await new.fill()
-        monkeypatch.setattr(new.changeover._workspaces, "all", breaking)
         async with background_task(new.changeover.run(), "change-over"):
             while await new.answers() != NEW:
                 await asyncio.sleep(0.01)
-    assert failures == []
-    await new.knowledge.close()
+    assert not workspaces.is_broken
 
 
 async def test_a_workspace_that_is_deleted_leaves_the_former_index_too(house: House) -> None:
     await filled(house)
-    new = await house.process(NEW)
-    async with background_task(new.knowledge.open(), "open"):
-        await new.knowledge.opened()
+    async with house.process(NEW) as new:
         await new.fill()
         await new.changeover.step()
         await new.knowledge.forget_workspace(ACME)
@@ -606,7 +526,6 @@ async def test_a_workspace_that_is_deleted_leaves_the_former_index_too(house: Ho
         assert await former.index.count(ACME, Kind.DOCUMENT) == 0
         assert await former.index.count(HERE.scope, Kind.TURN) == 0
         assert await former.index.count(OTHER, Kind.DOCUMENT) == 1
-    await new.knowledge.close()
 
 
 SECTIONS = 150
