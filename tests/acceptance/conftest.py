@@ -1,17 +1,14 @@
 """A bot that people can talk to."""
 
 import itertools
-import tempfile
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from config.settings import Settings
-from tests.emulators import openai
-from tests.emulators.bot import Bot, running_bot
+from tests.emulators.bot import Bot, bot_on, running_bot
 from tests.emulators.openai import FakeOpenAI
 
 
@@ -30,23 +27,8 @@ def bot_settings() -> dict[str, Any]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def module_bot(bot_settings: dict[str, Any]) -> AsyncIterator[Bot]:
     """One bot for all tests of a module; each test talks to its `own_bot`."""
-    async with openai.serving() as model:
-        with tempfile.TemporaryDirectory(prefix="ar-") as folder:
-            settings = Settings.model_validate(
-                {
-                    "data_dir": Path(folder),
-                    "access_policy": "open",
-                    "llm_model": "openai/fake",
-                    "llm_api_base": model.base_url,
-                    "llm_api_key": "key",
-                    "llm_timeout_seconds": 10.0,
-                    "records_extraction": False,
-                    "deep_embedding_model": "none",
-                    **bot_settings,
-                }
-            )
-            async with running_bot(settings, model) as running:
-                yield running
+    async with bot_on(**bot_settings) as running:
+        yield running
 
 
 _numbers = itertools.count(1)
