@@ -15,7 +15,7 @@ from config.settings import Settings
 from connectors.connector import AttachmentUnavailable, Location
 from connectors.message import Attachment, Author, ConversationKey, Fence, InboundMessage, Role
 from grounding.prompt_input import AttachedText
-from runtime.attachments import NOTHING, AttachmentContents, AttachmentReader, Files, Locator, transcript_text
+from runtime.attachments import AttachmentContents, AttachmentReader, Files, Locator, transcript_text
 from runtime.attachments.reading import MAX_FILES, MAX_IMAGES
 from runtime.coordination import Hub
 from runtime.llm import ModelUnavailable, Transcription
@@ -110,17 +110,6 @@ def document(name: str, handle: str = "/a.md", **more: Any) -> Attachment:
 async def read(reading: AttachmentReader, *attachments: Attachment, **more: Any) -> AttachmentContents:
     _, contents = await reading.read(said(*attachments, **more))
     return contents
-
-
-async def test_a_message_without_files_costs_nothing(reading: Callable[..., AttachmentReader]) -> None:
-    messages = said()
-    assert await reading().read(messages) == (messages, NOTHING)
-
-
-async def test_files_are_read_in_their_order(reading: Callable[..., AttachmentReader]) -> None:
-    found = await read(reading(), document("a.pdf", "/a.pdf"), document("b.md"))
-    assert found.files == (AttachedText(name="a.pdf", text="Words"), AttachedText(name="b.md", text="# Words"))
-    assert found.degraded == ()
 
 
 @pytest.mark.parametrize(
@@ -260,8 +249,3 @@ async def test_a_voice_message_that_the_platform_lost_is_told_too(reading: Calla
     lost = Attachment("voice", "voice.ogg", handle="gone")
     found = await read(reading(transcription_model="openai/whisper-1"), lost, text="")
     assert found.unheard == "I could not get your voice message: The file is not there any more."
-
-
-def test_the_log_has_the_words_and_the_names_of_files() -> None:
-    (message,) = said(document("a.pdf"), Attachment("image", "b.png"))
-    assert transcript_text(message) == "look\n[attachments] a.pdf, b.png"

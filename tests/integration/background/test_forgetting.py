@@ -227,14 +227,6 @@ async def test_the_recall_index_forgets_one_turn_or_all_of_one_conversation(hous
     await index.close()
 
 
-async def test_a_turn_that_was_not_copied_yet_never_reaches_the_log(house: House) -> None:
-    await house.say(1)
-    await house.forgetting.last(KEY, "m9")
-    await house.say(2)
-
-    assert await house.log() == ["question 2\n## not a header", "answer 2"]
-
-
 async def test_a_document_made_of_a_forgotten_turn_gives_way_to_the_one_before(house: House) -> None:
     for number in (1, 2, 3):
         await house.say(number)
@@ -294,46 +286,6 @@ async def test_replies_and_notices_are_gone_however_many_and_whoever_stored_them
     assert [number for number in range(1, 600) if f"reply {number}" in stored] == []
     assert "other 99" in stored
     assert not await house.redis.exists(f"ar:outbox:{KEY.tag}:turns:{KEY.encoded}")
-
-
-async def test_the_list_of_what_can_be_forgotten_ends_with_it(house: House) -> None:
-    await house.outbox.put(OutboundMessage(KEY, "t1", "reply 1"), ["paper"])
-    turns = f"ar:outbox:{KEY.tag}:turns:{KEY.encoded}"
-    kept: int = await house.redis.ttl(f"ar:outbox:{KEY.tag}:turn:{KEY.encoded}:t1")
-    assert 0 < kept <= await house.redis.ttl(turns) <= kept + 1
-
-    await house.redis.zadd(turns, {"t0": 1})  # it ended long ago
-    await house.outbox.put(OutboundMessage(KEY, "t2", "reply 2"), ["paper"])
-    assert await house.redis.zrange(turns, 0, -1) == ["t1", "t2"]
-
-
-async def commands(house: House, key: ConversationKey) -> int:
-    """How many commands the store does to forget all that was said in *key*, those of its scripts too."""
-    await house.redis.config_resetstat()
-    await house.forgetting.everything(key, "m9")
-    done = await house.redis.info("commandstats")
-    return sum(one["calls"] for name, one in done.items() if name != "cmdstat_config|resetstat")
-
-
-async def test_what_it_costs_to_forget_does_not_grow_with_what_others_said(house: House) -> None:
-    async def say(number: int, key: ConversationKey) -> None:
-        await house.say(number, key)
-        await house.outbox.put(OutboundMessage(key, f"t{number}", f"reply {number}"), ["paper"])
-
-    await say(0, OTHER)
-    await commands(house, OTHER)  # the scripts are known from now on
-    for number in (1, 2, 3):
-        await say(number, KEY)
-    alone = await commands(house, KEY)
-
-    for number in range(1000, 1200):
-        await house.outbox.put(
-            OutboundMessage(ConversationKey("acme", "http", f"c{number}"), f"t{number}", "other"), ["paper"]
-        )
-    last = ConversationKey("acme", "http", "last")
-    for number in (11, 12, 13):
-        await say(number, last)
-    assert await commands(house, last) == alone
 
 
 async def test_what_was_said_after_everything_was_forgotten_survives_the_same_request(house: House) -> None:

@@ -196,13 +196,6 @@ async def test_an_apology_is_no_example_and_a_long_answer_is_cut_where_a_sentenc
     assert marked.exchange.answered.endswith("springs. …") or marked.exchange.answered.endswith("springs.…")
 
 
-async def test_what_an_answer_was_made_of_is_said_with_it(house: House) -> None:
-    await house.answer("t1", foreign="retrieved")
-    await house.react("👍")
-    (trace,) = (await house.look()).chosen(())
-    assert (trace.foreign, trace.shared) == ("retrieved", True)
-
-
 async def test_an_answer_that_may_repeat_one_made_of_documents_stands_in_no_system_message(house: House) -> None:
     """ "And shorter, please": the words are the document's all the same."""
     before = TailEntry(speaker="assistant", text="The plan says: ...", turn_id="t0", foreign="retrieved")
@@ -268,30 +261,6 @@ async def test_what_stands_is_the_same_throughout_a_session_but_for_what_is_take
     await house.marking.put(GROUP.scope, "t1", admin, None)
     assert await standing("t1", "t2") == ["t2"]
     assert (await house.look("How do I reef the main sail?", stood=("t2",))).chosen(()) == ()
-
-
-async def test_what_stands_goes_when_one_member_alone_is_left_who_calls_it_good(house: House) -> None:
-    await house.answer("t1")
-    await house.marking.put(GROUP.scope, "t1", Marker(LENA, Role.ADMIN, "command"), "good")
-    await house.marking.put(GROUP.scope, "t1", MEMBER, "good")
-    assert [one.turn_id for one in (await house.look("", stood=("t1",))).floor] == ["t1"]
-
-    await house.marking.put(GROUP.scope, "t1", Marker(LENA, Role.ADMIN, "command"), None)
-    looked = await house.look(ASKED, stood=("t1",))
-    assert looked.floor == ()
-    assert [one.turn_id for one in looked.chosen(())] == ["t1"]
-
-
-async def test_all_whom_a_members_token_names_vouch_for_an_answer_as_one_person(house: House) -> None:
-    await house.answer("t1")
-    for name in ("http:a", "http:b", "http:c"):
-        by = Marker(name, Role.MEMBER, "api", is_vouched_for=False)
-        await house.marking.put(GROUP.scope, "t1", by, "good")
-    assert (await house.look("")).floor == ()
-
-    await house.marking.put(GROUP.scope, "t1", MEMBER, "good")
-    (trace,) = (await house.look("")).floor
-    assert trace.good == 2
 
 
 async def test_all_whom_a_members_token_names_are_one_voice_over_an_answer_and_over_its_records(house: House) -> None:

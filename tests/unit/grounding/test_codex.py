@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,18 +23,15 @@ from grounding.prompt_input import (
     CodexInput,
     ContextLine,
     Participant,
-    Passage,
     Query,
     neutral,
 )
 from promptpolicy.sigils import Sigil
 from runtime.cli.commands.codex import NothingToAdd, each_once, files_at
 from runtime.turns.material import (
-    ChosenMaterial,
     MaterialChooser,
     MaterialRequest,
     material_room,
-    merged,
 )
 from runtime.turns.tools import NO_TOOLS
 from runtime.turns.turn_state import Question
@@ -65,15 +61,6 @@ def test_what_files_take_by_themselves_adds_up_to_what_all_of_them_take(files: d
 
     assert (every.tokens, every.characters) == (COUNT(text), len(text))
     assert every.weight >= 1.05 * COUNT(text)
-
-
-@given(files=FILES, order=st.randoms(use_true_random=False))
-def test_the_same_files_have_the_same_bytes_in_whatever_order_they_come(files: dict[str, str], order: object) -> None:
-    made = [CodexFile(path=path, text=text) for path, text in files.items()]
-    shuffled = sorted(made, key=lambda _: order.random())  # type: ignore[attr-defined]
-
-    assert codex_text(tuple(made)) == codex_text(tuple(shuffled))
-    assert codex_text(tuple(made)).count("</codex>") == 1
 
 
 @given(files=FILES, data=st.data())
@@ -149,12 +136,6 @@ def test_material_that_a_local_model_has_no_memory_for_is_searched_and_given_who
         before = chosen.mode
 
 
-def test_material_is_searched_where_what_is_never_cut_has_no_room_beside_it() -> None:
-    chosen = choose(Size(20_000, 22_000, 80_000), replace(ROOM, is_crowded=True), 0.7, "whole")
-
-    assert (chosen.mode, chosen.why) == ("search", "over_window")
-
-
 @pytest.mark.parametrize(
     "path", ["", "/etc/passwd", "a/../b", "a//b", "C:/x", "a\\b", "a\x00b", "here/a.md", "x" * 300]
 )
@@ -186,17 +167,6 @@ def test_a_folder_gives_all_files_below_it_but_hidden_ones_and_follows_no_link(t
         files_at(str(tree / "absent"))
 
 
-def test_what_cannot_be_taken_of_a_folder_is_named_and_keeps_nothing_else_out(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("words")
-    os.mkfifo(tmp_path / "pipe")
-    found = {one.path: one.why for one in files_at(str(tmp_path))}
-
-    assert found == {
-        f"{tmp_path.name}/a.md": "",
-        f"{tmp_path.name}/pipe": "it is not an ordinary file",
-    }
-
-
 def test_files_that_would_take_each_others_place_are_refused(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -206,11 +176,6 @@ def test_files_that_would_take_each_others_place_are_refused(tmp_path: Path) -> 
     assert each_once([*one, *one]) == one
     with pytest.raises(NothingToAdd, match=r"would both be README\.md"):
         each_once([*one, *two])
-
-
-@given(st.lists(st.sampled_from(("a", "=== b", "", "c d")), min_size=1), st.sampled_from(("\r", "\r\n")))
-def test_lines_are_the_same_whichever_character_ends_them(lines: list[str], end: str) -> None:
-    assert file_text("a.txt", end.join(lines)) == file_text("a.txt", "\n".join(lines))
 
 
 WORDS = st.sampled_from(("the harbour plan ", "12,345.6 ", "Größe 日本 ", "def f(x): return x\n"))
@@ -266,21 +231,6 @@ def test_material_that_is_given_whole_leaves_room_for_every_message(
     needed = size.weight + WINDOW_SAFETY * (beside + prompt.tokens_total + tools)
     assert needed <= window - budgets.output_tokens + WINDOW_SAFETY
     assert prompt.tokens_total > 0
-
-
-def test_the_best_of_documents_and_material_are_shown_together() -> None:
-    documents = [
-        Passage(source=f"{name}.md", heading="", text=name, score=score) for name, score in (("a", 0.9), ("b", 0.2))
-    ]
-    found = (Passage(source="c.py", heading="", text="c", score=0.5),)
-    searched = CodexInput(mode="search", why="over_line", tokens=9, weight=9, limit=5, count=1)
-
-    shown, told = merged(documents, ChosenMaterial(NO_TOOLS, searched, found), 2)
-
-    assert [one.source for one in shown] == ["a.md", "c.py"]
-    assert told is not None
-    assert told.retrieved == 1
-    assert merged(documents, ChosenMaterial(NO_TOOLS, searched), 2) == (tuple(documents), searched)
 
 
 @pytest.mark.parametrize(("scopes", "mode"), [(("codex:read",), "whole"), (("documents:read",), "withheld")])

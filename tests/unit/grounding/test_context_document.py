@@ -15,7 +15,7 @@ from grounding.memory.context_document import (
     parse,
     summarise,
 )
-from grounding.memory.context_document.document import lines, render, with_kept
+from grounding.memory.context_document.document import render, with_kept
 from grounding.transcript import EntryRole, Reach, TranscriptEntry
 from tests.emulators.talk import talk
 
@@ -64,27 +64,6 @@ def test_it_holds_intents_actions_open_questions_and_facts() -> None:
     assert "Done: I have booked the room." in made["Progress"]
     assert "Open: Who pays for it?" in made["Progress"]
     assert "project codename: Falcon" in made["Facts"]
-
-
-def test_of_too_many_facts_the_ones_stated_last_stay() -> None:
-    made = summarise.document("", [said(f"Our {chr(97 + n)}{chr(97 + n)} dock is number {n}.") for n in range(24)], 7)
-    made = summarise.document(made, [said("Our aa dock is number 99."), said("Our new dock is number 100.")], 7)
-
-    facts = bodies(made)["Facts"]
-    assert "aa dock: number 99" in facts
-    assert "bb dock" not in facts
-
-
-@pytest.mark.parametrize("text", ["The problem is that it rains.", "The point is to win.", "The best is to wait."])
-def test_a_turn_of_phrase_is_no_fact(text: str) -> None:
-    assert "Facts" not in bodies(summarise.document("", [said(text)], 7))
-
-
-def test_a_name_and_a_preference_are_kept() -> None:
-    made = bodies(summarise.document("", [said("My name is Lena. I prefer short answers.")], 7))
-
-    assert "user's name: Lena" in made["Facts"]
-    assert "I prefer short answers" in made["Preferences"]
 
 
 @given(st.lists(st.text(max_size=200), max_size=30), st.integers(1, 8))
@@ -161,13 +140,6 @@ def test_a_bad_answer_is_refused(answer: str, previous: str) -> None:
     assert isinstance(summarise.accept(answer, previous, 65536), summarise.Rejected)
 
 
-def test_headings_of_any_level_do() -> None:
-    answer = "# Description\nboats\n\n# Active Context\n\n# Progress\n\n# Patterns\n\n# Facts\n- boat: blue\n"
-    made = summarise.accept(answer, "", 65536)
-    assert isinstance(made, str)
-    assert bodies(made) == {"Description": "boats", "Facts": "- boat: blue"}
-
-
 @pytest.mark.parametrize(
     ("line", "title"),
     [
@@ -186,10 +158,6 @@ def test_headings_of_any_level_do() -> None:
 def test_a_heading_is_one_of_the_eight_and_reading_a_strange_one_takes_no_time(line: str, title: str) -> None:
     """A model that writes blanks until its output ends held the whole process up for minutes."""
     assert [part.title for part in parse(f"{line}\nbody")] == [title]
-
-
-def test_what_is_said_around_a_fenced_answer_is_left_out() -> None:
-    assert summarise.accept(f"Here you are:\n\n```markdown\n{GOOD}```\nAnything else?", "", 65536) == GOOD
 
 
 def test_a_section_may_go_where_the_model_says_that_it_is_irrelevant() -> None:
@@ -245,20 +213,6 @@ def test_lines_of_people_are_those_that_they_changed() -> None:
     assert kept_lines("## Timeline\n* boat: red\n", mine) == (DocumentLine("Timeline", "* boat: red"),)
 
 
-def test_two_lines_of_a_person_about_one_subject_day_or_label_all_stay() -> None:
-    put = (
-        "## Facts\n- Meeting: Monday in room 4\n- Meeting: Friday online\n\n## Progress\n- Done: signed the contract\n"
-        "- 2026-08-15: moved in\n\n## Timeline\n- Launch: first beta\n"
-    )
-    answer = render(
-        {"Facts": "- Meeting: Friday online\n- Launch: May", "Progress": "- Done: paid\n- 2026-08-15: paid"}
-    )
-    made = bodies(with_kept(answer, lines_by_people(put, "")))
-    assert made["Facts"].splitlines() == ["- Meeting: Friday online", "- Launch: May", "- Meeting: Monday in room 4"]
-    assert made["Progress"].splitlines()[2:] == ["- Done: signed the contract", "- 2026-08-15: moved in"]
-    assert made["Timeline"] == "- Launch: first beta"
-
-
 @given(st.lists(st.sampled_from(["- a: 1", "- a: 2", "* b", "plain", "## Facts", "# Notes", "", "- a: 1 "])))
 def test_nothing_that_a_person_wrote_is_lost_in_silence(lines: list[str]) -> None:
     """Each line is there afterwards: nobody else said anything about its subject."""
@@ -305,15 +259,6 @@ def test_a_correction_of_a_correction_is_what_holds() -> None:
     assert bodies(second)["Facts"] == "- launch date: 12 March"
 
 
-def test_a_correction_is_about_the_last_value_of_its_sort() -> None:
-    facts = noted("Jo> The codename is Falke. The budget is 5.000 €.", "Jo> No, it's Habicht.")["Facts"]
-    assert facts.splitlines() == ["- budget: 5.000 €", "- codename: Habicht"]
-
-
-def test_a_remark_is_no_correction() -> None:
-    assert noted("Jo> The budget is 5,000 EUR.", "Jo> Actually, it's raining.")["Facts"] == "- budget: 5,000 EUR"
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -349,31 +294,6 @@ def test_in_a_group_everybody_has_facts_of_their_own() -> None:
     assert made["Active Context"] == "- Kim: Who has the projector?"
 
 
-def test_a_group_is_remembered_as_one_when_a_single_person_goes_on() -> None:
-    first = summarise.document("", talk("Lena> hm, the desk?", "Omar> no idea, the door?"), 7)
-    second = bodies(summarise.document(first, talk("Omar> my desk is 7A", first=3), 7))
-    assert second["Description"] == "People: Lena, Omar"
-    assert second["Facts"] == "- Omar's desk: 7A"
-
-
-def test_what_the_assistant_did_is_progress() -> None:
-    made = noted(
-        "Sam> book a venue please",
-        "BOT> I have booked Porto. Would you like anything else?",
-        "Sam> Great.",
-        "BOT> Noted.",
-    )
-    assert made["Progress"] == "- Done: I have booked Porto."
-    assert made["Active Context"] == "- book a venue please"
-
-
-def test_what_was_done_before_stays_while_there_is_room() -> None:
-    made = ""
-    for number in range(1, 10):
-        made = summarise.document(made, talk(f"Sam> do step {number}", f"BOT> I have finished step {number}."), 4)
-    assert bodies(made)["Progress"].splitlines() == [f"- Done: I have finished step {n}." for n in (6, 7, 8, 9)]
-
-
 def test_a_list_stands_with_what_announces_it_and_code_stays_out() -> None:
     made = noted(
         "Ana> Please buy:\n- 2 kg of flour\n- 1.5 l milk\n- eggs",
@@ -406,22 +326,3 @@ def test_what_a_person_wrote_stays_in_every_section() -> None:
     assert made["Description"].splitlines() == ["People: Lena", "Only for the crew"]
     assert made["Active Context"].splitlines() == ["- where do we moor?", "- the regatta"]
     assert made["Facts"] == "- boat: red"
-
-
-def test_lists_as_people_write_them_are_neither_doubled_nor_lost() -> None:
-    put = (
-        "## Progress\n- Done: signed the contract\n\n"
-        "## Facts\n* Office: Oslo\n1. Boss: Ada\n- Meeting: Monday in room 4\n- Meeting: Friday online\n"
-    )
-    kept = tuple(lines(put))
-    talked = [f"Lena> I have sent letter {number}." for number in range(9)] + ["BOT> Done: filed it."]
-    once = summarise.document(put, talk(*talked, "Lena> the office is Bergen"), 7, kept)
-    made = bodies(summarise.document(once, talk("Lena> I have sent all."), 7, kept_lines(once, kept)))
-    assert made["Facts"].splitlines() == [
-        "- Boss: Ada",
-        "- Meeting: Monday in room 4",
-        "- Meeting: Friday online",
-        "- Office: Bergen",
-    ]
-    assert "- Done: signed the contract" in made["Progress"].splitlines()
-    assert "- Done: filed it." in made["Progress"].splitlines()

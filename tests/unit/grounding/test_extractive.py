@@ -82,12 +82,6 @@ async def test_a_sum_is_not_answered_by_a_number_of_the_documents(said: str) -> 
     assert (await answer(f"{PASSAGES}\n\n{NOW}\n\n{said}")).startswith("Nothing that I was given")
 
 
-async def test_who_asks_for_help_is_told_of_the_commands_and_quoted_nothing() -> None:
-    said = await answer(f"{PASSAGES}\n\n{NOW}\n\nhelp")
-    assert "`/help` (on Slack `!help`) lists my commands." in said
-    assert "[" not in said
-
-
 @pytest.mark.parametrize("query_first", [False, True])
 async def test_a_row_is_quoted_with_its_header_and_citation_in_either_layout(query_first: bool) -> None:
     question = "How much is the Harbour plan?"
@@ -98,16 +92,6 @@ async def test_a_row_is_quoted_with_its_header_and_citation_in_either_layout(que
     )
     assert "119" not in said
     assert "./agent-runtime setup" in said
-
-
-async def test_a_platforms_hint_before_the_question_is_no_part_of_it() -> None:
-    said = await answer("\n\n".join((PASSAGES, NOW, "Open with a brief acknowledgement.", "When is a plan lowered?")))
-    assert "at the end of a month only. [pricing.md › Pricing › Plans]" in said
-
-
-async def test_a_heading_that_is_asked_for_brings_what_stands_below_it() -> None:
-    said = await answer("\n\n".join((PASSAGES, NOW, "DiskAlmostFull fired, what now?")))
-    assert "```sh\ntw bundles prune\n```" in said
 
 
 @pytest.mark.parametrize(
@@ -122,25 +106,6 @@ async def test_a_heading_that_is_asked_for_brings_what_stands_below_it() -> None
 async def test_where_nothing_answers_it_says_so_in_the_questions_language(question: str, line: str) -> None:
     for sources in (PASSAGES, layers.NOTHING_FOUND, ""):
         assert (await answer("\n\n".join(filter(None, (sources, NOW, question))))).startswith(line)
-
-
-async def test_where_a_temperature_is_asked_for_a_list_of_faults_is_no_answer() -> None:
-    faults = """[ofen.md › Der Ofen › Anheizen]
-# Der Ofen
-
-## Anheizen
-
-Der Steinofen wird um 01:45 angeheizt. Er braucht 40 Minuten bis 250 °C.
-
-## Störungen
-
-- Fehler E12: Der Schwadenschieber klemmt. Ofen ausschalten, zehn Minuten warten, neu starten.
-- Fehler E31: Brenner zündet nicht. Gashahn prüfen, dann Firma Heiss anrufen (0800 4711).
-- Niemals die Tür bei über 200 °C mit nassen Handschuhen öffnen."""
-    said = await answer(
-        f"{block(layers.RETRIEVAL_HEAD, faults, layers.RETRIEVAL_FOOT)}\n\n{NOW}\n\nWie heiß wird der Ofen?"
-    )
-    assert "Fehler" not in said
 
 
 async def test_a_number_or_name_that_no_source_has_is_not_answered_by_another() -> None:

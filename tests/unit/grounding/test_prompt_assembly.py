@@ -64,13 +64,6 @@ def test_the_documented_order_is_user_summary_tail_retrieved_hint() -> None:
     ]
 
 
-def test_the_prefix_stable_layout_puts_the_query_last() -> None:
-    prompt = build(layout="prefix_stable")
-
-    assert prompt.user.endswith("Which file holds the pricing policy?")
-    assert [block.name for block in prompt.blocks][:3] == ["identity", "summary", "tail"]
-
-
 def test_one_system_and_one_user_message_are_sent() -> None:
     assert [message["role"] for message in build().messages] == ["system", "user"]
 
@@ -94,13 +87,6 @@ def test_passages_that_may_be_out_of_date_say_so() -> None:
 
 def test_passages_are_cited_by_path_and_heading() -> None:
     assert "[pricing.md › Plans]\nThe basic plan costs 5." in build().user
-
-
-def test_the_newest_lines_of_the_tail_stay() -> None:
-    prompt = build(tail=tuple(TailEntry(speaker="L", text=f"line {n}", turn_id=str(n)) for n in range(100)))
-
-    assert "L: line 99" in prompt.user
-    assert "L: line 75" not in prompt.user  # 24 lines
 
 
 @pytest.mark.parametrize("layout", ["user_first", "prefix_stable"])
@@ -326,17 +312,6 @@ def test_censors_stand_in_the_system_message_blocks_first_within_their_budget() 
     assert block.text in prompt.system
     assert block.tokens <= BUDGETS.censors_tokens
     assert block.why == "81 in force; cut to fit"
-
-
-@pytest.mark.parametrize("letter", ["word ", "規"])
-def test_a_long_censor_leaves_the_model_with_censors(letter: str) -> None:
-    long = Censor(id="a", severity="block", text=letter * 4000, reason="because " * 200)
-    block = build(censors=(long, Censor(id="b", severity="block", text="Never push"))).block("censors")
-
-    assert block is not None
-    assert "- BLOCK: " in block.text
-    assert ("Never push" in block.text) is letter.isascii()
-    assert 0 < block.tokens <= BUDGETS.censors_tokens
 
 
 def test_the_frame_is_told_and_conversation_says_nothing() -> None:

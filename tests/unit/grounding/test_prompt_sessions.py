@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import load
-from grounding.memory.context_document import ContextDocument, DocumentLine
+from grounding.memory.context_document import ContextDocument
 from grounding.prompt import (
-    UNKNOWN,
     Prefix,
     PrefixPolicy,
     SessionContinuity,
@@ -91,10 +90,6 @@ def settled(
     return state.settled
 
 
-def test_where_nothing_changed_everything_stays_and_nothing_is_told() -> None:
-    assert settled() == ShownState(LINES, SHOWN, said(3, 4))
-
-
 def test_a_newer_document_waits_for_as_long_as_the_tail_covers_what_is_new_in_it() -> None:
     newer = document(2, TEXT + "\n## Timeline\n- met\n", turn_ids=("t4",))
 
@@ -157,13 +152,6 @@ def test_what_a_person_added_to_the_document_is_told_at_once() -> None:
     assert settled(latest=edited) == ShownState(LINES, SHOWN, said(3, 4), ("In the summary, Decisions: and a trailer",))
 
 
-def test_what_a_person_added_is_told_though_the_document_was_made_anew_since() -> None:
-    kept = (DocumentLine("Decisions", "- and a trailer"),)
-    newer = document(3, TEXT + "- and a trailer\n", kept=kept, put=Reach(4, 8), turn_ids=("t4",))
-
-    assert settled(latest=newer).deltas == ("In the summary, Decisions: and a trailer",)
-
-
 def test_what_a_person_took_out_of_the_document_is_not_shown_any_more() -> None:
     edited = document(2, "## Facts\n- boat: blue\n", made_by="person", put=Reach(4, 8))
 
@@ -187,12 +175,6 @@ def test_the_first_document_waits_while_the_tail_shows_the_whole_conversation() 
     )
 
 
-def test_behind_the_message_nothing_is_read_from_before_so_the_newest_document_is_shown() -> None:
-    newer = document(2, turn_ids=("t4",))
-
-    assert settled(layout="user_first", latest=newer).document == newer
-
-
 def test_a_line_that_has_another_text_is_shown_in_its_place_and_not_beside_what_it_was() -> None:
     lines = (LINES[0], ContextLine(number=1, content="lives in Bremen", marked=True))
 
@@ -214,25 +196,12 @@ def test_a_new_line_is_told_and_a_deleted_one_is_not_shown_any_more() -> None:
     assert settled(lines=(LINES[0],)).global_context == (LINES[0],)
 
 
-def test_changes_that_do_not_fit_are_shown_in_their_place() -> None:
-    lines = tuple(ContextLine(number=number, content=f"a rather new line {number}") for number in range(40))
-
-    shown = settled(lines=lines)
-
-    assert shown.global_context == lines
-    assert shown.deltas == ()
-
-
 def test_one_persons_lines_are_never_shown_to_another() -> None:
     lines = (ContextLine(number=0, content="nothing of Lena's"),)
 
     assert settled(BEFORE.model_copy(update={"audience": "slack:U1"}), audience="slack:U2", lines=lines) == ShownState(
         lines, SHOWN, said(3, 4)
     )
-
-
-def test_the_first_turn_of_a_session_shows_what_there_is() -> None:
-    assert settled(None) == ShownState(LINES, SHOWN, said(2, 3, 4))
 
 
 def test_small_talk_has_no_place_to_tell_what_changed_and_shows_it() -> None:
@@ -322,11 +291,6 @@ def test_material_that_is_not_given_whole_any_more_is_named_itself() -> None:
     assert broken.broken_by == "codex"
 
 
-def test_of_a_shorter_prompt_the_block_is_named_that_is_missing() -> None:
-    assert shared_prefix(build(**STABLE).fingerprints, build(**STABLE, small_talk=True)).broken_by == "query"
-    assert shared_prefix((), build()) == UNKNOWN
-
-
 @given(
     query=ANY_TEXT,
     passages=st.lists(ANY_TEXT, max_size=4),
@@ -389,24 +353,6 @@ def test_no_usual_message_moves_what_stands_before_it_where_all_of_it_takes_more
 
     assert len({before_boundary(prompt) for prompt in prompts}) == 1
     assert "recent_conversation" in before_boundary(prompts[0])
-
-
-def test_a_tail_that_grows_takes_nothing_off_the_document_before_it() -> None:
-    """There is room for only half of a long document beside a full tail."""
-    document = SummaryInput(text="## Facts\n" + "- a fact about boats\n" * 200, turns=3, version=1)
-    budgets = PromptLimits.from_settings(load({}).settings, window_tokens=2900)
-    said = tuple(TailEntry(speaker="Lena", text="so " * 30, turn_id=f"t{number}") for number in range(8))
-
-    def shown(turns: int) -> Prompt:
-        return build(**STABLE, summary=document, tail=said[:turns], budgets=budgets, wants_documents=False)
-
-    summaries = {block.text for turns in range(9) if (block := shown(turns).block("summary"))}
-
-    assert len(summaries) == 1
-    assert "boats" in summaries.pop()
-    full = shown(8).block("tail")
-    assert full is not None
-    assert full.text.count("Lena:") == len(said)
 
 
 def test_a_session_counts_its_turns_and_an_interrupted_one_once() -> None:

@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.memory.context_document import Rejected
-from grounding.memory.records import Candidate, NewRecord, Provenance, Record, State, Type, Window
+from grounding.memory.records import Candidate, Provenance, Record, State, Type, Window
 from grounding.memory.records.extraction import (
     MOST_RULES_BYTES,
     accept,
     found_in,
     looks_secret,
     plan,
-    same_as,
 )
 from tests.emulators.talk import talk
 
@@ -332,11 +331,6 @@ def test_dates_paths_and_long_words_are_no_secrets(text: str) -> None:
     assert not looks_secret(text)
 
 
-@pytest.mark.parametrize(("said", "is_known"), [("the offset is 5!", True), ("The offset is -5", False)])
-def test_another_sign_is_no_confirmation(said: str, is_known: bool) -> None:
-    assert (same_as(NewRecord(Type.FACT, said), [record("The offset is 5")]) is not None) is is_known
-
-
 RULE = "Always include version numbers when I ask about software."
 
 
@@ -346,28 +340,6 @@ def test_a_persons_rule_for_every_answer_is_kept_word_for_word() -> None:
         "Always include version numbers when I ask about software": True,
         "I prefer short answers": True,
     }
-
-
-def test_a_model_that_keeps_a_persons_rule_keeps_it_word_for_word_too() -> None:
-    of = window(f"Lena> {RULE}", "Lena> My boat is called Kite.", owner=LENA)
-    answer = answered(
-        {"text": "Lena wants version numbers included always when she asks about software", "personal": True},
-        {"text": "Lena's boat is called Kite", "evidence": [2], "personal": True},
-    )
-    assert [one.new.verbatim for one in kept(answer, of)] == [True, False]
-
-
-def test_what_a_person_prefers_is_kept_word_for_word_as_long_as_rules_find_room_beside_it() -> None:
-    lines = ("Lena> I prefer trains over planes to see more of it, can you book?", "Lena> Always mention the tides.")
-    held = tuple(record(f"I prefer tea number {n} to coffee", f"p{n}", verbatim=True, user=LENA) for n in range(10))
-
-    assert [one.new.text for one in found_in(window(*lines, owner=LENA), ()) if one.new.verbatim] == [
-        "I prefer trains over planes",
-        "Always mention the tides",
-    ]
-    assert [one.new.verbatim for one in found_in(window(*lines, owner=LENA), held)] == [False, True]
-    told = answered({"text": "I prefer trains over planes", "personal": True})
-    assert [one.new.verbatim for one in kept(told, window(lines[0], owner=LENA), ())] == [True]
 
 
 @pytest.mark.parametrize(
@@ -392,32 +364,6 @@ def test_what_others_prefer_or_what_is_preferred_only_now_or_not_at_all_stands_i
     assert [one.new.verbatim for one in told] == [False]
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "I'm not a morning person, I prefer trains at noon.",
-        "As I said, I prefer trains at noon.",
-        "In your answers, I prefer bullet points with links.",
-        "I don't like Java and I prefer Python for scripts.",
-    ],
-)
-def test_what_is_said_before_a_preference_does_not_take_it_from_who_has_it(said: str) -> None:
-    assert [one.new.verbatim for one in found_in(window(f"Lena> {said}", owner=LENA), ())] == [True]
-
-
-def test_a_preference_that_takes_the_place_of_another_finds_its_room() -> None:
-    heard = Provenance(origin="extraction")
-    held = tuple(
-        record(f"I prefer short answers about subject {n}", f"p{n}", verbatim=True, user=LENA, provenance=heard)
-        for n in range(10)
-    )
-    of = window("Lena> I prefer detailed answers about subject 3.", owner=LENA)
-    told = {"text": "I prefer detailed answers about subject 3", "personal": True, "replaces": "k4"}
-    found = kept(answered(told), of, held)
-    assert [(one.new.supersedes, one.new.verbatim) for one in found] == [("p3", True)]
-    assert [one.new.verbatim for one in found_in(of, held)] == [False]
-
-
 @pytest.mark.parametrize(("origin", "replaced"), [("extraction", "old"), ("person", "")])
 @pytest.mark.parametrize("who", ["I prefer", "Lena prefers"])
 def test_a_model_may_replace_a_preference_that_was_heard_and_none_that_a_person_set(
@@ -432,14 +378,6 @@ def test_a_model_may_replace_a_preference_that_was_heard_and_none_that_a_person_
 def test_what_a_group_hears_is_no_rule_for_everybody() -> None:
     answer = answered({"text": "Always include version numbers when software is asked about"})
     assert [one.new.verbatim for one in kept(answer, window(f"Lena> {RULE}"))] == [False]
-
-
-def test_rules_beyond_the_most_that_stand_in_every_prompt_are_records_as_others() -> None:
-    held = tuple(record(f"Always begin with greeting number {n}", f"r{n}", verbatim=True, user=LENA) for n in range(15))
-    lines = ("Lena> Always mention the tides.", "Lena> Always mention the wind.")
-    assert [one.new.verbatim for one in found_in(window(*lines, owner=LENA), held)] == [True, False]
-    gone = tuple(one.model_copy(update={"state": State.INACTIVE}) for one in held)
-    assert [one.new.verbatim for one in found_in(window(*lines, owner=LENA), gone)] == [True, True]
 
 
 def test_long_rules_stand_in_every_prompt_only_as_long_as_they_leave_room_for_it() -> None:

@@ -180,28 +180,12 @@ def test_a_censor_that_came_to_block_and_is_to_warn_counts_anew() -> None:
     assert EVENTS["use"](censor, later(3)).severity == "warn"
 
 
-@pytest.mark.parametrize(
-    ("days", "state"), [(29, State.ACTIVE), (30, State.SUMMARIZED), (89, State.SUMMARIZED), (90, State.ARCHIVED)]
-)
-def test_episodes_age(days: int, state: State) -> None:
-    assert lifecycle.sweep(born(Type.EPISODE), RULES, later(days)).state is state
-
-
 def test_an_archived_episode_keeps_its_summary_unless_it_is_verbatim() -> None:
     long = born(Type.EPISODE).model_copy(update={"summary": "It is so."})
 
     assert lifecycle.sweep(long, RULES, later(99)).text == "It is so."
     kept = lifecycle.sweep(lifecycle.mark_verbatim(long, True, later(1)), RULES, later(99))
     assert (kept.state, kept.text) == (State.ARCHIVED, "It is so. And more.")
-
-
-@given(st.sampled_from(Type), st.integers(0, 200))
-def test_the_sweep_has_nothing_to_do_before_a_record_is_due(type_: Type, days: int) -> None:
-    record = lifecycle.sweep(born(type_), RULES, later(days))
-    due = lifecycle.next_due(record, RULES)
-
-    assert due is None or due > datetime.fromisoformat(later(days))
-    assert lifecycle.sweep(record, RULES, later(days)) == record
 
 
 @given(st.text(min_size=1).filter(str.strip), st.sampled_from(["", " ", ".", "!", "\n"]))
@@ -290,11 +274,3 @@ def test_micro_and_summary_fit(
 )
 def test_a_micro_is_the_first_sentence_with_how_it_stands(made: Record, micro: str) -> None:
     assert made.micro == micro
-
-
-def test_a_long_text_has_a_summary_of_whole_sentences_between_50_and_100_tokens() -> None:
-    summary = kept(Type.DECISION, LONG, outcome="success", confidence=0.85).summary
-
-    assert summary.startswith("Decision: Chose Postgres over ChromaDB for unified storage. It unifies")
-    assert summary.endswith("against.\nOutcome: success. Confidence: 0.85.")
-    assert 50 <= TOKENS.count(summary) <= 100

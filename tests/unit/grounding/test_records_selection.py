@@ -28,11 +28,9 @@ from grounding.memory.selection import (
 )
 from grounding.memory.selection.censors import in_force
 from grounding.memory.selection.selection import (
-    CARRIED,
     LastSelection,
     Scored,
     fill,
-    fitting,
     message_budgets,
     ranked,
     without_repeated,
@@ -141,21 +139,6 @@ def test_no_budget_is_exceeded_and_nothing_is_shown_in_full(
     assert filled == fill(order, budgets, costs)
 
 
-def test_what_one_type_leaves_the_others_may_have() -> None:
-    facts = [Scored(record(f"f{n}", f"fact {n} of the harbour master"), 1 - n / 10, 0.5, 1.0) for n in range(8)]
-
-    alone = fill(facts, {Type.FACT: 40}, costs)
-    flowing = fill(facts, {Type.FACT: 40, Type.DECISION: 200}, costs)
-
-    assert len(alone) < len(flowing) == 8
-
-
-def test_a_summary_that_does_not_fit_is_shown_as_a_micro() -> None:
-    long = record("long", "word " * 80, micro="the short of it")
-
-    assert [one.level for one in fill([Scored(long, 1, 1, 1)], {Type.FACT: 30}, costs)] == ["micro"]
-
-
 def test_the_frame_and_the_outcome_order_what_is_as_similar() -> None:
     found = [
         (FoundRecord(record("fact", "a"), 0.5, 1.0), 1.0),
@@ -185,11 +168,6 @@ def test_what_the_prompt_says_anyway_is_dropped_unless_a_figure_or_a_negation_di
     assert (without_repeated(found, ["Ann: by the way, Tim prefers Celsius to anything"]) == []) is repeats
 
 
-def test_of_near_duplicates_the_better_one_stays() -> None:
-    found = [Scored(record(name, "Deploys happen on Tuesdays at noon"), 1, 1, 1) for name in ("a", "b")]
-    assert [one.record.id for one in without_repeated(found, [])] == ["a"]
-
-
 def test_a_likely_record_is_above_the_floor_and_an_unrelated_one_below() -> None:
     floor = floor_for("wordllama-l2-supercat")
     asked = "Should we use Redis for caching?"
@@ -197,16 +175,6 @@ def test_a_likely_record_is_above_the_floor_and_an_unrelated_one_below() -> None
     far = FoundRecord(record("far", "Lena's birthday is in May"), 0.05, 0.0)
 
     assert floor.relevance(asked, near, 100) > floor.minimum > floor.relevance(asked, far, 100)
-
-
-def test_what_was_found_by_words_alone_is_judged_by_its_words() -> None:
-    """A former index whose model is gone gives no cosines, and nothing would reach a floor that wants them."""
-    measured, asked = floor_for("wordllama-l2-supercat"), "How long do we keep Redis sessions?"
-    by_words = FoundRecord(record("near", "Redis sessions expire after a week"), 0.0, 3.0)
-    floor = fitting(measured, [by_words])
-
-    assert floor.relevance(asked, by_words, 100) > floor.minimum > measured.relevance(asked, by_words, 100)
-    assert fitting(measured, [FoundRecord(by_words.record, 0.1, 3.0)]) is measured
 
 
 CENSORS = (
@@ -442,17 +410,6 @@ def test_who_comes_back_to_a_subject_finds_its_records_still_there() -> None:
     assert (back.selection.why, ids(back)) == ("reused", ids(left))
 
 
-def test_what_stays_in_sight_is_bounded_and_what_was_of_use_last_stays_longest() -> None:
-    subjects = ("boats carry sailors", "trains move freight")
-    kept = [record(f"{name[:5]}{n}", f"{name} {n}") for name in subjects for n in range(8)]
-    talk = Conversation(*kept, budgets=dict.fromkeys(LOADED, 2000))
-    first = ids(talk.says("Which boats carry sailors?"))
-    later = ids(talk.says("Which trains move freight?"))
-
-    assert {name[:5] for name in later[:8]} == {"train"}
-    assert later[8:] == first[: CARRIED - 8]
-
-
 def test_a_message_that_no_record_bears_on_is_shown_none_and_the_next_one_finds_them_again() -> None:
     talk = Conversation(REDIS, COST, record("word", "Round no price", verbatim=True))
     first = talk.says("Should we use Redis for caching?")
@@ -461,17 +418,6 @@ def test_a_message_that_no_record_bears_on_is_shown_none_and_the_next_one_finds_
 
     assert (aside.selection.why, ids(aside)) == ("aside", ["word"])
     assert (back.selection.why, ids(back)) == ("reused", ids(first))
-
-
-def test_a_record_that_another_took_the_place_of_does_not_stay_in_sight() -> None:
-    talk = Conversation(REDIS, COST, HOLIDAY)
-    talk.says("Should we use Redis for caching?")
-    talk.says("Should we approve the holiday request of Lena?")
-    gone = COST.model_copy(update={"state": State.SUPERSEDED, "superseded_by": "x"})
-    talk.held.records = [REDIS, gone, HOLIDAY]
-    left = talk.says("Go ahead with the holiday request of Lena")
-
-    assert set(ids(left)) == {"holiday", "redis"}
 
 
 def test_a_record_that_is_gone_or_superseded_is_not_shown_from_what_was_kept() -> None:
@@ -517,22 +463,6 @@ def test_a_preference_that_the_prompt_says_anyway_is_not_told_twice_and_stands_a
     assert said == [["hand", "redis"], ["hand", "redis"], ["own", "hand", "redis"], ["own", "hand"]]
 
 
-def test_what_stands_again_once_the_tail_says_it_no_more_finds_the_room_it_takes() -> None:
-    liked = [f"I prefer {what} over anything else there is to have for breakfast" for what in ("tea", "rye", "figs")]
-    heard = Provenance(origin="extraction")
-    own = [record(f"own{n}", text, verbatim=True, provenance=heard) for n, text in enumerate(liked)]
-    others = [record(f"r{n}", f"Redis caching is what team number {n} uses for its sessions") for n in range(40)]
-    talk = Conversation(*own, *others)
-
-    first = talk.says("Should we use Redis for caching?", shown=liked)
-    later = talk.says("Should we really prefer Redis caching?")
-
-    assert later.selection.why == "reused"
-    assert [name for name in ids(first) if name.startswith("own")] == []
-    assert [name for name in ids(later) if name.startswith("own")] == ["own0", "own1", "own2"]
-    assert sum(one.tokens for one in later.records) <= later.selection.budget
-
-
 def test_an_edited_record_is_shown_as_it_reads_now() -> None:
     talk = Conversation(REDIS, COST)
     talk.says("Should we use Redis for caching?")
@@ -550,24 +480,6 @@ def test_a_record_that_came_of_foreign_words_makes_what_is_written_next_foreign(
     records = told.says("Should we use Redis for caching?").records
 
     assert foreign_text_in(context(records=records, passages=())) == foreign
-
-
-def test_a_record_that_a_reply_repeated_does_not_make_the_next_message_leave_it() -> None:
-    talk = Conversation(REDIS, COST)
-    talk.says("Should we use Redis for caching?")
-    again = talk.says("Should we really use Redis for caching?", shown=[f"assistant: {REDIS.text}"])
-
-    assert again.selection.why == "reused"
-
-
-@given(st.text(max_size=60), st.text(max_size=60))
-@settings(max_examples=25, deadline=None)
-def test_the_same_messages_get_the_same_records(one: str, other: str) -> None:
-    def told() -> list[Selected]:
-        talk = Conversation(REDIS, COST, HOLIDAY)
-        return [talk.says(text) for text in (one, other, one)]
-
-    assert told() == told()
 
 
 def item(name: str, text: str, due: str, state: State = State.OPEN) -> Record:
@@ -593,14 +505,6 @@ PAINT = item("paint", "Order paint", "2026-07-01")
 )
 def test_open_items_are_found_by_their_day_the_soonest_first(text: str, due: list[str]) -> None:
     assert ids(Conversation(VAT, PRINTER, MOORING, PAINT, budgets=MANY_ITEMS).says(text)) == due
-
-
-def test_all_that_is_due_is_shown_although_some_of_it_was_shown_before() -> None:
-    talk = Conversation(VAT, PRINTER, PAINT, budgets=MANY_ITEMS)
-    talk.says("What comes tomorrow?")
-
-    assert ids(talk.says("And what comes this month?", ["Submit the VAT return"])) == ["printer", "vat"]
-    assert talk.says("And what comes this month?").selection.why == "reused"
 
 
 def test_what_is_due_takes_the_budget_of_the_items_and_no_more() -> None:

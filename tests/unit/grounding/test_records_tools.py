@@ -193,33 +193,12 @@ async def test_while_the_search_is_away_items_are_found_by_their_words(desk: Des
     assert "milk" not in found
 
 
-async def test_while_the_search_is_away_items_are_found_by_their_day_in_words(desk: Desk) -> None:
-    await desk.call("create_item", kind="event", text="meet the surveyor", due="next Friday")
-    await desk.call("create_item", kind="task", text="buy milk", due="tomorrow")
-    desk.records.fails = IndexUnavailable("away")
-    found = await desk.call("query_items", text="what is on Friday in November?")
-    assert "surveyor" in found
-    only = await desk.call("query_items", text="and on Monday?")
-    assert "milk" in only
-    assert "surveyor" not in only
-
-
 async def test_of_many_items_the_next_ones_are_listed_and_the_rest_counted(desk: Desk) -> None:
     for number in range(25):
         await desk.call("create_item", kind="task", text=f"job {number}", due=f"in {number + 1} days")
     lines = (await desk.call("query_items")).splitlines()
     assert lines[0].endswith(": job 0")
     assert lines[-1] == "(5 more: ask for a shorter time or by text.)"
-
-
-async def test_what_is_still_to_be_done_is_found_behind_much_that_is_done(desk: Desk) -> None:
-    await desk.call(
-        "create_item", kind="task", text="book a larger room with chairs for the next stand-up of all teams"
-    )
-    for number in range(60):
-        done = NewRecord(Type.ITEM, f"stand-up {number}", status="done")
-        await desk.records.add(Scope("acme"), done, Provenance())
-    assert "larger room" in await desk.call("query_items", text="stand-up")
 
 
 async def test_in_a_private_place_items_are_its_own_and_the_workspaces_are_not_reworded(desk: Desk) -> None:

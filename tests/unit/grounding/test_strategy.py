@@ -14,11 +14,9 @@ from grounding.evaluation import Message
 from grounding.evaluation.strategy import load_messages
 from grounding.retrieval import MEASURED_CHUNKS
 from grounding.strategy import (
-    ENGLISH,
     LANGUAGES,
     InvalidCues,
     Strategy,
-    addresses_assistant,
     choose,
     choose_by_relevance,
     cues_of,
@@ -143,23 +141,6 @@ def test_a_message_that_needs_both_gets_both(text: str, named_after: Strategy) -
     assert choice.wants_documents
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [("how many files exist here?", "implicit_workspace_question"), ("how many files exist?", "no_retrieval_cue")],
-)
-def test_a_question_of_less_than_five_words_is_too_thin_to_search_for(text: str, reason: str) -> None:
-    assert choose(text).reason == reason
-
-
-def test_words_in_the_shapes_of_another_keyboard_are_the_same_words() -> None:
-    assert choose("ｗｈａｔ ｄｉｄ ｗｅ ｄｅｃｉｄｅ？").reason == "chat_memory_cue"
-
-
-@pytest.mark.parametrize("text", ["Hello Why", "hi Where?", "Thanks, What"])
-def test_a_word_that_asks_is_nobodys_name(text: str) -> None:
-    assert choose(text).reason == "no_retrieval_cue"
-
-
 @pytest.mark.parametrize("text", ["", "   ", "\n\t"])
 def test_an_empty_message_has_a_reason_of_its_own(text: str) -> None:
     assert choose(text).reason == "empty"
@@ -183,19 +164,6 @@ def test_cues_of_other_languages_cost_english_nothing() -> None:
     changed = [message.text for message in english if choose(message.text, everything) != choose(message.text)]
 
     assert changed == []
-
-
-@pytest.mark.parametrize(
-    ("text", "addresses"),
-    [
-        ("what is your name?", True),
-        ("do you like cats or are they beneath you?", True),
-        ("can you tell me the difference?", False),
-        ("how do I reset my password?", False),
-    ],
-)
-def test_a_polite_request_does_not_speak_of_the_assistant(text: str, addresses: bool) -> None:
-    assert addresses_assistant(text) is addresses
 
 
 UNDECIDED = choose("is the moon made of cheese?")
@@ -223,25 +191,6 @@ def test_a_message_without_cues_wants_documents_that_speak_of_it(
 
     assert (choice.wants_history, choice.wants_documents) == (history, documents)
     assert choice.reason == ("workspace_match" if documents else "no_retrieval_cue")
-
-
-@pytest.mark.parametrize(("passages", "easier"), [(1, 3.0), (24, 3.0), (74, 2.27), (2416, 0.0), (100_000, 0.0)])
-def test_less_is_enough_in_a_small_workspace(passages: int, easier: float) -> None:
-    def wants(relevance: float) -> bool:
-        return choose_by_relevance(UNDECIDED, relevance, None, passages=passages).wants_documents
-
-    assert wants(MATCH_LOG_ODDS - easier + 0.01)
-    assert not wants(MATCH_LOG_ODDS - easier - 0.01)
-
-
-def test_a_follow_up_is_decided_by_what_was_asked_before() -> None:
-    def wants(*, is_follow_up: bool) -> bool:
-        return choose_by_relevance(
-            UNDECIDED, -6.0, MATCH_LOG_ODDS, passages=2416, is_follow_up=is_follow_up
-        ).wants_documents
-
-    assert wants(is_follow_up=True)
-    assert not wants(is_follow_up=False)
 
 
 @pytest.mark.parametrize(
@@ -366,11 +315,6 @@ def test_a_file_adds_removes_and_chooses_languages() -> None:
 
 def test_the_more_specific_file_has_the_last_word() -> None:
     assert choose("our policy?", cues_of((FILE, '[add]\ndocuments = ["policy"]'))).wants_documents
-
-
-def test_the_same_files_are_the_same_object_and_none_are_the_cues_that_ship() -> None:
-    assert cues_of((FILE,)) is cues_of((FILE,))
-    assert cues_of(()) is ENGLISH
 
 
 @pytest.mark.parametrize(

@@ -86,17 +86,6 @@ async def test_one_that_leans_on_the_conversation_alone_stays_with_it() -> None:
     assert (choice.reason, choice.wants_documents) == ("chat_memory_cue", False)
 
 
-async def test_what_follows_something_up_is_looked_up_with_it() -> None:
-    shelf = Shelf({"and?": 0.0, "what of boats?\nand?": 5.0})
-    given = [
-        TailEntry(speaker="user", text="what of boats?", turn_id=""),
-        TailEntry(speaker="assistant", text="They float.", turn_id=""),
-    ]
-    choice = await StrategyChooser(shelf, 1.0).choose(KEY, "and?", ENGLISH, given)
-
-    assert choice.reason == "workspace_match"
-
-
 @pytest.mark.parametrize("text", ["hello", "thanks!", "", "what did we decide?", "go on", "which file holds it?"])
 async def test_what_cues_decide_is_never_looked_up(text: str) -> None:
     shelf = Shelf()
@@ -144,16 +133,3 @@ async def test_what_is_said_first_after_a_start_is_judged_once_the_documents_can
     shelf.wakes.set()
 
     assert (await choosing).wants_documents
-
-
-async def test_small_talk_waits_for_no_documents() -> None:
-    shelf = Shelf(wakes=asyncio.Event())
-    async with asyncio.timeout(20):
-        assert (await StrategyChooser(shelf, 1.0).choose(KEY, "thanks!", ENGLISH)).small_talk
-
-
-async def test_a_hopeless_message_is_looked_up_once() -> None:
-    shelf = Shelf({"no": -9.0})
-    await StrategyChooser(shelf, 1.0).choose(KEY, "no", ENGLISH, BEFORE)
-
-    assert shelf.asked == ["no"]

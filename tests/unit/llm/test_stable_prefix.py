@@ -109,12 +109,3 @@ def test_the_key_names_a_conversation_and_says_nothing_of_it() -> None:
 )
 def test_a_key_is_sent_to_openai_only(model: str, own_server: bool, expected: bool) -> None:
     assert takes_cache_key(model, own_server) is expected
-
-
-def test_marks_of_the_prompt_stay_where_they_were_when_a_round_follows() -> None:
-    prompt = build(layout="prefix_stable")
-    before, after = (
-        mark_stable_prefix(with_rounds(prompt.messages, rounds), StablePrefix.of(prompt, KEY))
-        for rounds in ([], [round_()])
-    )
-    assert after[:2] == before
