@@ -18,7 +18,6 @@ from tests.contract.telegram_harness import PUBLIC_URL, telegram_connector, tele
 from tests.emulators import telegram as emulated
 from tests.emulators.bot import Bot, bot_on
 from tests.emulators.discord import DiscordEmulator
-from tests.emulators.openai import Reply
 from tests.emulators.slack import SlackEmulator
 from tests.emulators.telegram import Person, Room, TelegramEmulator
 
