@@ -11,7 +11,7 @@ import pytest
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.memory.records import Type
-from grounding.prompt_input import Device, ModelMemory
+from grounding.prompt_input import Device
 from runtime.machine.hardware import Cards
 from runtime.machine.sampling import SILENT
 from runtime.process import bootstrap
@@ -30,8 +30,9 @@ async def known(bot: Bot) -> None:
 
 
 async def test_short_of_memory_the_model_gets_the_message_and_what_is_kept_word_for_word_and_replay_holds(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI
+    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Once there is memory again, the conversation is shown as it was before."""
     settings = model_settings(
         access_policy="open",
         llm_kv_layers=32,
@@ -60,17 +61,6 @@ async def test_short_of_memory_the_model_gets_the_message_and_what_is_kept_word_
         stored = await bot.runtime.manifests.get(Scope("acme"), answer["turn_id"])
         assert (await bot.runtime.prompting.rebuild(stored.context)).prompt.user == bot.sent["user"]
 
-
-async def test_once_there_is_memory_again_the_conversation_is_shown_as_it_was_before(
-    model_settings: Callable[..., Settings], openai_server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with running_bot(model_settings(access_policy="open"), openai_server) as bot:
-        await bot.say("my boat is called Vinga")
-        await bot.say("and it is blue")
-        short = ModelMemory(bytes_per_token=2**20, free_mib=1, buffer_mib=1, where="gpu", source="ollama")
-        monkeypatch.setattr(bot.runtime.surroundings, "memory", lambda model: short)
-        await bot.say("where do I moor it?")
-        assert "Vinga" not in bot.sent["user"]
         monkeypatch.setattr(bot.runtime.surroundings, "memory", lambda model: None)
         await bot.say("what is it called?")
         assert "Lena: my boat is called Vinga" in bot.sent["user"]

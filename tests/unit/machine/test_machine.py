@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from config.settings import SMOLLM2
 from connectors.connector import ConnectionState, Health
 from grounding.prompt import stable_environment
-from grounding.prompt.memory_budget import BACK_ABOVE
 from grounding.prompt_input import Device, EnvironmentInput, Link, ModelMemory
 from runtime.http.doctor import machine_check
 from runtime.http.routes.admin import machine_gauges
@@ -320,7 +319,7 @@ def test_a_link_that_is_being_made_is_not_lost(state: str) -> None:
 def test_memory_that_was_short_is_back_only_well_above_the_line() -> None:
     short = machine(BUFFER - 1)
     assert stable_environment(short, machine(BUFFER + 1), BUFFER) is short
-    back = machine(int(BUFFER * BACK_ABOVE) + 1)
+    back = machine(2 * BUFFER)
     assert stable_environment(short, back, BUFFER) is back
 
 
