@@ -98,7 +98,7 @@ class Jobs:
     """The queue and its runner; *handlers* by kind, each run *concurrency* times at once.
 
     Kinds that have a handler in *together* wait a moment for more jobs. *alone*: no other process enqueues jobs, so
-    there is no sweep.
+    there is no sweep. *sweep_seconds* is how often one looks, and how long a lane rests after a failure.
     """
 
     def __init__(
@@ -109,7 +109,9 @@ class Jobs:
         *,
         together: Mapping[str, Together] | None = None,
         alone: bool = True,
+        sweep_seconds: float | None = None,
     ) -> None:
+        self._sweep_seconds = _SWEEP_SECONDS if sweep_seconds is None else sweep_seconds
         self._redis = redis
         self._handlers = handlers
         self._together = dict(together or {})
@@ -160,7 +162,7 @@ class Jobs:
                 for kind in self._handlers:
                     running.create_task(self._serve(kind, running))
                 while not self._alone:
-                    await asyncio.sleep(_SWEEP_SECONDS)
+                    await asyncio.sleep(self._sweep_seconds)
                     self._look_at(self._lanes - self._resting)
         finally:
             self._is_running = False
@@ -263,7 +265,7 @@ class Jobs:
     async def _rest(self, lanes: Sequence[Lane]) -> None:
         """Leave *lanes* alone for a while."""
         self._resting.update(lanes)
-        await asyncio.sleep(_SWEEP_SECONDS)
+        await asyncio.sleep(self._sweep_seconds)
         self._resting.difference_update(lanes)
         self._busy.difference_update(lanes)
         self._look_at(lanes)

@@ -32,10 +32,18 @@ _log = structlog.get_logger()
 
 
 class Leadership:
-    """Runs *duties* while this process, called *name*, leads."""
+    """Runs *duties* while this process, called *name*, leads: it holds the lock for *lease_seconds* and renews it."""
 
-    def __init__(self, redis: Redis, name: str, duties: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        name: str,
+        duties: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
         self._name = name
+        self._lease_seconds = lease_seconds
         self._duties = duties
         self._renew = redis.register_script(_RENEW)
         self._resign = redis.register_script(_RESIGN)
@@ -49,8 +57,8 @@ class Leadership:
             while True:
                 now = loop.time()
                 with suppress(StoreUnavailable):
-                    if await self._renew(keys=[LEADER_KEY], args=[self._name, round(LEASE_SECONDS * 1000)]):
-                        leads_until = now + LEASE_SECONDS
+                    if await self._renew(keys=[LEADER_KEY], args=[self._name, round(self._lease_seconds * 1000)]):
+                        leads_until = now + self._lease_seconds
                     else:
                         leads_until = 0.0
                 if loop.time() < leads_until and duties is None:
@@ -63,7 +71,7 @@ class Leadership:
                 if duties is not None and duties.done():
                     await duties  # raises what they raised
                     duties = None
-                await asyncio.sleep(LEASE_SECONDS / 5)
+                await asyncio.sleep(self._lease_seconds / 5)
         finally:
             if duties is not None:
                 await _end(duties)

@@ -23,18 +23,19 @@ from runtime.delivery.sender import Delivery, NoConnector
 from runtime.observability import event_context
 from runtime.stores import retry_until_stored
 
-SWEEP_SECONDS = 2.0
 _QUIET_SWEEP_SECONDS = 30.0
 """How often the only process on a store looks for what the hub did not tell."""
 _READ_AT_ONCE = 64
 _RECLAIMED_AT_ONCE = 4096
-_TURN_SECONDS = 0.1
-"""How often a reply checks whether another process has delivered the older one of its conversation."""
 _log = structlog.get_logger()
 
 
 class Deliverer:
-    """Reads *outbox* for the *connectors* of this process. *alone*: no other process uses the store."""
+    """Reads *outbox* for the *connectors* of this process. *alone*: no other process uses the store.
+
+    *sweep_seconds* is how often it looks for what the hub did not tell. *turn_seconds* is how often a reply checks
+    whether another process has delivered the older one of its conversation.
+    """
 
     def __init__(
         self,
@@ -46,9 +47,13 @@ class Deliverer:
         hub: Hub,
         *,
         alone: bool = False,
+        sweep_seconds: float = 2.0,
+        turn_seconds: float = 0.1,
     ) -> None:
         self._grace_seconds = settings.shutdown_grace_seconds
         self._lease_seconds = float(settings.turn_lease_seconds)
+        self._sweep_seconds = sweep_seconds
+        self._turn_seconds = turn_seconds
         self._delivery = delivery
         self._shows = shows
         self._alone = alone
@@ -146,7 +151,7 @@ class Deliverer:
                 is_prepared = False
                 self._store_failed.set()
                 _log_degraded(error)
-            await asyncio.sleep(min(SWEEP_SECONDS, reclaim_interval(self._lease_seconds)))
+            await asyncio.sleep(min(self._sweep_seconds, reclaim_interval(self._lease_seconds)))
             if self._alone:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_QUIET_SWEEP_SECONDS):
@@ -188,7 +193,7 @@ class Deliverer:
                             await self._deliver(key, entry)
                         line.remove(entry)
                     except OlderReplyWaits:
-                        await asyncio.sleep(_TURN_SECONDS)
+                        await asyncio.sleep(self._turn_seconds)
         finally:
             del self._lines[key]
 

@@ -12,6 +12,7 @@ import ctypes
 import gc
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import structlog
@@ -139,6 +140,15 @@ INDEX_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True)
+class Timings:
+    """How often the parts of a process look for what nobody announced, and a worker's pauses between two attempts."""
+
+    sweep_seconds: float = 2.0
+    jobs_sweep_seconds: float = 5.0
+    retry_seconds: tuple[float, float] = (0.5, 5.0)
+
+
 @asynccontextmanager
 async def open_runtime(
     settings: Settings,
@@ -147,6 +157,7 @@ async def open_runtime(
     platforms: Sequence[Connector] = (),
     parts: frozenset[Part] = ALL_PARTS,
     engine: IndexProcess | None = None,
+    timings: Timings | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open the stores, wire one process and run its *parts* as long as the block lasts.
 
@@ -187,6 +198,7 @@ async def open_runtime(
             await formatters,
             await admin_token(settings),
             platforms,
+            timings or Timings(),
             has_connectors="worker" not in parts or "gateway" in parts,
         )
         stack.push_async_callback(runtime.knowledge.close)
@@ -221,6 +233,7 @@ class Runtime:
         installed_formatters: Sequence[Installed],
         admin_token: str,
         platforms: Sequence[Connector],
+        timings: Timings,
         *,
         has_connectors: bool,
     ) -> None:
@@ -293,7 +306,14 @@ class Runtime:
         )
         delivery = Delivery(outbox, self.connectors, rate_limiters, settings.delivery_ambiguous)
         self.deliverer = Deliverer(
-            settings, outbox, self.connectors, delivery, self.shows, self.hub, alone=single_process
+            settings,
+            outbox,
+            self.connectors,
+            delivery,
+            self.shows,
+            self.hub,
+            alone=single_process,
+            sweep_seconds=timings.sweep_seconds,
         )
         self.locator = Locator(self.connectors, self.hub)
         files = Files(settings, self.locator)
@@ -351,6 +371,7 @@ class Runtime:
             },
             together={"summary.refresh": summaries.due, EXTRACT_RECORDS: extraction.due, "turn.remember": remember},
             alone=single_process,
+            sweep_seconds=timings.jobs_sweep_seconds,
         )
         layer_timeout = _layer_timeout(settings)
         self.context_editor = ContextEditor(self.contexts, self.transcript, context_sync, self.jobs, layer_timeout)
@@ -500,7 +521,15 @@ class Runtime:
         # The workers that empty the mailboxes of messages and of commands
         def worker(lane: Lane, answers: Answers) -> Worker:
             return Worker(
-                settings, mailboxes[lane], answers, self.hub, self.dead_letters, lane=lane, alone=single_process
+                settings,
+                mailboxes[lane],
+                answers,
+                self.hub,
+                self.dead_letters,
+                lane=lane,
+                alone=single_process,
+                sweep_seconds=timings.sweep_seconds,
+                retry_seconds=timings.retry_seconds,
             )
 
         self.worker = worker(Lane.TURNS, self.turns)

@@ -58,10 +58,12 @@ class Letter:
 class DeadLetters:
     """The letters of all workspaces. Raises `connectors.message.StoreUnavailable` throughout.
 
-    *mailboxes* get the messages that are tried again; *hub* announces them to the workers.
+    *mailboxes* get the messages that are tried again; *hub* announces them to the workers. The newest *kept* of a
+    workspace are kept.
     """
 
-    def __init__(self, redis: Redis, mailboxes: Mapping[Lane, Mailbox], hub: Hub) -> None:
+    def __init__(self, redis: Redis, mailboxes: Mapping[Lane, Mailbox], hub: Hub, *, kept: int = KEPT) -> None:
+        self._kept = kept
         self._redis = redis
         self._mailboxes = mailboxes
         self._hub = hub
@@ -79,7 +81,7 @@ class DeadLetters:
         )
         name = _key(batch.key.scope)
         await self._redis.hset(name, batch.turn_id, packed)
-        if await self._redis.hlen(name) > KEPT:
+        if await self._redis.hlen(name) > self._kept:
             oldest = min(await self._redis.hkeys(name))  # turn ids sort by time
             if await self._redis.hdel(name, oldest):
                 _log.warning("letter.dropped", workspace_id=batch.key.workspace_id, turn_id=oldest, why="too_many")

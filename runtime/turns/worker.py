@@ -22,8 +22,6 @@ from runtime.turns.lease import HAND_BACK_SECONDS, hand_back_lease, hold_lease
 from runtime.turns.mailbox import Mailbox
 from runtime.turns.replies import superseded
 
-SWEEP_SECONDS = 2.0
-"""How often the worker looks for conversations whose announcement was lost, for example by an outage or a restart."""
 MAX_CONCURRENT_TURNS = 64
 """The turns of each connector that run at the same time."""
 MAX_HELD = 128
@@ -34,7 +32,6 @@ _EACH = 16
 _RECLAIM_BATCH = 256
 COLLECT_SECONDS = 1.5
 """How long to wait for the rest of a message that looks unfinished, if TURN_COLLECT_MILLISECONDS is 0."""
-_RETRY_SECONDS = (0.5, 5.0)
 PAUSE_AFTER_CRASHES = 3
 """After this many crashes, a turn is tried again only after a pause."""
 WORK = "work"
@@ -66,7 +63,9 @@ class Worker:
     """Takes turns from the mailbox and has them answered, one at a time per conversation.
 
     *alone* says that no other process uses the store: then every lease at the start is abandoned.
-    *crash_pause_seconds* are the first and the longest pause before a turn that has crashed many processes.
+    *sweep_seconds* is how often the worker looks for conversations whose announcement was lost, for example by an
+    outage or a restart. *retry_seconds* are the first and the longest pause between two attempts; *crash_pause_seconds*
+    those before a turn that has crashed many processes. *max_concurrent_turns* and *max_held* are per connector.
     """
 
     def __init__(
@@ -79,13 +78,19 @@ class Worker:
         *,
         lane: Lane = Lane.TURNS,
         alone: bool = False,
+        sweep_seconds: float = 2.0,
+        retry_seconds: tuple[float, float] = (0.5, 5.0),
         crash_pause_seconds: tuple[float, float] = (1.0, 60.0),
+        max_concurrent_turns: int = MAX_CONCURRENT_TURNS,
+        max_held: int = MAX_HELD,
     ) -> None:
         self._collect_seconds = settings.turn_collect_milliseconds / 1000 or COLLECT_SECONDS
         self._grace_seconds = settings.shutdown_grace_seconds
         self._lease_seconds = float(settings.turn_lease_seconds)
         self._max_attempts = settings.turn_max_attempts
         self._max_crashes = settings.turn_max_crashes
+        self._sweep_seconds = sweep_seconds
+        self._retry_seconds = retry_seconds
         self._crash_pause_seconds = crash_pause_seconds
         self._stop_by: float | None = None
         self._mailbox = mailbox
@@ -100,11 +105,11 @@ class Worker:
         """Whether to look for abandoned conversations. They come before new ones: they have waited for longer."""
         self._rung: set[int] = set()
         self._bell = asyncio.Event()
-        self._held = TaskLimiter(self._bell.set)
+        self._held = TaskLimiter(self._bell.set, max_held)
         self._serving: dict[asyncio.Task[None], WorkItem] = {}
         self._queued: set[asyncio.Task[None]] = set()
         """Those of the serving tasks that wait for a slot."""
-        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(MAX_CONCURRENT_TURNS))
+        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(max_concurrent_turns))
         """The turns that may run, by connector: many messages on one platform must not delay the others."""
         self._stopping = False
         hub.hear(WORK, self._hear)
@@ -209,7 +214,7 @@ class Worker:
             self._reclaims = True
             self._rung |= set(range(PARTITIONS))
             self._bell.set()
-            await asyncio.sleep(min(SWEEP_SECONDS, reclaim_interval(self._lease_seconds)))
+            await asyncio.sleep(min(self._sweep_seconds, reclaim_interval(self._lease_seconds)))
 
     async def _serve(self, offer: WorkItem) -> None:
         """Answer everything that waits in the mailbox of *offer*.
@@ -252,7 +257,7 @@ class Worker:
         """Answer everything in the mailbox; then the lease ends."""
         over: Batch | None = None
         again = False
-        wait, longest = _RETRY_SECONDS
+        wait, longest = self._retry_seconds
         while True:
             try:
                 if self._stopping:
@@ -262,7 +267,7 @@ class Worker:
                 batch = await self._mailbox.take(lease, over=over, again=again)
                 if batch is None:
                     return
-                over, again, wait = None, False, _RETRY_SECONDS[0]
+                over, again, wait = None, False, self._retry_seconds[0]
                 over = await self._answer_batch(batch)
             except StoreUnavailable as error:
                 _log.warning("store.degraded", store="redis", why=str(error))
@@ -309,7 +314,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - one broken turn must not stop the conversation; it is logged with its traceback
             _log.exception("turn.failed", why="internal", attempts=batch.attempt)
             if batch.attempt < self._max_attempts:
-                await asyncio.sleep(_RETRY_SECONDS[0] * 2 ** (batch.attempt - 1))
+                await asyncio.sleep(self._retry_seconds[0] * 2 ** (batch.attempt - 1))
                 return None
             await self._give_up(batch, type(error).__name__)
         return batch
@@ -338,10 +343,11 @@ async def _finish(tasks: set[asyncio.Task[None]], grace_seconds: float) -> None:
 
 
 class TaskLimiter:
-    """Limits the tasks of each connector. *on_room* is called when a connector with more waiting work has much room."""
+    """Limits the tasks of each connector to *most*; calls *on_room* when one with more waiting work has much room."""
 
-    def __init__(self, on_room: Callable[[], None]) -> None:
+    def __init__(self, on_room: Callable[[], None], most: int) -> None:
         self._on_room = on_room
+        self._most = most
         self._held: dict[str, set[asyncio.Task[None]]] = {}
         self._more: dict[str, dict[int, None]] = {}
         """By connector: partitions in which more of it may wait, the least recently read first."""
@@ -352,7 +358,7 @@ class TaskLimiter:
 
     def room(self, connector: str) -> int:
         """Return how many more conversations of *connector* may be held."""
-        return max(0, MAX_HELD - len(self._held.get(connector, ())))
+        return max(0, self._most - len(self._held.get(connector, ())))
 
     def add(self, connector: str, task: asyncio.Task[None]) -> None:
         """Count *task* until it ends."""
@@ -386,4 +392,4 @@ class TaskLimiter:
         return more[:room]
 
     def _has_room(self, connector: str) -> bool:
-        return connector in self._more and self.room(connector) >= MAX_HELD // 4
+        return connector in self._more and self.room(connector) >= self._most // 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from connectors.connector import Connector
 from connectors.message import Scope
 from runtime.embedded import background_task
 from runtime.observability import EventStream, Redaction, events
-from runtime.process import ALL_PARTS, Part, Runtime, open_runtime
+from runtime.process import ALL_PARTS, Part, Runtime, Timings, open_runtime
 from tests.emulators import openai
 from tests.emulators.jobs import until_idle
 from tests.emulators.openai import FakeOpenAI, in_background
@@ -30,6 +30,9 @@ DOCUMENTS = {
     "refunds.md": "# Refund policy\n\n## Windows\n\nA refund can be asked for within 30 days of delivery.\n",
     "oncall.md": "# On-call runbook\n\n## Paging\n\nPage the duty captain at once when the lighthouse alarm rings.\n",
 }
+
+QUICK = Timings(sweep_seconds=0.05, jobs_sweep_seconds=0.05, retry_seconds=(0.01, 0.02))
+"""For a bot whose store, worker or process is disturbed: it goes on at once."""
 
 
 @dataclass
@@ -75,8 +78,10 @@ class Bot:
     async def settle(self) -> None:
         """Wait until what follows replies is done: summaries, recall, chat logs."""
         async with asyncio.timeout(60):
-            while await self.runtime.mailbox.ready():
-                await asyncio.sleep(0.01)
+            for pause in longer_pauses():
+                if not await self.runtime.mailbox.ready():
+                    break
+                await asyncio.sleep(pause)
             await until_idle(self.runtime.jobs)
             await self.runtime.copy.flush()
 
@@ -118,6 +123,14 @@ class Bot:
         return self.runtime.settings.data_dir / "workspaces"
 
 
+def longer_pauses() -> Iterator[float]:
+    """Seconds to pause before each look whether something has happened, where the look itself is work."""
+    pause = 0.01
+    while True:
+        yield pause
+        pause = min(pause * 1.5, 0.1)
+
+
 @asynccontextmanager
 async def told_to(redaction: Redaction, keep: events.Keep) -> AsyncIterator[None]:
     """Events go to *keep* inside the block, and after it to where they went before: to a bot that is shared."""
@@ -136,6 +149,7 @@ async def running_bot(
     platforms: Sequence[Connector] = (),
     documents: dict[str, str] | None = None,
     parts: frozenset[Part] = ALL_PARTS,
+    timings: Timings | None = None,
 ) -> AsyncIterator[Bot]:
     """A bot with a workspace ``acme`` that holds *documents*, answering as long as the block lasts. Where it does not
     do all *parts*, somebody else has to."""
@@ -148,7 +162,7 @@ async def running_bot(
 
     async with (
         told_to(Redaction.of(settings), keep),
-        open_runtime(settings, stream, platforms=platforms, parts=parts) as runtime,
+        open_runtime(settings, stream, platforms=platforms, parts=parts, timings=timings) as runtime,
         background_task(runtime.supervisor.run(runtime.accept), "connectors"),
         httpx.AsyncClient(
             transport=httpx.ASGITransport(Starlette(routes=list(runtime.http.routes()))),
@@ -168,7 +182,11 @@ async def running_bot(
 
 @asynccontextmanager
 async def bot_on(
-    *platforms: Connector, data_dir: Path | None = None, parts: frozenset[Part] = ALL_PARTS, **fields: Any
+    *platforms: Connector,
+    data_dir: Path | None = None,
+    parts: frozenset[Part] = ALL_PARTS,
+    timings: Timings | None = None,
+    **fields: Any,
 ) -> AsyncIterator[Bot]:
     """A bot on *platforms* with a model provider of its own, and with a folder of its own unless *data_dir* is given.
 
@@ -190,5 +208,6 @@ async def bot_on(
                 "deep_embedding_model": "none",
                 **fields,
             }
-            async with running_bot(Settings.model_validate(settings), model, platforms, parts=parts) as bot:
+            made = Settings.model_validate(settings)
+            async with running_bot(made, model, platforms, parts=parts, timings=timings) as bot:
                 yield bot

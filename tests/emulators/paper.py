@@ -16,7 +16,7 @@ from connectors.message import (
 )
 from runtime.coordination import WorkStreams
 from runtime.delivery.outbox import streams_of
-from tests.emulators.bot import Bot
+from tests.emulators.bot import Bot, longer_pauses
 
 
 class Paper:
@@ -66,5 +66,7 @@ async def say(bot: Bot, message: InboundMessage) -> None:
 async def until_over(bot: Bot) -> None:
     """Wait until nobody has anything to do any more. What this asks names no place."""
     waiting = WorkStreams(bot.runtime.store.client)
-    while await bot.runtime.mailbox.ready() or await waiting.all(streams_of(["paper"])):
-        await asyncio.sleep(0.01)
+    for pause in longer_pauses():
+        if not await bot.runtime.mailbox.ready() and not await waiting.all(streams_of(["paper"])):
+            return
+        await asyncio.sleep(pause)

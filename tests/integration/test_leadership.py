@@ -6,7 +6,6 @@ import pytest
 from redis.asyncio import Redis
 
 from runtime.coordination import Leadership
-from runtime.coordination import leadership as module
 
 
 class Office:
@@ -38,17 +37,12 @@ async def until(office: Office, *names: str) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.fixture(autouse=True)
-def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEASE_SECONDS", 0.5)
-
-
 async def test_one_of_two_processes_does_the_duties_and_the_other_follows_it(redis: Redis) -> None:
     """Who ends resigns, so that the next need not wait."""
     office = Office()
-    first = asyncio.create_task(Leadership(redis, "one", office.duties_of("one")).run())
+    first = asyncio.create_task(Leadership(redis, "one", office.duties_of("one"), lease_seconds=0.5).run())
     await until(office, "one")
-    second = asyncio.create_task(Leadership(redis, "two", office.duties_of("two")).run())
+    second = asyncio.create_task(Leadership(redis, "two", office.duties_of("two"), lease_seconds=0.5).run())
     await asyncio.sleep(0.6)
     assert office.at_work == ["one"]
     first.cancel()
@@ -62,7 +56,7 @@ async def test_one_of_two_processes_does_the_duties_and_the_other_follows_it(red
 async def test_who_was_silent_too_long_stops_before_it_goes_on(redis: Redis) -> None:
     """Another has taken the duties over meanwhile."""
     office = Office()
-    first = asyncio.create_task(Leadership(redis, "one", office.duties_of("one")).run())
+    first = asyncio.create_task(Leadership(redis, "one", office.duties_of("one"), lease_seconds=0.5).run())
     await until(office, "one")
     await redis.set("ar:leader:{leader}:process", "another")
     await until(office)

@@ -15,12 +15,11 @@ from config.settings import Settings
 from connectors.message import ConversationKey
 from grounding.transcript import EntryRole
 from runtime.coordination import Hub
-from runtime.delivery import deliverer
 from runtime.observability import EventStream
 from runtime.process import open_runtime
 from runtime.process.bootstrap import ROLES
-from runtime.turns import turn, worker
-from tests.emulators.bot import Bot, running_bot
+from runtime.turns import turn
+from tests.emulators.bot import QUICK, Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written
 
@@ -30,8 +29,6 @@ EACH = 3
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (deliverer, worker):
-        monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
     monkeypatch.setattr(turn, "SIGNAL_SECONDS", 0.05)
 
 
@@ -71,8 +68,8 @@ async def apart(
         )
 
     async with (
-        open_runtime(settings("worker"), EventStream(), parts=ROLES["worker"]),
-        running_bot(settings("gateway"), model, [paper], {}, ROLES["gateway"]) as bot,
+        open_runtime(settings("worker"), EventStream(), parts=ROLES["worker"], timings=QUICK),
+        running_bot(settings("gateway"), model, [paper], {}, ROLES["gateway"], QUICK) as bot,
         asyncio.timeout(60),
     ):
         yield bot

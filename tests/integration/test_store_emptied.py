@@ -10,10 +10,7 @@ import pytest
 from config.settings import Settings
 from connectors.message import ConversationKey
 from grounding.transcript import EntryRole
-from runtime import stores
-from runtime.delivery import deliverer
-from runtime.turns import worker
-from tests.emulators.bot import running_bot
+from tests.emulators.bot import QUICK, running_bot
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.paper import Paper, say, until_over, written
 
@@ -25,16 +22,11 @@ async def test_turns_in_hand_end_and_the_next_message_is_answered(
     scripts_too: bool,
     model_settings: Callable[..., Settings],
     openai_server: FakeOpenAI,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those whose message was being answered hear nothing, for nobody knows of it any more; they can say it again."""
-    for module in (worker, deliverer):
-        monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(worker, "_RETRY_SECONDS", (0.01, 0.02))
-    monkeypatch.setattr(stores, "RETRY_SECONDS", (0.01, 0.02))
     paper = Paper()
     settings = model_settings(access_policy="open", default_workspace="acme", turn_lease_seconds=1)
-    async with running_bot(settings, openai_server, [paper]) as bot, asyncio.timeout(60):
+    async with running_bot(settings, openai_server, [paper], timings=QUICK) as bot, asyncio.timeout(60):
         openai_server.will(*["hang"] * len(PLACES))
         for place in PLACES:
             await say(bot, written(place))

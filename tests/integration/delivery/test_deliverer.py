@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 from config.settings import Settings
 from connectors.connector import Accept, Capabilities, ConnectionState, Connector, Health, SendFailed
 from connectors.message import ConversationKey, OutboundMessage, OutboundPart, Receipt, StoreUnavailable
 from connectors.redis_calls import RoundTrip, ask
-from runtime import stores
 from runtime.coordination import Hub, WorkStreams
-from runtime.delivery import Deliverer, Delivery, Outbox, Previews, RateLimiters, deliverer
+from runtime.delivery import Deliverer, Delivery, Outbox, Previews, RateLimiters
 from runtime.delivery.outbox import PartStage, stream_of, streams_of
 from runtime.delivery.rate_limiter import CHAT_BURST
 from tests.conftest import MakeSettings
@@ -80,7 +80,17 @@ class Process:
         rate_limiters = RateLimiters()
         shows = Previews(connectors, self.outbox, rate_limiters, self.hub)
         delivery = Delivery(self.outbox, connectors, rate_limiters, then)
-        self.deliverer = Deliverer(settings, self.outbox, connectors, delivery, shows, self.hub, alone=alone)
+        self.deliverer = Deliverer(
+            settings,
+            self.outbox,
+            connectors,
+            delivery,
+            shows,
+            self.hub,
+            alone=alone,
+            sweep_seconds=0.05,
+            turn_seconds=0.01,
+        )
 
     async def put(self, message: OutboundMessage) -> bool:
         return await self.outbox.put(message, ["paper"])
@@ -95,13 +105,6 @@ class Process:
             self.paper.open.set()
             task.cancel()
             await asyncio.wait({task})
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliverer, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(deliverer, "_TURN_SECONDS", 0.01)
-    monkeypatch.setattr(stores, "RETRY_SECONDS", (0.01, 0.02))
 
 
 async def until(happened: Any) -> None:
@@ -387,7 +390,7 @@ async def test_a_reply_in_a_newer_format_to_who_is_connected_here_holds_up_no_ot
 async def test_what_waits_for_another_process_uses_nothing_up_of_what_the_platform_allows(
     redis: Redis, settings: MakeSettings
 ) -> None:
-    one, other = (Process(redis, settings(), Paper([])) for _ in range(2))
+    one, other = (Process(redis, settings(shutdown_grace_seconds=0.1), Paper([])) for _ in range(2))
     other.paper.capabilities = replace(other.paper.capabilities, sends_per_second=0.001)
     rate_limiter = other.deliverer._delivery._rate_limiters.of(other.paper)
     for _ in range(CHAT_BURST - 2):
@@ -443,3 +446,26 @@ async def test_a_reply_that_is_forgotten_on_its_way_holds_up_nobody(redis: Redis
 
     assert process.paper.shown == ["one", "forgotten"]
     assert await waiting(redis) == []
+
+
+class Chokes(Paper):
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        if message.text == "first":
+            raise ValueError("a fault of the adapter")
+        return super().render(message)
+
+
+async def test_a_reply_that_its_connector_chokes_on_is_given_up_and_holds_up_no_other(
+    redis: Redis, settings: MakeSettings
+) -> None:
+    process = Process(redis, settings(), Chokes([]))
+    async with process.running():
+        with capture_logs() as logs:
+            await process.put(FIRST)
+            await process.put(SECOND)
+            await until_none_wait(redis)
+
+    assert process.paper.shown == ["second"]
+    assert [(one["event"], one["why"]) for one in logs if one["event"] == "turn.failed"] == [
+        ("turn.failed", "undeliverable")
+    ]

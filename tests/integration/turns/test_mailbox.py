@@ -12,8 +12,9 @@ from redis.asyncio import Redis
 
 from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Quote, Role, Superseded
 from runtime.coordination import GROUP
-from runtime.turns.batch import AmendResult, Batch, Envelope, Lease, MailboxFull
-from runtime.turns.mailbox import MAX_BATCH, MAX_WAITING, Mailbox
+from runtime.turns import AmendResult, Batch, Envelope, Mailbox, MailboxFull
+from runtime.turns.batch import Lease
+from runtime.turns.mailbox import MAX_BATCH, MAX_WAITING
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
 
@@ -97,51 +98,25 @@ async def test_failures_and_crashes_of_a_turn_are_counted_apart(mailbox: Mailbox
             counted.append((batch.attempt, batch.crashes))
         if hands_back:
             assert await mailbox.release(lease)
+    await mailbox.store(KEY, envelope(2))
+    assert batch is not None
+    assert await mailbox.done(batch)
+    fresh = await mailbox.take(lease)
 
+    assert fresh is not None
+    assert (fresh.attempt, fresh.crashes) == (1, 0)
     assert counted == [(1, 0), (1, 0), (2, 0), (2, 1), (2, 1), (3, 1), (3, 1), (3, 1), (4, 1), (4, 2), (4, 2), (5, 2)]
 
 
-async def test_the_next_turn_begins_to_count_anew(mailbox: Mailbox) -> None:
-    await mailbox.store(KEY, envelope(1))
-    await take(mailbox)
-    lease = await hold(mailbox)
-    crashed = await mailbox.take(lease)
-    assert crashed is not None
-    await mailbox.store(KEY, envelope(2))
-    assert await mailbox.done(crashed)
-    fresh = await mailbox.take(lease)
-    assert fresh is not None
-    assert (crashed.crashes, fresh.attempt, fresh.crashes) == (1, 1, 0)
-
-
-async def test_a_turn_that_is_done_leaves_what_came_meanwhile(mailbox: Mailbox) -> None:
+async def test_what_comes_during_a_turn_is_left_for_the_next_one(mailbox: Mailbox) -> None:
     await mailbox.store(KEY, envelope(1))
     batch = await take(mailbox)
     await mailbox.store(KEY, envelope(2))
-
     assert await mailbox.done(batch)
     assert not await mailbox.done(batch)
 
+    assert await mailbox.ready() == [KEY]
     assert [one.message.message_id for one in (await take(mailbox)).envelopes] == ["m2"]
-
-
-async def test_a_conversation_stays_ready_while_something_waits(mailbox: Mailbox) -> None:
-    await mailbox.store(KEY, envelope(1))
-    batch = await take(mailbox)
-    await mailbox.store(KEY, envelope(2))
-    await mailbox.done(batch)
-
-    assert await mailbox.ready() == [KEY]
-
-
-async def test_an_empty_mailbox_gives_nothing_and_is_not_ready(mailbox: Mailbox) -> None:
-    await mailbox.store(KEY, envelope(1))
-    assert await mailbox.ready() == [KEY]
-
-    await mailbox.done(await take(mailbox))
-
-    assert await nothing_is_left(mailbox)
-    assert await mailbox.ready() == []
 
 
 async def test_the_same_message_again_is_known_with_the_turn_that_answered_it(mailbox: Mailbox) -> None:
@@ -331,16 +306,6 @@ async def test_who_lost_a_conversation_can_do_nothing_more_to_it(redis: Redis, m
         with pytest.raises(Superseded):
             await refused
     assert await mailbox.done(second)
-
-
-async def test_a_pause_of_the_store_is_no_attempt(mailbox: Mailbox) -> None:
-    """Only what may have been the message's fault counts."""
-    await mailbox.store(KEY, envelope(1))
-    lease = await hold(mailbox)
-    for again, attempt in ((False, 1), (True, 1), (False, 2)):
-        batch = await mailbox.take(lease, again=again)
-        assert batch is not None
-        assert batch.attempt == attempt
 
 
 async def test_what_comes_while_a_worker_lets_go_is_offered_again(mailbox: Mailbox) -> None:
