@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,31 +29,21 @@ from grounding.retrieval import (
     encode_document,
 )
 from grounding.retrieval.bm25 import encode_query
-from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.qdrant_server import ServerIndex
 from tests.emulators.embedder import HashedWords
+from tests.emulators.passages import EMBEDDER, embedded, server
 from tests.emulators.qdrant import SharedQdrant
 
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
 
 ACME, OTHER = Scope("acme"), Scope("other")
-QUICK, DEEPER = HashedWords(), HashedWords(32, "deeper")
+DEEPER = HashedWords(32, "deeper")
 DOCUMENT = Kind.DOCUMENT
-Make = Callable[..., PassageIndex]
+Make = Callable[[int | None], PassageIndex]
 
 
 def makers(folder: Path) -> list[Make]:
     client = SharedQdrant(":memory:")
-
-    def embedded(deep: int | None, **options: Any) -> PassageIndex:
-        return EmbeddedIndex(folder, QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=deep, **options)
-
-    def server(deep: int | None, **options: Any) -> PassageIndex:
-        return ServerIndex(
-            "local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=deep, client=client, **options
-        )
-
-    return [embedded, server]
+    return [partial(embedded, folder), partial(server, folder, client=client)]
 
 
 @pytest.fixture(params=[0, 1], ids=["embedded", "server"])
@@ -75,13 +66,13 @@ async def index(make: Make) -> AsyncIterator[PassageIndex]:
 def entry(text: str, number: int = 0, source: str = "a.md", deep: str = "") -> IndexEntry:
     passage = Passage(f"{source}#{number}", DOCUMENT, source, text, ordinal=number)
     vector = DEEPER._embed(deep) if deep else None
-    return IndexEntry(passage, QUICK._embed(text), encode_document(text), vector)
+    return IndexEntry(passage, EMBEDDER._embed(text), encode_document(text), vector)
 
 
 async def hits_of(index: PassageIndex, query: str, deep: str = "", top_k: int = 10, **options: Any) -> list[Hit]:
     asked = DEEPER._embed(deep) if deep else None
     return await index.search(
-        PassageQuery(ACME, DOCUMENT, QUICK._embed(query), encode_query(query), top_k, deep=asked, **options)
+        PassageQuery(ACME, DOCUMENT, EMBEDDER._embed(query), encode_query(query), top_k, deep=asked, **options)
     )
 
 
@@ -237,14 +228,14 @@ async def test_a_collection_of_before_is_given_room_and_nothing_in_it_is_stored_
 @pytest.mark.parametrize("status", [404, 405])
 async def test_a_server_that_cannot_add_a_vector_goes_on_without(status: int) -> None:
     client = SharedQdrant(":memory:")
-    before = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, client=client)
+    before = server(Path(), client=client)
     await before.ensure()
 
     async def refused(*_: Any, **__: Any) -> Any:
         raise UnexpectedResponse(status, "no", b"", httpx.Headers())
 
     client.create_vector_name = refused  # type: ignore[method-assign]
-    opened = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
+    opened = server(Path(), DEEPER.dimensions, client)
     await opened.ensure()
     assert not opened.deepens
     await opened.upsert(ACME, [entry("refund")])
@@ -253,7 +244,7 @@ async def test_a_server_that_cannot_add_a_vector_goes_on_without(status: int) ->
 
 async def test_a_server_to_which_another_process_adds_the_vector_first_is_not_taken_for_an_old_one() -> None:
     client = SharedQdrant(":memory:")
-    before = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, client=client)
+    before = server(Path(), client=client)
     await before.ensure()
     add = client.create_vector_name
 
@@ -262,21 +253,21 @@ async def test_a_server_to_which_another_process_adds_the_vector_first_is_not_ta
         raise UnexpectedResponse(400, "exists", b"", httpx.Headers())
 
     client.create_vector_name = too_late  # type: ignore[method-assign]
-    opened = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
+    opened = server(Path(), DEEPER.dimensions, client)
     await opened.ensure()
     assert opened.deepens
 
 
 async def test_a_server_that_is_busy_is_asked_again_to_add_a_vector() -> None:
     client: AsyncQdrantClient = SharedQdrant(":memory:")
-    before = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, client=client)
+    before = server(Path(), client=client)
     await before.ensure()
 
     async def refused(*_: Any, **__: Any) -> Any:
         raise UnexpectedResponse(503, "busy", b"", httpx.Headers())
 
     client.create_vector_name = refused  # type: ignore[method-assign]
-    opened = ServerIndex("local", QUICK.name, QUICK.dimensions, timeout_seconds=10, deep_dimensions=32, client=client)
+    opened = server(Path(), DEEPER.dimensions, client)
     with pytest.raises(IndexUnavailable):
         await opened.ensure()
 

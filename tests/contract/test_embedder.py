@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import math
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import wordllama
 
-from grounding.retrieval import Embedder, EmbedderUnavailable, WordLlamaEmbedder
-from grounding.retrieval.minilm import MiniLMEmbedder
+from grounding.retrieval import Embedder, EmbedderUnavailable, MiniLMEmbedder, WordLlamaEmbedder
 from tests.emulators.embedder import HashedWords
 
 
@@ -35,6 +31,7 @@ async def test_every_text_gets_one_unit_vector_or_zeros(embedder: Embedder) -> N
         length = math.sqrt(sum(number * number for number in vector))
         assert length == 0.0 or length == pytest.approx(1.0, abs=1e-4)
     assert vectors[1] == [0.0] * embedder.dimensions
+    assert await embedder.embed_documents([]) == []
 
 
 async def test_the_static_model_gives_what_its_library_gives() -> None:
@@ -58,30 +55,6 @@ async def test_several_questions_get_the_vectors_that_each_gets_alone(embedder: 
     questions = ["refunds?", "and what about the window of refunds", ""]
     alone = [await embedder.embed_query(question) for question in questions]
     assert await embedder.embed_queries(questions) == [pytest.approx(one, abs=1e-4) for one in alone]
-
-
-class Noted(ThreadPoolExecutor):
-    """Threads, and how often one was asked for."""
-
-    asked = 0
-
-    def submit(self, *args: Any, **options: Any) -> Future[Any]:
-        self.asked += 1
-        return super().submit(*args, **options)
-
-
-async def test_the_bundled_model_takes_a_thread_for_its_weights_and_for_long_questions_only() -> None:
-    embedder, threads = WordLlamaEmbedder(), Noted(1)
-    asyncio.get_running_loop().set_default_executor(threads)
-    asked = []
-    for question in ("refunds?", "refunds?", "refunds? " * 500):
-        await embedder.embed_query(question)
-        asked.append(threads.asked)
-    assert asked == [1, 1, 2]
-
-
-async def test_no_text_gives_no_vector(embedder: Embedder) -> None:
-    assert await embedder.embed_documents([]) == []
 
 
 async def test_texts_that_share_their_meaning_are_nearer_than_others(embedder: Embedder) -> None:

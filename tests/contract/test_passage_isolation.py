@@ -11,18 +11,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qdrant_client import AsyncQdrantClient
 
 from connectors.message import Scope
 from grounding.retrieval import IndexEntry, Kind, Passage, PassageIndex, PassageQuery, Source, encode_document
 from grounding.retrieval.bm25 import encode_query
-from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.qdrant_server import ServerIndex
 from tests.emulators.embedder import HashedWords
+from tests.emulators.passages import EMBEDDER, embedded, server
 
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
 
-EMBEDDER, DEEPER = HashedWords(), HashedWords(24, "deeper")
+DEEPER = HashedWords(24, "deeper")
 WORKSPACES = ("acme", "acme-2", "acme.", "a", "acme.turn", "document")
 CONTEXTS = (
     "http:1", "http:1/7", "http:1 ", "http:", "http:*", "http:caf\u00e9", "http:cafe\u0301", "http:1\x00", "HTTP:1",
@@ -36,24 +34,6 @@ OWNERS: tuple[Owner, ...] = (
     *((Scope(workspace, context), Kind.TURN) for workspace in WORKSPACES[:3] for context in CONTEXTS),
     *((Scope(workspace, context), Kind.CONTEXT) for workspace in WORKSPACES[:2] for context in CONTEXTS[:4]),
 )
-
-
-def embedded(folder: Path) -> PassageIndex:
-    return EmbeddedIndex(
-        folder, EMBEDDER.name, EMBEDDER.dimensions, timeout_seconds=30, deep_dimensions=DEEPER.dimensions
-    )
-
-
-def server(_: Path) -> PassageIndex:
-    client = AsyncQdrantClient(location=":memory:")
-    return ServerIndex(
-        "local",
-        EMBEDDER.name,
-        EMBEDDER.dimensions,
-        timeout_seconds=30,
-        deep_dimensions=DEEPER.dimensions,
-        client=client,
-    )
 
 
 @dataclass
@@ -148,7 +128,7 @@ ACTS = st.tuples(
 
 
 @pytest.mark.parametrize("make", [embedded, server])
-def test_everybody_finds_all_of_their_own_and_nothing_else(make: Callable[[Path], PassageIndex]) -> None:
+def test_everybody_finds_all_of_their_own_and_nothing_else(make: Callable[[Path, int], PassageIndex]) -> None:
     @settings(max_examples=25, deadline=None)
     @given(
         st.lists(ACTS, min_size=1, max_size=14), st.lists(st.sampled_from(OWNERS), max_size=4), st.sampled_from(WORDS)
@@ -162,7 +142,7 @@ def test_everybody_finds_all_of_their_own_and_nothing_else(make: Callable[[Path]
         acts: list[tuple[Callable[..., object], Owner, str, tuple[str, ...]]], others: list[Owner], word: str
     ) -> None:
         folder = await asyncio.to_thread(tempfile.TemporaryDirectory)
-        index = make(Path(folder.name))
+        index = make(Path(folder.name), DEEPER.dimensions)
         try:
             await index.ensure()
             world = World(index)

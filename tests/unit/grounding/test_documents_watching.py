@@ -37,7 +37,7 @@ def test_an_edit_that_is_told_with_an_import_of_another_folder_goes_before_it() 
     """Many files that are written anew at once are an import."""
     imported = [f"docs/import/{number}.md" for number in range(1000)]
     first, *others = in_pieces("acme", [*imported, "docs/edited.md"])
-    assert (first.is_import, first.paths) == (False, {"docs/edited.md"})
+    assert (first.is_import, first.paths) == (False, frozenset({"docs/edited.md"}))
     assert {piece.is_import for piece in others} == {True}
     assert {piece.is_import for piece in in_pieces("acme", [f"docs/{number}.md" for number in range(2 * FEW)])} == {
         True
