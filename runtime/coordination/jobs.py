@@ -98,7 +98,8 @@ class Jobs:
     """The queue and its runner; *handlers* by kind, each run *concurrency* times at once.
 
     Kinds that have a handler in *together* wait a moment for more jobs. *alone*: no other process enqueues jobs, so
-    there is no sweep. *sweep_seconds* is how often one looks, and how long a lane rests after a failure.
+    there is no sweep. *sweep_seconds* is how often one looks, and how long a lane rests after a failure. The other
+    numbers are explained at their defaults.
     """
 
     def __init__(
@@ -110,8 +111,14 @@ class Jobs:
         together: Mapping[str, Together] | None = None,
         alone: bool = True,
         sweep_seconds: float | None = None,
+        collect_seconds: float = COLLECT_SECONDS,
+        give_up_seconds: float = GIVE_UP_SECONDS,
+        attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self._sweep_seconds = _SWEEP_SECONDS if sweep_seconds is None else sweep_seconds
+        self._collect_seconds = collect_seconds
+        self._give_up_seconds = give_up_seconds
+        self._attempts = attempts
         self._redis = redis
         self._handlers = handlers
         self._together = dict(together or {})
@@ -183,7 +190,7 @@ class Jobs:
             await self._wake[kind].wait()
             if kind in self._together:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(COLLECT_SECONDS):
+                    async with asyncio.timeout(self._collect_seconds):
                         await self._hurry.wait()
             self._wake[kind].clear()
             await self._run_waiting(kind, running)
@@ -271,18 +278,18 @@ class Jobs:
         self._look_at(lanes)
 
     def _is_hopeless(self, lane: Lane, packed: str) -> bool:
-        """Return whether the first job of *lane* has failed for `GIVE_UP_SECONDS`."""
+        """Return whether the first job of *lane* has failed for too long."""
         failing, since = self._failing_since.get(lane, ("", 0.0))
         now = asyncio.get_running_loop().time()
         if failing != packed:
             self._failing_since[lane] = packed, now
             return False
-        return now - since > GIVE_UP_SECONDS
+        return now - since > self._give_up_seconds
 
     async def _do(self, job: Job) -> None:
         """Run *job*. Raises `_Later` if it may succeed later; any other failure is logged and final."""
         with event_context(workspace_id=job.key.workspace_id, context_id=job.key.context_id, turn_id=job.turn_id):
-            for attempt in range(1, MAX_ATTEMPTS + 1):
+            for attempt in range(1, self._attempts + 1):
                 try:
                     await self._handlers[job.kind](job)
                 except StoreUnavailable:

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 
-import pytest
 from redis.asyncio import Redis
 
 from connectors.message import AgentRuntimeError, ConversationKey
@@ -68,11 +67,7 @@ async def test_a_broken_job_stops_no_other_and_is_not_repeated_for_ever(redis: R
     assert done == ["t2"]
 
 
-async def test_a_job_that_cannot_be_done_now_is_kept_and_holds_up_no_other_kind(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.coordination.jobs._SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr("runtime.coordination.jobs.MAX_ATTEMPTS", 1)
+async def test_a_job_that_cannot_be_done_now_is_kept_and_holds_up_no_other_kind(redis: Redis) -> None:
     done: list[str] = []
     tries: list[str] = []
     away = True
@@ -86,7 +81,7 @@ async def test_a_job_that_cannot_be_done_now_is_kept_and_holds_up_no_other_kind(
     async def refresh(job: Job) -> None:
         done.append(f"refresh {job.turn_id}")
 
-    jobs = Jobs(redis, {"recall": recall, "refresh": refresh})
+    jobs = Jobs(redis, {"recall": recall, "refresh": refresh}, sweep_seconds=0.02, attempts=1)
     for turn_id in ("t1", "t2"):
         await jobs.enqueue(Job("recall", KEY, turn_id))
         await jobs.enqueue(Job("refresh", KEY, turn_id))
@@ -103,12 +98,7 @@ async def test_a_job_that_cannot_be_done_now_is_kept_and_holds_up_no_other_kind(
     assert done[2:] == ["recall t1", "recall t2"]
 
 
-async def test_a_job_that_fails_longer_than_an_outage_lasts_is_given_up(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.coordination.jobs._SWEEP_SECONDS", 0.02)
-    monkeypatch.setattr("runtime.coordination.jobs.MAX_ATTEMPTS", 1)
-    monkeypatch.setattr("runtime.coordination.jobs.GIVE_UP_SECONDS", 0.1)
+async def test_a_job_that_fails_longer_than_an_outage_lasts_is_given_up(redis: Redis) -> None:
     done: list[str] = []
 
     async def work(job: Job) -> None:
@@ -116,7 +106,7 @@ async def test_a_job_that_fails_longer_than_an_outage_lasts_is_given_up(
             raise Busy
         done.append(job.turn_id)
 
-    jobs = Jobs(redis, {"work": work})
+    jobs = Jobs(redis, {"work": work}, sweep_seconds=0.02, give_up_seconds=0.1, attempts=1)
     for turn_id in ("t1", "t2"):
         await jobs.enqueue(Job("work", KEY, turn_id))
     await run_until_idle(jobs)
@@ -220,8 +210,7 @@ async def test_more_jobs_than_are_read_at_once_are_all_done_in_their_order(redis
     assert done == turn_ids
 
 
-async def test_what_another_process_leaves_to_be_done_is_found(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.coordination.jobs._SWEEP_SECONDS", 0.02)
+async def test_what_another_process_leaves_to_be_done_is_found(redis: Redis) -> None:
     done = asyncio.Event()
 
     async def work(job: Job) -> None:
@@ -230,7 +219,7 @@ async def test_what_another_process_leaves_to_be_done_is_found(redis: Redis, mon
     async def nobody(job: Job) -> None:
         raise AssertionError
 
-    jobs = Jobs(redis, {"work": work}, alone=False)
+    jobs = Jobs(redis, {"work": work}, alone=False, sweep_seconds=0.02)
     running = asyncio.create_task(jobs.run())
     async with asyncio.timeout(10):
         await until_idle(jobs)
@@ -263,12 +252,7 @@ async def test_a_job_that_was_cut_off_is_done_when_the_same_process_has_the_duty
     assert done.is_set()
 
 
-async def test_an_orderly_stop_waits_for_what_can_be_done_and_for_nothing_that_failed(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.coordination.jobs.COLLECT_SECONDS", 3600.0)
-    monkeypatch.setattr("runtime.coordination.jobs._SWEEP_SECONDS", 3600.0)
-    monkeypatch.setattr("runtime.coordination.jobs.MAX_ATTEMPTS", 1)
+async def test_an_orderly_stop_waits_for_what_can_be_done_and_for_nothing_that_failed(redis: Redis) -> None:
     done: list[str] = []
 
     async def fine(jobs: Sequence[Job]) -> Sequence[Job]:
@@ -278,7 +262,14 @@ async def test_an_orderly_stop_waits_for_what_can_be_done_and_for_nothing_that_f
     async def away(job: Job) -> None:
         raise Busy
 
-    jobs = Jobs(redis, {"fine": away, "away": away}, together={"fine": fine})
+    jobs = Jobs(
+        redis,
+        {"fine": away, "away": away},
+        together={"fine": fine},
+        sweep_seconds=3600.0,
+        collect_seconds=3600.0,
+        attempts=1,
+    )
     await jobs.finish()  # nobody does them here: others will
     running = asyncio.create_task(jobs.run())
     async with asyncio.timeout(10):
