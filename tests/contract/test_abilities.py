@@ -1,4 +1,4 @@
-"""What connectors can do beyond the port's core is the same on every platform that can do it.
+"""What connectors can do beyond the port's core is the same on every platform that can do it, and the docs say it.
 
 A platform takes part in an ability by one line in the table of that ability. Where the suite needs hands or eyes for
 it that a `Harness` does not have, the protocol of the table says which.
@@ -7,9 +7,10 @@ it that a `Harness` does not have, the protocol of the table says which.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -19,10 +20,14 @@ import pytest
 from connectors.connector import (
     AttachmentUnavailable,
     CommandHint,
+    Connector,
     EditsMessages,
     LocatesAttachments,
+    Reacts,
     RegistersCommands,
     ShowsButtons,
+    ShowsTyping,
+    StreamsText,
 )
 from connectors.message import Attachment, Button, InboundKind, InboundMessage, OutboundMessage, OutboundPart
 from connectors.text.split import FILE_NAME
@@ -39,6 +44,7 @@ from tests.contract.connector_suite import (
 from tests.contract.discord_harness import discord_harness
 from tests.contract.slack_harness import slack_harness, slack_over_http_harness
 from tests.contract.telegram_harness import telegram_by_webhook_harness, telegram_harness
+from tests.contract.test_connectors import UNCONNECTED
 from tests.contract.web_harness import web_harness
 
 
@@ -311,3 +317,51 @@ async def settled(harness: ButtonHarness, place: Place, buttons: list[list[str]]
     async with asyncio.timeout(PATIENCE_SECONDS):
         while await harness.buttons(place) != buttons:
             await asyncio.sleep(0.005)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "connectors.md"
+COLUMNS = {"telegram": "Telegram", "slack": "Slack", "discord": "Discord", "web": "web", "http": "HTTP"}
+COLUMNS["console"] = "terminal"
+
+
+def grows(connector: Connector) -> bool:
+    return isinstance(connector, StreamsText) or (
+        isinstance(connector, EditsMessages) and connector.capabilities.edits_per_second > 0
+    )
+
+
+ROWS: dict[str, Callable[[Connector], bool]] = {
+    "files, pictures": lambda connector: isinstance(connector, LocatesAttachments),
+    "a reply that grows": grows,
+    "a sign while thinking": lambda connector: isinstance(connector, ShowsTyping),
+    "buttons": lambda connector: isinstance(connector, ShowsButtons),
+    "acknowledgement reaction": lambda connector: isinstance(connector, Reacts),
+}
+
+
+def tables() -> Iterator[list[list[str]]]:
+    """Each table of the section, as rows of cells, its head first."""
+    section = PAGE.read_text(encoding="utf-8").partition("## What works on each platform")[2].partition("\n## ")[0]
+    for block in section.split("\n\n"):
+        if block.startswith("| |"):
+            rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+            yield [rows[0], *rows[2:]]
+
+
+def test_every_platform_has_a_word_on_every_ability() -> None:
+    found = list(tables())
+    assert len(found) == 3
+    for head, *rows in found:
+        assert head == ["", *COLUMNS.values()]
+        assert {len(row) for row in rows} == {len(head)}
+        assert all(all(row) for row in rows)
+    assert COLUMNS.keys() == UNCONNECTED.keys()
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("name", UNCONNECTED)
+async def test_what_the_code_cannot_do_the_table_does_not_promise(name: str, row: str) -> None:
+    """A dash stands exactly where the connector has not the ability."""
+    cells = {cells[0]: cells for _, *rows in tables() for cells in rows}
+    cell = cells[row][1 + list(COLUMNS).index(name)]
+    assert cell.startswith("–") is not ROWS[row](UNCONNECTED[name]())

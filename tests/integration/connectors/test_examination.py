@@ -113,7 +113,7 @@ async def test_a_slack_that_cannot_say_now_is_no_wrong_token(settings: MakeSetti
 
 def test_the_scopes_that_are_asked_for_are_those_of_the_manifest() -> None:
     """And of no other list."""
-    path = Path(__file__).parents[2] / "deploy" / "slack-manifest.yaml"
+    path = Path(__file__).parents[3] / "deploy" / "slack-manifest.yaml"
     assert set(yaml.safe_load(path.read_text("utf-8"))["oauth_config"]["scopes"]["bot"]) == SCOPES
 
 

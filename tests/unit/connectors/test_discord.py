@@ -1,4 +1,4 @@
-"""Discord's events, as discord.py understands them, become our nouns; our parts become bodies of calls."""
+"""What Discord's events mean, and what it is told of replies, commands and files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,20 @@ from discord.user import ClientUser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.connector import AttachmentUnavailable, CommandHint, Location
 from connectors.discord import REPLY_HINT, events
-from connectors.discord.interactions import from_interaction
+from connectors.discord.events import (
+    CDN_HOSTS,
+    Identity,
+    Names,
+    handle_of,
+    location,
+    read_handle,
+    url_in,
+    with_names,
+    without_own_mentions,
+)
+from connectors.discord.interactions import MAX_COMMANDS, from_interaction, to_commands
 from connectors.discord.login import ConnectionOptions, GatewayClient
 from connectors.discord.payloads import NONCE_CHARACTERS, nonce_of, to_edit, to_parts, to_send
 from connectors.message import (
@@ -455,3 +467,143 @@ def test_a_command_in_a_channel_that_is_not_known_is_private(ear: Ear) -> None:
 
     assert audience(TEAM) is None
     assert audience(Room(channel_id=950, name="board", private=True)) == "place:discord:950"
+
+
+ME = Identity(user=123, role=321)
+NAMES = Names(users={5: "Lena"}, roles={6: "crew"}, channels={7: "general"})
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("<@123> what is up?", "what is up?"),
+        ("<@!123>, what is up?", "what is up?"),
+        ("<@&321> what is up?", "what is up?"),
+        ("what is up, <@123>?", "what is up?"),
+        ("thanks, <@123>!", "thanks!"),
+        ("hey <@123> what is up?", "hey what is up?"),
+        ("<@123> <@123>", ""),
+        ("<@123>", ""),
+        ("<@123>\n```\ncode\n```", "```\ncode\n```"),
+    ],
+)
+def test_the_bots_own_name_is_taken_out(said: str, meant: str) -> None:
+    """By its account's name or its role's, wherever it stands."""
+    assert without_own_mentions(said, ME) == (meant, True)
+
+
+@pytest.mark.parametrize("said", ["hello", "<@5> and <@&6>", "@Helper", "<@1234>", "<@&123>", "<#123>", ""])
+def test_what_calls_somebody_else_stays_as_it_is(said: str) -> None:
+    assert without_own_mentions(said, ME) == (said, False)
+
+
+def test_a_server_without_a_role_for_the_bot_knows_its_name_only() -> None:
+    assert without_own_mentions("<@&321> hi", Identity(user=123)) == ("<@&321> hi", False)
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("<@5> asked <@!5>", "@Lena asked @Lena"),
+        ("<@&6> in <#7>", "@crew in #general"),
+        ("<:anchor:88> and <a:wave:99>", ":anchor: and :wave:"),
+        ("</deploy now:1234>", "/deploy now"),
+        ("at <t:1767225600:R>", "at 2026-01-01 00:00 UTC"),
+        ("at <t:999999999999>", "at <t:999999999999>"),
+        ("<@404> <#404> <@&404>", "<@404> <#404> <@&404>"),
+        ("a <b> c", "a <b> c"),
+    ],
+)
+def test_references_are_read_as_names(said: str, read: str) -> None:
+    """People, roles, channels, emoji, commands and moments; what is not known stays as it is."""
+    assert with_names(said, NAMES) == read
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_reading(text: str) -> None:
+    """Text without references is never changed."""
+    if "<" not in text:
+        assert with_names(text, NAMES) == text
+        assert without_own_mentions(text, ME) == (text, False)
+    else:
+        assert "<@123>" not in without_own_mentions(with_names(text + "<@123>", NAMES), ME)[0]
+
+
+PLAIN = st.text(st.characters(exclude_characters="<>"), max_size=60)
+
+
+@given(PLAIN, PLAIN)
+def test_taking_the_name_out_loses_nothing_else(before: str, after: str) -> None:
+    """Words around the name stay, in their order (at its edges, space and punctuation may go)."""
+    text, mentioned = without_own_mentions(f"{before}<@123>{after}", ME)
+    assert mentioned
+    words = [character for character in before + after if character.isalnum()]
+    assert [character for character in text if character.isalnum()] == words
+
+
+HINTS = st.builds(CommandHint, st.text(max_size=40), st.text(max_size=200), st.text(max_size=200))
+DISCORD = "https://discord.com/api/v10"
+
+
+@given(st.lists(HINTS, max_size=120))
+def test_discord_is_told_only_what_it_takes(hints: list[CommandHint]) -> None:
+    """Whatever the names and words: names of 32, descriptions of 1 to 100 characters, at most 100 commands."""
+    commands = to_commands(hints)
+    assert len(commands) <= MAX_COMMANDS
+    for command in commands:
+        for named in (command, *command["options"]):
+            assert re.fullmatch(r"[-_\w]{1,32}", named["name"])
+            assert named["name"] == named["name"].lower()
+            assert 1 <= len(named["description"]) <= 100
+        assert len(command["options"]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ("[name]", "name"),
+        ("[command …]", "command"),
+        ("question", "question"),
+        ("show|set NAME", "text"),
+        ("<scope> [text]", "scope"),
+        ("…", "text"),
+    ],
+)
+def test_an_option_is_named_after_what_follows_the_word(arguments: str, option: str) -> None:
+    (command,) = to_commands([CommandHint("prompt", "Directives", arguments)])
+    assert [(one["name"], one["description"]) for one in command["options"]] == [(option, arguments)]
+
+
+@given(st.integers(1, 2**63), st.integers(1, 2**63), st.integers(1, 2**63))
+def test_a_handle_is_read_as_it_was_written(channel_id: int, message_id: int, attachment_id: int) -> None:
+    assert read_handle(handle_of(channel_id, message_id, attachment_id)) == (channel_id, message_id, attachment_id)
+
+
+def test_files_are_fetched_from_discord_or_where_the_settings_say_it_is() -> None:
+    """An operator's own Discord may stand at a private address, and gives its files nowhere else."""
+    url = "https://cdn.discordapp.com/attachments/1/2/a.md?ex=1"
+    assert location(url, DISCORD) == Location(url, CDN_HOSTS)
+    assert location(url, "http://10.0.0.1/api") == Location(url, CDN_HOSTS)
+    own = "http://10.0.0.1:8080/attachments/1/2/a.md"
+    assert location(own, "http://10.0.0.1/api") == Location(own, ("10.0.0.1",), trusts_private=True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://cdn.discordapp.com/a",
+        "https://discord.com/a",
+        "https://cdn.discordapp.com.evil.example/a",
+        "https://cdn.discordapp.com@evil.example/a",
+        "file:///etc/passwd",
+        "http://127.0.0.1/a",
+    ],
+)
+def test_no_other_address_is_a_file_on_discord(url: str) -> None:
+    with pytest.raises(AttachmentUnavailable):
+        location(url, DISCORD)
+
+
+def test_a_file_that_was_taken_out_of_its_message_is_gone() -> None:
+    with pytest.raises(AttachmentUnavailable):
+        url_in({"attachments": [{"id": "1", "url": "https://x"}]}, 2)

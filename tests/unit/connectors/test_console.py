@@ -1,25 +1,32 @@
-"""The terminal chat, with a terminal that tests can read."""
+"""The terminal chat, with a terminal that tests can read, and what a terminal is told."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connectors.connector import ConnectionState, SendFailed
-from connectors.console import ConsoleConnector
+from connectors.console import ConsoleConnector, neutralise
+from connectors.console.convert import footer, render, split_finished, to_inbound
 from connectors.console.terminal import Interrupted, Style, Unreadable
 from connectors.message import (
+    CALLER_PREFIX,
     Accepted,
     AgentRuntimeError,
     ConversationKey,
     Degraded,
     InboundMessage,
     OutboundMessage,
+    Role,
     Source,
     StoreUnavailable,
 )
@@ -422,3 +429,107 @@ async def test_a_reader_that_went_away_ends_the_chat() -> None:
     chat.terminal.gone = True
     await chat.run("one")
     assert chat.connector.exit_code == 1
+
+
+WILD = st.text(st.characters()) | st.text(st.sampled_from("a\n\r\t\x1b\x9b\x07[]0;m\u202e\u2066\ud800\x7f\u2028"))
+
+
+@given(WILD)
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    """After neutralising only line feeds and tabs control anything, and every encoder takes the text."""
+    shown = neutralise(text)
+    assert all(unicodedata.category(c) not in ("Cc", "Cs") for c in shown if c not in "\n\t")
+    assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+    shown.encode("utf-8")
+    assert neutralise(shown) == shown
+
+
+@given(st.lists(WILD))
+def test_pieces_of_a_stream_come_out_as_the_whole_would(pieces: list[str]) -> None:
+    """Where a stream is cut makes no difference to what is shown."""
+    assert "".join(map(neutralise, pieces)) == neutralise("".join(pieces))
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs", "M"])))
+def test_ordinary_text_is_left_alone(text: str) -> None:
+    """Letters, numbers, punctuation, symbols and marks of all scripts stay as they are."""
+    assert neutralise(text) == text
+
+
+def test_an_escape_sequence_is_shown_and_not_obeyed() -> None:
+    """Colours and window titles come out as visible characters."""
+    assert neutralise("\x1b[31mred\x1b]0;title\x07") == "␛[31mred␛]0;title␇"
+
+
+def test_under_an_answer_stand_its_sources_gaps_and_making() -> None:
+    """Sources are named once each, then what was missing and why, then strategy, reason and time."""
+    message = OutboundMessage(
+        KEY,
+        "t1",
+        "x",
+        strategy="qmd",
+        reason="workspace_retrieval_cue",
+        sources=(
+            Source("refunds.md", "Windows"),
+            Source("refunds.md", "Windows"),
+            Source("a\x1b.md", ""),
+        ),
+        degraded=(Degraded("summary", "timeout"), Degraded("deep", "late")),
+        shows_sources=True,
+    )
+    assert footer(message, 1.26) == (
+        "Sources: refunds.md › Windows · a␛.md",
+        "answered without: summary (timeout), the second look of the search (it took too long)",
+        "qmd · workspace_retrieval_cue · 1.3 s",
+    )
+    assert footer(OutboundMessage(KEY, "t1", "x"), None) == ()
+
+
+def test_a_line_is_said_by_whoever_owns_the_terminal() -> None:
+    """A typed line is direct, addressed, an admin's, and of text that can be stored."""
+    message = to_inbound(
+        "a\udc80", message_id="1", workspace_id=None, context="default", author_name="Ann", sent_at=datetime.now(UTC)
+    )
+    assert message.text == "a?"
+    assert message.author.id.startswith(CALLER_PREFIX)
+    assert (message.author.name, message.caller_role, message.direct) == ("Ann", Role.ADMIN, True)
+    assert (message.workspace_id, message.default_workspace) == (None, "sample")
+
+
+MARKDOWN = st.lists(
+    st.sampled_from(["a", "bc ", "\n", "\n\n", "- ", "1. ", "# ", "```\n", "> ", "|a|b|\n|-|-|\n", "  ", "**", "`"])
+).map("".join)
+
+
+@given(MARKDOWN, MARKDOWN)
+def test_what_is_finished_stays_finished(text: str, more: str) -> None:
+    """Splitting loses nothing, and what was finished is also the beginning of the longer text's finished part."""
+    finished, rest = split_finished(text)
+    assert finished + rest == text
+    assert split_finished(text + more)[0].startswith(finished)
+
+
+@pytest.mark.parametrize(
+    ("text", "finished"),
+    [("one", ""), ("one\n\ntw", ""), ("one\n\ntwo\n", "one\n\n"), ("- a\n\n- b\n", ""), ("```\na\n\nb\n", "")],
+)
+def test_only_whole_blocks_are_finished(text: str, finished: str) -> None:
+    assert split_finished(text)[0] == finished
+
+
+def test_lines_are_broken_between_words_at_the_width() -> None:
+    text = "Acknowledge the page within five minutes, then tell the channel."
+    assert render(text, 30, colours=False) == "Acknowledge the page within\nfive minutes, then tell the\nchannel."
+
+
+def test_nothing_that_was_written_is_lost() -> None:
+    """HTML is text, line breaks stay, and links show their address."""
+    shown = render("Use <name> in `a<b>`\nhere: [docs](https://example.org/x)", 80, colours=False)
+    assert shown == "Use <name> in a<b>\nhere: docs (https://example.org/x)"
+
+
+def test_marks_are_rendered_and_not_shown() -> None:
+    shown = render("# Title\n\n**bold** words\n\n- one\n- two", 40, colours=True)
+    assert "**" not in shown
+    assert "# " not in shown
+    assert "\x1b[1mbold\x1b[0m" in shown

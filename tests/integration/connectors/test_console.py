@@ -18,7 +18,7 @@ import pytest
 
 from connectors.console.terminal import PlainTerminal, Style, Unreadable, on_interrupt
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 CHAT = textwrap.dedent(
     """

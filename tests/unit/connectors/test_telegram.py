@@ -1,4 +1,4 @@
-"""What Telegram's updates mean, and how our parts become Telegram's calls, as plain tables."""
+"""What Telegram's updates mean, and how our parts become Telegram's calls."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 from aiogram.methods import EditMessageText, SendDocument
-from aiogram.types import BufferedInputFile, ChatMemberAdministrator, ChatMemberRestricted, Update
+from aiogram.types import (
+    BufferedInputFile,
+    ChatMemberAdministrator,
+    ChatMemberRestricted,
+    MessageEntity,
+    Update,
+    WebhookInfo,
+)
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
-from connectors.connector import CommandHint
+from connectors.connector import CommandHint, ConnectionState
+from connectors.health import Backoff, ConnectionHealth
 from connectors.message import (
     Attachment,
     Author,
@@ -25,8 +34,12 @@ from connectors.message import (
     check_workspace_id,
 )
 from connectors.telegram import REPLY_HINT, payloads, updates
-from connectors.telegram.updates import Identity, to_inbound
+from connectors.telegram.api import Api
+from connectors.telegram.check import RECENT_ERROR_SECONDS, is_same_address
+from connectors.telegram.updates import Identity, to_inbound, to_markdown
+from connectors.telegram.webhook import check_secret, delivery_trouble
 from tests.emulators.telegram import entities_of
+from tests.emulators.telegram_html import CannotParse, Entity, parse_html
 
 ME = Identity(id=42, username="Helper_Bot")
 BOT = {"id": 42, "is_bot": True, "first_name": "Helper", "username": "Helper_Bot"}
@@ -621,3 +634,215 @@ def test_a_chat_is_public_where_telegram_gives_it_a_name(
     press = {"id": "1", "from": LENA, "chat_instance": "x", "data": "/help", "message": said}
     assert must(said).audience == must(said, "edited_message").audience == audience
     assert must(press, "callback_query").audience == audience
+
+
+OUR_BOT = Identity(900, "our_bot")
+
+KINDS = ["bold", "italic", "strikethrough", "code", "pre", "text_link", "blockquote", "spoiler", "mention"]
+
+
+def at(kind: str, text: str, part: str, **more: Any) -> MessageEntity:
+    """An entity over *part* of *text*."""
+    offset = len(text[: text.index(part)].encode("utf-16-le")) // 2
+    return MessageEntity(type=kind, offset=offset, length=len(part.encode("utf-16-le")) // 2, **more)
+
+
+@pytest.mark.parametrize(
+    ("text", "entities", "expected"),
+    [
+        ("a bold word", [("bold", "bold", {})], "a **bold** word"),
+        ("👋🏽 a bold word", [("bold", "bold", {})], "👋🏽 a **bold** word"),
+        ("so  very  much", [("italic", "  very  ", {})], "so  _very_  much"),
+        ("gone", [("strikethrough", "gone", {})], "~~gone~~"),
+        ("run ls now", [("code", "ls", {})], "run `ls` now"),
+        ("run a`b now", [("code", "a`b", {})], "run ``a`b`` now"),
+        ("see docs", [("text_link", "docs", {"url": "https://x.example/a"})], "see [docs](https://x.example/a)"),
+        ("see docs", [("text_link", "docs", {"url": "https://x.example/(a)"})], "see [docs](<https://x.example/(a)>)"),
+        ("https://x.example", [("text_link", "https://x.example", {"url": "https://x.example/"})], "https://x.example"),
+        ("x = 1\ny = 2", [("pre", "x = 1\ny = 2", {"language": "python"})], "```python\nx = 1\ny = 2\n```"),
+        ("look: x = 1 and so on", [("pre", "x = 1", {})], "look: \n```\nx = 1\n```\n and so on"),
+        ("```", [("pre", "```", {})], "````\n```\n````"),
+        ("one\ntwo\nsaid", [("blockquote", "one\ntwo", {})], "> one\n> two\nsaid"),
+        ("both", [("bold", "both", {}), ("italic", "both", {})], "**_both_**"),
+        ("one two", [("bold", "one two", {}), ("italic", "two", {})], "**one _two_**"),
+        ("onetwo", [("bold", "one", {}), ("italic", "two", {})], "**one**_two_"),
+        ("secret", [("spoiler", "secret", {})], "secret"),
+        ("@lena_m", [("bold", "@lena_m", {}), ("mention", "@lena_m", {})], "@lena_m"),
+        ("/help me", [("bold", "/help me", {}), ("bot_command", "/help", {})], "/help me"),
+        ("/help me", [("bold", "me", {}), ("bot_command", "/help", {})], "/help **me**"),
+        ("   ", [("bold", "   ", {})], "   "),
+    ],
+)
+def test_marks_stand_where_people_set_them(text: str, entities: list[tuple[str, str, Any]], expected: str) -> None:
+    """Nested ones close in the order in which they were opened; names and commands that are called stay bare."""
+    assert to_markdown(text, [at(kind, text, part, **more) for kind, part, more in entities], OUR_BOT)[0] == expected
+
+
+def test_the_bots_name_is_removed_behind_marks() -> None:
+    text = "see docs, @our_bot"
+    entities = [at("text_link", text, "docs", url="https://x.example"), at("mention", text, "@our_bot")]
+    assert to_markdown(text, entities, OUR_BOT) == ("see [docs](https://x.example)", True)
+
+
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40),
+    spans=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 40), st.integers(1, 20)), max_size=5),
+)
+def test_no_character_is_lost_whatever_is_marked(text: str, spans: list[tuple[str, int, int]]) -> None:
+    """All of them stay, in their order; without marks the text stays as it is. Telegram's entities never cross."""
+    size = len(text)
+    entities: list[MessageEntity] = []
+    for kind, start, length in spans:
+        begin, end = min(start, size), min(start + length, size)
+        offset, stop = (len(text[:cut].encode("utf-16-le")) // 2 for cut in (begin, end))
+        crosses = any(
+            offset < other.offset < stop < other.offset + other.length
+            or other.offset < offset < other.offset + other.length < stop
+            for other in entities
+        )
+        if begin < end and not crosses:
+            entities.append(MessageEntity(type=kind, offset=offset, length=stop - offset, url="https://x.example"))
+    marked, _ = to_markdown(text, entities, OUR_BOT)
+    rest = iter(marked)
+    assert all(character in rest for character in text)
+    assert to_markdown(text, [], OUR_BOT) == (text, False)
+
+
+NOW = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("waiting", "failed_seconds_ago", "troubled"),
+    [
+        (3, 10.0, True),
+        (3, RECENT_ERROR_SECONDS + 1, False),
+        (0, 10.0, False),
+        (3, None, False),
+    ],
+)
+def test_deliveries_are_troubled_while_something_waits_that_failed_lately(
+    waiting: int, failed_seconds_ago: float | None, troubled: bool
+) -> None:
+    """Telegram goes on naming an error after it is over."""
+    more = {} if failed_seconds_ago is None else {"last_error_date": int(NOW - failed_seconds_ago)}
+    info = WebhookInfo.model_validate(
+        {
+            "url": "https://bot.example/telegram/webhook",
+            "has_custom_certificate": False,
+            "pending_update_count": waiting,
+            "last_error_message": "Connection timed out",
+        }
+        | more
+    )
+    why = delivery_trouble(info, NOW)
+    assert ("Connection timed out" in why and "3 updates" in why) == troubled
+    assert bool(why) == troubled
+
+
+@pytest.mark.parametrize(
+    ("shown", "same"),
+    [
+        ("https://bot.example/telegram/webhook", True),
+        ("https://bot.example:8443/telegram/webhook", False),
+        ("https://bot.example/telegram/other", False),
+        ("https://other.example/telegram/webhook", False),
+        ("", False),
+    ],
+)
+def test_an_address_is_the_same_however_it_is_written(shown: str, same: bool) -> None:
+    """Hosts have no case."""
+    assert is_same_address(shown, "https://Bot.EXAMPLE/telegram/webhook") == same
+
+
+def test_a_host_of_another_script_is_the_same_in_ascii() -> None:
+    """Telegram shows the name by which it is asked for."""
+    ascii_name = "bücher".encode("idna").decode()
+    assert ascii_name == "xn--bcher-kva"
+    assert is_same_address(f"https://{ascii_name}.example/x", "https://bücher.example/x")
+
+
+@pytest.mark.parametrize("secret", ["a", "A-z_0-9", "x" * 256])
+def test_a_secret_that_telegram_takes_is_fit(secret: str) -> None:
+    """1 to 256 of its characters."""
+    assert check_secret(SecretStr(secret)) == ""
+
+
+@pytest.mark.parametrize("secret", ["", "a b", "x" * 257, "a\n", "é"])
+def test_another_is_refused_without_being_shown(secret: str) -> None:
+    """The operator reads the variable's name, not its value."""
+    why = check_secret(SecretStr(secret))
+    assert "AGENT_RUNTIME_TELEGRAM_WEBHOOK_SECRET" in why
+    assert len(secret) < 2 or secret not in why
+
+
+def test_troubles_are_told_until_each_is_over() -> None:
+    """Connecting at first; then degraded while anything troubles it; what failed stays failed when it stops."""
+    vitals = ConnectionHealth()
+    vitals.trouble("connection", "no network")
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.CONNECTING, "no network")
+    vitals.connected()
+    vitals.trouble("store", "no store")
+    vitals.well("connection")
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.DEGRADED, "no store")
+    vitals.well("store")
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.CONNECTED, "")
+    vitals.failed("no token")
+    vitals.stopped()
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.FAILED, "no token")
+    vitals.start()
+    assert (vitals.health.state, vitals.health.why) == (ConnectionState.CONNECTING, "")
+
+
+def test_waits_grow_to_a_limit_and_one_that_was_asked_for_is_kept() -> None:
+    """With jitter downwards by at most half."""
+    backoff = Backoff(1.0, 4.0)
+    waits = [backoff.next_seconds() for _ in range(5)]
+    assert all(0.5 * longest <= wait <= longest for wait, longest in zip(waits, (1, 2, 4, 4, 4), strict=True))
+    assert backoff.next_seconds(17.0) == 17.0
+
+
+def test_an_error_is_told_in_one_line_without_the_token() -> None:
+    """The token is part of every URL."""
+    api = Api(SecretStr("123456:SECRET"), "https://api.telegram.org", 1.0, ConnectionHealth(), Backoff(1.0, 4.0))
+    error = RuntimeError("https://api.telegram.org/bot123456:SECRET/getMe failed\nand more")
+    assert api.describe(error) == "https://api.telegram.org/bot**********/getMe failed"
+    assert api.describe(RuntimeError()) == "RuntimeError"
+
+
+@pytest.mark.parametrize(
+    ("markup", "text", "entities"),
+    [
+        ("<b>a<i>b</i></b>", "ab", [Entity("bold", 0, 2), Entity("italic", 1, 1)]),
+        ("😀<s>x</s>", "😀x", [Entity("strikethrough", 2, 1)]),
+        ('<pre><code class="language-c++">x</code></pre>', "x", [Entity("pre", 0, 1, "c++")]),
+        ('<a href="https://x.yz/?a=1&amp;b=2">q</a>', "q", [Entity("text_link", 0, 1, "https://x.yz/?a=1&b=2")]),
+        ('<a href="http://localhost/x">y</a>', "y", []),
+        ('<a href="javascript:x">y</a>', "y", []),
+        ("<B>x</b >", "x", [Entity("bold", 0, 1)]),
+        ("<b></b>x", "x", []),
+        ("&amp; &lt; &#65; &nbsp; &", "& < A &nbsp; &", []),
+        ("a > b", "a > b", []),
+        ("<blockquote>a<pre>x</pre></blockquote>", "ax", [Entity("blockquote", 0, 2), Entity("pre", 1, 1)]),
+    ],
+)
+def test_what_telegram_reads(markup: str, text: str, entities: list[Entity]) -> None:
+    """Text and entities; offsets count UTF-16 code units."""
+    assert parse_html(markup) == (text, tuple(entities))
+
+
+@pytest.mark.parametrize(
+    ("markup", "why"),
+    [
+        ("<b>x", 'Can\'t find end tag corresponding to start tag "b"'),
+        ("é<foo>x</foo>", 'Unsupported start tag "foo" at byte offset 2'),
+        ("a < b", 'Unsupported start tag "" at byte offset 2'),
+        ("a<br>b", 'Unsupported start tag "br" at byte offset 1'),
+        ("</b>", "Unexpected end tag at byte offset 0"),
+        ("<b>x</i>", 'Unmatched end tag at byte offset 4, expected "</b>", found "</i>"'),
+    ],
+)
+def test_what_telegram_refuses(markup: str, why: str) -> None:
+    """In Telegram's words."""
+    with pytest.raises(CannotParse) as caught:
+        parse_html(markup)
+    assert str(caught.value) == why

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
+import pytest_asyncio
 from pydantic import SecretStr
+from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from connectors.connector import (
@@ -19,12 +21,16 @@ from connectors.connector import (
     SendFailed,
     ShowsTyping,
 )
-from connectors.message import Accepted, Author, InboundKind, InboundMessage, OutboundMessage
+from connectors.message import Accepted, Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage
 from connectors.telegram.connector import TelegramConnector
+from runtime.coordination import Hub
+from runtime.delivery import Delivery, Outbox, RateLimiters
+from runtime.delivery.rate_limiter import RateLimiter
 from tests.contract.connector_suite import FakeGateway, conversation, eventually, reply_to, running, send_all
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators import telegram as emulated
-from tests.emulators.telegram import Person, Room, TelegramEmulator
+from tests.emulators.clock import Clock
+from tests.emulators.telegram import Person, Room, TelegramEmulator, rate_limited
 
 LENA = Person(id=501, name="Lena")
 OMAR = Person(id=502, name="Omar")
@@ -565,3 +571,82 @@ async def test_typing_and_reactions_are_shown_and_may_be_lost(
     assert telegram.typing == [(TEAM.id, 7)]
     assert telegram.reactions == {(TEAM.id, said): ["👀"]}
     assert telegram.calls.count("setmessagereaction") == 3
+
+
+CROWD = Room(-100501, "Team")
+TURNS = 100
+
+
+class Chat:
+    """One chat, in which replies are delivered one after the other."""
+
+    def __init__(
+        self, redis: Redis, telegram: TelegramEmulator, connector: TelegramConnector, place: Person | Room
+    ) -> None:
+        connectors: dict[str, Connector] = {"telegram": connector}
+        self.clock = Clock()
+        limiters = RateLimiters(lambda connector: RateLimiter(connector, self.clock.time, self.clock.sleep))
+        self.telegram = telegram
+        self.outbox = Outbox(redis, Hub(redis, shared=False))
+        self._delivery = Delivery(self.outbox, connectors, limiters, "resend")
+        self._key = ConversationKey("acme", "telegram", str(place.id))
+        self._place = place
+        telegram.join(place)
+
+    async def answer(self, *numbers: int) -> None:
+        for number in numbers:
+            message = OutboundMessage(self._key, f"t{number}", f"reply {number}")
+            await self.outbox.put(message, ["telegram"])
+            await self._delivery.deliver(self._key, message.turn_id)
+
+    @property
+    def shown(self) -> list[str]:
+        return [message.text for message in self.telegram.shown(self._place)]
+
+
+@pytest_asyncio.fixture
+async def connector(telegram: TelegramEmulator) -> AsyncIterator[TelegramConnector]:
+    connector = telegram_connector(telegram)
+    yield connector
+    await connector.close()
+
+
+def replies(count: int) -> list[str]:
+    return [f"reply {number}" for number in range(count)]
+
+
+async def test_a_hundred_turns_in_a_private_chat_take_one_call_each_and_wait_for_nothing(
+    redis: Redis, telegram: TelegramEmulator, connector: TelegramConnector
+) -> None:
+    chat = Chat(redis, telegram, connector, LENA)
+    await chat.answer(*range(TURNS))
+
+    assert chat.clock.slept == []
+    assert chat.shown == replies(TURNS)
+    assert telegram.calls == ["sendmessage"] * TURNS
+
+
+async def test_after_a_429_a_chat_waits_as_long_as_telegram_says_and_then_keeps_the_documented_rate(
+    redis: Redis, telegram: TelegramEmulator, connector: TelegramConnector
+) -> None:
+    chat = Chat(redis, telegram, connector, LENA)
+    await chat.answer(*range(TURNS - 10))
+    telegram.fail_next("sendMessage", rate_limited(17))
+    await chat.answer(TURNS - 10)
+    assert chat.clock.slept == pytest.approx([17.0])
+
+    chat.clock.slept.clear()
+    await chat.answer(*range(TURNS - 9, TURNS))
+    assert chat.clock.slept == pytest.approx([1.0] * 9)
+    assert chat.shown == replies(TURNS)
+
+
+async def test_a_group_gets_twenty_messages_at_once_and_is_never_told_too_many(
+    redis: Redis, telegram: TelegramEmulator, connector: TelegramConnector
+) -> None:
+    chat = Chat(redis, telegram, connector, CROWD)
+    await chat.answer(*range(20))
+
+    assert chat.clock.slept == []
+    assert telegram.too_many == []
+    assert chat.shown == replies(20)

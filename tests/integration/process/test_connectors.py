@@ -1,16 +1,20 @@
-"""What was missed is read at the beginning of each session, and what is said now does not overtake it."""
+"""Connectors side by side: which are on, what is done when one breaks, and what was missed is read in order."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
+import structlog
 from redis.asyncio import Redis
+from starlette.routing import Route
 from structlog.testing import capture_logs
 
-from connectors.connector import Accept, Capabilities, ConnectionState, Health
+from config.settings import Settings
+from connectors.connector import Accept, Capabilities, ConnectionState, ConnectorFailed, Health, MountsRoutes
 from connectors.message import (
     Accepted,
     AgentRuntimeError,
@@ -24,9 +28,116 @@ from connectors.message import (
     StoreUnavailable,
 )
 from runtime.embedded import background_task
+from runtime.ingress import open_platforms
 from runtime.process.connectors import Backfill, Supervisor
 from runtime.turns import Envelope, Mailbox
 from tests.contract.connector_suite import eventually
+
+TOKENS = {"telegram_bot_token": "1:none", "discord_bot_token": "none", "slack_bot_token": "xoxb-none"}
+
+
+@pytest.mark.parametrize("name", ["telegram", "discord", "slack"])
+async def test_a_platform_is_on_when_its_token_is_set(settings: Callable[..., Settings], name: str) -> None:
+    """It is made, not connected: that is for `run`."""
+    variable = f"{name}_bot_token"
+    (connector,) = await open_platforms(settings(**{variable: TOKENS[variable]}))
+    assert connector.name == name
+    assert connector.health.state is ConnectionState.CONNECTING
+    await connector.close()
+
+
+async def test_without_tokens_no_platform_is_on(settings: Callable[..., Settings]) -> None:
+    assert await open_platforms(settings()) == []
+
+
+async def test_telegram_is_heard_by_webhook_where_a_secret_is_set(settings: Callable[..., Settings]) -> None:
+    """Then it has a route of its own on the runtime's face; else it has none."""
+    options = {"telegram_bot_token": TOKENS["telegram_bot_token"], "http_public_url": "https://bot.example"}
+    for secret, paths in ((None, []), ("a-secret", ["/telegram/webhook"])):
+        (connector,) = await open_platforms(settings(**options, telegram_webhook_secret=secret))
+        assert isinstance(connector, MountsRoutes)
+        assert [route.path for route in connector.routes() if isinstance(route, Route)] == paths
+        await connector.close()
+
+
+class FailingRadio:
+    """A platform that fails as told each time it is run, then receives for ever."""
+
+    capabilities = Capabilities(max_part_units=10)
+
+    def __init__(self, name: str, *failures: Exception) -> None:
+        self.name = name
+        self.health = Health(ConnectionState.CONNECTED)
+        self.failures = list(failures)
+        self.started: list[float] = []
+        self.ends = False
+
+    async def run(self, accept: Accept) -> None:
+        self.started.append(asyncio.get_running_loop().time())
+        if self.failures:
+            raise self.failures.pop(0)
+        if not self.ends:
+            await asyncio.Event().wait()
+
+    def render(self, message: OutboundMessage) -> Sequence[OutboundPart]:
+        return []
+
+    async def send(self, message: OutboundMessage, part: OutboundPart) -> Receipt:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        return None
+
+
+async def refuse(message: InboundMessage) -> Accepted:
+    return Accepted("ignored", "test", key=ConversationKey("acme", message.connector, "x"))
+
+
+def quick(*radios: FailingRadio) -> Supervisor:
+    return Supervisor(radios, restart_seconds=(0.02, 0.05), watch_seconds=0.01)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_connector_that_breaks_is_named_and_started_again() -> None:
+    radio, other = FailingRadio("radio", ValueError("static")), FailingRadio("other")
+    watch = quick(radio, other)
+    with structlog.testing.capture_logs() as logs:
+        async with background_task(watch.run(refuse), "connectors"):
+            await until(lambda: len(radio.started) == 2)
+            await until(lambda: watch.health(radio).state is ConnectionState.CONNECTED)
+            await asyncio.sleep(0.05)
+
+    assert len(other.started) == 1
+    told = [(one["connector"], one["state"]) for one in logs if one["event"] == "connector.state"]
+    assert [state for name, state in told if name == "radio"] == ["connected", "failed", "connected"]
+    assert [state for name, state in told if name == "other"] == ["connected"]  # a state is told when it changes
+
+
+async def test_a_connector_that_failed_for_good_stays_so() -> None:
+    radio = FailingRadio("radio", ConnectorFailed("the token was revoked"))
+    watch = quick(radio)
+    async with background_task(watch.run(refuse), "connectors"):
+        await until(lambda: watch.health(radio).state is ConnectionState.FAILED)
+        await asyncio.sleep(0.1)
+
+    assert len(radio.started) == 1
+    assert watch.health(radio).why == "the token was revoked"
+
+
+async def test_one_that_has_nothing_more_to_receive_is_left_alone() -> None:
+    console = FailingRadio("console")
+    console.ends = True
+    async with background_task(quick(console).run(refuse), "connectors"):
+        await until(lambda: console.started)
+        await asyncio.sleep(0.1)
+
+    assert len(console.started) == 1
+
 
 KEY = ConversationKey("acme", "radio", "D1")
 OTHER = ConversationKey("acme", "radio", "D2")

@@ -1,17 +1,38 @@
-"""Markdown becomes a form, and forms become text, HTML, mrkdwn and Discord's Markdown, whole and in parts."""
+"""Markdown becomes a form, and forms become each platform's text, whole, in parts and with sources."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.text import DISCORD_MARKDOWN, SLACK_MRKDWN, TELEGRAM_HTML, Dialect, parse_markdown, utf16_units
+from connectors.discord import payloads
+from connectors.message import ConversationKey, OutboundMessage, Source
+from connectors.slack import payloads as slack_payloads
+from connectors.telegram import payloads as telegram_payloads
+from connectors.text import (
+    DISCORD_MARKDOWN,
+    SLACK_MRKDWN,
+    TELEGRAM_HTML,
+    Dialect,
+    cluster_edge,
+    cut_reply,
+    outbound_parts,
+    parse_markdown,
+    sources_line,
+    utf16_units,
+    without_sources,
+)
+from connectors.text.edges import natural_edge
 from connectors.text.markdown import MAX_CHARACTERS, Code, Heading, Paragraph, ParsedMarkdown, Span, Style, Table
-from connectors.text.split import SMALLEST_LIMIT, cut_form
+from connectors.text.sources import MAX_HEADING_CHARACTERS, MAX_PATH_CHARACTERS
+from connectors.text.split import FILE_NAME, SMALLEST_LIMIT, can_be_seen, cut_form
+from tests.emulators.slack_nouns import in_blocks, seen
 from tests.emulators.telegram_html import parse_html
 
 # Words that only the text has: no entity, language, tag or list marker looks like them.
@@ -303,3 +324,195 @@ def test_marks_are_told_apart() -> None:
     """Nested marks give spans with all of them."""
     content = parse_markdown("**a *b***")[0].content
     assert content == Paragraph((Span("a ", frozenset({Style.BOLD})), Span("b", frozenset({Style.BOLD, Style.ITALIC}))))
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", 0), ("abc", 3), ("ä", 1), ("🙂", 2), ("\ud83d", 1)])
+def test_utf16_units_are_counted(text: str, expected: int) -> None:
+    assert utf16_units(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "furthest", "head"),
+    [
+        ("one two. three\nfour\n\nfive six", 24, "one two. three\nfour\n\n"),
+        ("one two. three four\nfive", 22, "one two. three four\n"),
+        ("one two three. four five", 20, "one two three. "),
+        ("one two three", 10, "one two "),
+    ],
+)
+def test_cuts_fall_at_the_best_edge(text: str, furthest: int, head: str) -> None:
+    edge = natural_edge(text, furthest)
+    assert edge is not None
+    assert text[:edge] == head
+
+
+def test_a_text_without_edges_has_none() -> None:
+    assert natural_edge("x" * 50, 20) is None
+
+
+@pytest.mark.parametrize("cluster", ["e\u0301", "👩\u200d👩\u200d👧", "👍🏽", "🇩🇪", "각", "\r\n"])
+def test_a_cluster_is_never_broken(cluster: str) -> None:
+    text = "ab" + cluster + "c"
+    for furthest in range(2, 2 + len(cluster)):
+        assert cluster_edge(text, furthest) == 2
+
+
+def test_a_cluster_longer_than_the_room_is_broken() -> None:
+    assert cluster_edge("e" + "\u0301" * 9, 4) == 4
+
+
+KEY = ConversationKey("acme", "telegram", "1")
+
+
+@given(st.lists(st.text(min_size=1), max_size=8), st.integers(1, 6))
+def test_few_texts_are_parts_and_many_a_beginning_and_the_whole_as_a_file(texts: list[str], limit: int) -> None:
+    """Indexes count on, totals are true, tokens differ, and nothing is lost either way."""
+    message = OutboundMessage(KEY, "t1", "".join(texts))
+    parts = outbound_parts(message, texts, "html", limit)
+    assert [part.index for part in parts] == list(range(len(parts)))
+    assert {part.total for part in parts} <= {len(parts)}
+    assert len({part.token for part in parts}) == len(parts)
+    if len(texts) <= limit:
+        assert [part.text for part in parts] == texts
+        assert not any(part.file_name for part in parts)
+    else:
+        assert [part.file_name for part in parts] == ["", FILE_NAME]
+        assert parts[0].text == texts[0]
+        assert parts[1].text == message.text
+
+
+@pytest.mark.parametrize("dialect", [TELEGRAM_HTML, SLACK_MRKDWN, DISCORD_MARKDOWN])
+def test_a_beginning_says_that_the_whole_reply_is_in_the_file(dialect: Dialect) -> None:
+    """And fits, with room for the sources; a reply that fits says nothing of the kind."""
+    words = "\n\n".join("Plan *B* costs **12 euros**. " * 20 for _ in range(10))
+    texts, sources_at = cut_reply(words, dialect, 1000, 900, 3)
+    assert len(texts) > 3
+    assert sources_at == 0
+    assert dialect.visible_text(texts[0]).strip("_*").endswith("The whole reply follows.")
+    assert dialect.size(texts[0]) <= 900
+    texts, _ = cut_reply(words, dialect, 1000, 900, 30)
+    assert "in the file" not in "".join(texts)
+
+
+def test_a_lone_surrogate_does_not_reach_a_file() -> None:
+    """Files are UTF-8."""
+    message = OutboundMessage(KEY, "t1", "a\ud800b")
+    assert outbound_parts(message, ["a", "b"], "html", 1)[1].text == "a\ufffdb"
+
+
+def test_spaces_and_controls_alone_cannot_be_seen() -> None:
+    """Nor can format characters; a letter among them can."""
+    assert not can_be_seen("\u200b \n\u2028\t")
+    assert can_be_seen("\u200bx")
+
+
+LONG = "They float because they push water away.\n\n" * 400
+EVIL = Source("<@U1>/@everyone/`x`/*b*.md", "[a](https://x.y) <!here>\n-# <b>:smile:</b> @lena_bot")
+
+
+def reply(text: str, *sources: Source, **more: Any) -> OutboundMessage:
+    key = ConversationKey("acme", "slack", "C1/1.1")
+    return replace(OutboundMessage(key, "t1", text, shows_sources=True), sources=sources, **more)
+
+
+def test_the_line_names_each_source_once_and_of_many_the_first() -> None:
+    sources = [Source(f"{name}.md", "") for name in "abbcdef"]
+    assert sources_line(reply("hi", Source("refunds.md", "Windows"))) == "Sources: refunds.md › Windows"
+    assert sources_line(reply("hi", *sources)) == "Sources: a.md · b.md · c.md · d.md · +2 more"
+
+
+def test_there_is_no_line_without_sources_where_none_is_wanted_and_below_an_apology() -> None:
+    source = Source("a.md", "")
+    assert sources_line(reply("hi")) == ""
+    assert sources_line(reply("hi", source, shows_sources=False)) == ""
+    assert sources_line(reply("hi", source, kind="apology")) == ""
+
+
+def test_long_names_are_shortened_to_what_tells_them_apart() -> None:
+    line = sources_line(reply("hi", Source("folder/" * 40 + "refunds.md", "Windows " * 40)))
+    path, heading = line.removeprefix("Sources: ").split(" › ")
+    assert path.startswith("…")
+    assert path.endswith("folder/refunds.md")
+    assert len(path) <= MAX_PATH_CHARACTERS
+    assert heading.startswith("Windows Windows")
+    assert heading.endswith("…")
+    assert len(heading) <= MAX_HEADING_CHARACTERS
+
+
+@pytest.mark.parametrize("shown", ["yes\n\nSources: a.md · b.md", "yes\n-# Sources: `a.md`", "yes"])
+def test_who_quotes_a_reply_does_not_quote_its_sources(shown: str) -> None:
+    assert without_sources(shown) == "yes"
+
+
+def test_on_telegram_the_name_of_a_document_does_nothing() -> None:
+    """No mention, and no link to ``pricing.md``, which Telegram takes for a host."""
+    (part,) = telegram_payloads.to_parts(reply("yes", Source("pricing.md", ""), EVIL), 5)
+    text, entities = parse_html(part.text)
+    quote = next(one for one in entities if one.kind == "expandable_blockquote")
+    assert quote.of(text) == sources_line(reply("yes", Source("pricing.md", ""), EVIL))
+    assert next(one.of(text) for one in entities if one.kind == "code") == "pricing.md"
+    assert {one.kind for one in entities} == {"expandable_blockquote", "code"}
+
+
+def test_on_discord_the_name_of_a_document_does_nothing() -> None:
+    """It is code, of which Discord makes neither a mention nor a link."""
+    (part,) = payloads.to_parts(reply("yes", Source("pricing.md", ""), EVIL), 5)
+    text, line = part.text.split("\n")
+    assert text == "yes"
+    assert line.startswith("-# Sources: `pricing.md` · ``<@U1>/@everyone/`x`/")
+    assert line.endswith("``")
+    assert payloads.to_send(reply("yes"), part)["allowed_mentions"] == {"parse": []}
+
+
+def test_on_slack_the_name_of_a_document_does_nothing() -> None:
+    """It is plain text, of which Slack makes nothing; the reply's own text stays for notifications."""
+    message = reply("**yes**", EVIL)
+    (part,) = slack_payloads.to_parts(message)
+    arguments = slack_payloads.to_send(message, part)
+    assert arguments["text"] == part.text == "*yes*"
+    assert arguments["blocks"][1]["elements"] == [{"type": "plain_text", "text": part.sources, "emoji": False}]
+    for asked in (arguments, slack_payloads.to_edit(message, part, "1.2"), *slack_payloads.to_responses(part)):
+        assert in_blocks(asked) == ("*yes*", sources_line(message))
+
+
+def test_without_sources_slack_gets_no_blocks() -> None:
+    (part,) = slack_payloads.to_parts(reply("yes"))
+    assert "blocks" not in slack_payloads.to_send(reply("yes"), part)
+
+
+TO_PARTS: dict[str, Callable[[OutboundMessage, int], Any]] = {
+    "telegram": telegram_payloads.to_parts,
+    "discord": payloads.to_parts,
+    "slack": slack_payloads.to_parts,
+}
+
+
+def has_line(part: Any) -> bool:
+    return "Sources: " in part.text or bool(part.sources)
+
+
+@pytest.mark.parametrize("to_parts", TO_PARTS.values(), ids=TO_PARTS.keys())
+def test_a_long_reply_has_its_sources_below_the_last_part(to_parts: Callable[[OutboundMessage, int], Any]) -> None:
+    message = reply(LONG, Source("a.md", "Boats"))
+    parts = to_parts(message, 100)
+    assert len(parts) > 2
+    assert [has_line(part) for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert to_parts(message, 100) == parts
+
+
+@pytest.mark.parametrize("to_parts", TO_PARTS.values(), ids=TO_PARTS.keys())
+def test_a_reply_that_goes_as_a_file_has_its_sources_in_the_chat(
+    to_parts: Callable[[OutboundMessage, int], Any],
+) -> None:
+    """And the file is what the model said, to the letter."""
+    beginning, file = to_parts(reply(LONG, Source("a.md", "Boats")), 2)
+    assert has_line(beginning)
+    assert file.text == LONG
+
+
+def test_a_section_of_slack_is_never_too_long() -> None:
+    text = "x" * 3900
+    parts = slack_payloads.to_parts(reply(text, Source("a.md", "")))
+    assert [has_line(part) for part in parts] == [False, True]
+    assert "".join(seen(part.text) for part in parts) == text
+    assert len(parts[-1].text) <= 3000

@@ -1,20 +1,31 @@
-"""What Slack's events mean, and how replies become arguments of its methods."""
+"""What Slack's events mean, how replies become arguments of its methods, and the manifest of the app."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.connector import SendFailed
-from connectors.message import ConversationKey, InboundKind, InboundMessage, OutboundMessage, check_workspace_id
+from connectors.message import (
+    Attachment,
+    ConversationKey,
+    InboundKind,
+    InboundMessage,
+    OutboundMessage,
+    check_workspace_id,
+)
 from connectors.slack import events, payloads
-from connectors.slack.events import EventDetails, Identity
+from connectors.slack.events import EventDetails, Handle, Identity, attachments_of
 from connectors.slack.mrkdwn import emoji_name, unescape
-from tests.emulators.slack import seen
+from tests.emulators.slack import SlackEmulator, seen
 
 ME = Identity(user_id="U0BOT", bot_id="B0BOT", team_id="T0TEAM", name="helper")
 TS = "1700000001.000100"
@@ -422,3 +433,132 @@ def test_only_what_is_said_in_a_public_channel_is_for_all(
 def test_an_event_that_names_the_type_of_its_channel_is_believed_before_what_was_known() -> None:
     assert read(said(channel_type="group"), EventDetails(public=True)).audience == "place:slack:C200"
     assert read(said(), EventDetails(public=True)).audience is None
+
+
+LONG = OutboundMessage(ConversationKey("acme", "slack", "D501"), "turn-1", "word " * 10_000)
+CALLS = re.compile(r"<[!@#]|@(here|channel|everyone)\b", re.IGNORECASE)
+
+
+@given(st.lists(st.text("<>!@#hercanlvyo| \ud800", max_size=12) | st.sampled_from(["<!here>", "@channel"]), max_size=6))
+def test_no_pieces_of_a_stream_call_anybody_together(texts: list[str]) -> None:
+    """However a mention is spread over them; no character is lost."""
+    shown = "".join(piece for text in texts for piece in payloads.stream_pieces(text))
+    assert not CALLS.search(shown)
+    said = "".join(texts).replace("\ud800", "\ufffd")
+    assert shown.replace("\u200b", "") == said
+
+
+@given(st.text(max_size=100), st.integers(1, 400))
+def test_no_piece_of_a_stream_is_over_the_limit(text: str, times: int) -> None:
+    """And none is empty, which Slack would refuse."""
+    assert all(0 < len(piece) <= payloads.MAX_STREAM_CHARACTERS for piece in payloads.stream_pieces(text * times))
+
+
+def test_a_reply_of_too_many_parts_is_its_beginning_and_a_file() -> None:
+    """How many is for the operator to say."""
+    beginning, file = payloads.to_parts(LONG, 3)
+    assert (beginning.payload, file.file_name, file.text) == (payloads.MRKDWN, "whole-reply.md", LONG.text)
+    assert len(payloads.to_parts(LONG, 100)) == 13
+    assert not any(part.file_name for part in payloads.to_parts(LONG, 100))
+
+
+def test_a_file_is_found_by_a_name_that_is_its_own() -> None:
+    """Files have no metadata on Slack; nobody else's file counts."""
+    _, file = payloads.to_parts(LONG, 1)
+    _, other = payloads.to_parts(replace(LONG, turn_id="turn-2"), 1)
+    name = payloads.upload_name(file)
+    assert re.fullmatch(r"whole-reply-[0-9a-f]{10}\.md", name)
+    assert payloads.upload_name(other) != name
+    mine = {"ts": "2.2", "bot_id": "B0BOT", "files": [{"id": "F1", "name": name}]}
+    assert payloads.find_part([{"ts": "1.1", "user": "U501", "files": mine["files"]}, mine], file, ME) == "2.2"
+    assert payloads.find_part([mine], other, ME) is None
+
+
+def test_a_reply_to_a_command_is_for_one_person() -> None:
+    """Without previews, and beside what was there before."""
+    (part,) = payloads.to_parts(replace(LONG, text="**hi**"))
+    (said,) = payloads.to_responses(part)
+    assert (said["response_type"], said["text"], said["replace_original"]) == ("ephemeral", "*hi*", False)
+    assert (said["unfurl_links"], said["unfurl_media"]) == (False, False)
+
+
+WORD = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=20)
+
+
+@given(WORD, WORD, st.one_of(st.just(""), WORD))
+def test_a_handle_is_read_as_it_was_written(file_id: str, access: str, url: str) -> None:
+    """It waits with its message for the turn."""
+    handle = Handle(file_id, access, url)
+    assert Handle.decode(handle.encode()) == handle
+
+
+def test_files_come_by_kind_and_also_with_what_is_forwarded() -> None:
+    """A deleted one is none; a recording of Slack's own is a voice message; a link to elsewhere is no document."""
+    files = [
+        {"id": "F1", "mode": "tombstone"},
+        {"id": "F2", "mimetype": "video/webm", "subtype": "slack_audio", "url_private": "https://files.slack.com/a"},
+        {"id": "F3", "mimetype": "application/pdf", "mode": "external"},
+        {"id": "F4", "mode": "hidden_by_limit"},
+        {"id": "F5", "url_private": "https://files.slack.com/v", "url_private_download": "https://files.slack.com/d"},
+        {"id": "F6", "url_private": "https://files.slack.com/with a space"},
+    ]
+    forwarded = {"is_share": True, "files": [{"id": "F7", "name": "plan.md", "size": 3}]}
+    preview = {"from_url": "https://x.org", "files": [{"id": "F8"}]}
+    found = attachments_of({"files": files, "attachments": [preview, forwarded]})
+    assert [(one.kind, one.handle) for one in found] == [
+        ("voice", "F2 hosted https://files.slack.com/a"),
+        ("other", "F3 external"),
+        ("document", "F4 hidden_by_limit"),
+        ("document", "F5 hosted https://files.slack.com/d"),
+        ("document", "F6 ask"),
+        ("document", "F7 ask"),
+    ]
+    assert found[-1] == Attachment("document", "plan.md", size_bytes=3, handle="F7 ask")
+
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def manifest() -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((REPOSITORY / "deploy/slack-manifest.yaml").read_text("utf-8"))
+    return read
+
+
+def test_the_app_may_do_what_the_emulator_asks_scopes_for(manifest: dict[str, Any]) -> None:
+    """Each call that the connector makes, and histories of every kind of place."""
+    scopes = set(manifest["oauth_config"]["scopes"]["bot"])
+    assert SlackEmulator().scopes <= scopes
+    assert {f"{place}:history" for place in ("channels", "groups", "im", "mpim")} <= scopes
+    assert {"app_mentions:read", "commands", "reactions:read"} <= scopes
+    assert not any(scope.startswith(("admin", "chat:write.", "im:write", "identify")) for scope in scopes)
+
+
+def test_the_app_hears_what_the_connector_understands(manifest: dict[str, Any]) -> None:
+    """By Socket Mode, in channels and in private, by one command and by buttons."""
+    events = set(manifest["settings"]["event_subscriptions"]["bot_events"])
+    assert {f"message.{place}" for place in ("channels", "groups", "im", "mpim")} <= events
+    assert {"app_mention", "reaction_added", "reaction_removed", "member_joined_channel", "tokens_revoked"} <= events
+    assert manifest["settings"]["socket_mode_enabled"] is True
+    assert manifest["features"]["app_home"]["messages_tab_read_only_enabled"] is False
+    assert manifest["settings"]["interactivity"]["is_enabled"] is True
+    assert [command["command"] for command in manifest["features"]["slash_commands"]] == ["/agent"]
+
+
+def test_the_manifest_keeps_to_slacks_lengths(manifest: dict[str, Any]) -> None:
+    """A name of 35 characters, a description of 140, and a command's hint of 1,000 (docs.slack.dev, "App manifest")."""
+    told = manifest["display_information"]
+    assert len(told["name"]) <= 35
+    assert len(told["description"]) <= 140
+    assert len(manifest["features"]["slash_commands"][0]["description"]) <= 2_000
+    assert len(manifest["features"]["slash_commands"][0]["usage_hint"]) <= 1_000
+
+
+def test_the_page_about_the_app_names_every_scope_and_event(manifest: dict[str, Any]) -> None:
+    """For who makes the app by hand."""
+    page = (REPOSITORY / "docs/connectors.md").read_text("utf-8")
+    wanted = [
+        *manifest["oauth_config"]["scopes"]["bot"],
+        *manifest["settings"]["event_subscriptions"]["bot_events"],
+    ]
+    assert [name for name in wanted if f"`{name}`" not in page] == []
