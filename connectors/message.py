@@ -17,6 +17,7 @@ import zlib
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, unquote
@@ -132,7 +133,7 @@ class Scope:
 # Conversations and their keys
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConversationKey:
     """One conversation: a platform's place, with its thread if it has one, in a workspace."""
 
@@ -145,7 +146,7 @@ class ConversationKey:
         if not self.connector or not self.external_id:
             raise ValueError("a conversation needs a connector and an external id")
 
-    @property
+    @cached_property
     def context_id(self) -> str:
         return f"{self.connector}:{self.external_id}"
 
@@ -153,18 +154,18 @@ class ConversationKey:
     def scope(self) -> Scope:
         return Scope(self.workspace_id, self.context_id)
 
-    @property
+    @cached_property
     def partition(self) -> int:
         """The partition, 0 to `PARTITIONS` - 1, that holds this conversation and its ready list."""
         name = f"{self.workspace_id}/{self.connector}:{self.external_id}"
         return zlib.crc32(name.encode("utf-8", "surrogatepass")) % PARTITIONS
 
-    @property
+    @cached_property
     def tag(self) -> str:
         """The hash tag of the conversation's keys."""
         return partition_tag(self.partition)
 
-    @property
+    @cached_property
     def encoded(self) -> str:
         """The key as text: unique among all workspaces, without ``:``, ``{`` and ``}``."""
         return f"{self.workspace_id}/{self.connector}/{encode_id(self.external_id)}"

@@ -73,6 +73,7 @@ class Mailbox:
         self._redis = redis
         self._lane = lane
         self._streams = WorkStreams(redis, worker)
+        self._all_work = [self._work(partition_tag(partition)) for partition in range(PARTITIONS)]
         self._store = redis.register_script(scripts.STORE)
         self._put_back = redis.register_script(scripts.PUT_BACK)
         self._claim = redis.register_script(scripts.CLAIM)
@@ -304,10 +305,6 @@ class Mailbox:
         """Return whether the turn of *batch* must stop, and whether the message that it answers was deleted."""
         stopped, dropped = await self._redis.hmget(batch.fence.name, ["stop", "dropped"])
         return stopped == batch.turn_id, dropped == batch.turn_id
-
-    @property
-    def _all_work(self) -> list[str]:
-        return [self._work(partition_tag(partition)) for partition in range(PARTITIONS)]
 
     @property
     def _most(self) -> int:
