@@ -26,7 +26,7 @@ from runtime.billing.budgets import Cost
 from runtime.stores import connect
 from tests.emulators.cluster import running_cluster
 from tests.emulators.forgetting import KEY, OTHER, House
-from tests.integration.test_deliverer import FIRST, Paper, Process, until_none_wait
+from tests.integration.delivery.test_deliverer import FIRST, Paper, Process, until_none_wait
 
 
 @pytest.fixture
