@@ -25,8 +25,8 @@ from connectors.message import AgentRuntimeError
 
 log = structlog.get_logger()
 
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
+PAUSE_SECONDS = (0.1, 5.0)
+"""Before the next start of a child that ended; it doubles from the first to the second."""
 CALM_SECONDS = 30.0
 """After a child ran this long, the next restart is quick again."""
 LOG_END_BYTES = 800
@@ -139,8 +139,9 @@ async def background_task(work: Coroutine[None, None, None], name: str) -> Async
 class SupervisedChild:
     """One *program*, kept running by `watch` between `start` and `stop`."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, pause_seconds: tuple[float, float] = PAUSE_SECONDS) -> None:
         self._program = program
+        self._pause_seconds = pause_seconds
         self._process: Process | None = None
         self._stopping = False
         self._given_up = False
@@ -173,7 +174,8 @@ class SupervisedChild:
 
     async def watch(self) -> None:
         """Restart the process whenever it ends, until cancelled."""
-        pause = FIRST_PAUSE_SECONDS
+        shortest, longest = self._pause_seconds
+        pause = shortest
         while True:
             started = time.monotonic()
             if self._process is not None:
@@ -184,9 +186,9 @@ class SupervisedChild:
                     self._degrade(await self._why(self._process))
                 self._given_up = False
             if time.monotonic() - started > CALM_SECONDS:
-                pause = FIRST_PAUSE_SECONDS
+                pause = shortest
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            pause = min(pause * 2, longest)
             try:
                 await self.start()
             except ChildFailed as error:

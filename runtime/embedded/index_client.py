@@ -31,7 +31,14 @@ from grounding.retrieval import (
     PassageIndex,
     Vector,
 )
-from runtime.embedded.child import ChildFailed, SupervisedChild, background_task, read_log_end, spawn_python
+from runtime.embedded.child import (
+    PAUSE_SECONDS,
+    ChildFailed,
+    SupervisedChild,
+    background_task,
+    read_log_end,
+    spawn_python,
+)
 from runtime.embedded.index_server import LOGGED, Channel, IndexTarget
 
 READY_SECONDS = 60.0
@@ -72,12 +79,19 @@ class IndexProcess:
     ready_seconds = READY_SECONDS
     stop_seconds = STOP_SECONDS
 
-    def __init__(self, data_dir: Path, wait_seconds: float, ping_seconds: float, silence_seconds: float) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        wait_seconds: float,
+        ping_seconds: float,
+        silence_seconds: float,
+        pause_seconds: tuple[float, float],
+    ) -> None:
         self._log_file = data_dir / "qdrant.log"
         self._wait_seconds = wait_seconds
         self._ping_seconds = ping_seconds
         self._silence_seconds = silence_seconds
-        self._child = SupervisedChild(self)
+        self._child = SupervisedChild(self, pause_seconds)
         self._wanted = asyncio.Event()
         self.begun = asyncio.Event()
         """Set once the first child was started, or failed to start."""
@@ -240,9 +254,10 @@ async def index_process(
     wait_seconds: float = WAIT_SECONDS,
     ping_seconds: float = PING_SECONDS,
     silence_seconds: float = SILENCE_SECONDS,
+    pause_seconds: tuple[float, float] = PAUSE_SECONDS,
 ) -> AsyncIterator[IndexProcess]:
     """Yield a child that starts in the background when it is first needed, and ends with the block."""
-    index = IndexProcess(data_dir, wait_seconds, ping_seconds, silence_seconds)
+    index = IndexProcess(data_dir, wait_seconds, ping_seconds, silence_seconds, pause_seconds)
     try:
         async with background_task(index._run(), "search-index"):
             yield index

@@ -1,4 +1,5 @@
-"""The embedded search index in a process of its own: what becomes of what is asked when that ends."""
+"""The embedded search index and the deeper model in a process of their own: what becomes of what is asked when that
+ends."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from grounding.retrieval import (
     IndexEntry,
     IndexUnavailable,
     Kind,
+    MiniLMEmbedder,
     ModelLoading,
     Passage,
     PassageQuery,
@@ -31,18 +33,19 @@ from grounding.retrieval import (
     encode_document,
 )
 from grounding.retrieval.bm25 import encode_query
-from grounding.retrieval.minilm import MiniLMEmbedder
 from runtime.embedded.index_client import (
     DeepModel,
     IndexProcess,
     RemoteIndex,
-    has_embedded,
     index_process,
     start_index_process,
 )
 from tests.emulators.embedder import HashedWords
+from tests.integration.embedded.conftest import runs
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ROOT = Path(__file__).parents[3]
 ACME, CHAT = Scope("acme"), Scope("acme", "http:one")
 WORDS = HashedWords()
 MANY = 400
@@ -50,15 +53,17 @@ PATIENT = 120.0
 """These tests ask whether there is an answer: the machine may be busy."""
 
 
-@pytest_asyncio.fixture
-async def process(tmp_path: Path) -> AsyncIterator[IndexProcess]:
-    async with index_process(tmp_path, wait_seconds=PATIENT) as running:
-        running.begin()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def process(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[IndexProcess]:
+    """One for all tests, that is replaced at once where a test ends it."""
+    log = tmp_path_factory.mktemp("log")
+    async with index_process(log, wait_seconds=PATIENT, pause_seconds=(0.02, 0.02)) as running:
         yield running
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def index(process: IndexProcess, tmp_path: Path) -> AsyncIterator[RemoteIndex]:
+    """An open index in a folder of the test's own."""
     opened = index_in(process, tmp_path)
     await opened.ensure()
     yield opened
@@ -100,13 +105,6 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_what_was_stored_is_there_after_the_process_was_killed(index: RemoteIndex, process: IndexProcess) -> None:
-    await index.upsert(ACME, [entry(number) for number in range(40)])
-    await restarted(process, end(process))
-    assert await index.count(ACME, Kind.DOCUMENT) == 40
-    assert len(await found(index)) == 40
-
-
 @pytest.mark.parametrize("change", ["upsert", "replace", "delete", "deepen"])
 async def test_a_change_during_which_the_process_is_killed_fails_and_can_be_made_again(
     index: RemoteIndex, process: IndexProcess, change: str
@@ -139,7 +137,7 @@ async def test_a_change_during_which_the_process_is_killed_fails_and_can_be_made
         assert await index.count(ACME, Kind.DOCUMENT, shallow=True) == 0
 
 
-async def test_a_call_that_is_lost_with_its_process_fails_and_the_next_process_answers(
+async def test_a_call_that_is_lost_with_its_process_fails_and_the_next_process_has_what_was_stored(
     index: RemoteIndex, process: IndexProcess
 ) -> None:
     await index.upsert(ACME, [entry(number) for number in range(MANY)])
@@ -149,6 +147,7 @@ async def test_a_call_that_is_lost_with_its_process_fails_and_the_next_process_a
     for answer in await asyncio.gather(*asked, return_exceptions=True):
         assert (isinstance(answer, IndexUnavailable) and answer.retryable) or len(answer) == MANY  # type: ignore[arg-type]
     await restarted(process, ended)
+    assert await index.count(ACME, Kind.DOCUMENT) == MANY
     assert len(await found(index)) == MANY
 
 
@@ -156,7 +155,7 @@ async def test_who_waits_for_the_next_process_while_the_index_is_closed_is_told_
     index: RemoteIndex, process: IndexProcess
 ) -> None:
     end(process)
-    await until(lambda: process.pid is None)
+    await until(lambda: not process.is_ready)
     asking = asyncio.create_task(index.check())
     await asyncio.sleep(0)
     await index.close()
@@ -169,8 +168,7 @@ async def test_what_the_system_ends_where_the_disk_is_full_is_the_process_of_the
 ) -> None:
     """The engine writes into files with holes: where there is no room for a page of them the system sends SIGBUS."""
     with capture_logs() as logs:
-        end(process, signal.SIGBUS)
-        await until(lambda: process.health.state is ConnectionState.DEGRADED)
+        await restarted(process, end(process, signal.SIGBUS))
     (told,) = [one for one in logs if one["event"] == "store.degraded"]
     assert told["store"] == "qdrant"
     assert f"signal {int(signal.SIGBUS)}" in told["why"]
@@ -186,17 +184,14 @@ async def test_a_process_that_gives_no_answer_is_replaced_and_nothing_is_lost(tm
             with pytest.raises(IndexUnavailable):
                 await index.count(ACME, Kind.DOCUMENT)
             await restarted(process, stopped)
-        assert not _runs(stopped)
+        assert not runs(stopped)
         assert next(one["why"] for one in logs if one["event"] == "store.degraded").startswith("gave no answer")
         assert len(await found(index)) == 40
         await index.close()
 
 
-async def test_while_there_is_no_process_whoever_asks_is_told_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.embedded.child.FIRST_PAUSE_SECONDS", 60.0)
-    async with index_process(tmp_path, wait_seconds=1.0) as process:
+async def test_while_there_is_no_process_whoever_asks_is_told_why(tmp_path: Path) -> None:
+    async with index_process(tmp_path, wait_seconds=0.2, pause_seconds=(600.0, 600.0)) as process:
         process.begin()
         await until(lambda: process.is_ready)
         end(process)
@@ -226,37 +221,11 @@ asyncio.run(main())
     try:
         assert parent.stdout is not None
         pid = int(await asyncio.to_thread(parent.stdout.readline))
-        assert _runs(pid)
+        assert runs(pid)
     finally:
         parent.kill()
         parent.wait()
-    await until(lambda: not _runs(pid))
-
-
-def _runs(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-async def test_serve_starts_it_before_it_imports_what_it_serves_with(tmp_path: Path) -> None:
-    program = """
-import sys
-from types import ModuleType
-from runtime.cli.main import invoke
-
-async def serve(settings, role, log_format, defaulted_numbers, engine):
-    print(engine.pid is not None, {"runtime.process.bootstrap", "grounding.pipeline"} & {*sys.modules})
-
-sys.modules["runtime.process.serve"] = ModuleType("runtime.process.serve")
-sys.modules["runtime.process.serve"].serve = serve
-invoke(["serve"])
-"""
-    environment = {**os.environ, "AGENT_RUNTIME_DATA_DIR": str(tmp_path / "data")}
-    found = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True
-    )
-    assert found.stdout == "True set()\n", found.stderr
+    await until(lambda: not runs(pid))
 
 
 async def test_what_the_former_process_wrote_is_kept(tmp_path: Path) -> None:
@@ -281,14 +250,13 @@ async def test_a_folder_has_one_owner(index: RemoteIndex, tmp_path: Path) -> Non
     await index.check()
 
 
-async def test_what_is_cancelled_is_not_done_to_its_end(index: RemoteIndex, process: IndexProcess) -> None:
+async def test_what_is_cancelled_is_not_done_to_its_end(index: RemoteIndex) -> None:
     storing = asyncio.create_task(index.upsert(ACME, [entry(number) for number in range(3000)]))
     searching = asyncio.create_task(found(index))
     await asyncio.sleep(0.05)
     for task in (storing, searching):
         task.cancel()
     await asyncio.gather(storing, searching, return_exceptions=True)
-    assert not process._answers
     before = await index.count(ACME, Kind.DOCUMENT)
     await asyncio.sleep(0.1)
     assert await index.count(ACME, Kind.DOCUMENT) == before < 3000
@@ -313,12 +281,6 @@ async def test_errors_travel_as_themselves(index: RemoteIndex) -> None:
     with pytest.raises(IndexUnavailable, match="another size") as failed:
         await index.upsert(ACME, [replace(entry(1), dense=[1.0])])
     assert not failed.value.retryable
-
-
-async def test_a_model_that_nobody_asks_starts_no_process(tmp_path: Path) -> None:
-    async with index_process(tmp_path) as process:
-        await asyncio.sleep(0)
-        assert (process.health.state, process.pid) == (ConnectionState.STOPPED, None)
 
 
 TEXTS = [
@@ -392,14 +354,18 @@ async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path, monkeypatc
         assert "built for another machine" in model.health.why
 
 
-def test_the_process_imports_little() -> None:
+async def test_the_process_imports_little() -> None:
     """Each megabyte of it is there beside every bot."""
     heavy = {"litellm", "fastapi", "redis", "openai", "uvicorn", "qdrant_client", "aiogram", "discord"}
     program = f"import runtime.embedded.index_server, sys; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"
+    run = await asyncio.create_subprocess_exec(sys.executable, "-c", program, cwd=ROOT, stdout=subprocess.PIPE)
+    printed, _ = await run.communicate()
+    assert printed.strip() == b"[]"
 
 
-def test_where_there_is_a_server_there_is_no_process(tmp_path: Path) -> None:
-    assert has_embedded(Settings(data_dir=tmp_path))
-    assert not has_embedded(Settings(data_dir=tmp_path, qdrant_url="http://127.0.0.1:6333"))
+async def test_where_nobody_asks_or_there_is_a_server_there_is_no_process(tmp_path: Path) -> None:
+    async with index_process(tmp_path) as process:
+        await asyncio.sleep(0)
+        assert (process.health.state, process.pid) == (ConnectionState.STOPPED, None)
+    async with start_index_process(Settings(data_dir=tmp_path, qdrant_url="http://127.0.0.1:6333")) as none:
+        assert none is None
