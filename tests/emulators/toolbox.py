@@ -12,6 +12,7 @@ from pydantic import Field
 from grounding.tools import Arguments, Call, Tool, Toolbox, ToolRefused
 from runtime.process import bootstrap
 from runtime.process.bootstrap import build_tools
+from tests.emulators.openai import Reply
 
 
 class Note(Arguments):
@@ -54,6 +55,16 @@ class Desk:
             Tool("meet", "Meet others.", Note, self.meet, frozenset({"notes:read"}), together=True, repeatable=True),
             Tool("burn", "Burn all notes.", Note, self.note, frozenset({"notes:administer"})),
         )
+
+
+def writes_down(body: dict[str, Any]) -> Reply | str:
+    """What a model answers that has `note` write something down and looks something up, and then says so."""
+    if "tools" not in body:  # a summary
+        return "Nothing of note."
+    if any(message["role"] == "tool" for message in body["messages"]):
+        return "It is written down."
+    looks = ("search_documents", {"query": "harbour plan"})
+    return Reply(text="A moment.", tool_calls=(("note", {"words": "x"}), looks))
 
 
 @pytest.fixture
