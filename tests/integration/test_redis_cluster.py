@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from redis.asyncio import Redis
 
 from config.settings import Settings
@@ -28,25 +30,22 @@ from tests.emulators.cluster import running_cluster
 from tests.emulators.forgetting import KEY, OTHER, House
 from tests.integration.delivery.test_deliverer import FIRST, Paper, Process, until_none_wait
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
-async def cluster(data_dir: Path) -> AsyncIterator[tuple[list[int], list[asyncio.subprocess.Process]]]:
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster() -> AsyncIterator[tuple[list[int], list[asyncio.subprocess.Process]]]:
     """Ports and processes of three masters that share the slots."""
-    async with running_cluster(data_dir) as made:
-        yield made
+    with tempfile.TemporaryDirectory(prefix="ar-") as folder:
+        async with running_cluster(Path(folder)) as made:
+            yield made
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(cluster: tuple[list[int], Any]) -> AsyncIterator[Redis]:
-    made = connect(url_of(cluster), 1.0)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
-async def patient(cluster: tuple[list[int], Any]) -> AsyncIterator[Redis]:
-    """A client for much at once, which takes its time on a slow machine."""
+    """A client of a cluster in which nothing is stored."""
     made = connect(url_of(cluster), 30.0)
+    await made.flushall()
     yield made
     await made.aclose()
 
@@ -119,23 +118,7 @@ async def test_budgets_are_kept_on_whichever_node_a_workspace_lies(client: Redis
     assert [state.left(BudgetTerm("workspace", "tokens", "day")) for state in states] == [70] * 12
 
 
-async def test_a_dead_master_is_an_outage_of_its_keys(client: Redis, cluster: tuple[list[int], Any]) -> None:
-    for partition in range(12):
-        await client.set(key(partition), "v")
-    for process in cluster[1]:
-        process.kill()
-    for partition in range(3):
-        with pytest.raises(StoreUnavailable):
-            await client.get(key(partition))
-        with pytest.raises(StoreUnavailable):
-            async with client.pipeline() as pipe:
-                pipe.incr(key(partition, "n"))
-                await pipe.execute()
-        with pytest.raises(StoreUnavailable):
-            await client.register_script("return 1")(keys=[key(partition)])
-
-
-async def test_a_cluster_that_is_not_there_is_an_outage() -> None:
+async def test_a_cluster_and_sentinels_that_are_not_there_are_an_outage() -> None:
     client = connect("redis+cluster://127.0.0.1:1,127.0.0.1:2", 0.5)
     with pytest.raises(StoreUnavailable):
         await client.pubsub().subscribe("news")
@@ -146,29 +129,26 @@ async def test_a_cluster_that_is_not_there_is_an_outage() -> None:
             pipe.get("k")
             await pipe.execute()
     await client.aclose()
+    sentinel = connect("redis+sentinel://127.0.0.1:1,127.0.0.1:2/mymaster", 0.5)
+    with pytest.raises(StoreUnavailable):
+        await sentinel.get("k")
+    await sentinel.aclose()
 
 
-async def test_a_thousand_commands_and_transactions_at_once_find_connections(patient: Redis) -> None:
+async def test_a_thousand_commands_and_transactions_at_once_find_connections(client: Redis) -> None:
     async def both(number: int) -> list[Any]:
-        async with patient.pipeline() as pipe:
+        async with client.pipeline() as pipe:
             pipe.set(key(number % 64, f"a{number}"), number)
             pipe.get(key(number % 64, f"a{number}"))
             return await pipe.execute()
 
     set_, done = await asyncio.gather(
-        asyncio.gather(*(patient.set(key(number % 64, f"b{number}"), number) for number in range(500))),
+        asyncio.gather(*(client.set(key(number % 64, f"b{number}"), number) for number in range(500))),
         asyncio.gather(*(both(number) for number in range(500))),
     )
 
     assert all(set_)
     assert done == [[True, str(number)] for number in range(500)]
-
-
-async def test_sentinels_that_are_not_there_are_an_outage() -> None:
-    client = connect("redis+sentinel://127.0.0.1:1,127.0.0.1:2/mymaster", 0.5)
-    with pytest.raises(StoreUnavailable):
-        await client.get("k")
-    await client.aclose()
 
 
 async def test_replies_are_delivered_in_order_whichever_master_keeps_them(client: Redis, data_dir: Path) -> None:
@@ -254,3 +234,22 @@ async def test_material_is_kept_on_whichever_node_its_workspace_lies(client: Red
             "b.md": "second",
         }
     assert len(await store.waiting()) == 6
+
+
+async def test_dead_masters_are_an_outage_of_their_keys(cluster: tuple[list[int], Any]) -> None:
+    """The last of these tests: the cluster is gone after it."""
+    client = connect(url_of(cluster), 1.0)
+    for partition in range(12):
+        await client.set(key(partition), "v")
+    for process in cluster[1]:
+        process.kill()
+    for partition in range(3):
+        with pytest.raises(StoreUnavailable):
+            await client.get(key(partition))
+        with pytest.raises(StoreUnavailable):
+            async with client.pipeline() as pipe:
+                pipe.incr(key(partition, "n"))
+                await pipe.execute()
+        with pytest.raises(StoreUnavailable):
+            await client.register_script("return 1")(keys=[key(partition)])
+    await client.aclose()
