@@ -1,8 +1,9 @@
-"""Passages in the order of a cross-encoder, through LiteLLM; the order of the search where it fails."""
+"""Embeddings, and passages in the order of a cross-encoder, both of providers through LiteLLM."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,59 @@ from redis.asyncio import Redis
 from config.settings import Settings
 from connectors.message import Scope
 from grounding.prompt_input import DegradedBlock, load_tokens
-from grounding.retrieval import IndexEntry, Kind, Passage, RerankUnavailable, Search, encode_document
+from grounding.retrieval import (
+    Embedder,
+    EmbedderUnavailable,
+    IndexEntry,
+    Kind,
+    Passage,
+    RerankUnavailable,
+    Search,
+    encode_document,
+)
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from runtime.billing import Budgets, RerankCosts, Spending, UsageCounters
-from runtime.llm import LiteLLMReranker, Model
+from runtime.llm import LiteLLMReranker, Model, open_embedder
+from runtime.llm.embeddings import BATCH
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
 from tests.emulators.face import ADMIN, serving_face
-from tests.emulators.openai import FakeOpenAI, Reply, in_background
+from tests.emulators.openai import EMBEDDING_DIMENSIONS, FakeOpenAI, Reply, in_background
 
 ACME = Scope("acme")
 TEXTS = ("kayak", "where the kayak lies", "refund refund refund", "nothing of the kind")
+
+
+async def test_texts_become_unit_vectors_in_their_order(
+    model_settings: MakeSettings, openai_server: FakeOpenAI
+) -> None:
+    embedder: Embedder = await open_embedder(model_settings(embedding_model="openai/fake-embedding"))
+    assert (embedder.name, embedder.dimensions) == ("openai/fake-embedding", EMBEDDING_DIMENSIONS)
+    texts = [f"word{n} Grüße 👋" for n in range(BATCH + 3)] + [""]
+    vectors = await embedder.embed_documents(texts)
+    assert len(vectors) == len(texts)
+    assert all(math.isclose(math.hypot(*vector), 1) for vector in vectors[:-1])
+    assert vectors[1] == await embedder.embed_query(texts[1])
+    assert not any(vectors[-1])
+    assert len(openai_server.embedding_requests) == 4
+    questions = ["refunds?", "and the window?"]
+    together = await embedder.embed_queries(questions)
+    assert len(openai_server.embedding_requests) == 5  # one request for all questions
+    assert together == [await embedder.embed_query(question) for question in questions]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "retryable"), [("unauthorized", False), ("server_error", True), ("not_found", False)]
+)
+async def test_a_provider_that_fails_is_an_embedder_that_is_away(
+    model_settings: MakeSettings, openai_server: FakeOpenAI, trouble: Any, retryable: bool
+) -> None:
+    embedder = await open_embedder(model_settings(embedding_model="openai/fake-embedding"))
+    openai_server.will(Reply(trouble=trouble))
+    with pytest.raises(EmbedderUnavailable) as failed:
+        await embedder.embed_query("a private question")
+    assert failed.value.retryable is retryable
+    assert "private" not in str(failed.value)
 
 
 @pytest.fixture
@@ -84,6 +127,8 @@ async def test_the_search_s_best_come_in_the_reranker_s_order_and_say_so(
         hit.passage.id: (rank, hit.score) for rank, hit in enumerate(plain, start=1)
     }
     assert [hit.rerank for hit in hits[2:]] == [None] * len(plain[2:])
+    assert await Search(index, HashedWords(), reranker=reranker).search(Scope("empty"), "kayak", 4) == []
+    assert len(openai_server.rerank_requests) == 1  # for nothing that was found it is not asked
 
 
 @pytest.mark.parametrize(
@@ -129,25 +174,13 @@ async def test_what_reranking_costs_is_counted_for_the_workspace(
     assert refused.value.why == "budget"
     assert len(openai_server.rerank_requests) == 2
 
-
-async def test_the_price_that_litellm_knows_is_counted(
-    rerank_settings: MakeSettings, redis: Redis, openai_server: FakeOpenAI
-) -> None:
     base = openai_server.base_url.removesuffix("/v1")
-    settings = rerank_settings(rerank_model="cohere/rerank-v3.5", rerank_api_base=base, rerank_api_key="key")
-    usage = UsageCounters(redis)
-    costs = RerankCosts(Spending(settings, redis, Budgets(redis, settings), usage, Model(settings), load_tokens()))
-    await LiteLLMReranker(settings, costs).scores(ACME, "kayak", TEXTS)
-    [counted] = await usage.totals(ACME)
-    assert counted.cost_usd > 0
-
-
-async def test_a_search_that_found_nothing_asks_no_reranker(
-    rerank_settings: MakeSettings, index: EmbeddedIndex, openai_server: FakeOpenAI
-) -> None:
-    reranker = LiteLLMReranker(rerank_settings())
-    assert await Search(index, HashedWords(), reranker=reranker).search(Scope("empty"), "kayak", 4) == []
-    assert openai_server.rerank_requests == []
+    priced = rerank_settings(rerank_model="cohere/rerank-v3.5", rerank_api_base=base, rerank_api_key="key")
+    costs = RerankCosts(Spending(priced, redis, Budgets(redis, priced), usage, Model(priced), load_tokens()))
+    other = Scope("other")
+    await LiteLLMReranker(priced, costs).scores(other, "kayak", TEXTS)
+    [counted] = await usage.totals(other)
+    assert counted.cost_usd > 0  # LiteLLM knows the price
 
 
 def reranking_lost(answer: dict[str, Any]) -> list[str]:
