@@ -13,15 +13,10 @@ from structlog.testing import capture_logs
 
 from connectors.connector import (
     AttachmentUnavailable,
-    BackfillsMessages,
     ConnectionState,
-    Connector,
     ConnectorFailed,
-    EditsMessages,
     LocatesAttachments,
-    Reacts,
     SendFailed,
-    ShowsTyping,
 )
 from connectors.discord.connector import DiscordConnector
 from connectors.discord.errors import DiscordUnavailable
@@ -104,17 +99,6 @@ def texts(gateway: FakeGateway) -> list[str]:
 
 def says(text: str, key: ConversationKey = IN_TEAM, turn: str = "t1", **more: Any) -> OutboundMessage:
     return OutboundMessage(key, turn, text, **more)
-
-
-def test_the_connector_has_the_port_and_the_abilities_of_discord() -> None:
-    """What the runtime asks with isinstance."""
-    connector = discord_connector()
-    assert isinstance(connector, Connector)
-    assert isinstance(connector, EditsMessages)
-    assert isinstance(connector, ShowsTyping)
-    assert isinstance(connector, Reacts)
-    assert isinstance(connector, BackfillsMessages)
-    assert connector.capabilities.idempotency == "nonce"
 
 
 # Receiving
@@ -502,15 +486,6 @@ async def test_a_reply_hangs_at_its_question_and_pings_nobody(discord: DiscordEm
     assert not any(m.pings or m.has_preview for m in shown)
 
 
-async def test_a_part_can_be_replaced(discord: DiscordEmulator, bot: DiscordConnector) -> None:
-    message = says("one moment")
-    receipt = await bot.send(message, bot.render(message)[0])
-    final = bot.render(says("the answer"))[0]
-    await bot.edit(message, final, receipt)
-    await bot.edit(message, final, receipt)
-    assert [(m.text, m.has_preview, m.pings) for m in discord.shown(TEAM)] == [("the answer", False, False)]
-
-
 async def test_signs_are_shown_and_their_loss_is_no_error(discord: DiscordEmulator, bot: DiscordConnector) -> None:
     said = await discord.say("question", to=TEAM, by=LENA)
     await bot.typing(IN_TEAM)
@@ -568,16 +543,6 @@ async def test_a_send_for_which_the_rate_limit_leaves_no_room_was_not_sent(disco
         await bot.send(message, bot.render(message)[0])
     assert caught.value.ambiguous  # nobody knows what became of the first attempt
     await bot.close()
-
-
-async def test_an_answer_that_is_not_discords_leaves_the_outcome_unknown(
-    discord: DiscordEmulator, bot: DiscordConnector
-) -> None:
-    discord.fail_next("send", emulated.NOT_DISCORD)
-    message = says("hello")
-    with pytest.raises(SendFailed) as caught:
-        await bot.send(message, bot.render(message)[0])
-    assert caught.value.ambiguous
 
 
 async def test_a_send_without_a_login_was_not_sent(discord: DiscordEmulator, bot: DiscordConnector) -> None:
@@ -794,15 +759,6 @@ async def test_a_file_that_is_too_large_is_refused_for_good(
 
 
 # Taking back, and the pace of edits
-
-
-async def test_a_message_is_taken_back_once_and_for_all(discord: DiscordEmulator, filing_bot: DiscordConnector) -> None:
-    message = in_team("one moment")
-    receipt = await filing_bot.send(message, filing_bot.render(message)[0])
-    await filing_bot.take_back(message, receipt)
-    await filing_bot.take_back(message, receipt)
-    assert discord.shown(TEAM) == []
-    assert discord.calls.count("delete") == 2
 
 
 async def test_a_message_that_cannot_be_taken_back_says_so(

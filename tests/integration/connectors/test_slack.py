@@ -14,14 +14,8 @@ from structlog.testing import capture_logs
 from connectors.connector import (
     BackfillsMessages,
     ConnectionState,
-    Connector,
     ConnectorFailed,
-    EditsMessages,
-    FindsSentParts,
-    MountsRoutes,
-    Reacts,
     SendFailed,
-    ShowsTyping,
 )
 from connectors.message import Accepted, ConversationKey, InboundKind, InboundMessage, OutboundMessage, Receipt
 from connectors.slack.connector import SlackConnector
@@ -61,14 +55,6 @@ async def failed(bot: SlackConnector, gateway: FakeGateway) -> str:
     assert bot.health.state is ConnectionState.FAILED
     assert bot.health.why == str(caught.value)
     return str(caught.value)
-
-
-def test_the_connector_has_the_port_and_the_abilities_of_slack() -> None:
-    """What the runtime asks with isinstance."""
-    connector = slack_connector()
-    for ability in (Connector, EditsMessages, ShowsTyping, Reacts, FindsSentParts, MountsRoutes):
-        assert isinstance(connector, ability)
-    assert connector.routes() == ()
 
 
 # Starting
@@ -544,24 +530,6 @@ async def test_a_reaction_on_a_reply_of_former_times_is_in_its_thread(
 # Sending
 
 
-async def test_ten_thousand_characters_arrive_whole_and_can_be_edited(
-    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
-) -> None:
-    """A long reply is cut into messages that chat.update takes, even where a character is sent as five."""
-    text = "".join(f"line {n:03d}: 😀 a & b < c {'word ' * 10}\n" for n in range(150))[:10_000].rstrip()
-    async with running(bot, gateway):
-        slack.say("everything, please")
-        await gateway.until(lambda g: len(g.accepted) == 1)
-        message = reply_to(gateway.accepted[0], text)
-        receipts = await send_all(bot, message)
-        for part, receipt in zip(bot.render(message), receipts, strict=True):
-            await bot.edit(message, part, Receipt(receipt))
-    shown = slack.shown(LENA)
-    assert [m.ts for m in shown] == receipts
-    assert [m.edits for m in shown] == [1] * len(shown)
-    assert "".join("".join(m.text for m in shown).split()) == "".join(text.split())
-
-
 async def test_a_reply_notifies_nobody_and_shows_no_preview(
     slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
 ) -> None:
@@ -601,31 +569,6 @@ async def test_a_call_whose_connection_broke_is_not_repeated(
             assert await bot.find(answer.key, replace(part, token="another")) is None
     assert slack.calls.count("chat.postMessage") == 2
     assert slack.shown(TEAM)[0].thread == root
-
-
-@pytest.mark.parametrize(
-    ("fault", "retryable", "ambiguous"),
-    [
-        (emulated.rate_limited(7), True, False),
-        (emulated.refused("channel_not_found"), False, False),
-        (emulated.refused("internal_error"), True, True),
-        (emulated.GATEWAY_PAGE, True, True),
-        (emulated.PLAIN_TEXT, True, True),
-        (emulated.LOST_REQUEST, True, True),
-    ],
-)
-async def test_a_send_that_fails_says_what_may_be_done(
-    slack: SlackEmulator, bot: SlackConnector, fault: emulated.Fault, retryable: bool, ambiguous: bool
-) -> None:
-    """One failure is one call; the token is in no error."""
-    slack.fail_next("chat.postMessage", fault)
-    message = OutboundMessage(ConversationKey("acme", "slack", TEAM.id), "t1", "hi")
-    with pytest.raises(SendFailed) as caught:
-        await send_all(bot, message)
-    assert (caught.value.retryable, caught.value.ambiguous) == (retryable, ambiguous)
-    assert caught.value.retry_after_seconds == (7.0 if fault.status == 429 else None)
-    assert slack.token not in str(caught.value)
-    assert slack.calls == ["chat.postMessage"]
 
 
 async def test_a_place_that_is_none_or_was_left_is_refused(slack: SlackEmulator, bot: SlackConnector) -> None:

@@ -245,21 +245,6 @@ async def test_a_message_is_taken_back_once_and_for_all(
     assert not caught.value.retryable
 
 
-async def test_an_edit_that_comes_too_soon_says_how_long_to_wait(
-    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
-) -> None:
-    """And leaves the message as it was."""
-    async with running(bot, gateway):
-        message = reply_to(await asked(slack, gateway), "Nine miles.")
-        (sent,) = await send_all(bot, message)
-        slack.fail_next("chat.update", emulated.rate_limited(11))
-        with pytest.raises(SendFailed) as caught:
-            await finish(bot, replace(message, text="Ten miles."), Receipt(sent))
-    assert (caught.value.retryable, caught.value.ambiguous) == (True, False)
-    assert caught.value.retry_after_seconds == 11.0
-    assert [shown.text for shown in slack.shown(TEAM)] == ["Nine miles."]
-
-
 LONG = "\n\n".join(f"paragraph {n}: {'words ' * 30}" for n in range(200)).rstrip()
 
 

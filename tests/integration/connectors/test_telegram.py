@@ -16,10 +16,7 @@ from connectors.connector import (
     ConnectionState,
     Connector,
     ConnectorFailed,
-    EditsMessages,
-    Reacts,
     SendFailed,
-    ShowsTyping,
 )
 from connectors.message import Accepted, Author, ConversationKey, InboundKind, InboundMessage, OutboundMessage
 from connectors.telegram.connector import TelegramConnector
@@ -55,15 +52,6 @@ async def bot(telegram: TelegramEmulator) -> AsyncIterator[TelegramConnector]:
 @pytest.fixture
 def gateway() -> FakeGateway:
     return FakeGateway()
-
-
-def test_the_connector_has_the_port_and_the_abilities_of_telegram() -> None:
-    """What the runtime asks with isinstance."""
-    connector = telegram_connector()
-    assert isinstance(connector, Connector)
-    assert isinstance(connector, EditsMessages)
-    assert isinstance(connector, ShowsTyping)
-    assert isinstance(connector, Reacts)
 
 
 # Receiving
@@ -338,22 +326,6 @@ async def test_in_a_group_the_bot_hears_its_name_and_answers_in_the_topic(
     assert telegram.shown(TEAM, topic=7) == []
 
 
-async def test_answering_the_bots_message_addresses_it(
-    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
-) -> None:
-    """A reply to the bot needs no mention, and quotes what it replies to."""
-    async with running(bot, gateway):
-        await telegram.say("@helper_bot when do you open?", to=TEAM)
-        await gateway.until(lambda g: len(g.accepted) == 1)
-        (receipt,) = await send_all(bot, reply_to(gateway.accepted[0], "At nine."))
-        await telegram.say("and on Sundays?", to=TEAM, reply_to=int(receipt))
-        await gateway.until(lambda g: len(g.accepted) == 2)
-    follow_up = gateway.accepted[1]
-    assert follow_up.addressed
-    assert follow_up.quote is not None
-    assert follow_up.quote.text == "At nine."
-
-
 async def test_edits_of_people_arrive_as_edits(
     telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
 ) -> None:
@@ -369,22 +341,6 @@ async def test_edits_of_people_arrive_as_edits(
 
 
 # Sending
-
-
-async def test_ten_thousand_characters_arrive_whole_and_in_order(
-    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
-) -> None:
-    """A long reply is cut at lines into messages that Telegram takes, even where a character counts twice."""
-    text = "".join(f"line {n:03d}: 😀 {'word ' * 12}\n" for n in range(150))[:10_000].rstrip()
-    async with running(bot, gateway):
-        await telegram.say("everything, please")
-        await gateway.until(lambda g: len(g.accepted) == 1)
-        receipts = await send_all(bot, reply_to(gateway.accepted[0], text))
-    shown = telegram.shown(LENA)
-    assert [str(m.message_id) for m in shown] == receipts
-    assert len(shown) == 3
-    assert "".join(m.text.rstrip() + "\n" for m in shown).split() == text.split()
-    assert all(m.text.startswith("line ") for m in shown)
 
 
 async def test_replies_have_no_link_preview_and_hang_at_the_question_once(
@@ -448,48 +404,6 @@ async def test_formatting_that_telegram_refuses_goes_out_plain_once(
     assert telegram.calls.count("sendmessage") == sent + 3
 
 
-async def test_a_429_says_how_long_to_wait(
-    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
-) -> None:
-    """The wait that Telegram asked for reaches the caller; the repeated send then succeeds."""
-    async with running(bot, gateway):
-        await telegram.say("hi")
-        await gateway.until(lambda g: len(g.accepted) == 1)
-        answer = reply_to(gateway.accepted[0], "hello")
-        telegram.fail_next("sendMessage", emulated.rate_limited(17))
-        with pytest.raises(SendFailed) as caught:
-            await send_all(bot, answer)
-        await send_all(bot, answer)
-    assert caught.value.retry_after_seconds == 17.0
-    assert not caught.value.ambiguous
-    assert [m.text for m in telegram.shown(LENA)] == ["hello"]
-
-
-async def test_a_lost_answer_is_ambiguous_and_not_sent_again_by_itself(
-    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
-) -> None:
-    """Telegram took the message but its answer was lost: the caller must decide."""
-    async with running(bot, gateway):
-        await telegram.say("hi")
-        await gateway.until(lambda g: len(g.accepted) == 1)
-        telegram.fail_next("sendMessage", emulated.LOST_ANSWER)
-        with pytest.raises(SendFailed) as caught:
-            await send_all(bot, reply_to(gateway.accepted[0], "hello"))
-    assert caught.value.ambiguous
-    assert telegram.calls.count("sendmessage") == 1
-    assert [m.text for m in telegram.shown(LENA)] == ["hello"]
-
-
-async def test_an_unreachable_telegram_is_not_ambiguous() -> None:
-    """Where no connection came about, nothing was sent."""
-    bot = TelegramConnector(SecretStr("123456:" + "A" * 35), "http://127.0.0.1:1")
-    message = InboundMessage("telegram", "501", "1", author=_AUTHOR, text="hi")
-    with pytest.raises(SendFailed) as caught:
-        await send_all(bot, reply_to(message, "hello"))
-    await bot.close()
-    assert (caught.value.retryable, caught.value.ambiguous) == (True, False)
-
-
 async def test_a_call_that_hangs_ends_and_is_ambiguous(telegram: TelegramEmulator) -> None:
     """A server that takes the request and never answers is left after the time-out."""
     never = asyncio.Event()
@@ -508,26 +422,6 @@ async def test_a_call_that_hangs_ends_and_is_ambiguous(telegram: TelegramEmulato
     await bot.close()
     server.close()
     assert caught.value.ambiguous
-
-
-async def test_a_sent_part_can_be_replaced_any_number_of_times(
-    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
-) -> None:
-    """An edit replaces the text; the same edit again is harmless; a message that is gone is an error."""
-    async with running(bot, gateway):
-        await telegram.say("hi")
-        await gateway.until(lambda g: len(g.accepted) == 1)
-        first = reply_to(gateway.accepted[0], "hel")
-        receipt = await bot.send(first, bot.render(first)[0])
-        better = reply_to(gateway.accepted[0], "hello, Lena https://x.example")
-        for _ in range(2):
-            await bot.edit(better, bot.render(better)[0], receipt)
-        gone = type(receipt)(message_id="999")
-        with pytest.raises(SendFailed) as caught:
-            await bot.edit(better, bot.render(better)[0], gone)
-    assert not caught.value.retryable
-    (shown,) = telegram.shown(LENA)
-    assert (shown.text, shown.edits, shown.has_preview) == ("hello, Lena https://x.example", 1, False)
 
 
 async def test_a_place_that_is_none_of_telegrams_is_refused(bot: TelegramConnector) -> None:

@@ -15,8 +15,6 @@ from connectors.connector import (
     AttachmentUnavailable,
     CommandHint,
     ConnectionState,
-    LocatesAttachments,
-    RegistersCommands,
     SendFailed,
 )
 from connectors.message import Attachment, ConversationKey, InboundKind, OutboundMessage, OutboundPart, Receipt
@@ -30,9 +28,8 @@ from connectors.telegram.connector import (
 from tests.contract.connector_suite import FakeGateway, eventually, reply_to, running, send_all
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators import telegram as emulated
-from tests.emulators.telegram import MAX_DOWNLOAD_BYTES, Person, Room, TelegramEmulator, entities_of
+from tests.emulators.telegram import MAX_DOWNLOAD_BYTES, Room, TelegramEmulator, entities_of
 
-LENA = Person(id=501, name="Lena")
 TEAM = Room(id=-100200, topics=(7, 8))
 VILLAGE = Room(id=-300, title="The village")
 
@@ -84,38 +81,7 @@ async def test_a_file_goes_to_the_topic_and_hangs_at_the_question(
     assert (shown.file_name, shown.content, shown.reply_to) == ("all.md", b"# All of it", 1)
 
 
-async def test_a_file_whose_fate_nobody_knows_is_ambiguous(
-    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
-) -> None:
-    """As a text would be."""
-    async with running(bot, gateway):
-        said = await asked(telegram, gateway)
-        telegram.fail_next("sendDocument", emulated.LOST_ANSWER)
-        with pytest.raises(SendFailed) as caught:
-            await bot.send(said, a_file(said))
-    assert caught.value.ambiguous
-
-
 # Edits and taking back
-
-
-@pytest.mark.parametrize("method", ["editMessageText", "deleteMessage"])
-async def test_an_edit_that_is_held_back_says_for_how_long(
-    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway, method: str
-) -> None:
-    """The wait that Telegram asks for reaches the caller; nothing is lost by it."""
-    async with running(bot, gateway):
-        said = await asked(telegram, gateway)
-        receipt = await bot.send(said, bot.render(said)[0])
-        better = replace(said, text="hello, Lena")
-        telegram.fail_next(method, emulated.rate_limited(9))
-        with pytest.raises(SendFailed) as caught:
-            if method == "deleteMessage":
-                await bot.take_back(said, receipt)
-            else:
-                await bot.edit(better, bot.render(better)[0], receipt)
-    assert (caught.value.retry_after_seconds, caught.value.retryable, caught.value.ambiguous) == (9.0, True, False)
-    assert [m.text for m in telegram.shown(LENA)] == ["hello"]
 
 
 async def test_only_a_message_that_is_gone_already_counts_as_taken_back(
@@ -131,13 +97,6 @@ async def test_only_a_message_that_is_gone_already_counts_as_taken_back(
 
 
 # Files in
-
-
-def test_the_connector_has_the_abilities() -> None:
-    """What the runtime asks with isinstance."""
-    bot = telegram_connector()
-    assert isinstance(bot, LocatesAttachments)
-    assert isinstance(bot, RegistersCommands)
 
 
 async def test_why_a_file_cannot_be_had_is_said_to_the_person_and_the_token_to_nobody(
@@ -195,20 +154,6 @@ async def test_commands_that_cannot_be_registered_now_say_so(
     with pytest.raises(SendFailed) as caught:
         await bot.register_commands([CommandHint("help", "Shows what I can do.")])
     assert (caught.value.retryable, caught.value.retry_after_seconds) == (True, 30.0)
-
-
-async def test_starting_the_bot_is_a_command_with_what_the_link_said(
-    telegram: TelegramEmulator, bot: TelegramConnector, gateway: FakeGateway
-) -> None:
-    """``/start`` and ``/start payload``."""
-    async with running(bot, gateway):
-        await telegram.say("/start")
-        await telegram.say("/start newsletter-42")
-        await gateway.until(lambda g: len(g.accepted) == 2)
-    assert [(m.kind, m.text) for m in gateway.accepted] == [
-        (InboundKind.COMMAND, "start"),
-        (InboundKind.COMMAND, "start newsletter-42"),
-    ]
 
 
 # Places

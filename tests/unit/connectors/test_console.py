@@ -212,17 +212,6 @@ async def test_an_answer_that_changed_before_a_block_was_whole_is_shown_once() -
     assert chat.terminal.answers == ["It is 30 days."]
 
 
-async def test_what_was_missing_is_named() -> None:
-    """A degraded answer says what it had to do without."""
-
-    async def respond(chat: Chat, message: InboundMessage) -> None:
-        await chat.send(message, "sorry", degraded=(Degraded("retrieved", "unreachable"),))
-
-    chat = Chat(respond)
-    await chat.run("how long?", None)
-    assert "answered without: retrieved (unreachable)\n" in chat.terminal.text(Style.DIM)
-
-
 @pytest.mark.parametrize(("without", "exit_code"), [("model", 1), ("retrieved", 0)])
 async def test_whoever_runs_it_learns_that_no_model_answered(without: str, exit_code: int) -> None:
     async def respond(chat: Chat, message: InboundMessage) -> None:

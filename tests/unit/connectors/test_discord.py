@@ -27,7 +27,7 @@ from connectors.discord.events import (
 )
 from connectors.discord.interactions import MAX_COMMANDS, from_interaction, to_commands
 from connectors.discord.login import ConnectionOptions, GatewayClient
-from connectors.discord.payloads import NONCE_CHARACTERS, nonce_of, to_edit, to_parts, to_send
+from connectors.discord.payloads import NONCE_CHARACTERS, nonce_of, to_parts
 from connectors.message import (
     Attachment,
     Author,
@@ -361,48 +361,12 @@ def answer(text: str, **more: Any) -> OutboundMessage:
     return OutboundMessage(KEY, "t1", text, **more)
 
 
-def test_a_part_is_said_once_without_pings_and_previews_below_its_question() -> None:
-    message = answer("x" * 3000)
-    first, second = to_parts(message, 5)
-    assert to_send(message, first, 77) == {
-        "content": first.text,
-        "allowed_mentions": {"parse": []},
-        "flags": 4,
-        "nonce": nonce_of(first),
-        "enforce_nonce": True,
-        "message_reference": {"message_id": "77", "fail_if_not_exists": False},
-    }
-    assert "message_reference" not in to_send(message, second, 77)
-    assert to_edit(second) == {
-        "content": second.text,
-        "allowed_mentions": {"parse": []},
-        "flags": 4,
-        "attachments": [],
-    }
-
-
 @given(st.text(min_size=1, max_size=400), st.text(min_size=1, max_size=400))
 def test_a_nonce_is_short_stable_and_the_tokens_own(one: str, other: str) -> None:
     nonce: Callable[[str], str] = lambda token: nonce_of(OutboundPart(0, 1, "x", token))  # noqa: E731
     assert 0 < len(nonce(one)) <= NONCE_CHARACTERS
     assert nonce(one) == nonce(one)
     assert (nonce(one) == nonce(other)) == (one == other)
-
-
-def test_a_code_block_is_closed_and_opened_again_where_it_is_cut() -> None:
-    parts = to_parts(answer("```python\n" + "print('ahoy')\n" * 300 + "```"), 5)
-    assert len(parts) >= 3
-    assert all(part.text.startswith("```python\n") and part.text.rstrip().endswith("```") for part in parts)
-
-
-def test_a_reply_is_written_in_discords_kind_of_markdown() -> None:
-    """What Discord has no form for gets the nearest: a table is a grid in a code block."""
-    (part,) = to_parts(answer("| plan | euros |\n|---|---|\n| harbour | 12 |\n\n**bold** and @everyone"), 5)
-    assert part.payload == "markdown"
-    assert part.text.startswith("```")
-    assert "harbour" in part.text
-    assert "**bold**" in part.text
-    assert "@everyone" not in part.text
 
 
 def test_nothing_to_be_seen_is_not_sent() -> None:

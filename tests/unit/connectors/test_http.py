@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from connectors.http import convert
 from connectors.http.convert import OPENAPI, MessageRequest
-from connectors.http_requests import RequestError, failure, refusal, sse_event
+from connectors.http_requests import RequestError, failure, refusal
 from connectors.message import (
     CALLER_PREFIX,
     Accepted,
@@ -199,13 +199,3 @@ def test_an_answer_reads_as_documented() -> None:
         "usage": {"prompt": 10, "cached": 4, "completion": 3, "cost_usd": 0.5},
     }
     assert set(convert.outcome(ANSWER, "m1")) == set(OPENAPI["components"]["schemas"]["Answer"]["properties"])
-
-
-@given(st.text())
-def test_a_server_sent_event_is_two_lines_whatever_the_text(text: str) -> None:
-    """No text can break out of its event, and it is read back as it was."""
-    event = sse_event("delta", {"text": text}).decode()
-    name, data, *rest = event.split("\n")
-    assert (name, rest) == ("event: delta", ["", ""])
-    assert json.loads(data.removeprefix("data: ")) == {"text": text}
-    assert len(event.splitlines()) == 3

@@ -329,26 +329,6 @@ def reply(text: str, place: str = "C200/" + ROOT) -> OutboundMessage:
     return OutboundMessage(ConversationKey("acme", "slack", place), "turn-1", text)
 
 
-def test_a_part_is_sent_into_its_thread_without_previews_and_with_its_token() -> None:
-    """Into the channel where there is no thread."""
-    message = reply("**hello** <!here>")
-    (part,) = payloads.to_parts(message)
-    assert payloads.to_send(message, part) == {
-        "channel": "C200",
-        "thread_ts": ROOT,
-        "text": "*hello* &lt;!here&gt;",
-        "mrkdwn": True,
-        "link_names": False,
-        "unfurl_links": False,
-        "unfurl_media": False,
-        "metadata": {
-            "event_type": "agent_runtime_part",
-            "event_payload": {"turn_id": "turn-1", "token": "turn-1.reply.0"},
-        },
-    }
-    assert "thread_ts" not in payloads.to_send(reply("hi", "D501"), part)
-
-
 @given(st.text("ab<>&\n 😀`*[](~_#-|", max_size=20))
 @settings(deadline=None)
 def test_any_text_is_sent_within_the_limit_for_edits(unit: str) -> None:
@@ -454,14 +434,6 @@ def test_no_piece_of_a_stream_is_over_the_limit(text: str, times: int) -> None:
     assert all(0 < len(piece) <= payloads.MAX_STREAM_CHARACTERS for piece in payloads.stream_pieces(text * times))
 
 
-def test_a_reply_of_too_many_parts_is_its_beginning_and_a_file() -> None:
-    """How many is for the operator to say."""
-    beginning, file = payloads.to_parts(LONG, 3)
-    assert (beginning.payload, file.file_name, file.text) == (payloads.MRKDWN, "whole-reply.md", LONG.text)
-    assert len(payloads.to_parts(LONG, 100)) == 13
-    assert not any(part.file_name for part in payloads.to_parts(LONG, 100))
-
-
 def test_a_file_is_found_by_a_name_that_is_its_own() -> None:
     """Files have no metadata on Slack; nobody else's file counts."""
     _, file = payloads.to_parts(LONG, 1)
@@ -472,14 +444,6 @@ def test_a_file_is_found_by_a_name_that_is_its_own() -> None:
     mine = {"ts": "2.2", "bot_id": "B0BOT", "files": [{"id": "F1", "name": name}]}
     assert payloads.find_part([{"ts": "1.1", "user": "U501", "files": mine["files"]}, mine], file, ME) == "2.2"
     assert payloads.find_part([mine], other, ME) is None
-
-
-def test_a_reply_to_a_command_is_for_one_person() -> None:
-    """Without previews, and beside what was there before."""
-    (part,) = payloads.to_parts(replace(LONG, text="**hi**"))
-    (said,) = payloads.to_responses(part)
-    assert (said["response_type"], said["text"], said["replace_original"]) == ("ephemeral", "*hi*", False)
-    assert (said["unfurl_links"], said["unfurl_media"]) == (False, False)
 
 
 WORD = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=20)

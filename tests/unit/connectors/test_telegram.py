@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from aiogram.methods import EditMessageText, SendDocument
 from aiogram.types import (
-    BufferedInputFile,
     ChatMemberAdministrator,
     ChatMemberRestricted,
     MessageEntity,
@@ -30,7 +28,6 @@ from connectors.message import (
     InboundMessage,
     OutboundMessage,
     Quote,
-    Receipt,
     check_workspace_id,
 )
 from connectors.telegram import REPLY_HINT, payloads, updates
@@ -411,12 +408,6 @@ def test_a_message_that_may_go_on_is_marked(said: str, more: dict[str, Any], unf
     assert must(message(said, **more)).looks_unfinished == unfinished
 
 
-def test_an_edit_is_the_same_message_of_another_kind() -> None:
-    """An edit keeps the identity of what was edited."""
-    found = must(message("better words", edit_date=1_700_000_100), "edited_message")
-    assert (found.kind, found.message_id, found.text) == (InboundKind.EDIT, "9", "better words")
-
-
 def test_a_reaction_that_gives_way_to_another_is_told_with_it() -> None:
     def emoji(*said: str) -> list[dict[str, str]]:
         return [{"type": "emoji", "emoji": one} for one in said]
@@ -502,22 +493,6 @@ def outbound(text: str, external_id: str = "-10001/7", reply_to: str | None = No
     return OutboundMessage(ConversationKey("acme", "telegram", external_id), "t1", text, reply_to=reply_to)
 
 
-def test_a_reply_goes_to_its_topic_formatted_and_without_previews() -> None:
-    """HTML, no link preview, and the first part alone hangs at the question."""
-    said = outbound("word " * 1000, reply_to="9")
-    sends = [payloads.to_send(said, part) for part in payloads.to_parts(said, 5)]
-    assert [(c.chat_id, c.message_thread_id, c.parse_mode) for c in sends] == [(-10001, 7, "HTML")] * 2
-    previews = [c.model_dump()["link_preview_options"] for c in sends]
-    assert [preview["is_disabled"] for preview in previews] == [True, True]
-    assert [c.reply_parameters and c.reply_parameters.message_id for c in sends] == [9, None]
-
-
-def test_parts_keep_their_token_however_often_they_are_rendered() -> None:
-    """Tokens tell parts, turns and kinds apart."""
-    tokens = [part.token for part in payloads.to_parts(outbound("x" * 9000), 5)]
-    assert tokens == ["t1.reply.0", "t1.reply.1", "t1.reply.2"]
-
-
 @pytest.mark.parametrize(
     ("text", "texts"),
     [
@@ -553,41 +528,12 @@ def test_a_plain_part_is_within_the_limit_too() -> None:
     assert plain == [("docs " * 30).rstrip()]
 
 
-def test_edits_typing_and_reactions_name_their_place() -> None:
-    """The other calls."""
-    said = outbound("better")
-    (part,) = payloads.to_parts(said, 5)
-    edit = payloads.to_edit(said, part, Receipt("12"))
-    assert isinstance(edit, EditMessageText)
-    assert (edit.chat_id, edit.message_id, edit.text) == (-10001, 12, "better")
-    typing = payloads.to_typing("-10001/7")
-    assert (typing.chat_id, typing.message_thread_id, typing.action) == (-10001, 7, "typing")
-    shown = [payloads.to_reaction("501", "9", emoji).reaction for emoji in ("👀", "❤️")]
-    assert [[r.model_dump()["emoji"] for r in reaction or []] for reaction in shown] == [["👀"], ["❤"]]
-    assert (payloads.to_delete(said, Receipt("12")).chat_id, payloads.to_delete(said, Receipt("12")).message_id) == (
-        -10001,
-        12,
-    )
-
-
 @given(st.integers(-(2**52), 2**52), st.none() | st.integers(1, 2**31))
 def test_places_survive_the_way_out_and_back(chat: int, topic: int | None) -> None:
     """The external id of a message leads back to its chat and topic."""
     more: dict[str, Any] = {} if topic is None else {"message_thread_id": topic, "is_topic_message": True}
     found = must(message(chat={"id": chat, "type": "supergroup", "title": "x"}, **more))
     assert payloads.split_place(found.external_id) == (chat, topic)
-
-
-def test_a_reply_of_too_many_parts_goes_as_its_beginning_and_a_file() -> None:
-    """The file holds the whole reply as Markdown and goes where the reply goes."""
-    said = outbound("# Title\n\n" + "word " * 3000, reply_to="9")
-    first, file = payloads.to_parts(said, 2)
-    document = payloads.to_send(said, file)
-    assert isinstance(document, SendDocument)
-    assert isinstance(document.document, BufferedInputFile)
-    assert (document.chat_id, document.message_thread_id, document.reply_parameters) == (-10001, 7, None)
-    assert (document.document.filename, document.document.data.decode()) == (file.file_name, said.text)
-    assert first.text.startswith("<b>Title</b>")
 
 
 @given(
@@ -608,12 +554,6 @@ def test_whatever_the_commands_telegram_would_take_what_is_registered(hints: lis
     assert all(re.fullmatch(r"[a-z0-9_]{1,32}", one.command) for one in shown)
     assert all(1 <= len(one.description) <= 256 for one in shown)
     assert len(shown) + len(unfit) == len(hints)
-
-
-def test_the_reply_hint_is_one_short_sentence_that_asks_for_an_acknowledgement() -> None:
-    """The hint for replies on Telegram."""
-    assert "acknowledgement" in REPLY_HINT
-    assert REPLY_HINT.count(".") == 1
 
 
 @pytest.mark.parametrize(

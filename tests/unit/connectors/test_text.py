@@ -31,7 +31,7 @@ from connectors.text import (
 from connectors.text.edges import natural_edge
 from connectors.text.markdown import MAX_CHARACTERS, Code, Heading, Paragraph, ParsedMarkdown, Span, Style, Table
 from connectors.text.sources import MAX_HEADING_CHARACTERS, MAX_PATH_CHARACTERS
-from connectors.text.split import FILE_NAME, SMALLEST_LIMIT, can_be_seen, cut_form
+from connectors.text.split import FILE_NAME, SMALLEST_LIMIT, cut_form
 from tests.emulators.slack_nouns import in_blocks, seen
 from tests.emulators.telegram_html import parse_html
 
@@ -326,11 +326,6 @@ def test_marks_are_told_apart() -> None:
     assert content == Paragraph((Span("a ", frozenset({Style.BOLD})), Span("b", frozenset({Style.BOLD, Style.ITALIC}))))
 
 
-@pytest.mark.parametrize(("text", "expected"), [("", 0), ("abc", 3), ("ä", 1), ("🙂", 2), ("\ud83d", 1)])
-def test_utf16_units_are_counted(text: str, expected: int) -> None:
-    assert utf16_units(text) == expected
-
-
 @pytest.mark.parametrize(
     ("text", "furthest", "head"),
     [
@@ -398,12 +393,6 @@ def test_a_lone_surrogate_does_not_reach_a_file() -> None:
     """Files are UTF-8."""
     message = OutboundMessage(KEY, "t1", "a\ud800b")
     assert outbound_parts(message, ["a", "b"], "html", 1)[1].text == "a\ufffdb"
-
-
-def test_spaces_and_controls_alone_cannot_be_seen() -> None:
-    """Nor can format characters; a letter among them can."""
-    assert not can_be_seen("\u200b \n\u2028\t")
-    assert can_be_seen("\u200bx")
 
 
 LONG = "They float because they push water away.\n\n" * 400
