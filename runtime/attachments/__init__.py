@@ -1,7 +1,7 @@
 """Attachments of messages: `Files` fetches and converts one safely, `AttachmentReader` reads all of a turn."""
 
 from runtime.attachments.files import Files, Locator
-from runtime.attachments.media import size_in_words
+from runtime.attachments.network import size_in_words
 from runtime.attachments.reading import NOTHING, AttachmentContents, AttachmentReader, transcript_text
 from runtime.attachments.uploads import UploadedFiles
 

@@ -18,17 +18,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from connectors.connector import AttachmentUnavailable, Location
-from runtime.attachments.media import (
-    UNDECLARED,
-    Fetched,
-    Network,
-    as_words,
-    check_type,
-    is_among,
-    plain_type,
-    size_in_words,
-    too_large,
-)
+from runtime.attachments.network import Fetched, Network, check_type, size_in_words, too_large
+from runtime.conversion import UNDECLARED, as_words, is_among, plain_type
 
 MAX_REDIRECTS = 3
 PIECE_BYTES = 65_536

@@ -25,22 +25,22 @@ from pydantic import TypeAdapter
 from config.settings import Settings
 from connectors.connector import AttachmentUnavailable, Connector, LocatesAttachments, Location
 from connectors.message import Attachment
-from runtime.attachments.formats import READABLE, Refused, Text, convert
-from runtime.attachments.media import (
+from runtime.attachments.network import Fetched, Network, check_type, too_large
+from runtime.conversion import (
     DOCX,
     HTML,
     IMAGES,
     ODT,
     PDF,
     PPTX,
+    READABLE,
     TEXT,
     XLSX,
-    Fetched,
-    Network,
+    Refused,
+    Text,
     as_words,
-    check_type,
+    convert,
     plain_type,
-    too_large,
 )
 from runtime.coordination import Hub, News
 from runtime.embedded import die_with_parent
@@ -280,7 +280,7 @@ async def _spawn() -> Process:
     # Without this process's environment: it holds secrets, and the child reads a stranger's file.
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-sP", "-m", "runtime.attachments.child"),
+        *("-sP", "-m", "runtime.conversion.child"),
         env={"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"},
         cwd="/",
         stdin=PIPE,

@@ -13,8 +13,7 @@ import pytest
 
 from connectors.connector import AttachmentUnavailable
 from runtime.attachments.files import Conversion
-from runtime.attachments.formats import Text
-from runtime.attachments.media import sniff
+from runtime.conversion import Text, sniff
 from tests.emulators import documents as made
 
 LONGEST = 20_000
@@ -82,7 +81,7 @@ async def test_the_child_reads_up_to_the_limit_and_knows_no_secret_of_its_parent
 
 def test_the_child_can_take_neither_much_memory_nor_write_a_file(tmp_path: Path) -> None:
     tried = (
-        "from runtime.attachments.child import MEMORY_BYTES, limit\n"
+        "from runtime.conversion.child import MEMORY_BYTES, limit\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "limit(5)\n"
         "try: bytearray(MEMORY_BYTES)\n"
@@ -103,6 +102,6 @@ def _children() -> list[Path]:
             command = (process / "cmdline").read_bytes().decode()
         except OSError:  # it has just ended
             continue
-        if parent == str(os.getpid()) and state != "Z" and "attachments.child" in command:
+        if parent == str(os.getpid()) and state != "Z" and "conversion.child" in command:
             found.append(process)
     return found

@@ -18,7 +18,7 @@ from connectors.connector import AttachmentUnavailable, Location
 from connectors.message import Attachment
 from runtime.attachments import Locator
 from runtime.attachments.fetch import fetch
-from runtime.attachments.media import Fetched, Network, is_public
+from runtime.attachments.network import Fetched, Network, is_public
 from runtime.coordination import Hub
 from tests.emulators import hostile
 

@@ -15,7 +15,7 @@ import resource
 import sys
 import warnings
 
-from runtime.attachments.formats import Refused, convert
+from runtime.conversion.formats import Refused, convert
 
 MEMORY_BYTES = 1_000_000_000
 """Address space; the interpreter and the largest library take a tenth of it."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from runtime.attachments.media import DOCX, HTML, ODT, PDF, PPTX, TEXT, XLSX
+from runtime.conversion.media_types import DOCX, HTML, ODT, PDF, PPTX, TEXT, XLSX
 
 MAX_MEMBERS = 5_000
 MAX_EXPANDED_BYTES = 200_000_000
