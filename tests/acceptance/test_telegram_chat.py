@@ -125,21 +125,6 @@ async def test_an_acknowledgement_is_asked_for_where_something_is_looked_up(chat
     assert "acknowledge" not in chat.bot.sent["user"]
 
 
-async def test_a_busy_group_is_answered_within_what_telegram_lets_a_bot_say_there(chat: Chat) -> None:
-    """Twenty messages a minute: nine answers that grow leave room for each other."""
-    busy = Room(id=-100_500, topics=tuple(range(1, 10)))
-    chat.bot.model.chunk_delay_seconds = 0.05
-    chat.bot.model.will(*["A reply that takes its time. " * 6] * len(busy.topics))
-    for topic in busy.topics:
-        await chat.telegram.say(f"{chat.at_bot} how deep is it?", to=busy, topic=topic)
-    await chat.telegram.until(
-        lambda telegram: all(
-            [one.text.endswith("time.") for one in telegram.said(busy, topic)] == [True] for topic in busy.topics
-        )
-    )
-    assert chat.telegram.too_many == []
-
-
 async def test_a_message_that_is_delivered_twice_is_answered_once(chat: Chat) -> None:
     await chat.hears("only once, please")
     await chat.telegram.deliver_again()
