@@ -41,9 +41,6 @@ class Done:
 Command = Callable[..., Any]
 
 
-Command = Callable[..., Any]
-
-
 def set_environment(monkeypatch: pytest.MonkeyPatch, data_dir: Path, model: FakeOpenAI) -> None:
     """Give settings as a person does: in the environment. The model is the emulator."""
     for name in list(os.environ):

@@ -26,18 +26,31 @@ async def test_workspaces_are_created_once_listed_and_deleted(face: Face) -> Non
     here = "/v1/workspaces/short-lived"
     await face.client.put(f"{here}/documents/yak.md?wait=true", content=b"The yak.")
     await face.client.put(f"{here}/prompts/workspace/soul", json={"text": "Be a yak."})
+    await face.client.put(f"{here}/codex/yak.md", content=b"The yak.")
+    await face.client.put(f"{here}/budget", json={"workspace_tokens_per_day": 50_000})
+    for owner in ({}, {"user": "http:u1"}):
+        await face.client.post(f"{here}/global-context", json={"content": "a yak", **owner})
+        await face.client.post(f"{here}/records", json={"type": "fact", "text": "a yak is here", **owner})
     await face.client.post(f"{here}/messages", json={"text": "hello yak"})
     await face.event("turn.answered", workspace_id="short-lived")
     token = await face.token("short-lived", "member")
     listed = (await face.client.get("/v1/workspaces")).json()["workspaces"]
     assert {"short-lived", "sample"} <= {one["id"] for one in listed}
+    keys = face.runtime.store.client.scan_iter
+    assert len([key async for key in keys(match="ar:*{w.short-lived}*", count=1000)]) > 10
     assert (await face.client.delete(here)).json() == {"id": "short-lived", "deleted": True}
     for path in ("", "/documents", "/turns", "/prompts"):
         assert (await face.client.request("DELETE" if not path else "GET", here + path)).status_code == 404
     async with face.as_token(token) as client:
         assert (await client.get("/v1/workspaces")).status_code == 401
+    assert [key async for key in keys(match="ar:*{w.short-lived}*", count=1000)] == []
     await face.client.post("/v1/workspaces", json={"id": "short-lived"})
     assert (await face.client.get(f"{here}/documents")).json() == {"documents": [], "skipped": []}
+    assert (await face.client.get(f"{here}/global-context", params={"user": "http:u1"})).json()["lines"] == []
+    assert (await face.client.get(f"{here}/global-context/history")).json() == {"edits": []}
+    for query in ({}, {"q": "yak"}):
+        records = await face.client.get(f"{here}/records", params={"user": "http:u1", **query})
+        assert records.json()["records"] == []
     assert (await face.client.get(f"{here}/search?q=yak")).json()["results"] == []
     assert (await face.client.get(f"{here}/prompts/workspace/soul")).status_code == 404
     assert (await face.client.get(f"{here}/turns")).json() == {"turns": []}
@@ -396,17 +409,3 @@ async def test_prometheus_reads_limits_what_is_left_and_how_often_they_were_reac
     assert 'agent_runtime_budget_limit{period="day",what="tokens",workspace="metered"} 50\n' in text
     assert 'agent_runtime_budget_left{period="day",what="tokens",workspace="metered"} 50\n' in text
     assert 'agent_runtime_budget_exceeded_total{period="day",scope="workspace",what="tokens"} ' in text
-
-
-async def test_nothing_of_a_budget_outlives_its_workspace(face: Face) -> None:
-    here, scope = await face.workspace("gone"), Scope("gone")
-    await face.client.put(f"{here}/budget", json={"workspace_tokens_per_day": 50})
-    await face.runtime.budgets.reserve(scope, "t1", Cost(10), "http:lena")
-    await face.runtime.budgets.settle(scope, "t2", Cost(10), "http:lena")
-    redis = face.runtime.store.client
-    before = [key async for key in redis.scan_iter(match="ar:budgets:{w.gone}:*")]
-
-    await face.client.delete(here)
-
-    assert len(before) == 5
-    assert [key async for key in redis.scan_iter(match="ar:budgets:{w.gone}:*")] == []

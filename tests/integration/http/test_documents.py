@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import unicodedata
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
 
-from config.settings import Settings
 from connectors.message import Scope
 from grounding.prompt import build_prompt
-from grounding.retrieval import IndexUnavailable, Kind
+from grounding.retrieval import IndexUnavailable
 from runtime.background.migration import MigrationStatus
-from tests.emulators import openai
-from tests.emulators.face import ADMIN, Face, serving_face, sse
+from tests.emulators.face import Face, sse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -366,35 +363,6 @@ async def test_what_was_removed_or_changed_is_not_found_however_long_the_index_t
     assert not is_whole
 
 
-async def test_the_list_says_what_a_turn_does_with_each_amount_of_material(
-    data_dir: Path, provider: openai.FakeOpenAI
-) -> None:
-    """The model is offered tools, which take of its window."""
-    settings = Settings.model_validate(
-        {
-            "data_dir": data_dir,
-            "admin_token": ADMIN,
-            "llm_model": "openai/fake",
-            "llm_api_base": provider.base_url,
-            "llm_api_key": "key",
-            "llm_tools": "always",
-            "llm_context_window_tokens": 16_000,
-            "deep_embedding_model": "none",
-        }
-    )
-    modes = []
-    async with serving_face(settings) as face:
-        here = await face.workspace("codex-amounts")
-        for number, sentences in enumerate([600, *[40] * 8]):
-            await put(face, here, f"filler{number}.md", "Ballast of no interest to anybody at all. " * sentences)
-            found = await listed(face, here)
-            built = await ground(face, here, "does the quokka on its island fear anybody?", "den")
-            [block] = [one for one in built["blocks"] if one["name"] == "codex"]
-            modes.append((found["mode"], "whole" if block["used"] else "search"))
-    assert {said for said, _ in modes} == {"whole", "search"}
-    assert [said for said, _ in modes] == [done for _, done in modes]
-
-
 async def test_a_model_without_tools_is_given_what_bears_on_the_message_of_too_much(face: Face) -> None:
     """The emulated model is not known to call tools, and the material is more than 0.7 of its window."""
     here = await face.workspace("codex-search")
@@ -434,28 +402,3 @@ async def test_a_turn_is_rebuilt_after_its_material_changed_and_kept_once(face: 
     assert len(kept) == 2
     manifest = await face.runtime.manifests.get(scope, turns[0])
     assert build_prompt(manifest.context, face.runtime.tokens).sha256 == manifest.prompt_sha256
-
-
-async def test_material_goes_with_its_workspace(face: Face) -> None:
-    here = await face.workspace("codex-gone")
-    await put(face, here, "quokka.md", QUOKKA)
-    assert (await face.client.delete(here)).status_code == 200
-    left = [key async for key in face.runtime.store.client.scan_iter(match="ar:codex:{w.codex-gone}:*")]
-    assert left == []
-
-
-async def test_a_reindex_cuts_and_embeds_the_material_anew(face: Face) -> None:
-    here, scope = await face.workspace("codex-anew"), Scope("codex-anew")
-    await put(face, here, "quokka.md", QUOKKA)
-    async with asyncio.timeout(30):
-        while await face.runtime.materials.is_behind(scope):
-            await asyncio.sleep(0.05)
-    collection = await face.runtime.knowledge.ready()
-    await collection.index.delete(scope, Kind.CODEX)
-    assert (await face.runtime.materials.find(scope, "the quokka on its island", 5, 2000, 2000))[0] == []
-
-    async with face.client.stream("POST", "/v1/reindex", json={"workspace": "codex-anew"}) as answer:
-        told = [line async for line in answer.aiter_lines()]
-
-    assert any('"material":1' in line.replace(" ", "") for line in told), told
-    assert (await face.runtime.materials.find(scope, "the quokka on its island", 5, 2000, 2000))[0] != []

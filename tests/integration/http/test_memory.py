@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -71,13 +70,9 @@ async def test_a_program_may_say_which_version_it_saw(face: Face) -> None:
     assert (await face.client.delete(line, params={"expected_version": 1})).status_code == 409
     assert await contents(face, here) == [(0, "b")]
 
-
-async def test_a_version_is_of_one_line_only_so_that_no_number_of_before_hits_another(face: Face) -> None:
-    here = await face.workspace("gc-own-versions")
-    rows = [await add_line(face, here, one) for one in ("a", "b", "c")]
-    assert len({row["version"] for row in rows}) == 3
-
-    wrong = await face.client.delete(f"{here}/global-context/1", params={"expected_version": rows[0]["version"]})
+    other = await add_line(face, here, "another")  # a version is of one line only
+    assert other["version"] != row["version"]
+    wrong = await face.client.delete(f"{here}/global-context/1", params={"expected_version": row["version"]})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (409, "line_changed")
 
 
@@ -155,25 +150,6 @@ async def test_the_runtimes_admin_sees_which_places_have_lines_shares_one_and_de
             assert (await client.get(path, params=asked)).status_code == 403
         assert (await client.get(lines, params={"context": "http:room"})).status_code == 200
         assert (await client.post(f"{lines}/0/share", json={"context": "slack:C1"})).status_code == 403
-
-
-async def test_a_deleted_workspace_takes_its_lines_along(face: Face) -> None:
-    here = await face.workspace("gc-gone")
-    await add_line(face, here, "a")
-    await add_line(face, here, "b", user="http:u1")
-    assert (await face.client.delete("/v1/workspaces/gc-gone")).status_code == 200
-    await face.workspace("gc-gone")
-    assert await contents(face, here, user="http:u1") == []
-    assert (await face.client.get(f"{here}/global-context/history")).json() == {"edits": []}
-
-
-async def test_fifty_callers_at_once_each_add_their_line(face: Face) -> None:
-    here = await face.workspace("gc-fifty")
-    rows = await asyncio.gather(*(add_line(face, here, f"n{number}") for number in range(50)))
-
-    assert sorted(row["line"] for row in rows) == list(range(50))
-    shown = dict(await contents(face, here))
-    assert {row["line"]: row["content"] for row in rows} == shown
 
 
 async def add_record(face: Face, here: str, text: str, type_: str = "fact", **more: Any) -> dict[str, Any]:
@@ -325,17 +301,6 @@ async def test_members_write_their_own_and_have_opinions_and_admins_write_the_wo
     async with face.as_token(await face.token("rec-roles", "viewer")) as viewer:
         assert (await viewer.get(f"{here}/records")).status_code == 200
         assert (await viewer.patch(f"{here}/records/{fact}", json={"confirm": True})).status_code == 403
-
-
-async def test_a_deleted_workspace_has_no_records_when_it_is_made_again(face: Face) -> None:
-    here = await face.workspace("rec-gone")
-    await add_record(face, here, "tea is free")
-    await add_record(face, here, "Ada likes tea", user="http:ada")
-    await face.client.delete(here)
-    await face.workspace("rec-gone")
-
-    assert await listed(face, here, user="http:ada") == []
-    assert await listed(face, here, user="http:ada", q="tea") == []
 
 
 ASKED, ANSWER = "How do I moor the Petrel at the pier?", "Bow to the swell, with two springs."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import pytest
@@ -150,22 +149,6 @@ async def test_a_given_history_stands_in_for_the_stored_one(face: Face) -> None:
     assert "Kiki" not in user
     del body["history"]
     assert "Kiki" in (await face.client.post(f"{here}/ground", json=body)).json()["messages"][1]["content"]
-
-
-@pytest.mark.parametrize(("about", "days"), [("refunds", "14 days"), ("exchanges", "30 days")])
-async def test_a_follow_up_is_searched_with_what_was_asked_before(face: Face, about: str, days: str) -> None:
-    """The passage about what the conversation is about comes first."""
-    here = await face.workspace("windows")
-    for name, text in (("refunds", "The window is 14 days."), ("exchanges", "The window is 30 days.")):
-        content = f"# {name.title()}\n\n{text}\n".encode()
-        put = await face.client.put(f"{here}/documents/{name}.md?wait=true", content=content)
-        assert put.status_code == 200
-    history = [{"role": "user", "text": f"How do {about} work?"}, {"role": "assistant", "text": "Bring the receipt."}]
-    body = {"text": "And what does the policy say of the window?", "context": "windows", "history": history}
-
-    user = (await face.client.post(f"{here}/ground", json=body)).json()["messages"][1]["content"]
-
-    assert re.findall(r"\d+ days", user)[:1] == [days]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from runtime.cli.commands.index import NothingToIndex, sort_paths
 from runtime.cli.commands.search import excerpt
 from runtime.cli.commands.setup import dumps
 from runtime.cli.main import cli, invoke
-from runtime.cli.output import count, dollars, json_text, milliseconds, plain_table
+from runtime.cli.output import json_text
 from runtime.observability import format_event
 from runtime.turns.manifest import REASONS, STRATEGIES
 
@@ -157,38 +157,11 @@ def test_the_script_of_a_checkout_says_how_it_was_called() -> None:
     assert script.index("started_as=$0") < script.index("AGENT_RUNTIME_COMMAND=$started_as exec agent-runtime")
 
 
-def test_a_plain_table_cuts_nothing_and_aligns_numbers_to_the_right() -> None:
-    lines = plain_table(["name", "tokens"], [["query", "7"], ["a very long name", "1200"]], ["tokens"])
-    assert lines == ["name              tokens", "query                  7", "a very long name    1200"]
-
-
-@given(st.lists(st.tuples(st.text(max_size=12), st.text(max_size=12)), max_size=5))
-def test_every_row_of_a_plain_table_is_one_line(rows: list[tuple[str, str]]) -> None:
-    assert all(len(line.splitlines()) <= 1 for line in plain_table(["a", "b"], rows))
-
-
 @given(st.text(max_size=700), st.integers(2, 400))
 def test_an_excerpt_is_one_line_within_its_limit(text: str, limit: int) -> None:
     shown = excerpt(text, limit)
     assert len(shown) <= limit
     assert len(shown.splitlines()) <= 1
-
-
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [
-        (count(1, "document"), "1 document"),
-        (count(0, "document"), "0 documents"),
-        (milliseconds(None), "–"),
-        (milliseconds(254), "254 ms"),
-        (milliseconds(3720), "3.7 s"),
-        (dollars(0), "$0.00"),
-        (dollars(12.5), "$12.50"),
-        (dollars(0.00042), "$0.00042"),
-    ],
-)
-def test_figures_read_as_people_write_them(shown: str, expected: str) -> None:
-    assert shown == expected
 
 
 def test_every_reason_and_strategy_is_explained_in_words() -> None:

@@ -152,12 +152,6 @@ def test_the_table(error: Exception, status: int, code: str) -> None:
         assert response.headers["Retry-After"] == "1"
 
 
-def test_a_context_that_is_too_large_is_told_in_full() -> None:
-    """The block, its tokens and the window are in the text."""
-    told = as_api_error(ContextTooLarge("identity", 9001, 8192)).message
-    assert all(word in told for word in ("identity", "9001", "8192"))
-
-
 def ours() -> Iterator[type[AgentRuntimeError]]:
     """Every error class of the project."""
     for room in (connectors, grounding, promptpolicy, runtime):

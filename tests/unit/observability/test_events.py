@@ -81,12 +81,6 @@ def test_an_event_that_cannot_be_written_is_told_by_what_every_event_has() -> No
     assert (line["event"], line["level"], line["workspace_id"]) == ("tool.failed", "warning", "acme")
 
 
-def test_only_the_known_ids_are_bound_to_all_events() -> None:
-    """A field that not every event may have cannot be bound to all of them."""
-    with pytest.raises(ValueError, match="strategy"), events.event_context(strategy="qmd"):
-        pass
-
-
 def test_events_below_the_level_are_not_printed() -> None:
     """Details for debugging are left out."""
     sink = Sink()
