@@ -115,8 +115,8 @@ class TelegramEmulator:
         self._poller = 0
         self._minutes: defaultdict[int, deque[float]] = defaultdict(deque)
         """By group: when what was said or edited there in the last minute was."""
-        self.group_limit = (GROUP_MESSAGES_A_MINUTE, 60.0)
-        """How many of these it takes in how many seconds."""
+        self.clock: Callable[[], float] = time.monotonic
+        """By which these minutes are measured, in seconds."""
         self.too_many: list[int] = []
         """The groups in which the bot was refused for more than a minute takes, a time each."""
         self._runner: web.AppRunner | None = None
@@ -332,7 +332,7 @@ class TelegramEmulator:
         minute = self._minute(params) if method in _IN_A_MINUTE else None
         result = self._methods[method](params)
         if minute is not None:
-            minute.append(time.monotonic())
+            minute.append(self.clock())
         return await result if asyncio.iscoroutine(result) else result
 
     def _minute(self, params: Params) -> deque[float] | None:
@@ -340,13 +340,12 @@ class TelegramEmulator:
         chat = int(params["chat_id"]) if str(params["chat_id"]).lstrip("-").isdecimal() else 0
         if chat >= 0:
             return None
-        minute, now = self._minutes[chat], time.monotonic()
-        most, window = self.group_limit
-        while minute and minute[0] <= now - window:
+        minute, now = self._minutes[chat], self.clock()
+        while minute and minute[0] <= now - 60.0:
             minute.popleft()
-        if len(minute) >= most:
+        if len(minute) >= GROUP_MESSAGES_A_MINUTE:
             self.too_many.append(chat)
-            seconds = math.ceil(minute[0] + window - now)
+            seconds = math.ceil(minute[0] + 60.0 - now)
             raise Refused(429, f"Too Many Requests: retry after {seconds}", {"retry_after": seconds})
         return minute
 
