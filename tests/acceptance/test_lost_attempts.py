@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,19 +16,36 @@ from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
 from runtime.billing import Budgets, BudgetTerm, ModelUsage, Spending
 from runtime.turns.mailbox import Mailbox
-from tests.acceptance.test_commands_chat import BO, LENA, Chat
+from tests.acceptance.test_commands_chat import Chat
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply
-from tests.emulators.telegram import TelegramEmulator
+from tests.emulators.telegram import Person, Room, TelegramEmulator
 
 ACME = Scope("acme")
+LENA, BO = Person(id=501, name="Lena"), Person(id=502, name="Bo")
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 A_DAY = BudgetTerm("workspace", "tokens", "day")
 WHOLE = "It is as blue as the sea on a day in June, when nobody has a boat to sail on it."
 MOST = 1024
 """Tokens that are reserved for an answer."""
 ANSWERED = "turn.answered"
+
+
+@dataclass
+class Chat:
+    """A bot on Telegram, where Lena is an admin and Bo a member."""
+
+    bot: Bot
+    telegram: TelegramEmulator
+
+    async def hears(self, text: str, by: Person = BO) -> str:
+        """What the bot says next to *by*, when *by* says *text*."""
+        before = len(self.telegram.said(by))
+        await self.telegram.say(text, by=by)
+        await self.telegram.until(lambda telegram: len(telegram.said(by)) > before)
+        await self.bot.settle()
+        return self.telegram.said(by)[-1].text
 
 
 @pytest.fixture
@@ -55,7 +73,7 @@ async def chat(streaming: Callable[..., Settings], openai_server: FakeOpenAI) ->
         running_bot(streaming(), openai_server, [telegram_connector(telegram)]) as bot,
     ):
         await bot.runtime.model.warm()
-        yield Chat(bot, telegram)
+        yield Chat(bot, telegram, LENA, BO, Room(id=-100_200))
 
 
 async def used(bot: Bot) -> dict[str, ModelUsage]:
