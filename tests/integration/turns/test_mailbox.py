@@ -15,6 +15,7 @@ from runtime.coordination import GROUP
 from runtime.turns import AmendResult, Batch, Envelope, Mailbox, MailboxFull
 from runtime.turns.batch import Lease
 from runtime.turns.mailbox import MAX_BATCH, MAX_WAITING
+from runtime.workspaces import QueueMode
 
 KEY = ConversationKey("acme", "telegram", "-10001/7")
 
@@ -393,3 +394,67 @@ async def test_of_a_workspace_that_is_deleted_no_place_is_remembered(mailbox: Ma
         await mailbox.store(key, envelope(1))
     await mailbox.forget_workspace("acme")
     assert await mailbox.last_seen("telegram") == {other: "m1"}
+
+
+def queued(number: int, queue: QueueMode, *, unfinished: bool = False, by: str = "u1", text: str = "") -> Envelope:
+    """A message of a place with that queue mode."""
+    message = InboundMessage(
+        KEY.connector, KEY.external_id, f"m{number}", Author(by), text or str(number), looks_unfinished=unfinished
+    )
+    return Envelope(message, Role.MEMBER, time.time(), queue=queue)
+
+
+def ids(batch: Batch | None) -> list[str]:
+    return [one.message.message_id for one in batch.envelopes] if batch else []
+
+
+async def test_what_waits_is_one_turn_and_with_followup_one_each(mailbox: Mailbox) -> None:
+    for number, mode in enumerate(("collect", "interrupt", "followup", "followup", "collect", "collect")):
+        await mailbox.store(KEY, queued(number, mode))  # type: ignore[arg-type]
+    lease = await hold(mailbox)
+
+    turns = []
+    while (batch := await mailbox.take(lease)) is not None:
+        turns.append(ids(batch))
+        await mailbox.done(batch)
+
+    assert turns == [["m0", "m1"], ["m2"], ["m3"], ["m4", "m5"]]
+
+
+async def test_a_message_of_its_own_has_its_rest_with_it_and_nobody_elses(mailbox: Mailbox) -> None:
+    """An album or a text that was cut stays together."""
+    for one in (
+        queued(1, "followup", unfinished=True),
+        queued(2, "followup", unfinished=True),
+        queued(3, "followup"),
+        queued(4, "followup", unfinished=True),
+        queued(5, "followup", by="u2"),
+        replace(queued(6, "followup", unfinished=True), accepted_at=time.time() + 100),
+        replace(queued(7, "followup"), accepted_at=time.time() + 200),
+    ):
+        await mailbox.store(KEY, one)
+    lease = await hold(mailbox)
+
+    turns = []
+    while (batch := await mailbox.take(lease)) is not None:
+        turns.append(ids(batch))
+        await mailbox.done(batch)
+
+    assert turns == [["m1", "m2", "m3"], ["m4"], ["m5"], ["m6"], ["m7"]]
+
+
+async def test_nobody_can_write_what_passes_for_a_mode(mailbox: Mailbox) -> None:
+    for number, text in enumerate(('"queue":"followup"', '{"queue":"followup"}', '\\"queue":"followup"')):
+        await mailbox.store(KEY, queued(number, "collect", text=text))
+
+    assert len((await take(mailbox)).envelopes) == 3
+
+
+async def test_storing_says_which_turn_is_at_hand(mailbox: Mailbox) -> None:
+    assert (await mailbox.store(KEY, queued(1, "interrupt"))).current_turn == ""
+    lease = await hold(mailbox)
+    batch = await mailbox.take(lease)
+
+    assert (await mailbox.store(KEY, queued(2, "interrupt"))).current_turn == batch.turn_id
+    await mailbox.done(batch)
+    assert (await mailbox.store(KEY, queued(3, "interrupt"))).current_turn == ""
