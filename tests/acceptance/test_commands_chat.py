@@ -5,6 +5,7 @@ import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -53,7 +54,7 @@ class Chat:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared() -> AsyncIterator[tuple[Bot, TelegramEmulator]]:
-    fields = {
+    fields: dict[str, Any] = {
         "access_policy": "pairing",
         "access_admins": tuple(f"telegram:{number}" for number in ADMINS),
         "access_allowlist": tuple(f"telegram:{number}" for number in MEMBERS),

@@ -16,11 +16,10 @@ from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable
 from runtime.billing import Budgets, BudgetTerm, ModelUsage, Spending
 from runtime.turns.mailbox import Mailbox
-from tests.acceptance.test_commands_chat import Chat
 from tests.contract.telegram_harness import telegram_connector
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI, Reply
-from tests.emulators.telegram import Person, Room, TelegramEmulator
+from tests.emulators.telegram import Person, TelegramEmulator
 
 ACME = Scope("acme")
 LENA, BO = Person(id=501, name="Lena"), Person(id=502, name="Bo")
@@ -73,7 +72,7 @@ async def chat(streaming: Callable[..., Settings], openai_server: FakeOpenAI) ->
         running_bot(streaming(), openai_server, [telegram_connector(telegram)]) as bot,
     ):
         await bot.runtime.model.warm()
-        yield Chat(bot, telegram, LENA, BO, Room(id=-100_200))
+        yield Chat(bot, telegram)
 
 
 async def used(bot: Bot) -> dict[str, ModelUsage]:

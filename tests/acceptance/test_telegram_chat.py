@@ -4,11 +4,13 @@ import itertools
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
 
+from connectors.connector import Connector
 from connectors.message import Role
 from grounding.prompt import layers
 from runtime.http import create_app
@@ -196,7 +198,11 @@ async def test_an_admin_lets_strangers_in_by_a_button_and_their_questions_are_an
 ) -> None:
     """Where they asked. Only admins' presses count, and the second one says who decided."""
     kim, mia, al = (Person(id=number, name=name) for number, name in ((504, "Kim"), (505, "Mia"), (506, "Al")))
-    fields = {"access_policy": "pairing", "access_admins": ("telegram:500", "telegram:502"), "answer_in_groups": "all"}
+    fields: dict[str, Any] = {
+        "access_policy": "pairing",
+        "access_admins": ("telegram:500", "telegram:502"),
+        "answer_in_groups": "all",
+    }
     async with bot_on(telegram_connector(telegram), **fields) as bot:
         chat = Chat(bot, telegram)
         for admin in (BOSS, BO):
@@ -261,7 +267,7 @@ async def test_an_admin_lets_strangers_in_by_a_button_and_their_questions_are_an
 async def test_where_no_admin_can_be_told_strangers_read_who_can_let_them_in(telegram: TelegramEmulator) -> None:
     """By the code that they read, or once there is an admin, who is told of those who wait."""
     kim, mia = Person(id=504, name="Kim"), Person(id=505, name="Mia")
-    fields = {"access_policy": "pairing", "default_workspace": "default"}
+    fields: dict[str, Any] = {"access_policy": "pairing", "default_workspace": "default"}
     async with bot_on(telegram_connector(telegram), **fields) as bot:
         chat, access = Chat(bot, telegram), bot.runtime.access
         notice = await chat.hears("hello?")
@@ -309,7 +315,7 @@ async def test_where_no_admin_can_be_told_strangers_read_who_can_let_them_in(tel
 
 async def test_with_an_allowlist_strangers_are_not_answered(telegram: TelegramEmulator) -> None:
     """In a group not with a word."""
-    fields = {"access_policy": "allowlist", "access_allowlist": ("telegram:501",)}
+    fields: dict[str, Any] = {"access_policy": "allowlist", "access_allowlist": ("telegram:501",)}
     async with bot_on(telegram_connector(telegram), **fields) as bot:
         chat = Chat(bot, telegram)
         await telegram.say("let me in", by=BO)
@@ -325,7 +331,7 @@ async def test_with_an_allowlist_strangers_are_not_answered(telegram: TelegramEm
 async def test_who_was_let_in_while_no_bot_ran_is_answered_at_its_next_start(
     telegram: TelegramEmulator, data_dir: Path
 ) -> None:
-    fields = {"data_dir": data_dir, "access_policy": "pairing"}
+    fields: dict[str, Any] = {"data_dir": data_dir, "access_policy": "pairing"}
     async with bot_on(telegram_connector(telegram), **fields) as bot:
         await Chat(bot, telegram).hears("what does the harbour plan cost?")
     async with bot_on(parts=frozenset(), **fields) as bot:
@@ -362,7 +368,7 @@ async def test_with_a_workspace_per_place_chats_share_nothing(telegram: Telegram
 
 async def test_a_wrong_token_fails_its_platform_alone(telegram: TelegramEmulator) -> None:
     async with SlackEmulator() as slack, DiscordEmulator() as discord:
-        platforms = [telegram_connector(telegram), slack_connector(slack), discord_connector(discord)]
+        platforms: list[Connector] = [telegram_connector(telegram), slack_connector(slack), discord_connector(discord)]
         telegram.token, slack.token, discord.token = "999:other", "xoxb-other", "another"
         async with bot_on(*platforms) as bot:
             await bot.say("hello over HTTP")
