@@ -175,7 +175,7 @@ async def test_who_waits_at_another_process_hears_that_a_newer_message_gets_the_
             let_go.append((key, messages))
 
     gateway, worker = Hub(redis, shared=True), Hub(redis, shared=True)
-    Previews({"http": Door()}, Outbox(redis, gateway), RateLimiters(), gateway)
+    Previews({KEY.connector: Door()}, Outbox(redis, gateway), RateLimiters(), gateway)
     listening = asyncio.create_task(gateway.run())
     try:
         async with asyncio.timeout(60):

@@ -452,8 +452,7 @@ async def test_nobody_can_write_what_passes_for_a_mode(mailbox: Mailbox) -> None
 
 async def test_storing_says_which_turn_is_at_hand(mailbox: Mailbox) -> None:
     assert (await mailbox.store(KEY, queued(1, "interrupt"))).current_turn == ""
-    lease = await hold(mailbox)
-    batch = await mailbox.take(lease)
+    batch = await take(mailbox)
 
     assert (await mailbox.store(KEY, queued(2, "interrupt"))).current_turn == batch.turn_id
     await mailbox.done(batch)

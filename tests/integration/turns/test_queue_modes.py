@@ -38,7 +38,7 @@ class Desk:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_bot() -> AsyncIterator[Bot]:
-    async with bot_on() as bot:
+    async with bot_on(turn_lease_seconds=5) as bot:
         yield bot
 
 
