@@ -96,22 +96,6 @@ async def test_what_was_found_before_it_was_changed_is_found_as_it_is_now(index:
     assert await found(index, ACME, "refund") == []
 
 
-async def test_nothing_crosses_workspaces_kinds_and_contexts(index: PassageIndex) -> None:
-    await index.upsert(ACME, [await entry("refund of acme")])
-    await index.upsert(OTHER, [await entry("refund of other")])
-    await index.upsert(CHAT, [await entry("refund of chat one", kind=TURN)])
-    await index.upsert(CHAT_2, [await entry("refund of chat two", kind=TURN)])
-    assert await found(index, ACME, "refund") == ["refund of acme"]
-    assert await found(index, CHAT, "refund") == ["refund of acme"]
-    assert await found(index, OTHER, "refund") == ["refund of other"]
-    assert await found(index, CHAT, "refund", TURN) == ["refund of chat one"]
-    assert await found(index, CHAT_2, "refund", TURN) == ["refund of chat two"]
-    assert await index.count(ACME, DOCUMENT) == 1
-    await index.drop_workspace(ACME)
-    assert await found(index, CHAT, "refund", TURN) == []
-    assert await found(index, OTHER, "refund") == ["refund of other"]
-
-
 async def test_a_collection_that_was_dropped_is_gone(index: PassageIndex, tmp_path: Path) -> None:
     await index.upsert(ACME, [await entry("refund")])
     await index.ensure()  # twice changes nothing
@@ -241,16 +225,6 @@ async def test_a_corpus_of_fewer_passages_than_an_arm_offers_is_ranked_alike_whe
     assert [one.sparse for one in await index.search(PassageQuery(ACME, DOCUMENT, dense, without, 3, scores=True))] == [
         None
     ] * 3
-
-
-async def test_deleting_a_source_or_a_kind_spares_the_rest(index: PassageIndex) -> None:
-    await index.upsert(ACME, [await entry("refund a"), await entry("refund b", 0, "b.md")])
-    await index.upsert(CHAT, [await entry("refund turn", 0, "t1", TURN)])
-    await index.delete(ACME, DOCUMENT, source="a.md")
-    assert await found(index, ACME, "refund") == ["refund b"]
-    await index.delete(ACME, DOCUMENT)
-    assert await found(index, ACME, "refund") == []
-    assert await found(index, CHAT, "refund", TURN) == ["refund turn"]
 
 
 async def test_text_without_words_is_stored_and_asked_without_harm(index: PassageIndex) -> None:

@@ -203,38 +203,6 @@ async def test_what_nobody_foresaw_ends_no_following_and_is_tried_again(
     assert all(one["exc_info"] and "nobody thought of this file" in one["why"] for one in told)
 
 
-async def test_a_long_import_keeps_no_other_workspace_waiting(
-    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was saved elsewhere is found, and what was deleted is not, while the import still goes on."""
-    here = await machine(settings(redis_url=None), redis)
-    index, begun, imported = here.knowledge.index, asyncio.Event(), asyncio.Event()
-
-    async def endless(scope: Scope, *given: object, **more: object) -> object:
-        if scope != ACME:
-            begun.set()
-            await imported.wait()
-        return await index(scope, *given, **more)  # type: ignore[arg-type]
-
-    other = here.settings.data_dir / "workspaces" / "other" / "docs"
-    await here.workspaces.create("other")
-    async with opened(here):
-        await here.until_sure()
-        monkeypatch.setattr(here.knowledge, "index", endless)
-        await asyncio.to_thread(other.mkdir, parents=True)
-        await asyncio.to_thread((other / "a.md").write_text, "Refunds", encoding="utf-8")
-        await begun.wait()
-        await asyncio.to_thread(here.write, "a.md", "Refunds")
-        await here.until("refunds", "a.md")
-        await asyncio.to_thread((here.settings.data_dir / "workspaces" / "acme" / "docs" / "a.md").unlink)
-        await here.until("refunds")
-        assert await here.knowledge.finding.search(Scope("other"), "refunds", 1) == []
-        imported.set()
-        async with asyncio.timeout(60):
-            while not await here.knowledge.finding.search(Scope("other"), "refunds", 1):
-                await asyncio.sleep(0.02)
-
-
 @pytest.mark.timeout(360)
 async def test_what_changed_while_nobody_looked_waits_for_no_other_workspaces_import(
     redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch

@@ -51,40 +51,6 @@ def test_every_path_is_told_once_and_never_very_many_together(paths: set[str]) -
     assert all(0 < len(piece.paths) <= PIECE for piece in pieces)
 
 
-async def test_the_event_loop_comes_round_between_the_pieces_of_what_changed_at_once(tmp_path: Path) -> None:
-    begun, rounds = asyncio.Event(), 0
-
-    async def turns() -> None:
-        nonlocal rounds
-        while True:
-            rounds += 1
-            await asyncio.sleep(0)
-
-    def save() -> None:
-        for number in range(8 * PIECE):
-            (docs / f"{number}.md").touch()
-
-    docs = tmp_path / "workspaces" / "acme" / "docs"
-    docs.mkdir(parents=True)
-    told: list[tuple[int, int]] = []
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        turning = group.create_task(turns())
-
-        async def follow() -> None:
-            async for change in watch(tmp_path, begun=begun.set):
-                told.append((rounds, len(change.paths)))
-                if sum(paths for _, paths in told) >= 8 * PIECE:
-                    return
-
-        following = group.create_task(follow())
-        await begun.wait()
-        await asyncio.to_thread(save)
-        await following
-        turning.cancel()
-    assert max(paths for _, paths in told) <= PIECE
-    assert len({at for at, _ in told}) == len(told)
-
-
 async def test_a_folder_to_which_a_link_leads_is_told_of_by_its_own_path_also_when_the_link_is_gone(
     tmp_path: Path,
 ) -> None:
@@ -129,25 +95,3 @@ async def test_what_a_link_leads_to_outside_is_not_watched(tmp_path: Path) -> No
         (docs / "own.md").write_text("own")
         assert await told.get() == "docs/own.md"
         following.cancel()
-
-
-async def test_a_watch_beside_links_ends_where_folders_come_so_that_they_are_watched_too(tmp_path: Path) -> None:
-    docs = tmp_path / "workspaces" / "acme" / "docs"
-    (docs / "z").mkdir(parents=True)
-    begun = asyncio.Event()
-    told: set[str] = set()
-
-    async def follow() -> None:
-        async for change in watch(tmp_path, begun=begun.set):
-            told.update(change.paths)
-
-    async with asyncio.timeout(30):
-        for folder in ("made", "linked"):
-            begun.clear()
-            following = asyncio.create_task(follow())
-            await begun.wait()
-            (tmp_path / folder).mkdir()
-            (tmp_path / folder / "link").symlink_to(docs / "z")  # one that has a link where none was, and one beside it
-            (tmp_path / folder).rename(docs / folder)
-            await following
-    assert {"docs/made", "docs/linked"} <= told

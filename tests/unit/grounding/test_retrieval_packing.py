@@ -102,11 +102,6 @@ def test_hits_that_one_passage_cannot_hold_become_two_that_stand_together_in_rea
     assert [(one.source, one.text[:1]) for one in told] == [("a.md", "b"), ("a.md", "d"), ("b.md", "s")]
 
 
-def test_overlapping_passages_are_joined_without_saying_anything_twice() -> None:
-    whole = "One. Two. Three. Four."
-    assert join([passage(whole[:16], 0, start=0), passage(whole[10:], 1, start=10)]) == whole
-
-
 def test_passages_with_a_gap_are_joined_by_white_space() -> None:
     assert join([passage("One.", 0, start=0), passage("Two.", 1, start=6)]) == "One.\n\nTwo."
     assert join([passage("- a", 0, start=0), passage("- b", 1, start=4)]) == "- a\n- b"
