@@ -235,19 +235,6 @@ class Backwards:
         return [float(at) for at in range(len(texts))]
 
 
-async def test_each_arm_is_asked_each_question(tmp_path: Path, open_index: Callable[[], EmbeddedIndex]) -> None:
-    questions = beir_folder(tmp_path, {"d1": "refunds in thirty days", "d2": "the kayak"}, {"q": ("refunds", "d1")})
-    told: list[tuple[str, int, int]] = []
-    found = await evaluate_retrieval(
-        questions, HashedWords(), words, open_index, progress=lambda *news: told.append(news)
-    )
-    assert list(found.arms) == [BM25, DENSE, FUSED]
-    assert found.main == FUSED
-    assert all(score(list(rankings.values())).mrr == 1.0 for rankings in found.arms.values())
-    assert (found.arms[FUSED]["q"].latency_ms or 0) > 0
-    assert told == [("documents", 2, 2), ("questions", 1, 1)]
-
-
 async def test_a_question_is_asked_with_what_was_said_before_it(
     tmp_path: Path, open_index: Callable[[], EmbeddedIndex]
 ) -> None:
