@@ -166,18 +166,24 @@ async def test_who_waits_sees_an_answer_grow_that_is_one_message_in_the_end(chat
     assert len(chat.discord.shown(chat.lena)) == 1
 
 
-async def test_a_send_that_goes_wrong_is_made_good_once(chat: Chat) -> None:
-    """One that Discord holds back is repeated; so is one of which nobody knows: it is known again by its nonce."""
-    chat.discord.fail_next("send", emulated.rate_limited(0.1))
-    assert await chat.hears("are the docs up?")
-    assert len(chat.bot.told("reply.retried")) == 1
+async def test_a_send_that_goes_wrong_is_made_good_once(discord: DiscordEmulator) -> None:
+    """One that Discord holds back is repeated; so is one of which nobody knows: it is known again by its nonce.
 
-    sent = chat.discord.calls.count("send")
-    chat.discord.fail_next("send", emulated.LOST_ANSWER)
-    await chat.hears("what do they say?")
-    await chat.hears("and now, what do they say?")
-    assert len(chat.discord.shown(chat.lena)) == 3
-    assert chat.discord.calls.count("send") == sent + 3
+    In a bot of its own: after a send that was held back, no reply grows for a minute.
+    """
+    async with bot_on(discord_connector(discord)) as bot:
+        await discord.until(lambda discord: discord.identifies == 1)
+        chat = Chat(bot, discord)
+        chat.discord.fail_next("send", emulated.rate_limited(0.1))
+        assert await chat.hears("are the docs up?")
+        assert len(chat.bot.told("reply.retried")) == 1
+
+        sent = chat.discord.calls.count("send")
+        chat.discord.fail_next("send", emulated.LOST_ANSWER)
+        await chat.hears("what do they say?")
+        await chat.hears("and now, what do they say?")
+        assert len(chat.discord.shown(chat.lena)) == 3
+        assert chat.discord.calls.count("send") == sent + 3
 
 
 async def test_a_message_that_is_delivered_twice_is_answered_once(chat: Chat) -> None:

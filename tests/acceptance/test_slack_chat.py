@@ -227,17 +227,22 @@ async def test_what_slack_never_delivered_while_the_socket_was_broken_is_read(ch
     assert asked == ["one", "two", "three"]
 
 
-async def test_a_send_that_goes_wrong_is_made_good_once(chat: Chat) -> None:
-    """One that Slack holds back is repeated; one of which nobody knows is read back, and not repeated."""
-    chat.slack.fail_next("chat.postMessage", emulated.rate_limited(1))
-    assert await chat.hears("are the docs up?")
-    assert len(chat.bot.told("reply.retried")) == 1
+async def test_a_send_that_goes_wrong_is_made_good_once(slack: SlackEmulator) -> None:
+    """One that Slack holds back is repeated; one of which nobody knows is read back, and not repeated.
 
-    chat.slack.fail_next("chat.postMessage", emulated.LOST_ANSWER)
-    await chat.hears("what do they say?")
-    await chat.hears("and now, what do they say?")
-    assert len(chat.slack.shown(chat.lena)) == 3
-    assert chat.bot.told("reply.ambiguous") == []
+    In a bot of its own: after a send that was held back, no reply grows for a minute.
+    """
+    async with bot_on(slack_connector(slack)) as bot:
+        chat = Chat(bot, slack)
+        chat.slack.fail_next("chat.postMessage", emulated.rate_limited(1))
+        assert await chat.hears("are the docs up?")
+        assert len(chat.bot.told("reply.retried")) == 1
+
+        chat.slack.fail_next("chat.postMessage", emulated.LOST_ANSWER)
+        await chat.hears("what do they say?")
+        await chat.hears("and now, what do they say?")
+        assert len(chat.slack.shown(chat.lena)) == 3
+        assert chat.bot.told("reply.ambiguous") == []
 
 
 async def test_a_file_is_read_and_kept_by_an_admin(chat: Chat) -> None:
