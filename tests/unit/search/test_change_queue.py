@@ -34,22 +34,6 @@ def named(first: int, last: int) -> set[str]:
     return {f"{number:05}.md" for number in range(first, last)}
 
 
-async def test_what_changes_while_a_workspace_is_worked_on_waits_and_is_worked_on_together() -> None:
-    slow = Slow()
-    async with asyncio.TaskGroup() as group:
-        changes = ChangeQueue(slow.work, group)
-        for number in range(6):
-            changes.add("a", {f"{number}.md"})
-            await passes()
-        assert slow.running == ["a"]
-        changes.add("b", {"b.md"})
-        await passes()
-        assert slow.running == ["a", "b"]
-        slow.goes_on.set()
-
-    assert slow.done == [("a", {"0.md"}), ("b", {"b.md"}), ("a", {f"{number}.md" for number in range(1, 6)})]
-
-
 async def test_a_file_that_is_saved_during_an_import_is_worked_on_beside_it() -> None:
     """Also if it is reported once more among the files of the import."""
     slow = Slow()
@@ -65,21 +49,6 @@ async def test_a_file_that_is_saved_during_an_import_is_worked_on_beside_it() ->
     taken = [paths or set() for _, paths in slow.done]
     assert max(map(len, taken)) == BATCH_PATHS
     assert sum(map(len, taken)) == 9001
-
-
-async def test_everything_takes_the_place_of_folders_that_wait_and_single_files_go_on_beside_it() -> None:
-    slow = Slow()
-    async with asyncio.TaskGroup() as group:
-        changes = ChangeQueue(slow.work, group)
-        changes.add("a", {"first"})
-        await passes()
-        for paths in ({"folder"}, None, {"other", "b.md"}):
-            changes.add("a", paths)
-            await passes()
-        assert slow.done == [("a", {"first"}), ("a", {"b.md"})]
-        slow.goes_on.set()
-
-    assert slow.done[2:] == [("a", None)]
 
 
 async def test_not_all_workspaces_are_worked_off_at_once_but_all_in_the_end() -> None:
