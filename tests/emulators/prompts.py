@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from config import load
 from grounding.prompt import build_prompt
 from grounding.prompt_input import (
+    Censor,
+    ContextLine,
     Passage,
     Prompt,
     PromptLimits,
@@ -16,8 +18,10 @@ from grounding.prompt_input import (
     RecalledTurn,
     RunContext,
     SelectedRecord,
+    Selection,
     SummaryInput,
     TailEntry,
+    Trace,
     load_tokens,
 )
 
@@ -70,3 +74,35 @@ def record(name: str, text: str, of: str = "fact", **changes: Any) -> SelectedRe
 def build(**changes: Any) -> Prompt:
     """The prompt of `context` with *changes*."""
     return build_prompt(context(**changes), TOKENS)
+
+
+HUGE = st.sampled_from(["規" * 300_000, "👩‍👩‍👧‍👦" * 40_000, "x" * 1_000_000, " " * 900_000 + "x", "a b " * 200_000])
+HUGE |= st.sampled_from(
+    ["27182818" * 9000, "\n" * 90_000, "고객님의 주문 " * 20_000, "getElementById;" * 20_000, "1,2\n" * 30_000]
+)
+TEXT = ANY_TEXT | HUGE
+SELECTION = Selection(why="cold", found=4, budget=2000)
+
+
+def exchange(turn: str, asked: str = "why?", answered: str = "because") -> tuple[TailEntry, TailEntry]:
+    return (
+        TailEntry(speaker="Lena", text=asked, turn_id=turn),
+        TailEntry(speaker="assistant", text=answered, turn_id=turn),
+    )
+
+
+def everything(text: str, records: tuple[SelectedRecord, ...], query: str) -> dict[str, Any]:
+    """A turn of which each part is *text*, and some."""
+    return {
+        "query": Query(text=query),
+        "global_context": tuple(ContextLine(number=number, content=text[:400]) for number in range(5)),
+        "censors": (Censor(id="c", severity="block", text=text),),
+        "karma_floor": (Trace(turn_id="t", asked=text, answered=text, marked_on="2026-01-01", good=1),),
+        "summary": SummaryInput(text=f"## Facts\n- {text}", turns=1, version=1),
+        "tail": exchange("t1", text, text) + exchange("t2", "and?", text),
+        "recalled": (RecalledTurn(turn_id="t0", said_on="2026-01-01", text=text, score=1.0),),
+        "passages": (Passage(source="a.md", heading="h", text=text, score=1.0),),
+        "karma": (Trace(turn_id="t", asked=text, answered=text, marked_on="2026-01-01", good=1),),
+        "selection": SELECTION,
+        "records": records,
+    }

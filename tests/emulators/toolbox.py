@@ -10,8 +10,10 @@ import pytest
 from pydantic import Field
 
 from grounding.tools import Arguments, Call, Tool, Toolbox, ToolRefused
+from runtime.llm import Completion, ToolCall
 from runtime.process import bootstrap
 from runtime.process.bootstrap import build_tools
+from runtime.turns.rounds import Result, Round
 from tests.emulators.openai import Reply
 
 
@@ -81,3 +83,10 @@ def desk_beside(patch: pytest.MonkeyPatch) -> Desk:
 
     patch.setattr(bootstrap, "build_tools", wired)
     return made
+
+
+def round_of(text: str = "", *calls: ToolCall, **more: Any) -> Round:
+    """A round of an answer with those *calls*, and what they brought."""
+    made = calls or (ToolCall("a", "find", '{"q": "x"}'), ToolCall("", "go now!", "no json"))
+    results = tuple(Result("find", f"<tool_result>{number}</tool_result>", tokens=9) for number in range(len(made)))
+    return Round(Completion(text, "m", tool_calls=made, **more), results)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from redis.asyncio import Redis
@@ -525,3 +526,33 @@ async def test_a_broken_preview_costs_no_reply(redis: Redis, monkeypatch: pytest
     await outbox.deliver(replace(DRAFT, text="one"))
 
     assert board.shown == ["one"]
+
+
+MESSAGE = OutboundMessage(ConversationKey("acme", "telegram", "1"), "t1", "")
+
+
+class Elsewhere:
+    """A hub whose news go to another process."""
+
+    name = "here"
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    async def tell(self, topic: str, news: dict[str, Any], to: str = "") -> None:
+        self.told.append(news["text"])
+
+
+async def test_before_a_pause_the_other_process_is_told_all_that_was_written() -> None:
+    """Pieces for another process are gathered; while a tool works, none comes that would bring them along."""
+    hub = Elsewhere()
+    told = ProgressReporter(cast("Any", hub), "there", MESSAGE, PreviewMode.REPLACEABLE)
+    for piece in ("Let ", "me ", "look."):
+        await told.show(piece)
+    await told.flush()
+    await told.flush()
+
+    assert hub.told[0] == "Let "
+    assert "".join(hub.told) == told.text == "Let me look."
+    assert len(hub.told) <= 3
+    assert "" not in hub.told

@@ -24,8 +24,7 @@ from grounding.prompt_input import (
 )
 from runtime.embedded.llama import WEIGHTS_SHA256
 from runtime.machine.model_memory import SMOLLM2_SHAPE
-from tests.emulators.prompts import TOKENS, context, record
-from tests.unit.test_hard_limits import SELECTION, TEXT, everything, exchange
+from tests.emulators.prompts import SELECTION, TEXT, TOKENS, context, everything, exchange, record
 
 LLAMA_8B = {
     "general.architecture": "llama",

@@ -1,15 +1,21 @@
-"""While Redis is away nothing is accepted anywhere: HTTP says so, platforms are not acknowledged; then all goes on."""
+"""While Redis is away nothing is accepted anywhere: HTTP says so, platforms are not acknowledged; then all goes on.
+
+So it does where Redis has lost everything, as after FLUSHALL or a fail-over to an empty server, in the middle of turns.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from config.settings import Settings
 from connectors.connector import Connector
+from connectors.message import ConversationKey
+from grounding.transcript import EntryRole
 from tests.conftest import MakeSettings
 from tests.contract.discord_harness import discord_connector
 from tests.contract.slack_harness import slack_connector
@@ -17,11 +23,12 @@ from tests.contract.telegram_harness import telegram_connector
 from tests.emulators import discord_nouns as emulated_discord
 from tests.emulators import slack_nouns as emulated_slack
 from tests.emulators import telegram_nouns as emulated_telegram
-from tests.emulators.bot import Bot, running_bot
+from tests.emulators.bot import QUICK, Bot, running_bot
 from tests.emulators.discord import DiscordEmulator
 from tests.emulators.face import ADMIN, Face, serving_face
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.own_redis import OwnRedis
+from tests.emulators.paper import Paper, say, until_over, written
 from tests.emulators.slack import SlackEmulator
 from tests.emulators.telegram import TelegramEmulator
 
@@ -127,3 +134,41 @@ def questions(bot: Bot) -> list[str]:
     """What the model was asked, message by message, without what was said before."""
     asked = [str(body["messages"][-1]["content"]).rpartition("</now>")[2] for body in bot.replies_asked]
     return [line for text in asked for line in text.splitlines() if line]
+
+
+ROOMS = ("here", "there", "elsewhere")
+
+
+@pytest.mark.parametrize("scripts_too", [False, True])
+async def test_turns_in_hand_end_and_the_next_message_is_answered(
+    scripts_too: bool,
+    model_settings: Callable[..., Settings],
+    openai_server: FakeOpenAI,
+) -> None:
+    """Those whose message was being answered hear nothing, for nobody knows of it any more; they can say it again."""
+    paper = Paper()
+    settings = model_settings(access_policy="open", default_workspace="acme", turn_lease_seconds=1)
+    async with running_bot(settings, openai_server, [paper], timings=QUICK) as bot, asyncio.timeout(60):
+        openai_server.will(*["hang"] * len(ROOMS))
+        for place in ROOMS:
+            await say(bot, written(place))
+        while len(bot.replies_asked) < len(ROOMS):
+            await asyncio.sleep(0.01)
+        client = bot.runtime.store.client
+        await client.flushall()
+        if scripts_too:
+            await client.script_flush()
+
+        await say(bot, written("new"))
+        while not paper.texts("new"):
+            await asyncio.sleep(0.01)
+        while bot.runtime.worker._held.tasks:  # the lease is lost, which ends them
+            await asyncio.sleep(0.01)
+        for place in ROOMS:
+            await say(bot, written(place))  # the platform, or the person, brings it again
+        await until_over(bot)
+
+        for place in ("new", *ROOMS):
+            entries = await bot.runtime.transcript.newest(ConversationKey("acme", "paper", place), 10)
+            assert [entry.role for entry in entries] == [EntryRole.INBOUND, EntryRole.OUTBOUND]
+            assert paper.texts(place) == [entries[-1].text]

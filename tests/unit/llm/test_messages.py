@@ -1,7 +1,8 @@
-"""What of a prompt comes again, and how Anthropic's models are told."""
+"""What of a prompt comes again, how Anthropic's models are told, and how pieces of tool calls are put together."""
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 from connectors.message import ConversationKey
 from grounding.prompt import cache_breakpoints
 from grounding.prompt_input import Query, SummaryInput, TailEntry
-from runtime.llm import StablePrefix, with_images
+from runtime.llm import Image, StablePrefix, with_images
 from runtime.llm.messages import mark_stable_prefix, takes_cache_key
+from runtime.llm.streaming import ToolCallAccumulator
 from runtime.turns.rounds import with_rounds
 from tests.emulators.prompts import build
-from tests.unit.test_rounds import IMAGE, round_
+from tests.emulators.toolbox import round_of
 
 KEY = ConversationKey("acme", "slack", "C1")
 SAID = st.lists(st.text(st.sampled_from("ab \n<é"), min_size=1, max_size=4), min_size=1, max_size=5)
@@ -63,7 +65,7 @@ def test_nothing_of_the_users_message_comes_again_where_it_begins_with_the_query
 @given(said=SAID, layout=st.sampled_from(["user_first", "prefix_stable"]), rounds=st.integers(0, 2))
 def test_marked_messages_say_the_same_with_at_most_four_marks(said: list[str], layout: str, rounds: int) -> None:
     prompt = build(layout=layout, tail=tail(said), summary=SummaryInput(text="# About\n\nboats", turns=1, version=1))
-    messages = with_rounds(prompt.messages, [round_("Let me look.")] * rounds)
+    messages = with_rounds(prompt.messages, [round_of("Let me look.")] * rounds)
     result = mark_stable_prefix(messages, StablePrefix.of(prompt, KEY))
 
     marks = sum(is_marked for message in result[:2] for _, is_marked in parts(message))
@@ -84,7 +86,9 @@ def test_what_changes_with_every_turn_is_never_marked() -> None:
 
 def test_pictures_stay_behind_the_parts_of_the_text() -> None:
     prompt = build(layout="prefix_stable")
-    shown = mark_stable_prefix(with_images(prompt.messages, [IMAGE]), StablePrefix.of(prompt, KEY))  # type: ignore[list-item]
+    shown = mark_stable_prefix(
+        with_images(prompt.messages, [Image.of("a.png", "image/png", b"x")]), StablePrefix.of(prompt, KEY)
+    )
     assert [part["type"] for part in shown[1]["content"]][-2:] == ["text", "image_url"]
 
 
@@ -109,3 +113,94 @@ def test_the_key_names_a_conversation_and_says_nothing_of_it() -> None:
 )
 def test_a_key_is_sent_to_openai_only(model: str, own_server: bool, expected: bool) -> None:
     assert takes_cache_key(model, own_server) is expected
+
+
+OFFERED = ("find", "find_all", "go")
+FIND, GO = '{"q": "x"}', '{"to": 1}'
+Piece = tuple[int, str, str, str]
+
+
+def put_together(*pieces: Piece) -> list[tuple[str, str, str]]:
+    called = ToolCallAccumulator(OFFERED)
+    for piece in pieces:
+        called.add(*piece)
+    return [(call.id, call.name, call.arguments) for call in called.calls]
+
+
+@given(st.lists(st.tuples(st.sampled_from(OFFERED), st.text()), min_size=1, max_size=4), st.randoms())
+def test_calls_of_an_index_each_come_whole_however_they_are_cut_and_mixed(
+    calls: list[tuple[str, str]], random: object
+) -> None:
+    pieces: list[list[Piece]] = []
+    for index, (name, text) in enumerate(calls):
+        arguments = json.dumps({"q": text})
+        cut = random.randint(0, len(arguments))  # type: ignore[attr-defined]
+        rest: list[Piece] = [(index, "", "", arguments[:cut]), (index, "", "", arguments[cut:])]
+        pieces.append([(index, f"id{index}", name, ""), *rest])
+    mixed: list[Piece] = []
+    while any(pieces):
+        mixed.append(random.choice([one for one in pieces if one]).pop(0))  # type: ignore[attr-defined]
+
+    assert put_together(*mixed) == [
+        (f"id{index}", name, json.dumps({"q": text})) for index, (name, text) in enumerate(calls)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "wanted"),
+    [
+        (
+            [
+                (0, "a", "find", '{"q"'),
+                (0, "", "", ': "x"}'),
+                (0, "b", "go", "{"),
+                (0, "", "", "}"),
+                (1, "c", "go", GO),
+            ],
+            [("a", "find", FIND), ("b", "go", "{}"), ("c", "go", GO)],
+        ),
+        ([(0, "a", "go", ""), (0, "b", "go", "")], [("a", "go", ""), ("b", "go", "")]),
+        ([(0, "", "find", FIND), (0, "", "go", GO)], [("", "find", FIND), ("", "go", GO)]),
+        ([(0, "", "find", FIND), (0, "", "find", FIND)], [("", "find", FIND)] * 2),
+        ([(0, "a", "find", FIND), (0, "a", "go", GO)], [("a", "find", FIND), ("a", "go", GO)]),
+        ([(0, "", "go", ""), (0, "", "find", FIND)], [("", "go", ""), ("", "find", FIND)]),
+    ],
+    ids=["by ids", "without arguments", "no ids", "the same twice", "one id for all", "no arguments, no ids"],
+)
+def test_calls_that_come_under_one_index_are_told_apart(
+    pieces: list[Piece], wanted: list[tuple[str, str, str]]
+) -> None:
+    assert put_together(*pieces) == wanted
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(0, "a", "fi", ""), (0, "", "nd", FIND)],
+        [(0, "a", "find", ""), (0, "a", "find", FIND[:4]), (0, "a", "find", FIND[4:]), (0, "a", "find", "")],
+        [(0, "a", "find", ""), (0, "b", "", FIND[:4]), (0, "c", "find", FIND[4:]), (0, "", "", "")],
+        [(0, "", "", FIND), (0, "a", "find", "")],
+        [(0, "a", "find", ""), (0, "", "", FIND[:4]), (0, "", "", FIND[4:]), (0, "a", "find", FIND)],
+        [(0, "a", "find", ""), (0, "", "", FIND), (0, "", "", FIND)],
+        [(0, "a", "find", FIND), (0, "a", "", json.dumps(FIND))],
+        [(0, "a", "find", FIND), (1, "a", "find", FIND)],
+    ],
+    ids=[
+        "name in parts",
+        "all again in each piece",
+        "another id for each piece",
+        "name last",
+        "all again at the end",
+        "arguments again",
+        "again as text",
+        "again under another index",
+    ],
+)
+def test_pieces_of_one_call_stay_one_call(pieces: list[Piece]) -> None:
+    [(id_, name, arguments)] = put_together(*pieces)
+
+    assert (id_, name, json.loads(arguments)) == ("a", "find", {"q": "x"})
+
+
+def test_a_name_that_begins_like_another_is_read_to_its_end() -> None:
+    assert put_together((0, "a", "find", ""), (0, "", "_all", FIND)) == [("a", "find_all", FIND)]

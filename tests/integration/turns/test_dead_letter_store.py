@@ -9,10 +9,8 @@ from connectors.message import Author, ConversationKey, Fence, InboundMessage, O
 from runtime.coordination import Hub
 from runtime.delivery import Outbox
 from runtime.stores import NewerFormat, pack
-from runtime.turns import dead_letters, mailbox
-from runtime.turns.batch import Batch, Envelope, Lane, MailboxFull
-from runtime.turns.dead_letters import DeadLetters, UnknownLetter
-from runtime.turns.mailbox import Mailbox
+from runtime.turns import Batch, DeadLetters, Envelope, Lane, Mailbox, MailboxFull, UnknownLetter
+from runtime.turns.mailbox import MAX_WAITING
 from runtime.turns.worker import WORK
 
 KEY = ConversationKey("acme", "http", "default")
@@ -21,10 +19,10 @@ KEY = ConversationKey("acme", "http", "default")
 class Yard:
     """Letters, the mailboxes behind them, and the partitions that workers were told of."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, kept: int = 1000) -> None:
         self.hub = Hub(redis, shared=False)
         self.mailboxes = {lane: Mailbox(redis, lane) for lane in Lane}
-        self.letters = DeadLetters(redis, self.mailboxes, self.hub)
+        self.letters = DeadLetters(redis, self.mailboxes, self.hub, kept=kept)
         self.rung: list[tuple[str, int]] = []
         self.hub.hear(WORK, lambda news: self.rung.append((news["lane"], news["partition"])))
 
@@ -100,22 +98,19 @@ async def test_a_letter_that_comes_again_after_its_retry_answers_nothing_twice(r
     assert len(waiting.envelopes) == 1
 
 
-async def test_a_full_mailbox_takes_nothing_back_and_the_letter_stays(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_mailbox_takes_nothing_back_and_the_letter_stays(redis: Redis) -> None:
     """A turn of more messages than may wait fits into an empty one all the same."""
     yard = Yard(redis)
-    batch = given_up(envelope("m1"), envelope("m2"), envelope("m3"))
+    batch = given_up(*(envelope(f"m{number}") for number in range(MAX_WAITING + 1)))
     await yard.letters.add(batch, "interrupted")
-    monkeypatch.setattr(mailbox, "MAX_WAITING", 2)
-    await yard.mailboxes[Lane.TURNS].store(KEY, envelope("m4"))
+    await yard.mailboxes[Lane.TURNS].store(KEY, envelope("since"))
     with pytest.raises(MailboxFull):
         await yard.letters.retry(KEY.scope, batch.turn_id)
     assert [letter.turn_id for letter in await yard.letters.all(KEY.scope)] == [batch.turn_id]
-    monkeypatch.setattr(mailbox, "MAX_WAITING", 3)
-    await redis.flushall()
-    await yard.letters.add(batch, "interrupted")
-    monkeypatch.setattr(mailbox, "MAX_WAITING", 2)
+    assert yard.rung == []
+    since = await yard.waiting()
+    assert since is not None
+    await yard.mailboxes[Lane.TURNS].done(since)
     await yard.letters.retry(KEY.scope, batch.turn_id)
     assert yard.rung
 
@@ -137,10 +132,9 @@ async def test_a_reply_to_a_process_that_is_gone_is_kept_for_who_asks_again_and_
     assert 0 < await redis.ttl(streams[0]) <= 3600
 
 
-async def test_only_the_newest_letters_of_a_workspace_are_kept(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_newest_letters_of_a_workspace_are_kept(redis: Redis) -> None:
     """Those of others do not count."""
-    monkeypatch.setattr(dead_letters, "KEPT", 2)
-    yard = Yard(redis)
+    yard = Yard(redis, kept=2)
     for number in range(4):
         await yard.letters.add(given_up(envelope("m1"), turn_id=f"t{number}"), "interrupted")
     await yard.letters.add(given_up(envelope("m1"), turn_id="t0", key=ConversationKey("other", "http", "d")), "x")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,22 +10,17 @@ from hypothesis import strategies as st
 
 from connectors.message import Usage
 from grounding.prompt_input import load_tokens
-from runtime.llm import Completion, ToolCall, with_images
+from runtime.llm import Completion, Image, ToolCall, with_images
 from runtime.llm.messages import has_images, without_images, without_tools
-from runtime.turns.rounds import Result, Round, merge_completions, round_rows, text_of_rounds, total_usage, with_rounds
+from runtime.turns.rounds import Round, merge_completions, round_rows, text_of_rounds, total_usage, with_rounds
+from tests.emulators.toolbox import round_of
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much?"}]
-IMAGE = SimpleNamespace(uri="data:image/png;base64,AA==")
-
-
-def round_(text: str = "", *calls: ToolCall, **more: Any) -> Round:
-    made = calls or (ToolCall("a", "find", '{"q": "x"}'), ToolCall("", "go now!", "no json"))
-    results = tuple(Result("find", f"<tool_result>{number}</tool_result>", tokens=9) for number in range(len(made)))
-    return Round(Completion(text, "m", tool_calls=made, **more), results)
+IMAGE = Image.of("a.png", "image/png", b"x")
 
 
 def test_a_round_follows_the_prompt_with_each_result_behind_its_call() -> None:
-    messages = with_rounds(PROMPT, [round_("Let me look.")])
+    messages = with_rounds(PROMPT, [round_of("Let me look.")])
 
     assert messages[:2] == PROMPT
     assistant, first, second = messages[2:]
@@ -38,7 +31,7 @@ def test_a_round_follows_the_prompt_with_each_result_behind_its_call() -> None:
 
 
 def test_a_call_that_no_provider_would_take_back_is_said_again_in_a_form_that_it_takes() -> None:
-    functions = [call["function"] for call in round_().messages(0)[0]["tool_calls"]]
+    functions = [call["function"] for call in round_of().messages(0)[0]["tool_calls"]]
 
     assert functions == [{"name": "find", "arguments": '{"q": "x"}'}, {"name": "go_now_", "arguments": "{}"}]
 
@@ -47,7 +40,7 @@ def test_a_call_that_no_provider_would_take_back_is_said_again_in_a_form_that_it
     "arguments", ["[" * 5000, '{"q":' * 5000, '{"q": NaN}', '{"q": -Infinity}', '{"q": 1}{"q": 2}']
 )
 def test_arguments_that_nobody_reads_are_not_said_again(arguments: str) -> None:
-    function = round_("", ToolCall("a", "find", arguments)).messages(0)[0]["tool_calls"][0]["function"]
+    function = round_of("", ToolCall("a", "find", arguments)).messages(0)[0]["tool_calls"][0]["function"]
 
     assert function == {"name": "find", "arguments": "{}"}
 
@@ -55,7 +48,7 @@ def test_arguments_that_nobody_reads_are_not_said_again(arguments: str) -> None:
 @given(st.lists(st.lists(st.sampled_from(["", "a", "call_0_1", "call_1_0"]), min_size=1, max_size=4), max_size=4))
 def test_no_two_calls_of_an_answer_are_said_with_one_id(ids: list[list[str]]) -> None:
     """Providers number them anew in each round, and others refuse such a conversation whole."""
-    rounds = [round_("", *(ToolCall(one, "find", "{}") for one in some)) for some in ids]
+    rounds = [round_of("", *(ToolCall(one, "find", "{}") for one in some)) for some in ids]
     messages = with_rounds([], rounds)
     said_ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
 
@@ -66,7 +59,7 @@ def test_no_two_calls_of_an_answer_are_said_with_one_id(ids: list[list[str]]) ->
 
 
 def test_without_tools_there_is_one_system_and_one_user_message_with_what_was_found() -> None:
-    messages = without_tools(with_rounds(PROMPT, [round_("Let me look."), round_()]))
+    messages = without_tools(with_rounds(PROMPT, [round_of("Let me look."), round_of()]))
 
     assert [message["role"] for message in messages] == ["system", "user"]
     assert messages[1]["content"].startswith("How much?\n\n")
@@ -75,7 +68,7 @@ def test_without_tools_there_is_one_system_and_one_user_message_with_what_was_fo
 
 
 def test_what_was_found_stands_with_a_picture_and_without_it() -> None:
-    messages = without_tools(with_rounds(with_images(PROMPT, [cast("Any", IMAGE)]), [round_()]))
+    messages = without_tools(with_rounds(with_images(PROMPT, [IMAGE]), [round_of()]))
 
     assert has_images(messages)
     text, picture = messages[1]["content"]
@@ -101,7 +94,7 @@ def test_the_calls_of_an_answer_are_counted_and_timed_as_one() -> None:
 
 
 def test_of_a_round_that_was_stopped_what_ended_is_told() -> None:
-    stopped = Round(round_().completion, round_().results[:1])
+    stopped = Round(round_of().completion, round_of().results[:1])
 
     [row] = round_rows([stopped])
     assert [one["tool"] for one in row["tools"]] == ["find"]
@@ -110,7 +103,7 @@ def test_of_a_round_that_was_stopped_what_ended_is_told() -> None:
 
 def test_what_a_round_takes_of_a_window_is_not_counted_short() -> None:
     tokens = load_tokens()
-    one = round_("Let me look.")
+    one = round_of("Let me look.")
     texts = [message["content"] for message in one.messages(0)[1:]]
 
     assert one.count(tokens) >= tokens.count(json.dumps(one.messages(0)[0]["tool_calls"][0]["function"])) + len(texts)

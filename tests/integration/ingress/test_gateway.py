@@ -32,11 +32,9 @@ from runtime.coordination import Hub, WorkStreams
 from runtime.delivery import Delivery, Outbox, Previews, RateLimiters
 from runtime.delivery.outbox import streams_of
 from runtime.ingress import Gateway
-from runtime.ingress.gateway import HELLO, MAX_NAME_CHARACTERS
-from runtime.turns import mailbox
-from runtime.turns.batch import Batch, Lane, MailboxFull
-from runtime.turns.dead_letters import DeadLetters
-from runtime.turns.mailbox import Mailbox
+from runtime.ingress.gateway import BEGINNING_CHARACTERS, HELLO, MAX_NAME_CHARACTERS
+from runtime.turns import Batch, DeadLetters, Envelope, Lane, Mailbox, MailboxFull
+from runtime.turns.mailbox import MAX_WAITING
 from runtime.turns.worker import WORK
 from runtime.workspaces import Places, PlaceSettings, Workspaces
 from tests.emulators.marking import marking_on
@@ -438,20 +436,45 @@ async def test_each_admin_is_told_of_a_stranger_with_commands_as_they_are_writte
     assert all("`!pair approve " in text and "`!pair deny " in text for text in on_slack)
 
 
-async def test_people_are_told_once_that_a_conversation_is_full(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_people_are_told_once_that_a_conversation_is_full(redis: Redis) -> None:
     """Not with every message that is not taken; once more only after something was answered in between."""
-    monkeypatch.setattr(mailbox, "MAX_WAITING", 2)
-    door = Door(redis, rate_limit_messages=100)
+    door = Door(redis, rate_limit_messages=1000)
+    for number in range(MAX_WAITING):
+        message = replace(MESSAGE, message_id=f"waits{number}")
+        await door.mailbox.store(KEY, Envelope(message, Role.MEMBER, 1000.0))
     for times in (1, 2):
-        answers = [await door.accept(replace(MESSAGE, message_id=f"{times}-{number}")) for number in range(6)]
-        assert [one.why for one in answers] == ["", "", *["mailbox_full"] * 4]
-        assert all(one.retry_after_seconds for one in answers[2:])
+        answers = [await door.accept(replace(MESSAGE, message_id=f"{times}-{number}")) for number in range(4)]
+        assert [one.why for one in answers] == ["mailbox_full"] * 4
+        assert all(one.retry_after_seconds for one in answers)
         assert len(door.platform.said) == times
         assert door.platform.said[-1].startswith(f"{MailboxFull.user_text} I could not accept this message.")
         await door.mailbox.prepare()
-        await door.mailbox.done(await door.take())
-    await door.accept(replace(MESSAGE, message_id="first"))
-    await door.accept(replace(MESSAGE, message_id="second"))
+        batch = await door.take()
+        await door.mailbox.done(batch)
+        for number in range(len(batch.envelopes)):
+            accepted = await door.accept(replace(MESSAGE, message_id=f"{times}-again-{number}"))
+            assert accepted.outcome == "stored"
     refused = await door.accept(replace(MESSAGE, message_id="over HTTP", caller_role=Role.MEMBER))
     assert refused.why == "mailbox_full"
     assert len(door.platform.said) == 2
+
+
+async def refused_as(redis: Redis, text: str) -> str:
+    """How a refused message is called in the notice of it."""
+    await redis.flushall()
+    door = Door(redis, rate_limit_messages=1)
+    await door.accept(MESSAGE)
+    await door.accept(replace(MESSAGE, message_id="m2", text=text))
+    return door.platform.said[0].partition("\n\n> `")[2].removesuffix("`")
+
+
+async def test_a_refused_message_is_called_by_one_line_that_ends_no_quotation(redis: Redis) -> None:
+    assert await refused_as(redis, "a `b`\n\nc") == "a 'b' c"
+    assert await refused_as(redis, "x" * 200) == "x" * BEGINNING_CHARACTERS + " …"
+
+
+@pytest.mark.parametrize("one", ["👨‍👩‍👧", "e\u0301", "🇩🇪", "日"])
+async def test_the_beginning_of_a_message_ends_between_what_people_take_for_characters(redis: Redis, one: str) -> None:
+    for before in range(6):
+        begun = (await refused_as(redis, "x" * before + one * BEGINNING_CHARACTERS)).removesuffix(" …")
+        assert begun == "x" * before + one * ((BEGINNING_CHARACTERS - before) // len(one))

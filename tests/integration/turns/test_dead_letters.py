@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from connectors.message import ConversationKey
-from runtime.turns import mailbox
-from runtime.turns.batch import Batch
+from connectors.message import Author, ConversationKey, InboundMessage, Role
+from runtime.turns import Batch, Envelope
+from runtime.turns.mailbox import MAX_WAITING
 from tests.emulators.face import Face
 from tests.emulators.openai import FakeOpenAI, in_background
 
@@ -237,11 +237,14 @@ async def test_a_full_conversation_refuses_messages_and_another_try(
         await holding.wait()
 
     monkeypatch.setattr(face.runtime.turns, "answer", hold)
-    monkeypatch.setattr(mailbox, "MAX_WAITING", 1)
     waiting = asyncio.create_task(face.client.post(f"{here}/messages", json={"text": "one", "context": "full"}))
     async with asyncio.timeout(10):
         while not await face.runtime.mailbox.current_turn(key):
             await asyncio.sleep(0.01)
+    author = Author("lena", "Lena")
+    for number in range(MAX_WAITING - 1):
+        message = InboundMessage("http", "full", f"waits{number}", author, "and one more", workspace_id="letters-full")
+        await face.runtime.mailbox.store(key, Envelope(message, Role.MEMBER, 1000.0))
     for refused in (
         await face.client.post(f"{here}/messages", json={"text": "two", "context": "full"}),
         await face.client.post(f"{here}/dead-letters/{letter['turn_id']}/retry"),

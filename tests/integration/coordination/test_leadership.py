@@ -73,4 +73,4 @@ async def test_duties_that_break_end_the_process_that_has_them(redis: Redis) -> 
 
     with pytest.raises(ValueError, match="broken"):
         async with asyncio.timeout(5):
-            await Leadership(redis, "one", broken).run()
+            await Leadership(redis, "one", broken, lease_seconds=0.5).run()

@@ -1,4 +1,4 @@
-"""However much is asked of Redis at once, all of it is answered."""
+"""However much is asked of Redis at once, all of it is answered; and a call can be cancelled at any moment."""
 
 from __future__ import annotations
 
@@ -57,3 +57,18 @@ async def test_a_connection_that_was_closed_meanwhile_is_made_anew(redis: Redis,
 
     assert await other.get("k") == "v"
     await other.aclose()
+
+
+async def test_no_cancellation_is_lost_in_a_write(redis: Redis) -> None:
+    async def write() -> None:
+        while True:
+            await redis.set("a", "b")
+
+    for attempt in range(400):
+        writing = asyncio.create_task(write())
+        await asyncio.sleep(0.0003 * (attempt % 7))
+        writing.cancel()
+
+        done, _ = await asyncio.wait([writing], timeout=5)
+
+        assert done

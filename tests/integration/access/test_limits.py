@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Author, ConversationKey, InboundMessage, Role
-from runtime.access import Admission, RateLimit
+from runtime.access import Access, Admission, RateLimit
 
 KEY = ConversationKey("acme", "telegram", "-100")
 MESSAGE = InboundMessage(connector="telegram", external_id="-100", message_id="1", author=Author("42"), text="hi")
@@ -119,3 +121,30 @@ async def test_nothing_is_kept_for_longer_than_the_window(redis: Redis) -> None:
     for key in keys:
         assert 0 < await redis.pttl(key) <= 60_000
         assert str(key).startswith("ar:limits:" + KEY.tag)
+
+
+CALL = InboundMessage(
+    connector="http",
+    external_id="default",
+    message_id="1",
+    author=Author("ann"),
+    text="hi",
+    workspace_id="nowhere",
+    caller_role=Role.ADMIN,
+)
+
+
+@pytest.mark.parametrize(("bound", "allowed"), [(Role.ADMIN, True), (Role.MEMBER, False), (Role.VIEWER, False)])
+async def test_the_tokens_role_decides_over_the_limit_whatever_the_author(
+    redis: Redis, bound: Role, allowed: bool
+) -> None:
+    """An admin's token is not limited under any author's name; a member's is, for an admin's name as well."""
+    settings = Settings(rate_limit_messages=1, access_admins=("http:ann",))
+    access, limit = Access(redis, settings), RateLimit(redis, settings)
+    admissions: list[Any] = []
+    for number in range(2):
+        message = replace(CALL, workspace_id="acme", caller_role=bound, message_id=str(number))
+        decision = await access.authorise(message, "acme")
+        assert decision.role is bound
+        admissions.append(await limit.admit(ConversationKey("acme", "http", "default"), message, decision.role))
+    assert [admission.allowed for admission in admissions] == [True, allowed]

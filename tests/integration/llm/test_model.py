@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 
 from config.settings import SMOLLM2, Settings
 from connectors.message import Usage
-from runtime.llm import Model, ModelRefused, ModelUnavailable, ToolCall, client, credentials, load_litellm
-from runtime.turns import replies
+from runtime.llm import Model, ModelRefused, ModelUnavailable, ToolCall, credentials, load_litellm
 from tests.conftest import MakeSettings
 from tests.emulators.openai import FakeOpenAI, Reply
 
@@ -61,21 +60,6 @@ async def test_an_answer_comes_with_its_usage_and_who_gave_it(model: Model, open
     assert openai_server.keys == ["key"]
 
 
-async def test_the_time_that_importing_takes_is_not_called_the_models(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command that asks one thing would else say of a fast model that it took many seconds."""
-    importing_seconds = [2.0]
-
-    async def loaded() -> Any:
-        await asyncio.sleep(importing_seconds.pop(0) if importing_seconds else 0.0)
-        return await load_litellm()
-
-    monkeypatch.setattr(client, "load_litellm", loaded)
-
-    assert 0 <= (await model.complete(MESSAGES)).latency_ms < 2000
-
-
 async def test_the_messages_reach_the_provider_as_they_were_given(model: Model, openai_server: FakeOpenAI) -> None:
     await model.complete(MESSAGES, max_output_tokens=77)
     [sent] = openai_server.requests
@@ -103,10 +87,6 @@ async def test_an_answer_with_half_a_character_can_be_stored(
     openai_server.will("30 days \ud83d is all")
     completion = await model.complete(MESSAGES, on_delta=Screen().show if streams else None)
     assert completion.text == "30 days \ufffd is all"
-
-
-def test_of_a_stopped_answer_the_halves_of_a_character_become_one() -> None:
-    assert replies.cut_short("so \ud83d" + "\ude00 \ud83d", "m").text == "so \U0001f600 \ufffd …"
 
 
 async def test_tokens_that_the_provider_had_read_before_are_counted_as_cached(model: Model) -> None:
@@ -377,11 +357,12 @@ async def test_a_password_in_an_address_is_told_to_nobody(model_settings: MakeSe
 
 
 async def test_a_server_that_is_not_there_is_not_asked_for_long(model_settings: MakeSettings) -> None:
+    """Not so often as there are attempts: they would take 50 seconds."""
     await load_litellm()
-    started = time.monotonic()
+    model = quick_model(model_settings(llm_api_base="http://127.0.0.1:1/v1", llm_max_attempts=100))
     with pytest.raises(ModelUnavailable):
-        await quick_model(model_settings(llm_api_base="http://127.0.0.1:1/v1", llm_max_attempts=100)).complete(MESSAGES)
-    assert time.monotonic() - started < 4
+        async with asyncio.timeout(25):
+            await model.complete(MESSAGES)
 
 
 @pytest.mark.parametrize(
