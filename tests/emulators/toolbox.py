@@ -60,13 +60,12 @@ class Desk:
 
 
 def writes_down(body: dict[str, Any]) -> Reply | str:
-    """What a model answers that has `note` write something down and looks something up, and then says so."""
+    """What a model answers that has `note` write something down and, beside it, `meet` meet, and then says so."""
     if "tools" not in body:  # a summary
         return "Nothing of note."
     if any(message["role"] == "tool" for message in body["messages"]):
         return "It is written down."
-    looks = ("search_documents", {"query": "harbour plan"})
-    return Reply(text="A moment.", tool_calls=(("note", {"words": "x"}), looks))
+    return Reply(text="A moment.", tool_calls=(("note", {"words": "x"}), ("meet", {"words": "x"})))
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ class Scene:
         while len(said) <= MOST and self.halt.waits >= len(said) - 1:
             said.append(await self._disturb(f"{name}{len(said)}x", len(said)))
         self.halt.place = ""
-        assert len(said) > 40
+        assert len(said) > 35
         assert said[0] == said[-1] == [WHOLE]
         return said
 
