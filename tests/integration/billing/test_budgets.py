@@ -51,21 +51,6 @@ def budgets(redis: Redis, settings: Callable[..., Settings], clock: Clock) -> Ca
     return make
 
 
-async def test_what_is_reserved_counts_as_spent_until_it_is_settled(budgets: Callable[..., Budgets]) -> None:
-    house = budgets(workspace_tokens_per_day=100)
-
-    await house.reserve(ACME, "c1", Cost(60))
-    with pytest.raises(BudgetExceeded):
-        await house.reserve(ACME, "c2", Cost(60))
-    await house.settle(ACME, "c1", Cost(30))
-    await house.reserve(ACME, "c2", Cost(60))
-    with pytest.raises(BudgetExceeded):
-        await house.reserve(ACME, "c3", Cost(11))
-
-    state = await house.state(ACME)
-    assert (state.spent[TOKENS_A_DAY], state.left(TOKENS_A_DAY)) == (90, 10)
-
-
 async def test_a_reservation_that_nobody_settles_stands(budgets: Callable[..., Budgets], clock: Clock) -> None:
     """Its process was killed: nobody knows what the call took."""
     house = budgets(workspace_tokens_per_day=100)
@@ -74,15 +59,6 @@ async def test_a_reservation_that_nobody_settles_stands(budgets: Callable[..., B
     clock.now += 6 * 3600
 
     assert (await house.state(ACME)).spent[TOKENS_A_DAY] == 60
-
-
-async def test_a_call_that_its_provider_refused_costs_nothing(budgets: Callable[..., Budgets]) -> None:
-    house = budgets(user_tokens_per_day=100)
-
-    await house.reserve(ACME, "c1", Cost(60, 0.5), LENA)
-    await house.release(ACME, "c1", LENA)
-
-    assert set((await house.state(ACME, LENA)).spent.values()) == {0}
 
 
 async def test_a_call_is_reserved_and_settled_once_however_often_it_is_said(
@@ -209,15 +185,6 @@ async def test_limits_in_a_newer_format_are_named_and_not_overwritten(
         with pytest.raises(NewerFormat, match="format 2"):
             await attempt
     assert await redis.hget(key, "workspace_tokens_per_day") == "1"
-
-
-async def test_without_any_limit_all_is_counted(budgets: Callable[..., Budgets]) -> None:
-    house = budgets()
-
-    await house.reserve(ACME, "t1", Cost(10, 0.1), LENA)
-    await house.settle(ACME, "t1", Cost(7, 0.1), LENA)
-
-    assert (await house.state(ACME, LENA)).spent[BudgetTerm("user", "usd", "month")] == 100_000_000
 
 
 async def test_many_calls_at_once_never_reserve_more_than_there_is(budgets: Callable[..., Budgets]) -> None:

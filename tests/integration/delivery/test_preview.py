@@ -15,7 +15,6 @@ from connectors.message import ConversationKey, OutboundMessage, OutboundPart, R
 from runtime.coordination import Hub
 from runtime.delivery import Delivery, Outbox, PreviewMode, Previews, ProgressReporter, RateLimiters, report_progress
 from runtime.delivery.outbox import PartStage, stream_of
-from runtime.delivery.rate_limiter import Extra, Limits
 from tests.emulators.board import Board, FoundAgain, KnowsAgain
 
 KEY = ConversationKey("acme", "board", "hall")
@@ -117,22 +116,6 @@ async def write(outbox: Box, platform: Board, *pieces: tuple[str, tuple[str, ...
             await until(platform, *shown)
 
 
-@pytest.fixture
-def extras(monkeypatch: pytest.MonkeyPatch) -> list[Extra]:
-    """What each preview was that was allowed, in order."""
-    found: list[Extra] = []
-    take = Limits.take_extra
-
-    def counted(limits: Limits, chat: str, extra: Extra, now: float) -> float:
-        seconds = take(limits, chat, extra, now)
-        if not seconds:
-            found.append(extra)
-        return seconds
-
-    monkeypatch.setattr(Limits, "take_extra", counted)
-    return found
-
-
 async def test_a_reply_grows_in_one_message_and_ends_in_its_last_form(redis: Redis) -> None:
     """People see one message; what it says at last is the reply, whole."""
     board = Board()
@@ -181,24 +164,6 @@ async def test_a_reply_that_outgrows_a_message_goes_on_in_the_next(redis: Redis)
     await outbox.deliver(replace(DRAFT, text="123456789x"))
 
     assert board.shown == ["12345678", "9x"]
-
-
-async def test_each_message_that_a_growing_reply_changes_has_a_turn_of_its_own(
-    redis: Redis, extras: list[Extra]
-) -> None:
-    """Where two messages have to change at once, the platform hears no more than its limits allow."""
-    board = Board()
-    async with box(redis, board).preview(DRAFT) as preview:
-        await preview.show("12345678")
-        await until(board, "12345678")
-        await preview.show("9")
-        await until(board, "12345678", "9")
-        await preview.restart()
-        await preview.show("abcdefghij")
-        await until(board, "abcdefgh", "ij")
-
-    assert len(board.seen) == 4
-    assert len([one for one in extras if one is not Extra.SIGN]) >= len(board.seen)
 
 
 async def test_a_reply_that_becomes_a_file_leaves_nothing_of_its_growth_behind(redis: Redis) -> None:
@@ -306,15 +271,6 @@ async def test_a_platform_that_asks_for_a_pause_gets_no_more_previews_for_a_whil
     assert len(board.tokens) == 1
 
 
-async def test_what_is_only_added_to_takes_nothing_of_the_rate_for_edits(redis: Redis, extras: list[Extra]) -> None:
-    """It begins like a message, and grows by a means that has a rate of its own."""
-    feed = Feed()
-    await write(box(redis, feed), feed, ("one", ("one",)), (" two", ("one two",)))
-
-    assert extras[0] is Extra.OPENING
-    assert set(extras[1:]) == {Extra.ADDITION}
-
-
 async def test_means_of_the_platforms_own_are_preferred_and_end_in_the_last_form(redis: Redis) -> None:
     """What is added arrives piece by piece; then the reply stands there as it is."""
     feed = Feed()
@@ -324,20 +280,6 @@ async def test_means_of_the_platforms_own_are_preferred_and_end_in_the_last_form
 
     assert feed.shown == ["One two."]
     assert feed.tokens == []
-
-
-async def test_a_beginning_by_the_platforms_own_means_of_which_nobody_knows_is_counted(redis: Redis) -> None:
-    class FoundFeed(Feed, FoundAgain):
-        pass
-
-    feed = FoundFeed()
-    outbox = box(redis, feed)
-    await outbox.outbox.mark(DRAFT, 0, PartStage.DRAFTING)
-    with capture_logs() as told:
-        await outbox.deliver(replace(DRAFT, text="one"))
-
-    assert feed.shown == ["one"]
-    assert [one["why"] for one in told if one["event"] == "reply.ambiguous"] == ["preview"]
 
 
 async def test_where_the_platforms_own_means_do_not_serve_edits_do(redis: Redis) -> None:
@@ -428,24 +370,6 @@ async def test_a_reply_waits_for_no_sign_that_the_platform_is_slow_with_or_that_
                 await asyncio.sleep(0.002)
         await outbox.shows.finish(DRAFT.turn_id)
     assert board.signs == (longest > 5)
-
-
-async def test_a_reply_that_is_done_at_once_asks_the_store_for_nothing_that_was_shown(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has shown none."""
-    outbox = box(redis, Board(), first_text_seconds=30.0)
-
-    async def asked(*_: object) -> None:
-        raise AssertionError("the store was asked")
-
-    monkeypatch.setattr(outbox.outbox, "part_states", asked)
-    with capture_logs() as told:
-        async with outbox.preview(DRAFT) as preview:
-            await preview.show("o")
-            await asyncio.sleep(0.01)  # it waits for more
-
-    assert "preview.ended" not in [one["event"] for one in told]
 
 
 @pytest.mark.parametrize("kind", [KnowsAgain, FoundAgain])

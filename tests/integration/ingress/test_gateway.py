@@ -404,13 +404,9 @@ async def test_the_bot_says_hello_once_where_somebody_known_brought_it(redis: Re
     assert door.platform.said == [HELLO]
 
 
-async def test_the_bot_says_hello_to_all_where_it_is_open_to_all(redis: Redis) -> None:
-    door = Door(redis)
-    await door.accept(replace(GROUP, kind=InboundKind.JOINED, text=""))
-    assert door.platform.said == [HELLO]
-
-
-async def test_the_hello_names_commands_as_people_can_write_them_there(redis: Redis) -> None:
+async def test_where_it_is_open_to_all_the_bot_says_hello_with_commands_as_people_can_write_them_there(
+    redis: Redis,
+) -> None:
     door = Door(redis)
     await door.accept(replace(GROUP, kind=InboundKind.JOINED, text="", command_mark="!"))
     assert door.platform.said == [HELLO.replace("/help", "!help")]

@@ -560,30 +560,6 @@ async def test_who_lets_go_of_a_conversation_while_its_hold_is_renewed_has_not_l
             await asyncio.Event().wait()
 
 
-async def test_what_comes_during_a_turn_waits_for_the_next_one(redis: Redis, settings: Callable[..., Settings]) -> None:
-    mailbox, key = Mailbox(redis), ConversationKey("acme", "http", "desk")
-    goes_on = asyncio.Event()
-    batches: list[Batch] = []
-
-    async def answer(batch: Batch) -> None:
-        batches.append(batch)
-        await goes_on.wait()
-
-    async with working(settings(), mailbox, answer, redis) as now, asyncio.timeout(20):
-        await mailbox.store(key, envelope(key, 1))
-        await now.ring(key)
-        while not batches:
-            await asyncio.sleep(0.001)
-        later = [await mailbox.store(key, envelope(key, number)) for number in (2, 3)]
-        goes_on.set()
-        while len(batches) < 2:
-            await asyncio.sleep(0.001)
-
-    turn_id = batches[0].turn_id
-    assert [(one.held, one.current_turn) for one in later] == [(True, turn_id)] * 2
-    assert [[one.message.text for one in batch.envelopes] for batch in batches] == [["1"], ["2", "3"]]
-
-
 @pytest.mark.parametrize("alone", [True, False])
 async def test_a_worker_takes_no_turn_from_itself_where_the_store_stood_still(
     redis: Redis, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, alone: bool
