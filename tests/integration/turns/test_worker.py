@@ -203,9 +203,10 @@ async def test_a_silent_workers_turn_goes_to_another_and_it_can_write_no_more(
     async with working(settings(turn_lease_seconds=1, shutdown_grace_seconds=0.1), paused, hang, redis) as first:
         await Mailbox(redis).store(key, envelope(key, 1))
         await first.ring(key)
+        await began.wait()
         async with working(settings(turn_lease_seconds=1), Mailbox(redis), finish, redis), asyncio.timeout(60):
             await answered.wait()
-        lost, held = fences[:2]
+        lost, held, *_ = fences
         said = [TranscriptEntry(EntryRole.INBOUND, "hello", "t1", "")]
         with pytest.raises(Superseded):
             await Transcript(redis).append(key, "t1", said, lost)
