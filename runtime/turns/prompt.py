@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from config.settings import Settings
-from connectors.message import AgentRuntimeError, ConversationKey, Role, Scope, StoreUnavailable
+from connectors.message import AgentRuntimeError, Role, Scope, StoreUnavailable
 from connectors.redis_calls import Answer, RoundTrip
 from grounding.memory.frames import SHIPPED, Frames, InvalidFrames, frames_of
 from grounding.pipeline import Pipeline, StrategyChooser, TurnLayers, error_word, first_error
@@ -221,16 +221,6 @@ class PromptBuilder:
             return context
         environment = self._surroundings.environment(before.environment if before else None)
         return context.model_copy(update={"environment": environment, "memory": memory})
-
-    async def save_session(self, key: ConversationKey, built: BuiltPrompt) -> None:
-        """Store what the prompt showed, for the next one. Never raises: without it the next prompt begins a session."""
-        sessions = self._pipeline.continuing.sessions
-        if sessions is None or built.shown is None:
-            return
-        try:
-            await sessions.keep(key, built.shown)
-        except AgentRuntimeError as error:
-            _log.warning("store.degraded", store="sessions", why=error_word(error), workspace_id=key.workspace_id)
 
     async def _load_directives(
         self, scope: Scope, stamps: Answer[list[str]]

@@ -235,8 +235,8 @@ def _words(marked: Marked) -> tuple[str, str]:
 
 
 class Likeness:
-    """Rates exchanges by the floor for earlier turns (`grounding.retrieval.turn_ranking`), measured for the same question:
-    is a turn relevant to a message? Vectors are cached in memory.
+    """Rates exchanges by the floor for earlier turns (`grounding.retrieval.turn_ranking`), measured for the same
+    question: is a turn relevant to a message? Vectors are cached in memory.
 
     *embedder* returns the configured model; it raises `IndexUnavailable` and `EmbedderUnavailable` while there is none.
     """
