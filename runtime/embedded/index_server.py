@@ -39,7 +39,7 @@ NICENESS = 15
 """The priority of the thread that embeds documents, of 0 (highest) to 19."""
 IDLE_SECONDS = 120.0
 """After so long without a text to embed the second embedding model is unloaded."""
-FREE_SECONDS = 20.0
+FREE_SECONDS = 5.0
 """Between times when free memory is given back to the system. The allocator keeps 70 MB after the model was loaded, and
 as much after the engine rewrote a segment."""
 LOGGED = 0
