@@ -103,7 +103,7 @@ class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
 class _ClusterPipeline(ClusterPipeline):
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
         client = cast("_ClusterClient", self.cluster_client)
-        async with answer_within(client.timeout_seconds), client.free:
+        async with answer_within(client.timeout_seconds), client.free_for_pipelines:
             return translate_errors(await super().execute(raise_on_error, allow_redirections))
 
 
@@ -121,6 +121,8 @@ class _ClusterClient(RedisCluster):
         super().__init__(**options)
         self.timeout_seconds = timeout_seconds
         self.free = asyncio.Semaphore(MAX_CONNECTIONS)
+        self.free_for_pipelines = asyncio.Semaphore(MAX_CONNECTIONS)
+        """Their own, because a pipeline repeats redirected commands one by one, each of which waits for `free`."""
 
     async def initialize(self, *args: Any, **options: Any) -> RedisCluster:
         try:

@@ -150,8 +150,7 @@ class Turns:
         with self._cancellations.listen(batch.turn_id) as signals:
             # News of more messages may have come before this: they wait in the mailbox.
             signals.more = batch.envelopes[-1].queue == "interrupt"
-            if batch.resumed or batch.envelopes[-1].message.looks_unfinished:
-                await self._cancellations.refresh(batch, signals)  # it may have been stopped before it began here
+            await self._cancellations.refresh(batch, signals)  # it may have been stopped before it began here
             writing = asyncio.create_task(self._write(state, progress))
             try:
                 if not await self._wait(writing, batch, signals, progress):
