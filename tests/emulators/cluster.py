@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -25,10 +26,11 @@ MASTERS = 3
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports whose cluster bus port (10000 above) exists too."""
+    """Ports whose cluster bus port (10000 above) exists too. The search begins anywhere, because another process that
+    looks at the same moment would find the same ones."""
     with contextlib.ExitStack() as stack:
         found: list[int] = []
-        for candidate in range(21000, 40000):
+        for candidate in range(random.randrange(21000, 39000), 40000):
             listener = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 listener.bind(("127.0.0.1", candidate))
