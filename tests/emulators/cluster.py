@@ -26,14 +26,16 @@ MASTERS = 3
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports whose cluster bus port (10000 above) exists too. The search begins anywhere, because another process that
-    looks at the same moment would find the same ones."""
+    """Ports that are free, and so is the cluster's bus 10000 above each. They lie below those that the system gives to
+    connections. The search begins anywhere, because another process that looks at the same moment would find the same
+    ones."""
     with contextlib.ExitStack() as stack:
         found: list[int] = []
-        for candidate in range(random.randrange(21000, 39000), 40000):
-            listener = stack.enter_context(socket.socket())
+        for candidate in range(random.randrange(12_000, 22_000), 22_700):
+            port, bus = stack.enter_context(socket.socket()), stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                listener.bind(("127.0.0.1", candidate))
+                port.bind(("127.0.0.1", candidate))
+                bus.bind(("127.0.0.1", candidate + 10_000))
                 found.append(candidate)
             if len(found) == count:
                 return found
