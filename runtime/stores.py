@@ -47,7 +47,7 @@ from runtime.redis_errors import answer_within, translate_errors
 __all__ = ["Client", "RedisStore", "connect", "open_redis"]
 
 MAX_CONNECTIONS = 64
-"""Connections to one server, or commands at a time to a cluster. If none is free, a call waits for one."""
+"""Connections to one server, or commands and pipelines, each, at a time to a cluster. If none is free, a call waits."""
 CLOSE_SECONDS = 2.0
 
 
@@ -207,6 +207,7 @@ def connect(url: str, timeout_seconds: float) -> Redis:
             timeout_seconds,
             startup_nodes=[ClusterNode(host, port) for host, port in _hosts(parts, 6379)],
             ssl=_wants_tls(parts),
+            max_connections=2 * MAX_CONNECTIONS,  # of commands and of pipelines; without a free one redis-py would fail
             # By default redis-py closes all connections at every fifth slot that moved, and breaks the calls on them.
             # Without that, a slot that moved is looked up by itself.
             reinitialize_steps=0,
