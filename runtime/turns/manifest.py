@@ -32,7 +32,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from connectors.message import AgentRuntimeError, Scope, redis_key
-from connectors.redis_calls import RedisCall, ask
+from connectors.redis_calls import RedisCall
 from grounding.prompt import UNKNOWN, Prefix
 from grounding.prompt_input import CodexFile, Prompt, RunContext
 from runtime.stores import pack, unpack
@@ -204,7 +204,7 @@ class Manifests:
         self._material_cache: dict[str, _Files] = {}
 
     async def keep(self, context: RunContext, prompt: Prompt, at: str, *, prefix: Prefix = UNKNOWN) -> None:
-        """Store the input of a turn, and drop the oldest turns beyond the limit. `finish` stores its outcome."""
+        """Store the input of a turn, and drop the oldest turns beyond the limit. `finish_call` stores its outcome."""
         scope = Scope(context.workspace_id)
         files = context.codex.files if context.codex is not None else ()
         material = _digest(files) if files else ""
@@ -255,12 +255,8 @@ class Manifests:
         if await self._redis.exists(self._key(Scope(context.workspace_id), "turn", context.turn_id)):
             await self.keep(context, prompt, at, prefix=prefix)
 
-    async def finish(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> None:
-        """Store the outcome of a turn."""
-        await ask(self._redis, self.finish_call(scope, turn_id, outcome))
-
     def finish_call(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> RedisCall[None]:
-        """Return the call of `finish`."""
+        """Return the Redis call that stores the outcome of a turn."""
         command = ("SET", self._key(scope, "outcome", turn_id), pack(VERSION, outcome=outcome), "EX", KEPT_SECONDS)
         return RedisCall.of(*command, parse=lambda _: None)
 

@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from connectors.message import Scope, new_turn_id
+from connectors.redis_calls import ask
 from grounding.prompt import UNKNOWN, build_prompt
 from grounding.prompt_input import Censor, CodexFile, CodexInput, RunContext, SelectedRecord, load_tokens
 from runtime.turns.manifest import Manifests, UnknownTurn
@@ -98,7 +99,7 @@ async def test_a_turn_that_is_not_among_the_newest_any_more_is_kept_nowhere(redi
     for number in range(4):
         one = context(turn_id=f"t{number}").model_copy(update={"records": (fact("r1"),)})
         await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z")
-        await manifests.finish(acme, one.turn_id, {"error": ""})
+        await ask(redis, manifests.finish_call(acme, one.turn_id, {"error": ""}))
     await manifests.cut_records(acme, ["r1"])
 
     assert set(await manifests.contexts(acme, ["t0", "t1", "t2", "t3"])) == {"t2", "t3"}
