@@ -70,7 +70,7 @@ async def test_with_json_a_terminal_gets_what_a_pipe_gets(data_dir: Path) -> Non
     file = data_dir / "bot.toml"
     file.write_text('llm_grounding_top_k = "many"\n')
     lines = await shown_on_a_terminal(data_dir, b'"setting.fallen_back"', "--json", "--config", str(file))
-    assert "setting.fallen_back" in [json.loads(line)["event"] for line in lines if line.startswith("{")]
+    assert "setting.fallen_back" in [json.loads(line)["event"] for line in lines if line.endswith("}")]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
