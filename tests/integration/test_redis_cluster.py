@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 
 from config.settings import Settings
 from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
+from connectors.redis_calls import RedisCall, RoundTrip
 from grounding.codex import CodexStore, Size
 from grounding.memory.global_context import Editor, EditOrigin, GlobalContexts
 from grounding.memory.records import NewRecord, Provenance, Records, RecordStore, Type
@@ -241,7 +242,22 @@ async def test_dead_masters_are_an_outage_of_their_keys(cluster: tuple[list[int]
     client = connect(url_of(cluster), 1.0)
     for partition in range(12):
         await client.set(key(partition), "v")
-    for process in cluster[1]:
+    for port in cluster[0]:
+        async with Redis(port=port) as master:
+            await master.config_set("cluster-require-full-coverage", "no")
+    cluster[1][0].kill()
+    trip = RoundTrip(client)
+    answers = [trip.add(RedisCall.of("GET", key(partition), parse=str)) for partition in range(12)]
+    await trip.send()
+    outages = 0
+    for answer in answers:
+        try:
+            assert answer.result() == "v"
+        except StoreUnavailable:
+            outages += 1
+    assert 0 < outages < 12
+
+    for process in cluster[1][1:]:
         process.kill()
     for partition in range(3):
         with pytest.raises(StoreUnavailable):
