@@ -12,7 +12,7 @@ from grounding.evaluation.datasets import (
     load_documents,
 )
 from grounding.evaluation.memory import MEMORY_TOKENS, MemoryAnswer, MemoryResult, MemoryScores, score_memory
-from grounding.evaluation.metrics import Scores, score
+from grounding.evaluation.metrics import Interval, Scores, bootstrap_intervals, score
 from grounding.evaluation.retrieval import Evaluation, evaluate_retrieval, fill
 from grounding.evaluation.strategy import Message, Share, StrategyScores, evaluate_strategy, load_messages
 
@@ -23,6 +23,7 @@ __all__ = [
     "ConversationMessage",
     "ConversationQuestion",
     "Evaluation",
+    "Interval",
     "MemoryAnswer",
     "MemoryResult",
     "MemoryScores",
@@ -31,6 +32,7 @@ __all__ = [
     "Scores",
     "Share",
     "StrategyScores",
+    "bootstrap_intervals",
     "evaluate_retrieval",
     "evaluate_strategy",
     "fill",

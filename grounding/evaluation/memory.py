@@ -4,11 +4,11 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import fmean
 
 from grounding.evaluation.datasets import Conversation, ConversationQuestion
-from grounding.evaluation.metrics import ndcg_at, percentile, recall_at
+from grounding.evaluation.metrics import Interval, bootstrap_intervals, ndcg_at, percentile, recall_at
 from grounding.retrieval import term_set
 
 MEMORY_TOKENS = 1000
@@ -49,14 +49,20 @@ class MemoryScores:
     recall_at_1000_tokens: float
 
 
+FIGURES = tuple(field.name for field in fields(MemoryScores))[1:]
+"""The names of the scores."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryResult:
     """All figures of a set; turns and tokens are means per prompt. ``scores`` leaves `ADVERSARIAL` questions out,
-    ``with_adversarial`` does not."""
+    ``with_adversarial`` does not. ``intervals`` are the 95 % intervals of ``scores``, over the questions, by the names
+    of the figures."""
 
     conversations: int
     messages: int
     scores: MemoryScores
+    intervals: Mapping[str, Interval]
     with_adversarial: MemoryScores
     categories: Mapping[str, MemoryScores]
     turns: float
@@ -81,11 +87,12 @@ def score_memory(conversations: Sequence[Conversation], answers: Sequence[Memory
     texts = {message.id: message.text for conversation in conversations for message in conversation.said}
     figures = [(answer.asked.category, _figures(answer, texts)) for answer in answers]
     everything = [row for _, row in figures]
-    fair = [row for category, row in figures if category != ADVERSARIAL]
+    fair = [row for category, row in figures if category != ADVERSARIAL] or everything
     return MemoryResult(
         conversations=len(conversations),
         messages=len(texts),
-        scores=_means(fair or everything),
+        scores=_means(fair),
+        intervals=dict(zip(FIGURES, bootstrap_intervals(fair, _column_means), strict=True)),
         with_adversarial=_means(everything),
         categories={
             name: _means([row for category, row in figures if category == name])
@@ -112,4 +119,8 @@ def _figures(answer: MemoryAnswer, texts: Mapping[str, str]) -> tuple[float, ...
 
 
 def _means(rows: Sequence[tuple[float, ...]]) -> MemoryScores:
-    return MemoryScores(len(rows), *(fmean(column) for column in zip(*rows, strict=True)))
+    return MemoryScores(len(rows), *_column_means(rows))
+
+
+def _column_means(rows: Sequence[tuple[float, ...]]) -> list[float]:
+    return [fmean(column) for column in zip(*rows, strict=True)]

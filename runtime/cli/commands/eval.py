@@ -195,6 +195,9 @@ def _show_memory(result: MemoryResult) -> None:
     if result.scores != result.with_adversarial:
         rows.insert(0, ("not adversarial", result.scores))
     table(MEMORY_HEADERS, [[name, *_memory_cells(scores)] for name, scores in rows], right=MEMORY_HEADERS[1:])
+    intervals = zip(MEMORY_HEADERS[2:], result.intervals.values(), strict=True)
+    line(f"95 % intervals by bootstrap over the questions ({rows[0][0]}):")
+    line(", ".join(f"{figure} {low:.3f} to {high:.3f}" for figure, (low, high) in intervals))
     line("@1000tok: evidence with 60 % of its content words in a prompt that may hold 1,000 tokens of earlier turns.")
     line(f"A prompt recalls {result.turns:.1f} turns in {result.tokens:.0f} tokens; asked in another conversation,")
     line(f"{result.elsewhere_turns:.1f} in {result.elsewhere_tokens:.0f}.")

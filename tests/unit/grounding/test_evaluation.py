@@ -22,6 +22,7 @@ from grounding.evaluation import (
     MemoryAnswer,
     Message,
     QuestionSet,
+    bootstrap_intervals,
     evaluate_retrieval,
     load,
     load_conversations,
@@ -380,10 +381,34 @@ def test_what_was_twisted_on_purpose_is_scored_apart() -> None:
     assert sorted(result.categories) == ["adversarial", "open"]
 
 
+def test_the_intervals_of_a_set_hold_its_figures_and_leave_out_what_is_scored_apart() -> None:
+    found = [_recalled("open", ranked=("m1",) if number % 4 else (), told="") for number in range(40)]
+    twisted = [_recalled("adversarial", ranked=("m2",), told="") for _ in range(40)]
+
+    result = score_memory([Conversation("c", (), ())], [*found, *twisted])
+
+    low, high = result.intervals["recall_at_10"]
+    assert 0.5 < low < result.scores.recall_at_10 < high < 1.0  # a standard deviation is .07
+    assert result.intervals["recall_at_1000_tokens"] == (0.0, 0.0)
+
+
 def _recalled(category: str, ranked: tuple[str, ...], told: str) -> MemoryAnswer:
     return MemoryAnswer(
         ConversationQuestion(category, "Which boat?", category, frozenset({"m1"})), ranked, told, 0, 0, 1.0, 0, 0
     )
+
+
+def test_an_interval_narrows_with_more_samples_and_is_the_same_each_time() -> None:
+    def interval(count: int) -> tuple[float, float]:
+        ((low, high),) = bootstrap_intervals([0.0, 1.0] * count, lambda found: [sum(found) / len(found)])
+        return low, high
+
+    (low, high), (closer_low, closer_high) = interval(10), interval(250)
+
+    assert low < closer_low < 0.5 < closer_high < high
+    assert interval(10) == (low, high)
+    with pytest.raises(ValueError, match="something to draw from"):
+        interval(0)
 
 
 # Labelled messages for the strategy
