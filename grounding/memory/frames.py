@@ -35,6 +35,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from connectors.message import AgentRuntimeError
 from grounding.memory.records import Type
+from grounding.retrieval import ASKING, term_set
 from grounding.strategy import ENGLISH, Cues, FoldedText, Text, matches, phrase_problem, word_set, words_of
 
 CONVERSATION = "conversation"
@@ -45,8 +46,8 @@ LOADED = (Type.DECISION, Type.FACT, Type.PROCEDURE, Type.EPISODE, Type.ITEM)
 """The types that share the block of records, in their order there. Censors have a block of their own."""
 UNNAMED_PRIORITY = 0.5
 """The priority of a type that a frame does not mention."""
-FEW_WORDS = 4
-"""A message of at most this many words besides politeness continues the one before, unless a cue says otherwise."""
+FEW_TERMS = 1
+"""A message that begins like a continuation ("and", "what about") and names at most so many things, continues."""
 LONGEST_CONSIDERED_CHARACTERS = 20_000
 MAX_FRAMES = 32
 MAX_PROBLEMS = 10
@@ -242,9 +243,9 @@ class Chosen:
 def choose(text: Text, frames: Frames = SHIPPED, earlier: Sequence[str] = (), cues: Cues = ENGLISH) -> Chosen:
     """Choose the frame for *text*, the user's own words. *earlier* are the messages just before, oldest first.
 
-    The frame with the most distinct cues wins, then the higher rank, then the first name. Without a cue a question gets
-    the question frame; a few words ("and the other one?") continue in the frame of the message before; all else is
-    conversation. Small talk has no cues and changes nothing. Deterministic.
+    The frame with the most distinct cues wins, then the higher rank, then the first name. Without a cue, a message
+    without content of its own ("why?", "and RabbitMQ?") continues in the frame of the message before, a question gets
+    the question frame, and all else is conversation. Small talk has no cues and changes nothing. Deterministic.
     """
     message = FoldedText.of(text)
     words = message.words
@@ -252,7 +253,7 @@ def choose(text: Text, frames: Frames = SHIPPED, earlier: Sequence[str] = (), cu
     seen = _best_by_cues(words, frames)
     if seen is not None:
         return Chosen(seen[0], "cue", seen[1], acts)
-    if earlier and len(_without_small_talk(words, cues)) <= FEW_WORDS and words:
+    if earlier and words and _only_continues(words, cues):
         before = _best_by_cues(words_of(earlier[-1]), frames)
         if before is not None:
             return Chosen(before[0], "goes_on", before[1], acts)
@@ -280,6 +281,17 @@ def _without_small_talk(words: tuple[str, ...], cues: Cues) -> tuple[str, ...]:
     """Return *words* without politeness and filler."""
     covered = {at + place for at, length in matches(words, cues.small_talk) for place in range(length)}
     return tuple(word for at, word in enumerate(words) if at not in covered and word not in word_set(cues.filler))
+
+
+def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:
+    """Say whether a message has no content of its own: besides politeness, question words and words to go on ("tell me
+    more") it names nothing, or one thing as a continuation ("and RabbitMQ?")."""
+    idle = (*cues.small_talk, *cues.polite_requests, *cues.filler, *cues.continues, *cues.question_words)
+    idle += cues.follow_ups
+    covered = {at + place for at, length in matches(words, idle) for place in range(length)}
+    left = term_set(" ".join(word for at, word in enumerate(words) if at not in covered)) - ASKING
+    begins_so = any(start == 0 for start, _ in matches(words, cues.follow_ups))
+    return len(left) <= (FEW_TERMS if begins_so else 0)
 
 
 def _asks(message: FoldedText, cues: Cues) -> bool:

@@ -54,7 +54,7 @@ from grounding.retrieval.minilm import DIMENSIONS as MINILM_DIMENSIONS
 from grounding.retrieval.minilm import NAME as MINILM_NAME
 from grounding.retrieval.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
 from grounding.retrieval.minilm import MiniLMEmbedder
-from grounding.retrieval.packing import NEAR_DUPLICATE, NEGATIONS
+from grounding.retrieval.packing import NEGATIONS
 from grounding.retrieval.query import (
     EARLIER_MAX_CHARACTERS,
     EARLIER_TURNS,
@@ -80,7 +80,6 @@ __all__ = [
     "MINILM_DIMENSIONS",
     "MINILM_NAME",
     "MINILM_PACKAGE",
-    "NEAR_DUPLICATE",
     "NEGATIONS",
     "PAYLOAD_VERSION",
     "STOP_WORDS",

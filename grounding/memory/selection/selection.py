@@ -22,7 +22,7 @@ from grounding.memory.frames import LOADED, Chosen, Frame, scale
 from grounding.memory.records import FoundRecord, Record, Records, State, Type, days_meant, is_heard_preference
 from grounding.memory.selection.censors import in_force
 from grounding.prompt_input import Calibration, Censor, SelectedRecord, Selection, SelectionReason, Strict
-from grounding.retrieval import NEAR_DUPLICATE, NEGATIONS, coverage, largest_idf, spell_out, term_set
+from grounding.retrieval import NEGATIONS, coverage, largest_idf, spell_out, term_set
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -475,7 +475,7 @@ def score(found: FoundRecord, frame: Frame, today: datetime) -> float:
     return (
         0.50 * min(max(found.similarity, 0.0), 1.0)
         + 0.15 * (frame.priority(record.type) + STANDING.get(record.state, 0.0))
-        + 0.15 * recency(record.changed_at or record.created_at, today)
+        + 0.15 * recency(record.created_at, today)
         + 0.10 * OUTCOMES.get(record.outcome or "", 1.0)
         + 0.05 * usage(record.activations)
         + 0.05 * record.confidence
@@ -521,49 +521,61 @@ def _below_successors(name: str, own: Mapping[str, float], kept: Mapping[str, tu
 
 
 # Repetition: records that the prompt says already
+#
+# A repetition is the same statement. A difference in a name, a number, a negation, an outcome or a day is a difference.
 
 LEAST_WORDS = 3
 """Shorter records occur in every text; they must match a line as a whole."""
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"(?<!\w)[-−]\d+(?:[.,:/]\d+)*|\d+(?:[.,:/]\d+)*(?!\w)|\w+|[%$€£<>=≠]")
+_IDLE_WORDS = frozenset(("a", "an", "the", "is", "are", "that"))
 
 
 def without_repeated(ranked: Sequence[Scored], shown: Iterable[str]) -> list[Scored]:
     """Return *ranked* without the records that a line of *shown* or a better record repeats.
 
-    A line repeats a record if it contains nearly all its words, all its numbers and negations, and no further negation.
+    A line repeats a record if it contains its words one after the other, apart from articles, and no further negation;
+    a question repeats nothing. A record with an outcome or a due day is repeated only by one that has the same.
     """
-    lines = [words for text in shown for line in text.splitlines() if (words := _words(line))]
+    lines = [_statement(line) for text in shown for line in text.splitlines() if not line.rstrip().endswith("?")]
+    by_particulars: dict[tuple[str, str], list[_Statement]] = {}
     kept: list[Scored] = []
     for one in ranked:
-        words = _words(one.record.text)
-        if words and any(_is_said(words, line) for line in lines):
+        statement, particulars = _statement(one.record.text), (one.record.outcome or "", one.record.due)
+        others = by_particulars.setdefault(particulars, [])
+        said = others if any(particulars) else [*lines, *others]
+        if statement.words and any(line.repeats(statement) for line in said):
             continue
-        lines.append(words)
+        others.append(statement)
         kept.append(one)
     return kept
 
 
-def _is_said(words: frozenset[str], line: frozenset[str]) -> bool:
-    if len(line) < NEAR_DUPLICATE * len(words):
-        return False  # cheap check first: a short line cannot say a long record
-    shared = len(words & line)
-    whole = len(words) if len(words) >= LEAST_WORDS else len(words | line)
-    if shared < NEAR_DUPLICATE * whole:
-        return False
-    missing, more = words - line, line - words
-    return not any(word in NEGATIONS or any(map(str.isdigit, word)) for word in missing) and not (more & NEGATIONS)
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """The words of a text in their order, between spaces, and how many there are and how many of them negate."""
+
+    words: str
+    count: int
+    negations: int
+
+    def repeats(self, other: _Statement) -> bool:
+        if other.count < LEAST_WORDS:
+            return self.words == other.words
+        return f" {other.words} " in f" {self.words} " and self.negations == other.negations
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.casefold().replace("n't", " not").replace("n’t", " not")))
+def _statement(text: str) -> _Statement:
+    said = text.casefold().replace("n't", " not").replace("n’t", " not")
+    words = [word for word in _WORD.findall(said) if word not in _IDLE_WORDS]
+    return _Statement(" ".join(words), len(words), sum(word in NEGATIONS for word in words))
 
 
 # Reuse: whether the records of the last message also serve the next one
 #
 # Every message searches for its own records, which is cheap. The prompt nevertheless repeats the last records, in the
 # same bytes, if they cover the message: the best record found is among them, and so is at least `COVERED_SHARE` of all
-# that was found, weighted by the probability of relevance. A new frame alone changes nothing, because one word can
-# switch the frame for a single message. Records are selected anew for a frame only if its first record is not shown.
+# that was found, weighted by the probability of relevance. A message with another frame selects anew, because types and
+# budgets differ; one that asks for nothing ("I see, thank you") stays in the frame before.
 #
 # Selecting anew adds the records found and drops those that were useful longest ago. Up to `CARRIED` records stay in
 # the prompt, so that a return to an earlier subject finds its records there.
@@ -619,7 +631,7 @@ def reason(
     if not ranked:
         return "reused" if thin or not known - held else "aside"
     known |= set(said) | held
-    if chosen.reason != "nothing_asked" and chosen.frame.name != kept.frame and ranked[0].record.id not in known:
+    if chosen.reason != "nothing_asked" and chosen.frame.name != kept.frame:
         return "frame"
     best = max(ranked, key=lambda one: one.relevance)
     if best.record.id not in known or covered(ranked, known) < COVERED_SHARE:

@@ -17,6 +17,7 @@ from grounding.memory.frames import (
     scale,
 )
 from grounding.memory.records import Type
+from grounding.strategy import cues_of
 
 CHOSEN = [
     ("I had a nice weekend with my kids", "conversation"),
@@ -46,13 +47,26 @@ def test_a_greeting_in_front_hides_nothing(greeting: str, text: str, frame: str)
     assert choose(greeting + text).frame.name == frame
 
 
-def test_a_few_words_go_on_in_the_frame_of_what_was_asked_before() -> None:
-    chosen = choose("and RabbitMQ?", earlier=["Should we use Kafka?"])
+@pytest.mark.parametrize(
+    "text", ["and RabbitMQ?", "why?", "ok, and then?", "Can you tell me more?", "What about Redis?", "und RabbitMQ?"]
+)
+def test_a_message_that_names_nothing_by_itself_goes_on_in_the_frame_of_what_was_asked_before(text: str) -> None:
+    chosen = choose(text, earlier=["Should we use Kafka?"], cues=cues_of(('languages = ["german"]',)))
 
     assert (chosen.frame.name, chosen.reason) == ("decision", "goes_on")
-    assert (
-        choose("What is the capital of the country of France?", earlier=["Should we use Kafka?"]).reason == "question"
-    )
+
+
+@pytest.mark.parametrize(
+    ("text", "frame"),
+    [
+        ("What is the refund policy?", "question"),
+        ("and what is the refund policy?", "question"),
+        ("Who is Tim?", "question"),
+        ("Lena has a new phone", "conversation"),
+    ],
+)
+def test_a_short_message_with_a_subject_of_its_own_has_its_own_frame(text: str, frame: str) -> None:
+    assert choose(text, earlier=["The build fails with an error"]).frame.name == frame
 
 
 def test_who_says_to_go_ahead_acts_on_a_decision() -> None:

@@ -157,15 +157,46 @@ def test_the_frame_and_the_outcome_order_what_is_as_similar() -> None:
     ("text", "repeats"),
     [
         ("Tim prefers Celsius", True),
+        ("Tim prefers the Celsius", True),
         ("Tim does not prefer Celsius", False),
         ("Tim prefers 20 degrees Celsius", False),
-        ("Lena prefers Kelvin", False),
+        ("Lena prefers Celsius to anything", False),
+        ("Celsius prefers Tim", False),
+        ("We keep Redis", False),
     ],
 )
-def test_what_the_prompt_says_anyway_is_dropped_unless_a_figure_or_a_negation_differs(text: str, repeats: bool) -> None:
+def test_what_the_prompt_says_anyway_is_dropped_unless_a_word_or_a_figure_differs(text: str, repeats: bool) -> None:
     found = [Scored(record("r", text), 1, 1, 1)]
+    shown = ["Ann: by the way, Tim prefers Celsius to anything\nBo: Do we keep Redis?"]
 
-    assert (without_repeated(found, ["Ann: by the way, Tim prefers Celsius to anything"]) == []) is repeats
+    assert (without_repeated(found, shown) == []) is repeats
+
+
+def test_records_that_differ_in_a_name_a_figure_or_an_outcome_are_all_shown() -> None:
+    records = [
+        *(record(name, f"{name} has the key to the storage room") for name in ("Anna", "Bert", "Will")),
+        record("again", "Anna has the key to the storage room."),
+        record("price", "The deposit for a rented boat is 20 euros"),
+        record("new price", "The deposit for a rented boat is 20.50 euros"),
+        record("won", "We tried the new supplier for a month", Type.DECISION, outcome="success"),
+        record("lost", "We tried the new supplier for a month", Type.DECISION, outcome="failure"),
+    ]
+
+    kept = without_repeated([Scored(one, 1, 1, 1) for one in records], ["Lena: We tried the new supplier for a month"])
+
+    assert [one.record.id for one in kept] == ["Anna", "Bert", "Will", "price", "new price", "won", "lost"]
+
+
+def test_a_record_is_as_old_as_what_it_tells_however_lately_it_was_written() -> None:
+    found = [
+        (FoundRecord(record("old", created_at="2025-04-27T10:00:00Z", changed_at="2026-05-31T10:00:00Z"), 0.5, 1), 1.0),
+        (
+            FoundRecord(record("recent", created_at="2026-05-20T10:00:00Z", changed_at="2026-05-20T10:00:00Z"), 0.5, 1),
+            1.0,
+        ),
+    ]
+
+    assert [one.record.id for one in ranked(found, SHIPPED["question"], 0.0, TODAY)] == ["recent", "old"]
 
 
 def test_a_likely_record_is_above_the_floor_and_an_unrelated_one_below() -> None:
@@ -388,7 +419,7 @@ def test_records_stay_the_same_while_the_message_is_about_them() -> None:
     ("then", "why"),
     [
         ("Should we approve the holiday request of Lena?", "topic"),
-        ("Lena's holiday request fails with an error", "frame"),
+        ("Redis caching fails with an error", "frame"),
         ("Go ahead with Redis caching", "acting"),
     ],
 )
