@@ -125,13 +125,13 @@ BUNDLED = "bundled/"
 EXTRACTIVE, SMOLLM2 = "bundled/extractive", "bundled/smollm2"
 BUNDLED_MODELS = (EXTRACTIVE, SMOLLM2)
 """Language models that need no provider. The first is the default; it quotes evidence instead of writing."""
-BUNDLED_EMBEDDING_MODELS = ("bundled/wordllama", "bundled/minilm")
+BUNDLED_EMBEDDING_MODELS = ("bundled/wordllama", "bundled/minilm", "bundled/multilingual")
 """Embedding models that run in this process. The first is the default."""
 
 
 def _check_embedding_model(value: object) -> object:
     if isinstance(value, str) and value.startswith(BUNDLED) and value not in BUNDLED_EMBEDDING_MODELS:
-        raise ValueError(f"expected {' or '.join(BUNDLED_EMBEDDING_MODELS)}, or a LiteLLM embedding id")
+        raise ValueError(f"expected {', '.join(BUNDLED_EMBEDDING_MODELS)}, or a LiteLLM embedding id")
     return value
 
 

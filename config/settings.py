@@ -80,8 +80,9 @@ class ModelSettings(BaseModel):
     """Whether models are offered tools: auto (where LiteLLM knows that the model calls functions), always (also where
     it does not know: an own server) or never. The bundled models are offered none."""
     embedding_model: EmbeddingModel | None = None
-    """A LiteLLM embedding id, or bundled/minilm (finds more, indexes slowly) or bundled/wordllama. Unset:
-    bundled/wordllama. Another model makes another index; the former one answers until that is filled."""
+    """A LiteLLM embedding id, or bundled/wordllama, bundled/minilm (English; finds more, indexes slowly) or
+    bundled/multilingual (finds English documents for a German question, say). Unset: bundled/wordllama. Another model
+    makes another index; the former one answers until that is filled."""
     deep_embedding_model: Literal["bundled/minilm", "none"] = "bundled/minilm"
     """A second embedding model beside bundled/wordllama. Documents get its vectors in the background, and searches use
     them to put the best results in order. none: no second model."""

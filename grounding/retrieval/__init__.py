@@ -54,6 +54,7 @@ from grounding.retrieval.minilm import DIMENSIONS as MINILM_DIMENSIONS
 from grounding.retrieval.minilm import NAME as MINILM_NAME
 from grounding.retrieval.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
 from grounding.retrieval.minilm import MiniLMEmbedder
+from grounding.retrieval.multilingual import MULTILINGUAL_MODULE, MultilingualEmbedder
 from grounding.retrieval.packing import NEGATIONS
 from grounding.retrieval.query import (
     EARLIER_MAX_CHARACTERS,
@@ -80,6 +81,7 @@ __all__ = [
     "MINILM_DIMENSIONS",
     "MINILM_NAME",
     "MINILM_PACKAGE",
+    "MULTILINGUAL_MODULE",
     "NEGATIONS",
     "PAYLOAD_VERSION",
     "STOP_WORDS",
@@ -98,6 +100,7 @@ __all__ = [
     "Match",
     "MiniLMEmbedder",
     "ModelLoading",
+    "MultilingualEmbedder",
     "Passage",
     "PassageIndex",
     "PassageQuery",

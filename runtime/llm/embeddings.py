@@ -15,6 +15,7 @@ from grounding.retrieval import (
     Embedder,
     EmbedderUnavailable,
     MiniLMEmbedder,
+    MultilingualEmbedder,
     RerankUnavailable,
     Vector,
     WordLlamaEmbedder,
@@ -79,6 +80,7 @@ class LiteLLMEmbedder:
 _BUNDLED: dict[str, Callable[[], Embedder]] = {
     "bundled/wordllama": WordLlamaEmbedder,
     "bundled/minilm": MiniLMEmbedder,
+    "bundled/multilingual": MultilingualEmbedder,
 }
 
 

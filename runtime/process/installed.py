@@ -6,7 +6,7 @@ import importlib.util
 
 from config.settings import SMOLLM2, Settings
 from connectors.message import AgentRuntimeError
-from grounding.retrieval import MINILM_PACKAGE
+from grounding.retrieval import MINILM_PACKAGE, MULTILINGUAL_MODULE
 from runtime.embedded import INSTALL, WEIGHTS_PACKAGE, NoRedisServer, find_binary
 
 
@@ -42,6 +42,8 @@ def missing(settings: Settings) -> list[str]:
 def _has_embedding_model(settings: Settings) -> bool:
     if settings.bundled_embedding_model == "bundled/minilm":
         return _has("onnxruntime") and _has(MINILM_PACKAGE.replace("-", "_"))
+    if settings.bundled_embedding_model == "bundled/multilingual":
+        return _has(MULTILINGUAL_MODULE)
     return settings.bundled_embedding_model is None or _has("wordllama")
 
 

@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 import wordllama
 
-from grounding.retrieval import Embedder, EmbedderUnavailable, MiniLMEmbedder, WordLlamaEmbedder
+from grounding.retrieval import (
+    Embedder,
+    EmbedderUnavailable,
+    MiniLMEmbedder,
+    MultilingualEmbedder,
+    WordLlamaEmbedder,
+)
 from tests.emulators.embedder import HashedWords
 
 
-@pytest.fixture(params=[HashedWords, WordLlamaEmbedder, MiniLMEmbedder], scope="module")
+@pytest.fixture(params=[HashedWords, WordLlamaEmbedder, MiniLMEmbedder, MultilingualEmbedder], scope="module")
 def embedder(request: pytest.FixtureRequest) -> Embedder:
     made: Embedder = request.param()
     return made
@@ -66,7 +72,7 @@ def _cosine(left: list[float], right: list[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
 
 
-@pytest.mark.parametrize("bundled", [WordLlamaEmbedder, MiniLMEmbedder])
+@pytest.mark.parametrize("bundled", [WordLlamaEmbedder, MiniLMEmbedder, MultilingualEmbedder])
 async def test_a_missing_wheel_says_what_to_install_or_set(
     monkeypatch: pytest.MonkeyPatch, bundled: Callable[[], Embedder]
 ) -> None:

@@ -81,7 +81,7 @@ async def test_a_question_does_not_wait_for_documents() -> None:
 
 def test_a_bundled_model_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     """As any other bad setting: no provider is asked for it."""
-    with pytest.raises(ValidationError, match="bundled/wordllama or bundled/minilm"):
+    with pytest.raises(ValidationError, match="bundled/wordllama, bundled/minilm"):
         Settings(embedding_model="bundled/minlm")
 
 

