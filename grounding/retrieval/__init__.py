@@ -50,6 +50,7 @@ from grounding.retrieval.index import (
     PassageQuery,
     Source,
 )
+from grounding.retrieval.languages import language_of
 from grounding.retrieval.minilm import DIMENSIONS as MINILM_DIMENSIONS
 from grounding.retrieval.minilm import NAME as MINILM_NAME
 from grounding.retrieval.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
@@ -122,6 +123,7 @@ __all__ = [
     "encode_chunk",
     "encode_document",
     "encode_question",
+    "language_of",
     "largest_idf",
     "query_vectors",
     "question_terms",

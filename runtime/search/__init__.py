@@ -7,6 +7,7 @@ from runtime.search.collections import Collection, CollectionFactory, TurnsEvery
 from runtime.search.deepening import Deepening, deepening_unavailable_reason
 from runtime.search.knowledge import Knowledge
 from runtime.search.staleness import APART, STALE, Staleness, Timing
+from runtime.search.translation import QueryTranslation, QueryTranslator
 
 __all__ = [
     "APART",
@@ -15,6 +16,8 @@ __all__ = [
     "CollectionFactory",
     "Deepening",
     "Knowledge",
+    "QueryTranslation",
+    "QueryTranslator",
     "Staleness",
     "Timing",
     "TurnsEverywhere",
