@@ -149,7 +149,8 @@ class Backfill:
 
     Does nothing for a platform without `BackfillsMessages`. *last_stored* returns the newest stored message of each
     conversation of a connector. In each place from which a message is stored or was received, the messages after the
-    newest one are read at the beginning of each session; *accept* drops those that it stored before.
+    newest one are read at the beginning of each session; *accept* drops those that it stored before. A place that such
+    a reading comes upon (a thread that a missed message began) is read as well.
 
     A new message waits until that is done in its place, and lets its place be read first. If it were stored before the
     missed ones, the order would be wrong. It waits until *wait_seconds* after the session began at most; then it goes
@@ -211,7 +212,7 @@ class Backfill:
             except TimeoutError:
                 _log.warning("message.overtakes", connector=message.connector, external_id=place)
         accepted = await self._accept(message)
-        if place not in self._unread:
+        if self._has_begun.is_set() and place not in self._unread:
             self._note_newest(place, message.message_id)
         return accepted
 
@@ -225,11 +226,13 @@ class Backfill:
             self._newest[key.external_id] = max(known, message_id, key=lambda text: (len(text), text))
         while True:
             await self._wait_for_session(self._platform)
+            readers: dict[str, asyncio.Task[None]] = {}
             async with asyncio.TaskGroup() as group:
-                readers = [group.create_task(self._read_with_retries(place, self._slots)) for place in self._unread]
                 while self._platform.sessions == self._session:
+                    for place in [place for place in self._unread if place not in readers]:
+                        readers[place] = group.create_task(self._read_with_retries(place, self._slots))
                     await self._wait_a_moment()
-                for reader in readers:
+                for reader in readers.values():
                     reader.cancel()
 
     async def _ask_store(self) -> Mapping[ConversationKey, str]:
@@ -257,18 +260,23 @@ class Backfill:
         self._is_awaited.clear()
 
     async def _read_with_retries(self, place: str, slot: AbstractAsyncContextManager[None]) -> None:
-        """Read the missed messages of *place*, again after each error that may pass; each time within a *slot*."""
+        """Read the missed messages of *place*, again after each error that may pass; each time within a *slot*.
+
+        A session that begins meanwhile has a lock of its own for the place, and reads it again.
+        """
         backoff, lock = Backoff(*self._retry_seconds), self._unread.get(place)
         while lock is not None and self._unread.get(place) is lock:
             try:
                 async with slot, lock:
                     if self._unread.get(place) is lock:
                         await self._read(place)
+                    if self._unread.get(place) is lock:
                         del self._unread[place]
                         self._failing.pop(place, None)
             except AgentRuntimeError as error:
-                self._failing[place] = str(error)
-                await asyncio.sleep(backoff.next_seconds(getattr(error, "retry_after_seconds", None)))
+                if self._unread.get(place) is lock:
+                    self._failing[place] = str(error)
+                    await asyncio.sleep(backoff.next_seconds(getattr(error, "retry_after_seconds", None)))
 
     async def _read(self, place: str) -> None:
         """Have the missed messages of *place* accepted. Raises an `AgentRuntimeError` that may pass."""
@@ -277,7 +285,11 @@ class Backfill:
         try:
             async for message in self._platform.missed(place, self._newest[place]):
                 accepted = await self._accept(message)
-                self._note_newest(place, message.message_id)
+                if message.external_id == place:
+                    self._note_newest(place, message.message_id)
+                elif message.external_id not in self._newest:
+                    self._note_newest(message.external_id, message.message_id)
+                    self._unread.setdefault(message.external_id, asyncio.Lock())
                 stored += accepted.outcome != "duplicate"
         except AgentRuntimeError as error:
             if error.retryable:

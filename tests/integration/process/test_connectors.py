@@ -29,7 +29,7 @@ from connectors.message import (
 )
 from runtime.embedded import background_task
 from runtime.ingress import open_platforms
-from runtime.process.connectors import Backfill, Supervisor
+from runtime.process.connectors import CONCURRENT_FETCHES, Backfill, Supervisor
 from runtime.turns import Envelope, Mailbox
 from tests.contract.connector_suite import eventually
 
@@ -159,6 +159,10 @@ class Radio:
         self.said: defaultdict[str, list[str]] = defaultdict(list)
         self.silent: set[str] = set()
         """Places whose history never answers."""
+        self.slow: dict[str, asyncio.Event] = {}
+        """Places whose history answers the next question with what is there now, but only once the event is set."""
+        self.begun: defaultdict[str, list[str]] = defaultdict(list)
+        """The threads whose first message is found in the history of a place."""
         self.broken: dict[str, Exception] = {}
         self.read: list[str] = []
 
@@ -169,9 +173,13 @@ class Radio:
             await asyncio.Event().wait()
         if external_id in self.broken:
             raise self.broken[external_id]
-        for message_id in self.said[external_id]:
-            if message_id > after_message_id:
-                yield said(external_id, message_id)
+        found = [message_id for message_id in self.said[external_id] if message_id > after_message_id]
+        if external_id in self.slow:
+            await self.slow.pop(external_id).wait()
+        for message_id in found:
+            yield said(external_id, message_id)
+        for thread in self.begun[external_id]:
+            yield said(thread, self.said[thread][0])
 
     async def run(self, accept: Accept) -> None:
         await asyncio.Event().wait()
@@ -295,6 +303,47 @@ async def test_what_one_session_could_not_read_the_next_one_reads() -> None:
         radio.sessions = 2
         await eventually(lambda: len(store.stored) == 3)
     assert store.stored == ["D1 m3", "D1 m2", "D1 m4"]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_a_reading_that_ends_in_the_next_session_leaves_the_place_to_that_session(is_busy: bool) -> None:
+    """Whether the next one has read the place by then, or still waits, because as many others are read."""
+    others = [f"D{number}" for number in range(2, 2 + CONCURRENT_FETCHES)]
+    places = [*others, "D1"]
+    radio, store = Radio(), Store({ConversationKey("acme", "radio", place): "m1" for place in places})
+    async with reading(radio, store) as backfill:
+        await eventually(lambda: len(radio.read) == len(places))
+        stale = radio.slow["D1"] = asyncio.Event()
+        radio.said["D1"] += ["m2", "m3"]
+        radio.sessions = 2
+        live = asyncio.create_task(backfill.accept(said("D1", "m3")))
+        await eventually(lambda: len(radio.read) == 2 * len(places))
+
+        busy = asyncio.Event()
+        if is_busy:
+            radio.slow.update(dict.fromkeys(others, busy))
+        radio.said["D1"].append("m4")
+        radio.sessions = 3
+        await eventually(lambda: len(radio.read) == 3 * len(places) - is_busy)
+        stale.set()
+        await live
+        busy.set()
+        await eventually(lambda: "D1 m4" in store.stored)
+        radio.said["D1"].append("m5")
+        radio.sessions = 4
+        await eventually(lambda: "D1 m5" in store.stored)
+    assert store.stored == ["D1 m2", "D1 m3", "D1 m4", "D1 m5"]
+
+
+async def test_a_thread_that_a_missed_message_began_is_read_too_and_again_in_the_next_session() -> None:
+    radio, store = Radio(), Store({KEY: "m1"})
+    radio.said["D1"], radio.said["D1/2"], radio.begun["D1"] = ["m1"], ["m2", "m3"], ["D1/2"]
+    async with reading(radio, store):
+        await eventually(lambda: "D1/2 m3" in store.stored)
+        radio.said["D1/2"].append("m4")
+        radio.sessions = 2
+        await eventually(lambda: "D1/2 m4" in store.stored)
+    assert store.stored == ["D1/2 m2", "D1/2 m3", "D1/2 m4"]
 
 
 async def test_a_place_where_somebody_waits_is_read_before_all_others() -> None:
