@@ -30,6 +30,7 @@ from grounding.memory.global_context import GlobalContexts, append_context, dele
 from grounding.memory.karma import Karma, Likeness, MarkStore
 from grounding.memory.records import (
     Record,
+    RecordHit,
     Records,
     RecordStore,
     Rules,
@@ -557,9 +558,9 @@ class LazyRecordIndex:
         self._knowledge = knowledge
 
     async def find(
-        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
-    ) -> Sequence[tuple[str, str, float, float]]:
-        return await self._knowledge.finding.find_records(scope, query, top_k, types)
+        self, scope: Scope, query: str, searches: Sequence[tuple[int, Collection[Type]]], *, deep: bool = False
+    ) -> Sequence[RecordHit]:
+        return await self._knowledge.finding.find_records(scope, query, searches, deep=deep)
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
         await (await self._knowledge.records_everywhere()).follow(scope, ids)

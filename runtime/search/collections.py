@@ -160,7 +160,7 @@ class CollectionFactory:
             Vocabulary(index, embedder),
             TurnIndex(index, embedder, words_alone=words_alone),
             ContextField(index, embedder, words_alone=is_former),
-            RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former),
+            RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former, deep=deep),
             CodexIndex(self.material, index, embedder, self.count),
             search(Kind.CODEX),
             Indexer(self.shelf, index, embedder, self.redis, self.count, is_shared=self.is_shared),

@@ -1,4 +1,4 @@
-"""Gives passages of documents and material their deeper vectors in the background, once they can be found.
+"""Gives passages of documents and material, and records, their deeper vectors in the background.
 
 One of several processes does this (`runtime.coordination.leadership`). The index knows which passages lack a vector, so
 that the next process continues where this one ended.
@@ -18,8 +18,8 @@ from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.codex import CodexStore
 from grounding.documents import indexed_text_of
-from grounding.retrieval import MINILM_PACKAGE, DeepEmbedder, Kind, PassageIndex
-from runtime.search.collections import log_index_error
+from grounding.retrieval import MINILM_PACKAGE, DeepEmbedder, Kind
+from runtime.search.collections import Collection, log_index_error
 from runtime.search.knowledge import Knowledge
 from runtime.workspaces import Workspaces
 
@@ -59,6 +59,9 @@ class Deepening:
         self._start_seconds = start_seconds
         self._retry_seconds = retry_seconds
         self._look_seconds = look_seconds
+        self._has_seen_records = False
+        """Records get their deeper vectors when they are stored. Only those of earlier versions, or of a time when the
+        model was away, lack them, so that one look is enough."""
 
     async def run(self) -> None:
         """Deepen what lacks a vector, until cancelled. What fails is tried again."""
@@ -81,33 +84,39 @@ class Deepening:
         Workspaces take turns, a batch each, so that a large one does not delay the others. Raises
         `EmbedderUnavailable`, `IndexUnavailable` and `StoreUnavailable`; what was done stays done.
         """
-        index = (await self._knowledge.ready()).index
-        if not index.deepens:
+        collection = await self._knowledge.ready()
+        if not collection.index.deepens:
             return
         await self._model.embed_documents([""])  # loads it before the first question
         started, done = time.monotonic(), Counter[str]()
-        owners = await self._owners()
+        owners = await self._owners(collection)
         try:
             while owners:
                 for owner in [*owners]:
-                    if not (count := await self._deepen_batch(index, owner)):
+                    if not (count := await self._deepen_batch(collection, owner)):
                         owners.remove(owner)
                     done[owner[0].workspace_id] += count
         finally:
+            self._has_seen_records = self._has_seen_records or not owners
             milliseconds = round((time.monotonic() - started) * 1000)
             for workspace_id, chunks in (+done).items():
                 _log.info("index.deepened", workspace_id=workspace_id, chunks=chunks, duration_ms=milliseconds)
 
-    async def _owners(self) -> list[Owner]:
+    async def _owners(self, collection: Collection) -> list[Owner]:
         """Return the owners of passages that have deeper vectors."""
         owners: list[Owner] = []
         for scope in [Scope(workspace.id) for workspace in await self._workspaces.all()]:
             held = await self._material.all_totals(scope)
             owners += [(scope, Kind.DOCUMENT), *((owner, Kind.CODEX) for owner in held)]
+            if not self._has_seen_records:
+                owners += [(owner, Kind.RECORD) for owner in await collection.records.owners(scope)]
         return owners
 
-    async def _deepen_batch(self, index: PassageIndex, owner: Owner) -> int:
+    async def _deepen_batch(self, collection: Collection, owner: Owner) -> int:
         """Deepen some passages; return how many, 0 if none lacks a vector."""
+        if owner[1] is Kind.RECORD:  # their text is not in the index
+            return await collection.records.deepen(owner[0], BATCH)
+        index = collection.index
         passages = await index.shallow(*owner, BATCH)
         if passages:
             vectors = await self._model.embed_documents([indexed_text_of(passage) for passage in passages])

@@ -31,7 +31,7 @@ from grounding.documents import (
     Status,
     Synced,
 )
-from grounding.memory.records import Type
+from grounding.memory.records import RecordHit, Type
 from grounding.prompt_input import DegradedBlock, Passage, RecalledTurn, Tokens
 from grounding.retrieval import DeepEmbedder, Embedder, Hit, IndexUnavailable, Match, Reranker
 from promptpolicy.file_sync import FileSyncPublisher
@@ -177,10 +177,10 @@ class Searcher:
         return found
 
     async def find_records(
-        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
-    ) -> Sequence[tuple[str, str, float, float]]:
-        """See `grounding.memory.records.index.RecordIndex.find`."""
-        return await (await self._collections.answering(scope)).records.find(scope, query, top_k, types)
+        self, scope: Scope, query: str, searches: Sequence[tuple[int, Collection[Type]]], *, deep: bool = False
+    ) -> Sequence[RecordHit]:
+        """See `grounding.memory.records.records.RecordSearch.find`."""
+        return await (await self._collections.answering(scope)).records.find(scope, query, searches, deep=deep)
 
     def answering_model(self, scope: Scope) -> str:
         """Return the embedding model of the workspace's last search; empty if it is not known."""

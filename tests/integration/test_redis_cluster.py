@@ -21,7 +21,7 @@ from connectors.message import Scope, StoreUnavailable, partition_tag, redis_key
 from connectors.redis_calls import RedisCall, RoundTrip
 from grounding.codex import CodexStore, Size
 from grounding.memory.global_context import Editor, EditOrigin, GlobalContexts
-from grounding.memory.records import NewRecord, Provenance, Records, RecordStore, Type
+from grounding.memory.records import NewRecord, Provenance, RecordHit, Records, RecordStore, Type
 from grounding.prompt_input import load_tokens
 from grounding.retrieval import IndexUnavailable
 from runtime.billing import BudgetExceeded, Budgets, BudgetTerm
@@ -191,7 +191,7 @@ async def test_every_step_of_the_global_context_stays_on_one_node(client: Redis)
 
 async def test_every_step_of_the_typed_records_stays_on_one_node(client: Redis) -> None:
     class Nowhere:
-        async def find(self, *_: object) -> list[tuple[str, str, float, float]]:
+        async def find(self, *_: object, **__: object) -> list[RecordHit]:
             return []
 
         async def follow(self, *_: object) -> None:

@@ -27,7 +27,7 @@ from grounding.memory.records.model import (
     State,
     Type,
 )
-from grounding.memory.records.records import Records, RecordSearch, digest
+from grounding.memory.records.records import RecordHit, Records, RecordSearch, digest
 from grounding.memory.records.store import Change, RecordStore, place
 from grounding.memory.records.tools import create_item, delete_item, expand, query_items, update_item
 
@@ -48,6 +48,7 @@ __all__ = [
     "Provenance",
     "Record",
     "RecordBusy",
+    "RecordHit",
     "RecordIndex",
     "RecordRefused",
     "RecordSearch",

@@ -8,17 +8,25 @@ superseded ones are.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Collection, Sequence
+from operator import mul
+
+import structlog
 
 from connectors.message import Scope
 from grounding.memory.records.model import Record, Type, indexed_text
+from grounding.memory.records.records import RecordHit
 from grounding.memory.records.store import RecordStore
 from grounding.retrieval import (
     TURN_AVERAGE_TERMS,
+    DeepEmbedder,
     Embedder,
+    EmbedderUnavailable,
     IndexEntry,
     Kind,
+    ModelLoading,
     Passage,
     PassageIndex,
     PassageQuery,
@@ -33,36 +41,85 @@ EMBEDDED_CHARACTERS = 8000
 _ATTEMPTS = 5
 """How often a record may change while it is being indexed. After that it is indexed later."""
 _BATCH = 64
+_log = structlog.get_logger()
 
 
 class RecordIndex:
     """Implements `grounding.memory.records.records.RecordSearch` over the records of *store*."""
 
-    def __init__(self, index: PassageIndex, embedder: Embedder, store: RecordStore, *, is_former: bool = False) -> None:
+    def __init__(
+        self,
+        index: PassageIndex,
+        embedder: Embedder,
+        store: RecordStore,
+        *,
+        is_former: bool = False,
+        deep: DeepEmbedder | None = None,
+    ) -> None:
         """*is_former*: this index answers only until its replacement is ready. Its progress is not stored, and if the
-        question cannot be embedded, it searches by words alone."""
+        question cannot be embedded, it searches by words alone. *deep* makes the deeper vectors."""
         self._index = index
         self._embedder = embedder
         self._store = store
         self._is_former = is_former
+        self._deep = deep
 
     async def find(
-        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
-    ) -> Sequence[tuple[str, str, float, float]]:
-        """Return owner, record id, cosine and BM25 score of the records relevant to *query*, the best first."""
+        self, scope: Scope, query: str, searches: Sequence[tuple[int, Collection[Type]]], *, deep: bool = False
+    ) -> Sequence[RecordHit]:
+        """See `grounding.memory.records.records.RecordSearch`. The searches run at the same time."""
         query = shorten(query)
+        if not deep:
+            return await self._search(scope, query, searches)
+        hits, question = await asyncio.gather(self._search(scope, query, searches), self._deep_query(query))
+        return hits if question is None else await self._compared(scope, question, hits)
+
+    async def _search(
+        self, scope: Scope, query: str, searches: Sequence[tuple[int, Collection[Type]]]
+    ) -> list[RecordHit]:
         dense, sparse = await query_vectors(self._embedder, query, words_alone=self._is_former)
-        only = sorted(set(types)) if types else []
-        hits = await self._index.search(
-            PassageQuery(scope, Kind.RECORD, dense, sparse, top_k, scores=True, only_sources=only)
-        )
+        queries = [
+            PassageQuery(scope, Kind.RECORD, dense, sparse, top_k, scores=True, only_sources=sorted(set(types)))
+            for top_k, types in searches
+        ]
+        found = await asyncio.gather(*map(self._index.search, queries))
         return [
-            (
+            RecordHit(
                 hit.passage.heading,
                 hit.passage.id,
                 hit.dense.score if hit.dense else 0.0,
                 hit.sparse.score if hit.sparse else 0.0,
             )
+            for hit in itertools.chain(*found)
+        ]
+
+    async def _deep_query(self, query: str) -> Vector | None:
+        """Return the deeper vector of *query*; None if there is none, or not in time: then the quick one judges alone."""
+        if self._deep is None or not self._index.deepens:
+            return None
+        try:
+            (vector,) = await self._deep.embed_queries([query])
+        except ModelLoading:
+            return None
+        except EmbedderUnavailable as error:
+            _log.warning("records.unsure", why=str(error))
+            return None
+        return vector if any(vector) else None
+
+    async def _compared(self, scope: Scope, question: Vector, hits: Sequence[RecordHit]) -> list[RecordHit]:
+        """Return *hits* with their deeper vectors, as far as they have some."""
+        owners = {owner: [hit.id for hit in hits if hit.owner == owner] for owner in {hit.owner for hit in hits}}
+        read = await asyncio.gather(
+            *(
+                self._index.vectors(Scope(scope.workspace_id, None, owner or None), Kind.RECORD, ids, deep=True)
+                for owner, ids in owners.items()
+            )
+        )
+        vectors = {record_id: vector for one in read for record_id, vector in one.items() if any(vector)}
+        return [
+            hit._replace(deep=sum(map(mul, question, vectors[hit.id])), vector=vectors[hit.id])
+            if hit.id in vectors
+            else hit
             for hit in hits
         ]
 
@@ -119,6 +176,32 @@ class RecordIndex:
             vectors[at] = _mean(vectors[at], first)
         return vectors[: len(texts)]
 
+    async def _deep_vectors(self, texts: Sequence[str]) -> Sequence[Vector | None]:
+        """Return the deeper vector of each of *texts*; none if the model is away: `deepen` adds them later."""
+        if self._deep is not None and self._index.deepens:
+            try:
+                return await self._deep.embed_documents(texts)
+            except EmbedderUnavailable as error:
+                _log.warning("index.failed", why=str(error))
+        return [None] * len(texts)
+
+    async def owners(self, scope: Scope) -> list[Scope]:
+        """Return all owners of records in the workspace. Raises `StoreUnavailable`."""
+        return await self._store.owners(scope)
+
+    async def deepen(self, scope: Scope, limit: int) -> int:
+        """Give at most *limit* records of the scope's owner that lack a deeper vector theirs; return how many.
+
+        Raises `IndexUnavailable`, `EmbedderUnavailable` and `StoreUnavailable`.
+        """
+        if self._deep is None:
+            return 0
+        shallow = [passage.id for passage in await self._index.shallow(scope, Kind.RECORD, limit)]
+        records = await self._store.read(scope, shallow, own=True)
+        texts = {record.id: indexed_text(record)[:EMBEDDED_CHARACTERS] for record in records}
+        vectors = await self._deep.embed_documents([*texts.values()]) if texts else []
+        return await self._index.deepen(scope, Kind.RECORD, dict(zip(texts, vectors, strict=True)))
+
     async def _index_once(self, scope: Scope, ids: Sequence[str]) -> list[str]:
         """Index these records once and return the ids of those that changed meanwhile."""
         records = await self._store.read(scope, ids, own=True)
@@ -129,11 +212,12 @@ class RecordIndex:
         if shown:
             texts = [indexed_text(record) for record in shown]
             vectors = await self._embed(shown, texts)
+            deeper = await self._deep_vectors([text[:EMBEDDED_CHARACTERS] for text in texts])
 
             def entries() -> list[IndexEntry]:
                 return [
-                    IndexEntry(_passage(record), vector, encode_document(text, TURN_AVERAGE_TERMS))
-                    for record, vector, text in zip(shown, vectors, texts, strict=True)
+                    IndexEntry(_passage(record), vector, encode_document(text, TURN_AVERAGE_TERMS), deep)
+                    for record, vector, deep, text in zip(shown, vectors, deeper, texts, strict=True)
                 ]
 
             # A text of 20,000 characters without blanks takes 90 ms to encode.

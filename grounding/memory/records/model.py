@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -213,7 +214,7 @@ class FoundRecord:
     """A record that a search found.
 
     ``similarity`` is the cosine of question and record (-1 to 1), ``matched`` the raw BM25 score (0 if they share no
-    word).
+    word). ``deep`` is the cosine of the deeper model's vectors and ``vector`` the record's own one, if they are there.
     """
 
     record: Record
@@ -222,6 +223,8 @@ class FoundRecord:
 
 
 # The short forms, computed when a record is written
+    deep: float | None = None
+    vector: Sequence[float] = ()
 #
 # ``micro`` is one line of at most `MICRO_TOKENS`, ``summary`` has at most `SUMMARY_TOKENS`. Both are the first
 # sentences of the text, cut at natural boundaries, with the record's status in brackets: "Chose Postgres [success, 0.85

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from pydantic import ValidationError
@@ -68,13 +68,29 @@ _NOT_WORDS = re.compile(r"(?:(?!(?<!\w)[-−]\d)[^\w%$€£+#<>=≠≤≥])+")
 _log = structlog.get_logger()
 
 
+class RecordHit(NamedTuple):
+    """A record that the index found.
+
+    ``owner`` is its audience (empty: the workspace). ``deep`` is the cosine of the deeper vectors and ``vector`` the
+    record's own one, if they were wanted and are there.
+    """
+
+    owner: str
+    id: str
+    similarity: float
+    matched: float
+    deep: float | None = None
+    vector: Sequence[float] = ()
+
+
 class RecordSearch(Protocol):
     """The index of the records. Raises `IndexUnavailable` and `EmbedderUnavailable`."""
 
     async def find(
-        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
-    ) -> Sequence[tuple[str, str, float, float]]:
-        """Return owner (empty: the workspace), id, cosine and BM25 score of the records relevant to *query*."""
+        self, scope: Scope, query: str, searches: Sequence[tuple[int, Collection[Type]]], *, deep: bool = False
+    ) -> Sequence[RecordHit]:
+        """Return what each of *searches* (how many records at most, of which types; no types: all) finds for *query*,
+        the best first, one search after the other; with *deep* also the deeper vectors."""
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
         """Update the index for these records of the scope's owner."""
@@ -327,24 +343,33 @@ class Records:
         """
         if not query.strip() or top_k < 1:
             return []
-        hits = await self._hits(scope, query, top_k, types)
-        records = {one.id: one for one in await self._store.read(scope, [record_id for _, record_id, _, _ in hits])}
-        found: list[FoundRecord] = []
-        for owner, record_id, similarity, matched in hits:
-            record = records.get(record_id)  # the index may be behind the store
-            if record is not None and record.audience == owner and not record.is_hidden:
-                found.append(FoundRecord(record, similarity, matched))
-        return found
-
-    async def _hits(
-        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
-    ) -> Sequence[tuple[str, str, float, float]]:
+        searches = [(top_k, types)]
         if scope.audience != EVERYONE:
-            return await self._index.find(scope, query, top_k, types)
-        found: dict[str, tuple[str, str, float, float]] = {}
+            return await self._found(scope, await self._index.find(scope, query, searches))
+        hits: dict[str, RecordHit] = {}
         for owner in await self._store.owners(scope):
-            found |= {hit[1]: hit for hit in await self._index.find(owner, query, top_k, types)}
-        return sorted(found.values(), key=lambda hit: hit[2], reverse=True)[:top_k]
+            hits |= {hit.id: hit for hit in await self._index.find(owner, query, searches)}
+        return await self._found(scope, sorted(hits.values(), key=lambda hit: hit.similarity, reverse=True)[:top_k])
+
+    async def search_by_type(self, scope: Scope, query: str, limits: Mapping[Type, int]) -> Sequence[FoundRecord]:
+        """Return the records that are relevant to *query*, of each type at most as many as *limits* says, the best of
+        each type first, with their deeper vectors.
+
+        Hidden records are left out. Raises `IndexUnavailable` and `EmbedderUnavailable`.
+        """
+        if not query.strip():
+            return []
+        searches = [(most, (of,)) for of, most in limits.items()]
+        return await self._found(scope, await self._index.find(scope, query, searches, deep=True))
+
+    async def _found(self, scope: Scope, hits: Sequence[RecordHit]) -> builtins.list[FoundRecord]:
+        records = {one.id: one for one in await self._store.read(scope, [hit.id for hit in hits])}
+        found: builtins.list[FoundRecord] = []
+        for hit in hits:
+            record = records.get(hit.id)  # the index may be behind the store
+            if record is not None and record.audience == hit.owner and not record.is_hidden:
+                found.append(FoundRecord(record, hit.similarity, hit.matched, hit.deep, hit.vector))
+        return found
 
     async def history(self, scope: Scope, record_id: str) -> Sequence[Change]:
         """Return the newest changes of a record, the newest first. Raises `NoSuchRecord`."""

@@ -27,6 +27,7 @@ from grounding.memory.records import (
     Provenance,
     Record,
     RecordBusy,
+    RecordHit,
     RecordIndex,
     RecordRefused,
     Records,
@@ -60,10 +61,10 @@ class Away:
             raise IndexUnavailable("switched off")
 
     async def find(
-        self, scope: Scope, query: str, top_k: int, types: Collection[Type]
-    ) -> Sequence[tuple[str, str, float, float]]:
+        self, scope: Scope, query: str, searches: Sequence[tuple[int, Collection[Type]]], *, deep: bool = False
+    ) -> Sequence[RecordHit]:
         self._check()
-        return await self._index.find(scope, query, top_k, types)
+        return await self._index.find(scope, query, searches, deep=deep)
 
     async def follow(self, scope: Scope, ids: Sequence[str]) -> None:
         self._check()
