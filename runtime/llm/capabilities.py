@@ -7,13 +7,17 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from config.settings import BUNDLED_MODELS, EXTRACTIVE, SMOLLM2, Settings
 from runtime.embedded import CONTEXT_TOKENS
 from runtime.llm.loader import load_litellm
 
 DEFAULT_WINDOW_TOKENS = 8192
 LOOKUP_SECONDS = 5.0
-"""For some models LiteLLM asks their server what they can do."""
+"""For some models their server is asked what they can do."""
+CONNECT_SECONDS = 1.0
+"""An Ollama server that is away delays every turn by so much until it is there: a failed look-up is repeated."""
 OLLAMA_PREFIXES = ("ollama/", "ollama_chat/")
 OLLAMA_URL = "http://127.0.0.1:11434"
 """The address of an Ollama server, unless another one is set."""
@@ -30,6 +34,30 @@ _NAMES_WITHOUT_PROVIDER = {
 """The beginnings of model names that LiteLLM accepts without a provider, too."""
 
 
+class OllamaModel(BaseModel):
+    """What an Ollama server says about a model (``/api/show``); empty if nobody says anything."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model_info: dict[str, Any] | None = None
+    template: str | None = None
+    capabilities: list[str] | None = None
+
+    @property
+    def window_tokens(self) -> int:
+        """The tokens for which the model was trained; `DEFAULT_WINDOW_TOKENS` if that is not known."""
+        about = self.model_info or {}
+        trained = next((value for name, value in about.items() if name.endswith(".context_length")), 0)
+        return trained if isinstance(trained, int) and trained > 0 else DEFAULT_WINDOW_TOKENS
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the model calls tools. Old servers do not list what a model can do, but show its template."""
+        if self.capabilities is not None:
+            return "tools" in self.capabilities
+        return "tools" in (self.template or "").lower()
+
+
 class Capabilities:
     """Looks up what models can do, once for each. A model is named by its LiteLLM id or as in `BUNDLED_MODELS`."""
 
@@ -37,6 +65,7 @@ class Capabilities:
         self._settings = settings
         self._windows: dict[str, int] = {}
         self._abilities: dict[tuple[str, str], bool] = {}
+        self._ollama_models: dict[str, OllamaModel] = {}
 
     async def window_tokens(self, name: str) -> int:
         """Return the context window in tokens: as it is set, else as LiteLLM or the model's Ollama server knows it."""
@@ -44,9 +73,11 @@ class Capabilities:
             return self._settings.llm_context_window_tokens
         if name in _BUNDLED_WINDOWS:
             return _BUNDLED_WINDOWS[name]
+        if is_served_by_ollama(name):
+            # The model could read more, but the server reserves memory for the whole window when it loads the model.
+            return min((await self._ask_ollama(name)).window_tokens, DEFAULT_WINDOW_TOKENS)
         if name not in self._windows:
-            base = credentials(self._settings, name).get("api_base")
-            self._windows[name] = await _look_up_window(await load_litellm(), name, base)
+            self._windows[name] = await _look_up_window(await load_litellm(), name)
         return self._windows[name]
 
     async def sees_images(self, name: str) -> bool:
@@ -56,12 +87,13 @@ class Capabilities:
         return await self._has("images", name, lambda litellm: _look_up(litellm.supports_vision, name))
 
     async def calls_tools(self, name: str) -> bool:
-        """Whether tools are offered to the model: as LLM_TOOLS says, which by default asks LiteLLM. False if nobody
-        knows, and for bundled models."""
+        """Whether tools are offered to the model: as LLM_TOOLS says, which by default asks LiteLLM, or the model's
+        Ollama server. False if nobody knows, and for bundled models."""
         if name in BUNDLED_MODELS or self._settings.llm_tools != "auto":
             return name not in BUNDLED_MODELS and self._settings.llm_tools == "always"
-        base = credentials(self._settings, name).get("api_base")
-        return await self._has("tools", name, lambda litellm: _look_up_tool_calls(litellm, name, base))
+        if is_served_by_ollama(name):
+            return (await self._ask_ollama(name)).calls_tools
+        return await self._has("tools", name, lambda litellm: _look_up(litellm.supports_function_calling, name))
 
     async def takes_cache_marks(self, litellm_id: str) -> bool:
         """Whether the provider wants marks in the prompt that say what to cache: Anthropic's models do."""
@@ -75,6 +107,22 @@ class Capabilities:
         if (ability, name) not in self._abilities:
             self._abilities[ability, name] = await look_up(await load_litellm())
         return self._abilities[ability, name]
+
+    async def _ask_ollama(self, name: str) -> OllamaModel:
+        """Return what a model's Ollama server says about it; nothing if the server is away, or does not have the model.
+
+        LiteLLM would ask the same, but remembers "nothing", too: then a model whose server starts after this process
+        would never be offered tools.
+        """
+        if name not in self._ollama_models:
+            options = credentials(self._settings, name)
+            base = options.get("api_base") or os.environ.get("OLLAMA_API_BASE") or OLLAMA_URL
+            key = options.get("api_key") or os.environ.get("OLLAMA_API_KEY")
+            try:
+                self._ollama_models[name] = await _fetch_ollama_model(str(base), key, name.partition("/")[2])
+            except (OSError, ValueError):
+                return OllamaModel()  # the call that follows fails, and says why
+        return self._ollama_models[name]
 
 
 def needs_litellm(settings: Settings) -> bool:
@@ -124,33 +172,15 @@ def _provider(model: str) -> str:
     return next((provider for provider, names in _NAMES_WITHOUT_PROVIDER.items() if model.startswith(names)), model)
 
 
-async def _look_up_window(litellm: Any, model: str, api_base: str | None) -> int:
-    """Return the window of *model*; `DEFAULT_WINDOW_TOKENS` if nobody knows.
-
-    For an Ollama model it is at most `DEFAULT_WINDOW_TOKENS`: the model could read more, but the server reserves memory
-    for the whole window when it loads the model.
-    """
-    is_ollama = is_served_by_ollama(model)
-    options = {"api_base": api_base} if is_ollama else {}
+async def _look_up_window(litellm: Any, model: str) -> int:
+    """Return the window of *model*; `DEFAULT_WINDOW_TOKENS` if nobody knows."""
     try:
         async with asyncio.timeout(LOOKUP_SECONDS):
-            info: Mapping[str, Any] = await asyncio.to_thread(litellm.get_model_info, model, **options)
+            info: Mapping[str, Any] = await asyncio.to_thread(litellm.get_model_info, model)
         window = int(info.get("max_input_tokens") or 0)
     except Exception:  # noqa: BLE001 - it raises a bare Exception for every model that it does not know
         window = 0
-    if window <= 0:
-        return DEFAULT_WINDOW_TOKENS
-    return min(window, DEFAULT_WINDOW_TOKENS) if is_ollama else window
-
-
-async def _look_up_tool_calls(litellm: Any, model: str, api_base: str | None) -> bool:
-    if not is_served_by_ollama(model):
-        return await _look_up(litellm.supports_function_calling, model)
-
-    def supports(name: str) -> Any:  # `supports_function_calling` takes no address and asks a server on this machine
-        return litellm.get_model_info(name, api_base=api_base).get("supports_function_calling")
-
-    return await _look_up(supports, model)
+    return window if window > 0 else DEFAULT_WINDOW_TOKENS
 
 
 async def _look_up(supports: Callable[[str], Any], model: str) -> bool:
@@ -159,3 +189,21 @@ async def _look_up(supports: Callable[[str], Any], model: str) -> bool:
             return bool(await asyncio.to_thread(supports, model))
     except Exception:  # noqa: BLE001 - it raises a bare Exception for every model that it does not know
         return False
+
+
+async def _fetch_ollama_model(base: str, key: str | None, model: str) -> OllamaModel:
+    """Ask the Ollama server at *base* about *model*. Raises `OSError`, and `ValueError` for an answer of another
+    form."""
+    import httpx  # not at every start
+
+    limits = httpx.Timeout(LOOKUP_SECONDS, connect=CONNECT_SECONDS)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        async with asyncio.timeout(LOOKUP_SECONDS):
+            # In a thread: a client reads certificates.
+            async with await asyncio.to_thread(lambda: httpx.AsyncClient(headers=headers, timeout=limits)) as http:
+                answer = await http.post(f"{base.rstrip('/')}/api/show", json={"model": model})
+        answer.raise_for_status()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise OSError(f"{base}: {type(error).__name__}") from None
+    return OllamaModel.model_validate_json(answer.content)

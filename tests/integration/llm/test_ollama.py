@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import web
@@ -28,12 +29,16 @@ class Ollama:
     def __init__(self, trained: int) -> None:
         self.url = ""
         self.trained = trained
-        self.template = ""
+        self.about: dict[str, Any] = {}
+        """What else ``/api/show`` says."""
+        self.has_model = True
         self.options: list[Any] = []
 
     async def show(self, request: web.Request) -> web.Response:
-        about = {"general.architecture": "llama", "llama.context_length": self.trained}
-        return web.json_response({"model_info": about, "template": self.template})
+        if not self.has_model:
+            return web.json_response({"error": "model 'm' not found"}, status=404)
+        info = {"general.architecture": "llama", "llama.context_length": self.trained}
+        return web.json_response({"model_info": info, **self.about})
 
     async def chat(self, request: web.Request) -> web.Response:
         self.options.append((await request.json())["options"])
@@ -41,14 +46,14 @@ class Ollama:
 
 
 @asynccontextmanager
-async def ollama(trained: int) -> AsyncIterator[Ollama]:
+async def ollama(trained: int, port: int | None = 0) -> AsyncIterator[Ollama]:
     """It has an event loop of its own: after a call LiteLLM asks it about the model, and blocks our loop meanwhile."""
     server, ready, stop = Ollama(trained), threading.Event(), asyncio.Event()
 
     async def serve() -> None:
         app = web.Application()
         app.add_routes([web.post("/api/show", server.show), web.post("/api/chat", server.chat)])
-        async with serving(app) as server.url:
+        async with serving(app, port or 0) as server.url:
             loops.append(asyncio.get_running_loop())
             ready.set()
             await stop.wait()
@@ -80,12 +85,45 @@ async def test_ollama_reads_as_much_as_prompts_are_made_for(
         await model.close()
 
 
-@pytest.mark.parametrize(("template", "calls"), [("{{ .Prompt }}", False), ("{{ if .Tools }}…{{ end }}", True)])
+OLD, NEW = {"template": "{{ .Prompt }}"}, {"template": "{{ .Prompt }}", "capabilities": ["completion", "tools"]}
+
+
+@pytest.mark.parametrize(
+    ("about", "calls"),
+    [
+        (OLD, False),
+        ({"template": "{{ if .Tools }}…{{ end }}"}, True),
+        (NEW, True),
+        ({"capabilities": ["completion"], "template": "no {{ .Tools }}"}, False),
+    ],
+)
 async def test_the_server_that_is_set_says_whether_its_model_calls_functions(
-    settings: MakeSettings, template: str, calls: bool
+    settings: MakeSettings, about: dict[str, Any], calls: bool
 ) -> None:
     async with ollama(2048) as server:
-        server.template = template
-        model = Model(settings(llm_model=f"ollama_chat/calls-{calls}", llm_api_base=server.url))
+        server.about = about
+        model = Model(settings(llm_model="ollama_chat/m", llm_api_base=server.url))
         assert await model.calls_tools() is calls
+        await model.close()
+
+
+async def test_a_server_that_starts_after_the_bot_still_says_what_its_model_can_do(settings: MakeSettings) -> None:
+    async with ollama(2048) as former:
+        pass
+    model = Model(settings(llm_model="ollama_chat/m", llm_api_base=former.url))
+    await model.warm()
+    assert (await model.calls_tools(), await model.window_tokens()) == (False, DEFAULT_WINDOW_TOKENS)
+    async with ollama(2048, urlsplit(former.url).port) as server:
+        server.about = NEW
+        assert (await model.calls_tools(), await model.window_tokens()) == (True, 2048)
+        await model.close()
+
+
+async def test_a_model_that_is_pulled_later_is_asked_about_again(settings: MakeSettings) -> None:
+    async with ollama(2048) as server:
+        server.about, server.has_model = NEW, False
+        model = Model(settings(llm_model="ollama_chat/m", llm_api_base=server.url))
+        assert await model.calls_tools() is False
+        server.has_model = True
+        assert await model.calls_tools() is True
         await model.close()
