@@ -243,7 +243,7 @@ class Interactions:
             if not failed.ambiguous:
                 raise
             # Discord has no nonce for answers, and nobody else can look for one. So it is not sent again.
-            log.warning("reply.ambiguous", connector=CONNECTOR, part=part.index, why=str(failed))
+            log.warning("reply.ambiguous", connector=CONNECTOR, part=part.index, why=str(failed), then="skip")
             return Receipt(f"{ID_PREFIX}{interaction.id}")
         if sent is None:
             return None

@@ -12,12 +12,13 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import structlog
-from aiohttp import ClientSession, WSMessage, WSMsgType
+from aiohttp import ClientSession, ClientTimeout, WSMessage, WSMsgType
 from pydantic import SecretStr
 from slack_bolt.adapter.socket_mode.async_handler import AsyncSocketModeHandler
-from slack_bolt.adapter.starlette.async_handler import AsyncSlackRequestHandler
+from slack_bolt.adapter.starlette.async_handler import to_async_bolt_request, to_starlette_response
 from slack_bolt.async_app import AsyncAck, AsyncApp
 from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.error import BoltUnhandledRequestError
@@ -30,7 +31,6 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Message
 
 from connectors.connector import ConnectorFailed
 from connectors.health import ConnectionHealth
@@ -130,7 +130,7 @@ class HttpEvents:
     """Takes Slack's requests. One that somebody recorded and sends again says nothing new: each delivery has an id."""
 
     def __init__(self, app: AsyncApp) -> None:
-        self._handler = AsyncSlackRequestHandler(app)
+        self._app = app
 
     def routes(self) -> Sequence[BaseRoute]:
         return [Route(path, self._receive, methods=["POST"]) for path in PATHS]
@@ -141,12 +141,12 @@ class HttpEvents:
         except RequestError as refused:
             return error_response(refused, CONNECTOR)
 
-        async def receive() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
         try:
-            response = await self._handler.handle(Request(request.scope, receive))
-        except MALFORMED:
+            delivery = to_async_bolt_request(request, body)
+            if not delivery.body:  # Bolt takes a form with the word "payload" for one with a field of that name
+                delivery.body = dict(parse_qsl(delivery.raw_body, keep_blank_values=True))
+            response = to_starlette_response(await self._app.async_dispatch(delivery))
+        except (*MALFORMED, RecursionError):
             return PlainTextResponse("unreadable", 400)
         if response.status_code == 401:
             log.warning("connector.request_refused", connector=CONNECTOR, why="signature")
@@ -156,7 +156,8 @@ class HttpEvents:
 class SocketMode:
     """Keeps a socket open; slack_sdk does, and tries again every *ping_seconds* after a failure.
 
-    It replaces one on which four pings were not answered, and one that Slack asks to replace.
+    It replaces one on which four pings were not answered, and one that Slack asks to replace. An attempt to open one
+    fails after the time of four pings, too.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class SocketMode:
         client.message_listeners.append(self._note_hello)
         client.on_message_listeners.append(self._note_disconnect)
         try:
-            await _heed_no_proxy(client)
+            await _replace_session(client, 4 * self._ping_seconds)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(handler.connect_async(), name="slack socket")  # type: ignore[no-untyped-call]
                 tasks.create_task(self._watch(client), name="slack socket health")
@@ -236,8 +237,11 @@ class SocketMode:
 
     async def _note_disconnect(self, frame: WSMessage) -> None:
         """Note that Slack asks for another socket, and why if that is for a person to know. slack_sdk opens it."""
-        message = json.loads(frame.data) if frame.type is WSMsgType.TEXT else {}
-        if message.get("type") != "disconnect":
+        try:
+            message = json.loads(frame.data) if frame.type is WSMsgType.TEXT else None
+        except ValueError:  # an error in a listener would make slack_sdk pause
+            message = None
+        if not isinstance(message, dict) or message.get("type") != "disconnect":
             return
         self._why = _ENDINGS.get(str(message.get("reason")), "")
         self._is_replaced = not self._why
@@ -277,10 +281,14 @@ class _Opener(AsyncWebClient):
             raise
 
 
-async def _heed_no_proxy(client: SocketModeClient) -> None:
-    """Let aiohttp choose the proxy, which heeds ``NO_PROXY``. slack_sdk would use one for every host."""
+async def _replace_session(client: SocketModeClient, open_within_seconds: float) -> None:
+    """Give *client* a session in which a socket opens in time or fails.
+
+    aiohttp also chooses the proxy in it, and heeds ``NO_PROXY``: slack_sdk would use a proxy for every host.
+    """
     await client.aiohttp_client_session.close()
-    client.aiohttp_client_session, client.proxy = ClientSession(trust_env=True), None
+    timeout = ClientTimeout(total=open_within_seconds)  # an open socket has none
+    client.aiohttp_client_session, client.proxy = ClientSession(trust_env=True, timeout=timeout), None
 
 
 async def _close(handler: AsyncSocketModeHandler) -> None:

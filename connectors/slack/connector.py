@@ -93,7 +93,7 @@ class SlackConnector:
         self._me: events.Identity | None = None
         self._api = Api(token, api_base, timeout_seconds, app_token, signing_secret)
         self._streams, self._responses, self._files = Streams(self._api), CommandResponses(self._api), Files(self._api)
-        lookups = Lookups(self._api)
+        lookups = Lookups(self._api, self._backoff)
         self._history = History(self._api, lookups)
         self._intake = Intake(
             self._api, self._vitals, self._streams, self._responses, lookups, self._backoff, command_seconds

@@ -1,7 +1,8 @@
 """Reads on Slack what its events leave out, and what no event brought. I/O.
 
-`Lookups`: names, files, public channels, and who takes part in a thread. None delays a message for long: without an
-answer in time the message goes on with fewer details. `History`: messages that were written while nobody listened.
+`Lookups`: names, files, public channels, and whether the bot takes part in a thread. Only the last one is waited for,
+since it decides whether a message is answered; without any other answer the message soon goes on with fewer details.
+`History`: messages that were written while nobody listened.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import structlog
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from connectors.connector import SendFailed
+from connectors.health import Backoff
 from connectors.message import InboundMessage
 from connectors.slack import errors, events, payloads
 from connectors.slack.api import Api, ApiCall, Recent
@@ -29,6 +31,9 @@ ANSWER_WITHIN_SECONDS = 1.0
 NAME_LASTS_SECONDS = 3600.0
 CHANNEL_LASTS_SECONDS = 60.0
 """Short, because a channel may become private."""
+
+THREAD_SECONDS = 120.0
+"""How long Slack is asked again about a thread. It may let an app ask once a minute only."""
 
 PAUSE_SECONDS = 60.0
 """A pause before a failed question is asked again, unless Slack sets a wait."""
@@ -47,10 +52,11 @@ _UNREADABLE = frozenset({"channel_not_found", "not_in_channel", "thread_not_foun
 
 
 class Lookups:
-    """Asks Slack, and remembers the answers. Each method takes about `ANSWER_WITHIN_SECONDS` at most."""
+    """Asks Slack, and remembers the answers. All methods but `takes_part` take `ANSWER_WITHIN_SECONDS` at most."""
 
-    def __init__(self, api: Api, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api, backoff: Backoff, now: Callable[[], float] = time.monotonic) -> None:
         self._api = api
+        self._backoff = backoff
         self._now = now
         self._names: Recent[str, tuple[str, float]] = Recent()
         self._threads: Recent[tuple[str, str], bool] = Recent()
@@ -103,15 +109,23 @@ class Lookups:
         """Remember that the bot takes part in a thread."""
         self._threads.put((channel, thread), True)
 
-    async def takes_part(self, channel: str, thread: str, me: Identity) -> bool:
-        """Return whether the bot was mentioned in a thread or wrote there; False if Slack does not say.
+    def assume_participation(self, channel: str, thread: str) -> bool:
+        """Return whether the bot takes part in a thread of former times: it does, unless Slack has said otherwise."""
+        known = self._threads.get((channel, thread))
+        if known is None:
+            self.note_participation(channel, thread)
+        return known is None or known
 
-        Asks Slack once for each thread, about its first messages.
+    async def takes_part(self, channel: str, thread: str, me: Identity) -> bool:
+        """Return whether the bot was mentioned in a thread or wrote there.
+
+        Asks Slack once for each thread, about its first messages, and again after failures for `THREAD_SECONDS` at
+        most. Without an answer the result is False, and the next message asks again.
         """
         known = self._threads.get((channel, thread))
         if known is not None:
             return known
-        messages = await self._replies(channel, thread, _REPLIES_READ)
+        messages = await self._first_messages(channel, thread)
         if messages is None:
             return False
         takes_part = any(
@@ -123,19 +137,38 @@ class Lookups:
         self._threads.put((channel, thread), takes_part)
         return takes_part
 
+    async def _first_messages(self, channel: str, thread: str) -> list[dict[str, Any]] | None:
+        """Return the first messages of a thread, or None if Slack refuses or fails for `THREAD_SECONDS`."""
+        subject = f"first messages {channel}/{thread}"
+        if self._is_paused(subject):
+            return None
+        backoff, deadline = self._backoff.fresh(), self._now() + THREAD_SECONDS
+        while True:
+            try:
+                answer = await self._api.request(
+                    lambda client: client.conversations_replies(channel=channel, ts=thread, limit=_REPLIES_READ)
+                )
+            except SendFailed as failed:
+                wait_seconds = backoff.next_seconds(failed.retry_after_seconds)
+                if not failed.retryable or self._now() + wait_seconds > deadline:
+                    why = errors.word(failed.__cause__) or str(failed)
+                    log.warning("connector.lookup_failed", connector=CONNECTOR, what="thread", why=why)
+                    self._paused_until.put(subject, self._now() + PAUSE_SECONDS)
+                    return None
+                await asyncio.sleep(wait_seconds)
+            else:
+                return answer.get("messages") or []
+
     async def thread_of(self, channel: str, ts: str) -> str | None:
         """Return the thread in which a message is a reply, "" if it is none; None if Slack does not say."""
-        messages = await self._replies(channel, ts, 1) or []
-        threads = [str(message.get("thread_ts") or "") for message in messages if message.get("ts") == ts]
-        return next(("" if thread == ts else thread for thread in threads), None)
-
-    async def _replies(self, channel: str, ts: str, limit: int) -> list[dict[str, Any]] | None:
         answer = await self._ask(
             "conversations.replies",
             f"{channel}/{ts}",
-            lambda client: client.conversations_replies(channel=channel, ts=ts, limit=limit),
+            lambda client: client.conversations_replies(channel=channel, ts=ts, limit=1),
         )
-        return None if answer is None else answer.get("messages") or []
+        messages: list[dict[str, Any]] = [] if answer is None else answer.get("messages") or []
+        threads = [str(message.get("thread_ts") or "") for message in messages if message.get("ts") == ts]
+        return next(("" if thread == ts else thread for thread in threads), None)
 
     async def complete_files(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return *event* with the details of those files of which Slack sent only the id."""
@@ -154,20 +187,24 @@ class Lookups:
     async def _ask(self, method: str, subject: str, call: ApiCall) -> AsyncSlackResponse | None:
         """Return Slack's answer, or None if there is none in time.
 
-        After a failure that may pass, *method* pauses; after a refusal, only questions about *subject* do (a person of
-        another workspace, a channel that the bot may not read).
+        After a failure that may pass, *method* pauses; after a refusal (a person of another workspace, a channel that
+        the bot may not read), or an answer that comes too late, only questions about *subject* do.
         """
-        refused = f"{method} {subject}"
-        if any((self._paused_until.get(key) or 0.0) > self._now() for key in (method, refused)):
+        about_subject = f"{method} {subject}"
+        if self._is_paused(method, about_subject):
             return None
         try:
             async with asyncio.timeout(ANSWER_WITHIN_SECONDS):
                 return await self._api.call(call)
         except errors.SLACK_ERRORS as error:
             log.debug("connector.lookup_failed", connector=CONNECTOR, what=method, why=self._api.describe(error))
-            key = method if errors.meaning(error).retryable else refused
+            may_pass = errors.meaning(error).retryable and not isinstance(error, TimeoutError)
+            key = method if may_pass else about_subject
             self._paused_until.put(key, self._now() + (errors.retry_after_seconds(error) or PAUSE_SECONDS))
             return None
+
+    def _is_paused(self, *keys: str) -> bool:
+        return any((self._paused_until.get(key) or 0.0) > self._now() for key in keys)
 
 
 class History:
@@ -194,19 +231,27 @@ class History:
         if self._now() - float(after_message_id) > MAX_MISSED_SECONDS:
             return
         public = await self._lookups.is_public(channel)
+        takes_part = thread is not None and self._lookups.assume_participation(channel, thread)
         for event in await self._readable(channel, thread, after_message_id):
-            message = _to_inbound(event, me, EventDetails(takes_part=thread is not None, public=public))
+            message = _to_inbound(event, me, EventDetails(takes_part=takes_part, public=public))
             if message is not None:
+                self._note_participation(message)
+                takes_part = takes_part or (thread is not None and message.addressed)
                 yield message
         if thread is None or channel.startswith("D") or channel in self._scanned_channels:
             return
         since = max(float(after_message_id), self._now() - CHANNEL_SCAN_SECONDS)
-        mentions = await self._readable(channel, None, f"{since:.6f}")
-        self._scanned_channels.add(channel)
-        for event in mentions:
+        for event in await self._readable(channel, None, f"{since:.6f}"):
             message = _to_inbound(event, me, EventDetails(public=public))
             if message is not None and message.addressed:
+                self._note_participation(message)
                 yield message
+        self._scanned_channels.add(channel)  # not before: a mention that was not accepted has to be found again
+
+    def _note_participation(self, message: InboundMessage) -> None:
+        channel, thread = payloads.split_place(message.external_id)
+        if thread is not None and message.addressed:
+            self._lookups.note_participation(channel, thread)
 
     async def _readable(self, channel: str, thread: str | None, ts: str) -> list[dict[str, Any]]:
         """Return the messages after *ts*; none if Slack does not let the bot read."""

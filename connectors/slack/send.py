@@ -146,14 +146,22 @@ class CommandResponses:
     async def post(self, answers: tuple[str, ...], part: OutboundPart) -> Receipt | None:
         """Post *part* as a reply to one of *answers*; None if none of them takes replies (any more).
 
-        Raises `connectors.connector.SendFailed`.
+        Raises `connectors.connector.SendFailed`, which is never ambiguous.
         """
         for message_id in answers:
             url = self._urls.get(message_id)
             if url is None:
                 continue
             for response in payloads.to_responses(part):
-                if not await self._post(url, response):
+                try:
+                    is_taken = await self._post(url, response)
+                except SendFailed as failed:
+                    if not failed.ambiguous:
+                        raise
+                    # Nobody can look for what one person sees. So it is not sent again.
+                    log.warning("reply.ambiguous", connector="slack", part=part.index, why=str(failed), then="skip")
+                    is_taken = True
+                if not is_taken:
                     self.forget(message_id)
                     break
             else:

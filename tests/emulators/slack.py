@@ -113,6 +113,10 @@ class SlackEmulator(Workspace):
         """Whether open sockets are silent: no event, no answer to a ping."""
         self.voids_urls = False
         """Whether the URL of each socket is used up before it opens, as it is some seconds after it was given."""
+        self.hangs = False
+        """Whether the opening of a socket gets no answer."""
+        self.hung = 0
+        """Openings that got no answer so far."""
         self.greets = True
         """Whether a new socket is greeted with ``hello``."""
         self.connection_seconds = 18_060.0
@@ -125,6 +129,8 @@ class SlackEmulator(Workspace):
         """How many acknowledgements are yet to be lost."""
         self.post: Post | None = None
         """With it events go over HTTP instead of sockets."""
+        self.delays: defaultdict[str, float] = defaultdict(float)
+        """How long each method takes (s)."""
         self.revoked = False
         self.scopes = {*_SCOPES.values(), *_SCOPES_OF_EVENTS}
         self.calls: list[str] = []
@@ -342,6 +348,11 @@ class SlackEmulator(Workspace):
         for socket in old:
             await socket.close()
 
+    async def write(self, text: str) -> None:
+        """Writes *text* on all sockets, as it is."""
+        for socket in self._sockets:
+            await socket.send_str(text)
+
     async def kill(self) -> None:
         """All sockets break without a word."""
         sockets, self._sockets = self._sockets, []
@@ -437,6 +448,9 @@ class SlackEmulator(Workspace):
             await socket.send_json(envelope)
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
+        if self.hangs:
+            self.hung += 1
+            await asyncio.Event().wait()
         if self.voids_urls:
             self._tickets.clear()
         if request.match_info["ticket"] not in self._tickets or self.down:
@@ -489,6 +503,7 @@ class SlackEmulator(Workspace):
         method = request.match_info["method"]
         self.calls.append(method)
         asked = await _arguments(request)
+        await asyncio.sleep(self.delays[method])
         fault = self._faults[method].popleft() if self._faults[method] else None
         if self.down or (fault and fault.lost == "before"):
             return _dropped(request)

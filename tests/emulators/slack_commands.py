@@ -27,6 +27,8 @@ class Commands:
         """Whether 30 minutes have passed."""
         self.rate_limited = False
         """Whether the next post to a response URL is asked to wait."""
+        self.answer_lost = False
+        """Whether the answer to the next post to a response URL gets lost behind it."""
         self.whispers: list[Whisper] = []
 
     def routes(self) -> list[web.RouteDef]:
@@ -79,6 +81,9 @@ class Commands:
             return web.Response(status=400, text="no_text")
         assert said["response_type"] == "ephemeral", "everybody would see it"
         self._whisper(self._given[trigger], str(said["text"]))
+        if self.answer_lost:
+            self.answer_lost = False
+            return web.Response(status=504, text="<html>")
         return web.Response(text="ok")
 
     def _whisper(self, given: Json, text: str) -> None:

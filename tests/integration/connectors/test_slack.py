@@ -403,6 +403,35 @@ async def test_a_url_that_was_used_up_is_not_tried_for_ever(slack: SlackEmulator
         await gateway.until(lambda g: len(g.accepted) == 1)
 
 
+async def test_an_opening_that_gets_no_answer_is_given_up(slack: SlackEmulator, gateway: FakeGateway) -> None:
+    """And a socket that did open stays, however long ago that was."""
+    bot = slack_connector(slack, ping_seconds=0.2)
+    async with running(bot, gateway):
+        slack.hangs = True
+        await slack.kill()
+        await slack.until(lambda s: s.hung == 1)
+        slack.hangs = False
+        slack.say("can you hear me?")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+        await asyncio.sleep(1.0)
+        slack.say("and now?")
+        await gateway.until(lambda g: len(g.accepted) == 2)
+    assert slack.opened == 2
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"type": "from the future"}'])
+async def test_a_frame_that_says_nothing_holds_nothing_up(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway, text: str
+) -> None:
+    """Slack itself sends empty ones."""
+    async with running(bot, gateway):
+        for _ in range(4):
+            await slack.write(text)
+        slack.say("can you hear me?")
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    assert slack.opened == 1  # held up, it would not see the answers to its pings
+
+
 async def test_a_deaf_socket_is_noticed(slack: SlackEmulator, gateway: FakeGateway) -> None:
     """One that is open but answers no ping is given up for another."""
     bot = slack_connector(slack, ping_seconds=0.1)
@@ -484,6 +513,51 @@ async def test_threads_of_former_times_are_looked_up_once(
         (f"{TEAM.id}/{thread}", thread == ours) for thread in (ours, theirs, ours, theirs)
     ]
     assert slack.calls.count("conversations.replies") == 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [None, emulated.SERVER_ERROR, emulated.LOST_ANSWER, emulated.rate_limited(1)],
+    ids=["slow", "500", "lost answer", "429"],
+)
+async def test_a_thread_of_former_times_is_known_though_slack_is_slow_to_say_so(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway, fault: emulated.Fault | None
+) -> None:
+    """What is said there waits for it: it would get no answer otherwise."""
+    async with running(bot, gateway):
+        root = slack.say(f"{slack.at_bot} a plan?", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 1)
+    other, later = slack_connector(slack), FakeGateway()
+    slack.calls.clear()
+    if fault is None:
+        slack.delays["conversations.replies"] = 1.2
+    else:
+        slack.fail_next("conversations.replies", fault)
+    async with running(other, later):
+        slack.say("and?", to=TEAM, thread=root, by=OMAR)
+        slack.say("go on", to=TEAM, thread=root, by=OMAR)
+        slack.say("elsewhere", by=LENA)
+        await later.until(lambda g: len(g.accepted) == 3)
+    assert later.accepted[0].text == "elsewhere"  # waits for nobody
+    assert [(m.text, m.addressed) for m in later.accepted[1:]] == [("and?", True), ("go on", True)]
+    assert slack.calls.count("conversations.replies") == (1 if fault is None else 2)
+
+
+async def test_a_thread_of_which_slack_refuses_to_tell_is_left_alone(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """At once, and Slack is not asked again for each message."""
+    root = slack.say("lunch?", to=TEAM)
+    slack.fail_next("conversations.replies", emulated.refused("missing_scope"))
+    with capture_logs() as logs:
+        async with running(bot, gateway):
+            slack.say("yes", to=TEAM, thread=root, by=OMAR)
+            slack.say("when?", to=TEAM, thread=root, by=OMAR)
+            await gateway.until(lambda g: len(g.accepted) == 3)
+    assert not any(m.addressed for m in gateway.accepted)
+    assert slack.calls.count("conversations.replies") == 1
+    failures = [(e["what"], e["why"], e["log_level"]) for e in logs if e["event"] == "connector.lookup_failed"]
+    assert failures == [("thread", "missing_scope", "warning")]
 
 
 async def test_edits_deletions_and_reactions_arrive_as_such(
@@ -661,6 +735,42 @@ async def test_a_call_in_a_channel_that_nobody_heard_is_read_once(
     await later.close()
     assert [(message.text, message.external_id) for message in first] == [("anybody?", f"{TEAM.id}/{call}")]
     assert again == []
+
+
+async def test_a_call_that_nobody_heard_is_found_until_it_was_accepted(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """A reading that ends early, as when the store is away, is no reading of the channel."""
+    root = slack.say(f"{slack.at_bot} heard", to=TEAM, by=LENA)
+    for text in ("one?", "two?"):
+        slack.say(f"{slack.at_bot} {text}", to=TEAM, by=OMAR)
+    place = f"{TEAM.id}/{root}"
+    async for message in bot.missed(place, root):
+        assert message.text == "one?"
+        break
+    found = [message.text async for message in bot.missed(place, root)]
+    assert found == ["one?", "two?"]
+    assert [message async for message in bot.missed(place, root)] == []
+
+
+async def test_a_reading_goes_by_who_takes_part_in_a_thread_and_remembers_it(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """The bot stays out of a thread of others, and asks for none that it has read."""
+    async with running(bot, gateway):
+        theirs = slack.say("lunch?", to=TEAM)
+        slack.say("yes", to=TEAM, thread=theirs, by=OMAR)
+        await gateway.until(lambda g: len(g.accepted) == 2)
+        slack.calls.clear()
+        ours = slack.say("a plan, anyone?", to=TEAM)
+        await gateway.until(lambda g: len(g.accepted) == 3)
+        others = await missed(bot, ConversationKey("acme", "slack", f"{TEAM.id}/{theirs}"), theirs)
+        await missed(bot, ConversationKey("acme", "slack", f"{TEAM.id}/{ours}"), ours)
+        slack.say("go on", to=TEAM, thread=ours, by=OMAR)
+        await gateway.until(lambda g: len(g.accepted) == 4)
+    assert [(message.text, message.addressed) for message in others] == [("yes", False)]
+    assert gateway.accepted[-1].addressed
+    assert slack.calls.count("conversations.replies") == 2
 
 
 @pytest.mark.parametrize(("ago_days", "texts"), [(2, ["and here?"]), (8, [])])

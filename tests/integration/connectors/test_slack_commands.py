@@ -147,6 +147,20 @@ async def test_a_reply_that_slack_asks_to_wait_with_waits(
     assert len(slack.whispers) == 1
 
 
+async def test_a_reply_of_which_nobody_knows_whether_it_was_shown_is_not_repeated(
+    slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
+) -> None:
+    """Nobody can look for what one person sees."""
+    async with running(bot, gateway):
+        message = reply_to(await heard(slack, gateway, "usage"), "You used 3 tokens.")
+        slack.commands.answer_lost = True
+        with capture_logs() as logs:
+            (receipt,) = await send_all(bot, message)
+    assert receipt.startswith("response-")
+    assert len(slack.whispers) == 1
+    assert [e["then"] for e in logs if e["event"] == "reply.ambiguous"] == ["skip"]
+
+
 async def test_while_the_store_is_away_its_giver_is_told_at_once(
     slack: SlackEmulator, bot: SlackConnector, gateway: FakeGateway
 ) -> None:
@@ -286,7 +300,7 @@ async def test_over_http_a_command_is_heard_where_it_is_signed(
 ) -> None:
     """Once, also if it is sent again; forged ones are refused."""
     bot = slack_connector_over_http(slack)
-    body = slack.commands.form(slack.commands.payload("new & <fresh>", LENA, TEAM, "1700000000.000100"))
+    body = slack.commands.form(slack.commands.payload("new & <fresh> payload", LENA, TEAM, "1700000000.000100"))
     async with running(bot, gateway):
         forged = await post(bot, path, body, {})
         headers = slack.signed(body)
@@ -295,7 +309,7 @@ async def test_over_http_a_command_is_heard_where_it_is_signed(
     assert forged.status_code == 401
     assert [(answer.status_code, answer.text) for answer in answers] == [(200, "")] * 2
     (command,) = gateway.accepted
-    assert (command.kind, command.text) == (InboundKind.COMMAND, "new & <fresh>")
+    assert (command.kind, command.text) == (InboundKind.COMMAND, "new & <fresh> payload")
     assert command.external_id == f"{TEAM.id}/1700000000.000100"
     assert [whisper.text for whisper in slack.whispers] == ["done"]
 

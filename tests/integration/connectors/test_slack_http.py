@@ -172,6 +172,7 @@ async def test_a_fault_of_ours_is_tried_a_few_times_and_quotes_nothing(door: Doo
         (b"", 200),
         (b"no json", 400),
         (b"[]", 400),
+        (b'{"a":' + b"[" * 200_000, 400),
         (b'{"type":"app_rate_limited"}', 200),
         (b'{"type":"event_callback"}', 200),
         (b'{"type":"event_callback","event":[]}', 400),
