@@ -25,7 +25,7 @@ from grounding.memory.global_context import UNTRUSTED, GlobalContexts, Line, mod
 from grounding.memory.karma import NOTHING as NO_MARKS
 from grounding.memory.karma import Examples as Marks
 from grounding.memory.karma import Karma, preferred
-from grounding.memory.selection import RecordSelector, Standing, StoredRecords
+from grounding.memory.selection import RecordSelector, RuleSelector, Standing, StoredRecords, rules_for
 from grounding.prompt import (
     SessionContinuity,
     SessionState,
@@ -213,7 +213,8 @@ class StrategyChooser:
 
 @dataclass(frozen=True, slots=True)
 class RecordsLayer:
-    """The frame of a message and the typed records for it. ``selection`` is None if no records were looked for."""
+    """The frame of a message, and the standing rules and other records for it. ``selection`` is None if no records were
+    looked for."""
 
     frame: FrameInput | None = None
     records: tuple[SelectedRecord, ...] = ()
@@ -250,7 +251,7 @@ class TurnLayers:
 class Pipeline:
     """Gathers the layers of turns. ``timeout_seconds`` bounds each search.
 
-    Without a *selector* there are no records, without *karma* no good answers.
+    Without a *selector* there are no records, without *karma* no good answers, without *rules* no standing rules.
     """
 
     transcript: Transcript
@@ -261,6 +262,7 @@ class Pipeline:
     timeout_seconds: float
     selector: RecordSelector | None = None
     karma: Karma | None = None
+    rules: RuleSelector | None = None
 
     def begin(
         self,
@@ -270,11 +272,13 @@ class Pipeline:
         turn_id: str = "",
         history: Sequence[TailEntry] | None = None,
         audience: str | None = None,
+        asker: str = "",
     ) -> Gathering:
         """Add to *trip* what the stores have for a turn. The result gathers its layers after the trip was sent.
 
         A *history* replaces the stored conversation. *audience* are the readers of the answer: private data is shown
-        only to its own audience. Without a *turn_id* nothing is stored.
+        only to its own audience. *asker* is the one person who asks (``connector:user_id``). Without a *turn_id*
+        nothing is stored.
         """
         records, continues = records_scope(key, audience), history is None
         sessions, contexts = self.continuing.sessions, self.continuing.contexts
@@ -285,6 +289,7 @@ class Pipeline:
             turn_id,
             history,
             audience,
+            asker,
             session=trip.add(sessions.get_call(key)) if sessions else None,
             lines=trip.add(self.global_contexts.open_call(model_in(key, audience), store=bool(turn_id))),
             document=trip.add(contexts.latest_call(key)) if continues else None,
@@ -306,6 +311,7 @@ class Gathering:
     turn_id: str
     history: Sequence[TailEntry] | None
     audience: str | None
+    asker: str
     session: Answer[Shown | None] | None
     lines: Answer[tuple[Line, ...]]
     document: Answer[ContextDocument | None] | None
@@ -364,11 +370,12 @@ class Gathering:
                 start = searches.create_task
                 marked = start(self._marks(session, message.text, earlier))
                 records = start(self._records(message, query, frames, cues, standing, earlier, settled))
+                rules = start(self._rules(query, standing, earlier))
                 passages = start(self._passages(query, choice, earlier))
                 recalled = start(self._recalled(message.text, choice, settled, earlier))
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
-        marks = marked.result()
+        marks, remembered = marked.result(), records.result()
         turns = tuple(_within(preferred(recalled.result(), marks.turns), self.budgets.records_tokens))
         visible_turns = {entry.turn_id for entry in settled.tail} | {turn.turn_id for turn in turns}
         return TurnLayers(
@@ -378,7 +385,7 @@ class Gathering:
             passages.result(),
             settled.global_context,
             degraded=self._degraded_by_block(),
-            remembered=records.result(),
+            remembered=replace(remembered, records=(*rules.result(), *remembered.records)),
             censors=self._censors(standing),
             karma_floor=marks.floor,
             karma=marks.chosen(visible_turns),
@@ -397,7 +404,7 @@ class Gathering:
         )
 
     async def _standing_records(self) -> Standing | None:
-        """Return the records that hold without a search: censors and verbatim records."""
+        """Return the records that hold without a search: censors, standing rules and verbatim records."""
         selector, stored = self.sources.selector, self.stored_records
         if selector is None or stored is None:
             return None
@@ -461,6 +468,20 @@ class Gathering:
             return RecordsLayer(frame, selected.records, selected.selection, found.calibration)
 
         return await self._read("records", select) or RecordsLayer(frame)
+
+    async def _rules(self, query: str, standing: Standing | None, earlier: Sequence[str]) -> tuple[SelectedRecord, ...]:
+        """Return the standing rules that apply to *query*. If the search fails, return as many as fit: a rule too many
+        does less harm than a rule too few."""
+        selector = self.sources.rules
+        rules = rules_for(self.asker, standing.rules) if standing else ()
+        if selector is None or not rules:
+            return ()
+        failed: list[DegradedBlock] = []
+        told = await self._read("records", lambda: selector.select(self._records_scope, rules, query, earlier), failed)
+        if told is None:
+            _log.warning("rules.unsure", why=failed[0].why, workspace_id=self.key.workspace_id)
+            return selector.fit(rules)
+        return told
 
     async def _passages(self, query: str, choice: Choice, earlier: Sequence[str]) -> tuple[Passage, ...]:
         """Search the documents, if the message needs them."""

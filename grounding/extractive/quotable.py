@@ -15,8 +15,8 @@ MOST_UNITS = 4000
 """The rest of very long material is not read."""
 
 _BLOCK = re.compile(
-    r"^<(?P<tag>conversation_summary|recent_conversation|earlier_turns|workspace_passages|memory_records|approach"
-    r"|codex|environment|good_answers|now|tool_result|global-context|censors)>\n(?P<body>.*?)^</(?P=tag)>$",
+    r"^<(?P<tag>conversation_summary|recent_conversation|earlier_turns|workspace_passages|memory_records|standing_rules"
+    r"|approach|codex|environment|good_answers|now|tool_result|global-context|censors)>\n(?P<body>.*?)^</(?P=tag)>$",
     re.MULTILINE | re.DOTALL,
 )
 """A block of the prompt; see `grounding.prompt_input.sections`, which keeps any other text from looking like one."""
@@ -28,7 +28,7 @@ _RULE = re.compile(r"^\s*\|?[\s:|-]*-[\s:|-]*\|?\s*$")
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
 _LINE_NUMBER = re.compile(r"^\d+-(?:\*-)?")
 _RECORD = re.compile(
-    r"^- (?:decision|fact|procedure|episode|item)(?: \S+)?(?: \((?P<about>[^()\n]*)\))?:(?: |$)", re.MULTILINE
+    r"^- (?:decision|fact|procedure|episode|item|rule)(?: \S+)?(?: \((?P<about>[^()\n]*)\))?:(?: |$)", re.MULTILINE
 )
 """What stands before a record: its type, perhaps its id, day and state."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -80,7 +80,15 @@ def read_prompt(messages: Sequence[Mapping[str, Any]]) -> Prompt:
     user = by_user[-1] if by_user else ""
     blocks = [(match["tag"], match["body"]) for match in (*_BLOCK.finditer(user), *_BLOCK.finditer(system))]
     question, quoted = _question_in(user)
-    order = ("attached", "workspace_passages", "memory_records", "codex", *_CONVERSATION, "global-context")
+    order = (
+        "attached",
+        "workspace_passages",
+        "memory_records",
+        "codex",
+        *_CONVERSATION,
+        "global-context",
+        "standing_rules",
+    )
     sources = [(rank, source) for tag, body in blocks for rank, source in _sources(tag, body, order)]
     sources += [(0, ("", quoted))] if quoted else []
     return Prompt(question, tuple(source for _, source in sorted(sources, key=lambda one: one[0])))
@@ -103,7 +111,7 @@ def _sources(tag: str, body: str, order: Sequence[str]) -> Iterator[tuple[int, t
                 lines.append(line)
         if label:
             yield rank, (label, "\n".join(lines))
-    elif tag == "memory_records":
+    elif tag in ("memory_records", "standing_rules"):
         yield from ((rank, record) for record in _records(body))
     elif tag == "global-context":
         known = [_LINE_NUMBER.sub("- ", line) for line in body.splitlines() if _LINE_NUMBER.match(line)]

@@ -262,24 +262,27 @@ def _why_hint(context: RunContext) -> str:
 
 
 def _records(context: RunContext) -> Draft:
-    """Return earlier turns of the conversation, and the records that bear on the message."""
+    """Return the standing rules, earlier turns of the conversation, and the records that bear on the message."""
     selection, recalled = context.selection, context.recalled
+    rules = [record for record in context.records if record.type == layers.RULE]
+    others = [record for record in context.records if record.type != layers.RULE]
     failed = _failed(context, "records")
     notes = [
+        f"{len(rules)} standing rules" if rules else "",
         f"{len(recalled)} earlier turns" if recalled else "nothing recalled",
-        f"{len(context.records)} records of {selection.found} found, {selection.why.replace('_', ' ')}"
-        if selection
-        else "",
+        f"{len(others)} records of {selection.found} found, {selection.why.replace('_', ' ')}" if selection else "",
         f"degraded: {failed}" if failed else "",
     ]
     with_ids = layers.EXPAND in context.tools
     section = TwoSections(
         layers.recall_section(recalled),
-        layers.records_section(context.records, with_ids=with_ids),
+        layers.records_section(others, with_ids=with_ids),
         context.budgets.records_tokens,
-        floor=layers.records_section([record for record in context.records if record.verbatim], with_ids=with_ids),
+        floor=layers.records_section([record for record in others if record.verbatim], with_ids=with_ids),
+        before=layers.rules_section(rules, with_ids=with_ids),
     )
     budget = context.budgets.records_tokens + (selection.budget if selection else 0)
+    budget += sum(record.tokens for record in rules)
     return Draft(PLACES["records"], section, budget, ", ".join(filter(None, notes)), least=section.least)
 
 

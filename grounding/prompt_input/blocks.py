@@ -203,32 +203,41 @@ class Prompt:
 class TwoSections:
     """Two sections in one block: the first may have *first_tokens*, the second gets the rest, and yields first.
 
-    ``floor`` is the part of the second that yields to nothing: it is shown whole even if it exceeds the limits. The
-    caller makes sure that it does not, or refuses the turn.
+    ``before`` stands before both. It and ``floor``, a part of the second, yield to nothing: they are shown whole even
+    if they exceed the limits. The caller makes sure that they do not, or refuses the turn.
     """
 
     first: Section
     second: Section
     first_tokens: int
     floor: Section
+    before: Section
 
     def fit(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
         """Return the text of both within both limits."""
-        least = self.least
-        if not least:
-            return self._fit(tokens, max_tokens, max_bytes)
-        reserved = tokens.count(least) + tokens.count(SEPARATOR)
-        text = self._fit(tokens, max_tokens, max_bytes, reserved, utf8_length(least) + utf8_length(SEPARATOR))
-        return text if all(piece in text for piece in self.floor.pieces) else least
+        before = self.before.whole
+        if not before:
+            return self._fit_both(tokens, max_tokens, max_bytes)
+        taken_tokens, taken_bytes = tokens.count(before + SEPARATOR), utf8_length(before + SEPARATOR)
+        return _joined(before, self._fit_both(tokens, max_tokens - taken_tokens, max_bytes - taken_bytes))
 
     @property
     def least(self) -> str:
         """The text that is always shown."""
-        return self.floor.whole
+        return _joined(self.before.whole, self.floor.whole)
 
     @property
     def whole(self) -> str:
-        return SEPARATOR.join(text for text in (self.first.whole, self.second.whole) if text)
+        return _joined(self.before.whole, self.first.whole, self.second.whole)
+
+    def _fit_both(self, tokens: Tokens, max_tokens: int, max_bytes: int) -> str:
+        """Return the text of the first and the second section within both limits."""
+        least = self.floor.whole
+        if not least:
+            return self._fit(tokens, max(max_tokens, 0), max(max_bytes, 0))
+        reserved = tokens.count(least) + tokens.count(SEPARATOR)
+        text = self._fit(tokens, max_tokens, max_bytes, reserved, utf8_length(least) + utf8_length(SEPARATOR))
+        return text if all(piece in text for piece in self.floor.pieces) else least
 
     def _fit(
         self, tokens: Tokens, max_tokens: int, max_bytes: int, reserved_tokens: int = 0, reserved_bytes: int = 0
@@ -245,6 +254,10 @@ class TwoSections:
                 return both
             left -= 1  # tokens at the joint may merge or split
         return first
+
+
+def _joined(*texts: str) -> str:
+    return SEPARATOR.join(text for text in texts if text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ _DELIMITERS = (
     "earlier_turns",
     "workspace_passages",
     "memory_records",
+    "standing_rules",
     "approach",
     "censors",
     "codex",

@@ -49,7 +49,7 @@ JOB = EXTRACT_RECORDS
 
 _OWNER = "extraction"
 _VERSION = 1
-_TYPES = (Type.FACT, Type.DECISION, Type.PROCEDURE, Type.EPISODE)
+_TYPES = (Type.FACT, Type.DECISION, Type.PROCEDURE, Type.EPISODE, Type.RULE)
 _KNOWN_NEWEST = 50
 """Newest records that are compared beside those that a search finds: the index may be behind, or away."""
 _QUERY_CHARACTERS = 1000

@@ -9,6 +9,7 @@ from typing import Any
 from connectors.message import ConversationKey, Role, person_of_audience
 from grounding.memory.context_document import SECTIONS, ContextDocuments, bodies, parse, section_named
 from grounding.memory.records import HIDDEN, Provenance, Record, Records, State, Type, in_words
+from grounding.memory.selection import rules_for
 from runtime.background import Forgetting
 from runtime.commands.registry import Command, CommandRefused, Invocation, bullet_list, code, escape_markdown
 
@@ -22,6 +23,10 @@ EXPLAINED = (
     "This cannot be undone."
 )
 LISTED = "I also keep records: `/memory list` shows them."
+RULES = (
+    "**What you asked me to keep to**\n\n{rules}\n\n`/memory change ID WORDS` changes one of these, "
+    "`/memory forget ID` deletes it."
+)
 FORGOT_LAST = "I have forgotten the last question and its answer."
 FORGOT_ALL = "I have forgotten everything that was said here."
 NOTHING_TO_FORGET = "There is nothing to forget here."
@@ -34,6 +39,7 @@ DETAILS = (
     "`/memory confirm ID` confirms it. `/memory outcome ID success` (`partial`, `failure`) sets its outcome. "
     "`/memory verbatim ID` keeps it word for word. `/memory false-positive ID` reports a mistake of a censor. "
     "`/memory share ID` shares a record of this place, or of yours, with the whole workspace. "
+    "`/memory change ID WORDS` gives it other words. "
     "`/memory retire ID` takes it out of use, `/memory forget ID` deletes it for good. `/memory forget all`, in a "
     "direct message, deletes all your records."
 )
@@ -42,6 +48,7 @@ _ADMINS_LIST = "In a public place only admins can list records. Write to me in a
 _DIRECT_ONLY = "You can delete your own records only in a direct message. Please send the command there."
 _NOTHING = "There are no such records."
 _SHOWN = 20
+_MOST_RULES = 200
 _RETIRED = "retired"
 """The word for records that are out of use, of any type: they are still stored, and a person may want them deleted."""
 _CHANGES: Mapping[str, tuple[Mapping[str, Any], str]] = {
@@ -91,7 +98,9 @@ class Memory:
         notes = await self._notes(invocation)
         if invocation.rest or not await self._records.has_any(invocation):
             return notes
-        return f"{notes}\n\n{LISTED}"
+        rules = await self._records.rules(invocation)
+        listed = LISTED if await self._records.has_any(invocation) else ""
+        return "\n\n".join(part for part in (notes, rules, listed) if part)
 
     async def _notes(self, invocation: Invocation) -> str:
         title = _section(invocation.rest) if invocation.rest else ""
@@ -131,7 +140,7 @@ def _section(wanted: str) -> str:
 class RecordCommands:
     """The words after ``memory`` that show or change records."""
 
-    WORDS = frozenset({"list", "show", "forget", "outcome", "share", *_CHANGES})
+    WORDS = frozenset({"list", "show", "forget", "outcome", "share", "change", *_CHANGES})
 
     def __init__(self, records: Records, forget_those_to_come: Callable[[ConversationKey], Awaitable[None]]) -> None:
         """*forget_those_to_come* keeps the extraction from making records of a conversation's messages so far."""
@@ -141,6 +150,12 @@ class RecordCommands:
     async def has_any(self, invocation: Invocation) -> bool:
         """Return whether `list` shows this person anything."""
         return bool(await self._listed(invocation, (), 1)) if _may_list(invocation) else False
+
+    async def rules(self, invocation: Invocation) -> str:
+        """Return the standing rules that concern this person here, the newest first; empty if there are none."""
+        records = await self._records.list(invocation.seen, (Type.RULE,), limit=_MOST_RULES)
+        rules = rules_for(invocation.user, records)
+        return RULES.format(rules=bullet_list(_line(record) for record in rules[:_SHOWN])) if rules else ""
 
     async def run(self, invocation: Invocation) -> str:
         """Run the command, which begins with one of `WORDS`. Raises `CommandRefused` and `RecordRefused`."""
@@ -162,7 +177,7 @@ class RecordCommands:
         if word == "forget":
             await self._records.erase(invocation.seen, record.id, _by(invocation))
             return f"I have deleted {code(record.id)}."
-        fields, result = _CHANGES[word] if word in _CHANGES else _outcome(more)
+        fields, result = _CHANGES[word] if word in _CHANGES else _wanted(word, more)
         changed = await self._records.change(
             invocation.seen, record.id, fields, _by(invocation), invocation.idempotency_key
         )
@@ -219,11 +234,19 @@ def _check(invocation: Invocation, record: Record, word: str) -> None:
         return
     if word in _FOR_MEMBERS and invocation.role.covers(Role.MEMBER):
         return
+    is_own_rule = record.type is Type.RULE and record.provenance.author == invocation.user
+    if is_own_rule and invocation.message.is_vouched_for:
+        return
     if invocation.role is not Role.ADMIN:
         raise CommandRefused(f"{code(record.id)} is not yours alone. Only admins can do that.")
 
 
-def _outcome(words: str) -> tuple[Mapping[str, Any], str]:
+def _wanted(word: str, words: str) -> tuple[Mapping[str, Any], str]:
+    """Return the fields that *word*, "change" or "outcome", changes with *words*, and the beginning of the reply."""
+    if word == "change":
+        if not words.strip():
+            raise CommandRefused("Give the new words: `/memory change ID WORDS`.")
+        return {"text": words}, "Changed"
     outcome = words.strip().lower()
     if outcome not in _OUTCOMES:
         raise CommandRefused(f"Give the outcome: {', '.join(map(code, _OUTCOMES))}.")

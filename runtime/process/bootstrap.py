@@ -41,7 +41,15 @@ from grounding.memory.records import (
     query_items,
     update_item,
 )
-from grounding.memory.selection import Floor, LastSelections, Level, RecordSelector, as_selected, floor_for
+from grounding.memory.selection import (
+    Floor,
+    LastSelections,
+    Level,
+    RecordSelector,
+    RuleSelector,
+    as_selected,
+    floor_for,
+)
 from grounding.pipeline import Pipeline, StrategyChooser
 from grounding.prompt import PrefixPolicy, SessionContinuity, Sessions, global_context_frame_tokens, record_line
 from grounding.prompt_input import LineByLine, Tokens, load_tokens
@@ -379,7 +387,7 @@ class Runtime:
 
         # One turn: grounding, tools, prompt, answer
         karma = Karma(marks, Likeness(self.knowledge.embedder))
-        selector = _record_selector(
+        selector, rules = _record_selectors(
             self.records, LastSelections(redis, settings.session_idle_seconds), self.knowledge, tokens
         )
         pipeline = Pipeline(
@@ -391,6 +399,7 @@ class Runtime:
             layer_timeout,
             selector,
             karma,
+            rules,
         )
         deciding = StrategyChooser(self.knowledge.finding, vocabulary=settings.strategy_vocabulary)
         self.materials = Materials(settings, self.knowledge.material, self.knowledge, tokens, self.hub)
@@ -604,16 +613,17 @@ def _record_rules(settings: Settings) -> Rules:
     )
 
 
-def _record_selector(
+def _record_selectors(
     records: Records, selections: LastSelections, knowledge: Knowledge, tokens: Tokens
-) -> RecordSelector:
+) -> tuple[RecordSelector, RuleSelector]:
     def costs(record: Record, level: Level) -> int:
         return tokens.count(record_line(as_selected(record, level), with_id=True)) + 1  # and the end of its line
 
     def floor(scope: Scope) -> Floor:
         return floor_for(knowledge.finding.answering_model(scope))
 
-    return RecordSelector(records, selections, costs=costs, floor=floor)
+    rules = RuleSelector(records, costs=costs, model=knowledge.finding.answering_model)
+    return RecordSelector(records, selections, costs=costs, floor=floor), rules
 
 
 def _layer_timeout(settings: Settings) -> float:

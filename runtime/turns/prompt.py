@@ -129,7 +129,8 @@ class PromptBuilder:
         trip = RoundTrip(self._redis)
         stamps = trip.add(self._directives.stamps_call(scope))
         material = self._attaching.read(trip, scope, window)
-        gathering = self._pipeline.begin(trip, key, budgets, turn_id, history, question.audience)
+        asker = question.authors[0].user if len(question.authors) == 1 else ""
+        gathering = self._pipeline.begin(trip, key, budgets, turn_id, history, question.audience, asker)
         try:
             async with asyncio.TaskGroup() as parts:
                 injected_task = parts.create_task(self._formatters.inject(_request(question)))

@@ -552,8 +552,8 @@ _MONTH = re.compile(r"\s+(?:jan|feb|mär|mrz|apr|mai|jun|jul|aug|sep|okt|nov|dez
 _ASKS = re.compile(r"[?？؟]+[\"'”’)\]*_\s]*$")
 
 
-def sentences(text: str) -> list[str]:
-    """Return the sentences of *text*, each on one line.
+def sentences(text: str, most: int = MAX_ITEM_CHARACTERS) -> list[str]:
+    """Return the sentences of *text*, each on one line and cut to *most* characters.
 
     Each list item is a sentence of its own. Fenced code and quoting lines (``>``) are left out. A period in a number, a
     name or an abbreviation ends no sentence.
@@ -567,7 +567,7 @@ def sentences(text: str) -> list[str]:
             found.append(line[start : end.end()])
             start = end.end()
         found.append(line[start:])
-    return [folded for folded in map(short_line, found) if len(folded) > 2]
+    return [folded for one in found if len(folded := short_line(one, most)) > 2]
 
 
 def paragraphs(text: str) -> list[str]:
@@ -594,10 +594,10 @@ def _continues(before: str, after: str) -> bool:
     return bool(_ABBREVIATED.search(before) or (_DAY.search(before) and _MONTH.match(after)))
 
 
-def short_line(text: str) -> str:
-    """Return *text* without line breaks, cut to `MAX_ITEM_CHARACTERS`."""
+def short_line(text: str, most: int = MAX_ITEM_CHARACTERS) -> str:
+    """Return *text* without line breaks, cut to *most* characters."""
     folded = " ".join(text.split())
-    return folded if len(folded) <= MAX_ITEM_CHARACTERS else folded[: MAX_ITEM_CHARACTERS - 1].rstrip() + "…"
+    return folded if len(folded) <= most else folded[: most - 1].rstrip() + "…"
 
 
 def newest(lines: Iterable[str], limit: int) -> list[str]:

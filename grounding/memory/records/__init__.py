@@ -4,7 +4,7 @@
 """
 
 from grounding.memory.records.dates import days_meant, in_words
-from grounding.memory.records.extraction import Candidate, Window, is_heard_preference
+from grounding.memory.records.extraction import Candidate, Window
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.lifecycle import Rules
 from grounding.memory.records.model import (
@@ -28,6 +28,7 @@ from grounding.memory.records.model import (
     Type,
 )
 from grounding.memory.records.records import RecordHit, Records, RecordSearch, digest
+from grounding.memory.records.standing_rules import is_general
 from grounding.memory.records.store import Change, RecordStore, place
 from grounding.memory.records.tools import create_item, delete_item, expand, query_items, update_item
 
@@ -65,7 +66,7 @@ __all__ = [
     "digest",
     "expand",
     "in_words",
-    "is_heard_preference",
+    "is_general",
     "place",
     "query_items",
     "update_item",

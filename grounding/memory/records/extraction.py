@@ -17,7 +17,6 @@ from pydantic import Field, ValidationError
 
 from connectors.message import person_of_audience
 from grounding.memory.context_document import (
-    MAX_ENTRY_CHARACTERS,
     Facts,
     Rejected,
     corrects,
@@ -30,6 +29,7 @@ from grounding.memory.context_document import (
     unfenced,
 )
 from grounding.memory.records.model import NewRecord, Origin, Provenance, Record, State, Type
+from grounding.memory.records.standing_rules import contradicts, stated_rules
 from grounding.prompt_input import ChatMessage, Strict, one_line, speaker
 from grounding.retrieval import terms
 from grounding.transcript import EntryRole, TranscriptEntry
@@ -39,17 +39,8 @@ from grounding.transcript import EntryRole, TranscriptEntry
 MAX_PER_TURN = 3
 """Most records of one turn; a person who states more has pasted something."""
 MAX_RECORD_CHARACTERS = 400
-MOST_RULES = 16
-MOST_RULES_BYTES = 2400
-"""Most verbatim records (standing rules and preferences) of one person, and their size in UTF-8 bytes.
-
-They stand in every prompt of that person and nothing else can use their space. Sixteen usual ones take about 400
-tokens. Further rules and preferences become ordinary records.
-"""
-MOST_PREFERENCES = 10
-MOST_PREFERENCES_BYTES = 1500
-"""Limits for storing a preference verbatim, counted over rules and preferences together. They are lower than the limits
-for rules, so that space for rules remains."""
+MOST_RULES = 64
+"""Most standing rules of one person: every message reads them. Further ones become ordinary facts."""
 CONFIRMS = 0.5
 REPLACES = 1 / 3
 """The least share of content words, of the shorter text's words, that two records must have in common before a model's
@@ -153,9 +144,14 @@ def confirms(new: NewRecord, old: Record) -> bool:
 def may_replace(new: NewRecord, old: Record) -> bool:
     """Say whether *new*, which a model calls a contradiction of *old*, may replace it.
 
-    Both must be facts that share at least `REPLACES` of their words.
+    Both must be facts, or rules, that share at least `REPLACES` of their words.
     """
-    return old.type is new.type is Type.FACT and old.state not in GONE and _shared(new.text, old.text) >= REPLACES
+    return (
+        old.type is new.type
+        and new.type in (Type.FACT, Type.RULE)
+        and old.state not in GONE
+        and _shared(new.text, old.text) >= REPLACES
+    )
 
 
 def numbers(text: str) -> set[str]:
@@ -176,21 +172,9 @@ def resolve(new: NewRecord, known: Collection[Record], replaces: Record | None =
     return replace(new, supersedes=replaces.id) if replaces is not None else new
 
 
-StandingRuleKind = Literal["rule", "preference"]
-
-
-def mark_verbatim_if_room(
-    new: NewRecord, of: StandingRuleKind, known: Iterable[Record], so_far: Iterable[str]
-) -> NewRecord:
-    """Mark *new*, a standing rule or a preference, as verbatim if its owner's limits allow one more.
-
-    *so_far* are the verbatim texts of the same window, including *new*. A record that *new* supersedes does not count.
-    """
-    left = (one for one in known if one.verbatim and one.state not in GONE and one.id != new.supersedes)
-    texts = {*so_far, *(one.text for one in left)}
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    most = (MOST_RULES, MOST_RULES_BYTES) if of == "rule" else (MOST_PREFERENCES, MOST_PREFERENCES_BYTES)
-    return replace(new, verbatim=True) if len(texts) <= most[0] and size <= most[1] else new
+def is_by_same_person(record: Record, window: Window, author: str) -> bool:
+    """Say whether a rule of *author* in *window* may replace the rule *record*. In a group each has their own."""
+    return window.is_private or record.provenance.author == author
 
 
 def owned(known: Iterable[Record], owner: str) -> list[Record]:
@@ -231,26 +215,6 @@ _DECIDED = re.compile(
 _I_DECIDED = re.compile(
     r"\bI(?:['’]ve| have)?(?: now| just| finally)? decided (?:to|on|that|against)\b.{2,240}", re.IGNORECASE
 )
-_PREFERS = re.compile(r"\bI(?: really| much| always| generally)? prefer\b.{2,240}", re.IGNORECASE)
-_ANY_PREFERENCE = re.compile(r"\bprefers?\b", re.IGNORECASE)
-"""A preference in anybody's words, a model's too."""
-_ANOTHERS = re.compile(
-    r"[\"“„«‘]\s*$|^(?:(?:please|can you|could you),? )*(?:correct|draft|proofread|quote|rephrase|reply|rewrite|"
-    r"send|tell|translate|write)\b"
-    r"|(?<!\bI )(?<!\bI['’]ve )(?<!\bI['’]d )\b(?:said|says|saying|told|tells|wrote|writes|asked|asks|repl(?:ied|ies)|"
-    r"claim(?:s|ed))\b"
-    r"|\b(?:they|people|who|you|some|others) say\b|\b(?:do|did|does|should|would|could|can)\s*$"
-    r"|(?:\b(?:not|never|no longer|used to)|n['’]t)\b(?:(?!\b(?:and|but|so|because|since|as)\b)[^,;:.–—])*$",
-    re.IGNORECASE,
-)
-"""Words before a preference that show that it is another person's, part of a text to be edited, denied, or asked for.
-"""
-_ONLY_NOW = re.compile(
-    r"\b(?:tomorrow|this (?:one|time)|for now|the (?:former|latter)|"
-    r"the (?:first|second|third|fourth|last|other) (?:one|option|version|variant|idea|plan|suggestion|draft))\b",
-    re.IGNORECASE,
-)
-"""Words that limit a preference to the moment or to alternatives just mentioned."""
 _ADDED_CLAUSE = re.compile(
     r"(?:[,;:–—]|\s-)\s*(?:but|so|yet|though|although|can|could|would|will|what|how|is|are|am|do|does|did|which|who|where|maybe|"
     r"perhaps|please|right|ok(?:ay)?|you know|I|I['’]\w+|we['’]\w+|and (?:I|I['’]\w+|since|now|then|you|he|she|they))"
@@ -278,18 +242,7 @@ _LASTING = re.compile(
 )
 """Attributes of a person that last, whatever their value."""
 _MIN_WORDS = 2
-"""A decision or a preference needs at least this many content words."""
-_RULE_VERBS = (
-    r"add|address|answer|ask|avoid|begin|call|check|cite|confirm|convert|describe|double-check|end|explain|format|give|"
-    r"greet|highlight|include|keep|list|maintain|make|mention|name|offer|order|prefer|present|propose|provide|quote|"
-    r"recommend|remind|reply|respond|round|say|send|show|speak|specify|spell|start|state|suggest|summari[sz]e|tell|"
-    r"translate|use|verify|warn|write"
-)
-_STANDING = re.compile(
-    rf"^(?:please,? )?(?:(?:from now on|in future|in the future)\b|(?:always|never)\s+(?:{_RULE_VERBS})\s).{{4,240}}$",
-    re.IGNORECASE,
-)
-"""A rule for all later answers."""
+"""A decision needs more than this many content words."""
 _PASSING = re.compile(
     r"\b(?:today|tonight|right now|at the moment|this (?:morning|afternoon|evening))\b", re.IGNORECASE
 )
@@ -305,16 +258,18 @@ _CHAT_WORDS = re.compile(
 
 
 def found_in(window: Window, known: Sequence[Record]) -> list[Candidate]:
-    """Return the facts and decisions that people state in *window*.
+    """Return the facts, decisions and standing rules that people state in *window*.
 
     *known* are the stored records about the same people. The latest value of a fact supersedes the one before; a known
     statement takes the words of its record.
     """
     of_owner = [one for one in owned(known, window.owner) if one.state not in GONE]
-    facts, decisions = _Facts(window, of_owner), list[Candidate]()
+    rules, facts, decisions = _Rules(window, of_owner), _Facts(window, of_owner), list[Candidate]()
     for entry in window.said:
-        for sentence in sentences(entry.text[:MAX_CHARACTERS]):
-            if looks_secret(sentence):
+        text = entry.text[:MAX_CHARACTERS]
+        heard = rules.hear(entry, text)
+        for sentence in sentences(text):
+            if looks_secret(sentence) or any(rule in sentence for rule in heard):
                 continue
             decided = _decision(sentence, is_private=window.is_private)
             if decided:
@@ -322,7 +277,7 @@ def found_in(window: Window, known: Sequence[Record]) -> list[Candidate]:
                 decisions.append(candidate_from(new, entry, _OWN))
             else:
                 facts.hear(entry, sentence)
-    return newest_distinct([*decisions, *facts.found()], window.most)
+    return newest_distinct([*decisions, *facts.found(), *rules.found], window.most)
 
 
 def may_state(entries: Sequence[TranscriptEntry]) -> bool:
@@ -342,11 +297,50 @@ def subject_of(text: str) -> str:
     return subject.casefold().strip() if separator and value.strip() and "\n" not in subject else ""
 
 
-def standing(sentence: str) -> StandingRuleKind | None:
-    """Say whether *sentence* states a rule for all later answers, or a preference."""
-    if _STANDING.match(sentence):
-        return "rule"
-    return "preference" if _preference(sentence) else None
+class _Rules:
+    """The standing rules that one window states, the latest last. In a group a preference is personal and not kept."""
+
+    def __init__(self, window: Window, known: Collection[Record]) -> None:
+        self._window = window
+        self._known = [one for one in known if one.type is Type.RULE]
+        self.found: list[Candidate] = []
+
+    def hear(self, entry: TranscriptEntry, text: str) -> list[str]:
+        """Keep the rules that *text* states, and return their texts."""
+        rules = [one for one in stated_rules(text) if not looks_secret(one.text)]
+        for rule in rules:
+            if self._window.is_private or rule.kind == "instruction":
+                self._add(rule.text, entry)
+        return [one.text for one in rules]
+
+    def _add(self, text: str, entry: TranscriptEntry) -> None:
+        known = [one for one in self._known if is_by_same_person(one, self._window, entry.user)]
+        self.found = [
+            one
+            for one in self.found
+            if not contradicts(text, one.new.text) or not (self._window.is_private or one.by.author == entry.user)
+        ]
+        before = next((one for one in known if contradicts(text, one.text)), None)
+        new = resolve(NewRecord(Type.RULE, text, confidence=CONFIDENCE), known, before)
+        self.found.append(candidate_from(within_limit(new, known, self.found), entry, _OWN))
+
+    def has_in_other_words(self, text: str, evidence: Sequence[TranscriptEntry], replaced: Record | None) -> bool:
+        """Say whether *text*, a model's wording of *evidence*, is one of these rules. It then replaces *replaced*."""
+        turns, wanted = {entry.turn_id for entry in evidence}, set(terms(text))
+        for at, one in enumerate(self.found):
+            if one.by.turn_id in turns and len(wanted & set(terms(one.new.text))) >= BORNE_BY_EVIDENCE * len(wanted):
+                if replaced is not None and may_replace(one.new, replaced):
+                    self.found[at] = replace(one, new=replace(one.new, supersedes=replaced.id))
+                return True
+        return False
+
+
+def within_limit(new: NewRecord, known: Iterable[Record], found: Iterable[Candidate]) -> NewRecord:
+    """Return the rule *new*, or a fact with its text if its person has `MOST_RULES` already in *known* and *found*."""
+    rules = [one.text for one in known if one.type is Type.RULE and one.id != new.supersedes]
+    rules += [one.new.text for one in found if one.new.type is Type.RULE]
+    is_full = new.text not in rules and len(rules) >= MOST_RULES
+    return replace(new, type=Type.FACT, supersedes="") if is_full else new
 
 
 class _Facts:
@@ -365,9 +359,6 @@ class _Facts:
 
     def hear(self, entry: TranscriptEntry, sentence: str) -> None:
         by, is_private = speaker(entry.author, ""), self._window.is_private
-        if is_private and (text := _preference(sentence) or _statement(sentence, _STANDING)):
-            self._statement[text] = (text, entry)
-            return
         if _LABEL.match(sentence) or _PASSING.search(sentence):
             return
         for subject in self._facts.learn(sentence, by, is_group=not is_private):
@@ -386,37 +377,16 @@ class _Facts:
         return self._window.is_private and (is_certain or bool(_LASTING.search(subject))) if is_own else is_certain
 
     def found(self) -> Iterator[Candidate]:
-        stands: list[str] = []
         for subject, (text, entry) in self._statement.items():
             same = (one for one in self._known if subject_of(one.text) == subject.casefold() and not one.verbatim)
             before = max(same, key=lambda one: one.changed_at, default=None)
             new = resolve(NewRecord(Type.FACT, text, confidence=CONFIDENCE), self._known, before)
-            if of := standing(text):
-                stands.append(new.text)
-                new = mark_verbatim_if_room(new, of, self._known, stands)
             yield candidate_from(new, entry, _OWN)
 
 
 def _decision(sentence: str, *, is_private: bool) -> str:
     """Return the decision that *sentence* states; empty if it states none or only considers one."""
     return _statement(sentence, _DECIDED) or (_statement(sentence, _I_DECIDED) if is_private else "")
-
-
-def is_heard_preference(record: Record) -> bool:
-    """Say whether *record* is a preference that was overheard and stored verbatim although nobody asked for that."""
-    return (
-        record.provenance.origin == _OWN
-        and not _STANDING.match(record.text)
-        and bool(_ANY_PREFERENCE.search(record.text))
-    )
-
-
-def _preference(sentence: str) -> str:
-    """Return the lasting preference that the speaker states in *sentence*; empty if it is another's or only for now."""
-    match, clause = _PREFERS.search(sentence), _statement(sentence, _PREFERS)
-    if match is None or not clause or _ANOTHERS.search(before := sentence[: match.start()]):
-        return ""
-    return "" if any(one.search(f"{before}{clause}") for one in (_PASSING, _ONLY_NOW)) else clause
 
 
 def _statement(sentence: str, pattern: re.Pattern[str]) -> str:
@@ -456,11 +426,17 @@ BORNE_BY_EVIDENCE = 0.6
 as evidence."""
 MOST_SURE = 0.9
 """The highest confidence that a model can give its own record."""
-_TYPES = {"fact": Type.FACT, "decision": Type.DECISION, "procedure": Type.PROCEDURE, "episode": Type.EPISODE}
+_TYPES = {
+    "fact": Type.FACT,
+    "decision": Type.DECISION,
+    "procedure": Type.PROCEDURE,
+    "episode": Type.EPISODE,
+    "rule": Type.RULE,
+}
 
 
 class _AnswerRecord(Strict):
-    type: Literal["fact", "decision", "procedure", "episode"]
+    type: Literal["fact", "decision", "procedure", "episode", "rule"]
     text: str = Field(min_length=8, max_length=MAX_RECORD_CHARACTERS)
     evidence: list[int] = Field(min_length=1, max_length=8)
     personal: bool
@@ -487,11 +463,13 @@ def plan(window: Window, known: Sequence[Record]) -> list[ChatMessage]:
     )
     system = (
         "You decide what of a conversation is worth remembering for months. Return one JSON object and nothing else: "
-        '{"records": [{"type": "fact"|"decision"|"procedure"|"episode", "text": "one self-contained sentence", '
+        '{"records": [{"type": "fact"|"decision"|"procedure"|"episode"|"rule", "text": "one self-contained sentence", '
         '"evidence": [numbers of the messages that say it], "personal": true|false, "confidence": 0.0-1.0, '
         '"replaces": "k1"|null, "confirms": "k2"|null}]}. '
         "fact: something lasting about people, things, projects. decision: what was decided, with its reason. "
         "procedure: how something is done here. episode: something notable that happened, with its date. "
+        'rule: how this person wants to be answered from now on, with its condition ("metric units when I ask about '
+        'distances"), or what they prefer; no request for one answer. '
         "Use the people's own words and language, and names instead of pronouns. Only what people said themselves "
         "counts, not what the assistant said, and nothing that is asked, supposed, quoted, or true only today. "
         "personal is what concerns only the person who says it. Never keep passwords, keys, numbers of accounts. "
@@ -535,43 +513,46 @@ def accept(answer: str, window: Window, known: Sequence[Record]) -> list[Candida
     names = {f"k{number}": one for number, one in enumerate(shown(known, window.owner), 1)}
     if any(name is not None and name not in names for one in read.records for name in (one.replaces, one.confirms)):
         return Rejected("no such record")
+    mine = owned(known, window.owner)
+    rules = _Rules(window, [one for one in mine if one.state not in GONE])
+    for entry in said:
+        rules.hear(entry, entry.text[:MAX_CHARACTERS])
     found: list[Candidate] = []
-    stands: list[str] = []
     for one in read.records:
         evidence = [said[number - 1] for number in sorted(set(one.evidence))]
         if (one.personal and not window.is_private) or not _is_supported(one.text, evidence) or looks_secret(one.text):
             continue
-        new = _new_record(one, names, owned(known, window.owner))
-        if window.is_private and (of := _standing_kind(one.text, evidence)):
-            stands.append(new.text)
-            new = mark_verbatim_if_room(new, of, owned(known, window.owner), stands)
-        found.append(candidate_from(new, evidence[-1], window.origins.get(evidence[-1].turn_id, "extraction")))
-    return newest_distinct(found, window.most)
+        replaced = _replaceable(names.get(one.replaces or ""), window, evidence[-1].user)
+        if rules.has_in_other_words(one.text, evidence, replaced):
+            continue  # the person's own words are better than the model's
+        origin = window.origins.get(evidence[-1].turn_id, "extraction")
+        new = _new_record(one, names.get(one.confirms or ""), replaced, mine)
+        if new.type is Type.RULE:
+            new = within_limit(new, mine, [*rules.found, *found])
+        if new.type is Type.RULE and origin != "extraction":  # perhaps the wording of a document
+            new = replace(new, type=Type.FACT, supersedes="")
+        found.append(candidate_from(new, evidence[-1], origin))
+    return newest_distinct([*found, *rules.found], window.most)
 
 
-def _new_record(one: _AnswerRecord, names: dict[str, Record], known: Collection[Record]) -> NewRecord:
+def _replaceable(record: Record | None, window: Window, author: str) -> Record | None:
+    """Return *record* if a model's claim may replace it: not what a person set by hand, nor another person's rule."""
+    if record is None or record.verbatim:
+        return None
+    if record.type is Type.RULE:
+        is_set_by_hand = record.provenance.origin == "person"
+        return record if not is_set_by_hand and is_by_same_person(record, window, author) else None
+    return record
+
+
+def _new_record(
+    one: _AnswerRecord, confirmed: Record | None, replaced: Record | None, known: Collection[Record]
+) -> NewRecord:
     """Turn *one* into a new record, as a confirmation or a replacement if its words support that."""
     new = NewRecord(_TYPES[one.type], one_line(one.text), confidence=min(one.confidence, MOST_SURE))
-    confirmed = names.get(one.confirms or "")
     if confirmed is not None and confirms(new, confirmed):
         return resolve(replace(new, text=confirmed.text), known)
-    replaced = names.get(one.replaces or "")
-    if replaced is None or (replaced.verbatim and not is_heard_preference(replaced)):
-        return resolve(new, known)
-    return resolve(new, known, replaced if may_replace(new, replaced) else None)
-
-
-def _standing_kind(text: str, evidence: Sequence[TranscriptEntry]) -> StandingRuleKind | None:
-    """Say whether *evidence* states *text* as a standing rule or as a preference.
-
-    One sentence of the evidence must contain `BORNE_BY_EVIDENCE` of the words of *text*.
-    """
-    said = (one for entry in evidence for one in sentences(entry.text[:MAX_ENTRY_CHARACTERS]))
-    wanted = set(terms(text))
-    for one in said:
-        if (of := standing(one)) and len(wanted & set(terms(one))) >= BORNE_BY_EVIDENCE * len(wanted):
-            return of
-    return None
+    return resolve(new, known, replaced if replaced is not None and may_replace(new, replaced) else None)
 
 
 def _is_supported(text: str, evidence: Sequence[TranscriptEntry]) -> bool:

@@ -52,8 +52,11 @@ BY_HAND: dict[Type, dict[State, tuple[State, ...]]] = {
         State.CANCELLED: (State.OPEN, State.DONE),
         State.INACTIVE: (State.OPEN,),
     },
+    Type.RULE: {State.RETIRED: (State.ACTIVE,)},
 }
 """The states that a person may set, by type and present state, besides the one that hides the record."""
+_RETIRED = (Type.PROCEDURE, Type.CENSOR, Type.RULE)
+"""The types whose hidden state is `State.RETIRED`."""
 
 
 def confirm(record: Record, rules: Rules, at: str, *, is_trusted: bool = True) -> Record:
@@ -76,8 +79,8 @@ def confirm(record: Record, rules: Rules, at: str, *, is_trusted: bool = True) -
 def supersede(record: Record, by_id: str, at: str) -> Record:
     """Mark the record as replaced by the record *by_id*.
 
-    A fact becomes superseded and can still be found. A procedure or a censor is retired. Decisions, episodes and items
-    keep their state and only name their successor.
+    A fact becomes superseded and can still be found. A procedure, a censor or a rule is retired. Decisions, episodes
+    and items keep their state and only name their successor.
     """
     if by_id == record.id:
         raise RecordRefused("a record cannot supersede itself")
@@ -86,7 +89,7 @@ def supersede(record: Record, by_id: str, at: str) -> Record:
     state = record.state
     if record.type is Type.FACT:
         state = State.SUPERSEDED
-    elif record.type in (Type.PROCEDURE, Type.CENSOR):
+    elif record.type in _RETIRED:
         state = State.RETIRED
     return _changed(record, at, state=state, superseded_by=by_id)
 
@@ -180,7 +183,7 @@ def retire(record: Record, at: str) -> Record:
 
 
 def _hidden_state(record: Record) -> State:
-    return State.RETIRED if record.type in (Type.PROCEDURE, Type.CENSOR) else State.INACTIVE
+    return State.RETIRED if record.type in _RETIRED else State.INACTIVE
 
 
 def set_state(record: Record, state: State, at: str) -> Record:
@@ -256,10 +259,10 @@ def next_due(record: Record, rules: Rules) -> datetime | None:
 
 
 def is_standing(record: Record) -> bool:
-    """Say whether prompts include the record without a search: a censor in force, or a verbatim record."""
+    """Say whether prompts include the record without a search: a censor in force, a rule, or a verbatim record."""
     if record.is_hidden or record.superseded_by:
         return False
-    return record.type is Type.CENSOR or record.verbatim
+    return record.type in (Type.CENSOR, Type.RULE) or record.verbatim
 
 
 def confirms_on_repeat(record: Record) -> bool:

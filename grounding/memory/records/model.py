@@ -24,6 +24,8 @@ class Type(StrEnum):
     EPISODE = "episode"
     CENSOR = "censor"
     ITEM = "item"
+    RULE = "rule"
+    """A standing instruction or a preference of a person, for all later answers that it applies to."""
 
 
 class State(StrEnum):
@@ -57,6 +59,7 @@ STATES: dict[Type, tuple[State, ...]] = {
     Type.CENSOR: (State.CREATED, State.ACTIVE, State.ESCALATED, State.RETIRED),
     Type.DECISION: (State.RECORDED, State.PENDING, State.REVIEWED),
     Type.ITEM: (State.OPEN, State.DONE, State.CANCELLED, State.INACTIVE),
+    Type.RULE: (State.ACTIVE, State.RETIRED),
 }
 """The states of each type, in the order of its lifecycle. A new record begins in the first."""
 HIDDEN = frozenset({State.INACTIVE, State.RETIRED})
@@ -220,11 +223,11 @@ class FoundRecord:
     record: Record
     similarity: float
     matched: float
+    deep: float | None = None
+    vector: Sequence[float] = ()
 
 
 # The short forms, computed when a record is written
-    deep: float | None = None
-    vector: Sequence[float] = ()
 #
 # ``micro`` is one line of at most `MICRO_TOKENS`, ``summary`` has at most `SUMMARY_TOKENS`. Both are the first
 # sentences of the text, cut at natural boundaries, with the record's status in brackets: "Chose Postgres [success, 0.85

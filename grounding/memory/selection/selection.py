@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from connectors.message import ConversationKey, Scope, redis_key
 from connectors.redis_calls import Answer, RedisCall, RoundTrip
 from grounding.memory.frames import LOADED, Chosen, Frame, scale
-from grounding.memory.records import FoundRecord, Record, Records, State, Type, days_meant, is_heard_preference
+from grounding.memory.records import FoundRecord, Record, Records, State, Type, days_meant
 from grounding.memory.selection.censors import in_force
 from grounding.prompt_input import Calibration, Censor, SelectedRecord, Selection, SelectionReason, Strict
 from grounding.retrieval import NEGATIONS, coverage, largest_idf, spell_out, term_set
@@ -51,6 +51,8 @@ class Standing:
     """The censors in force."""
     pinned: tuple[Record, ...]
     """Verbatim records; they stand in every prompt."""
+    rules: tuple[Record, ...] = ()
+    """Standing rules of all people; see `RuleSelector`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ class RecordSelector:
         if len(self._standing) >= _KNOWN_AT_MOST:
             self._standing.clear()
         self._standing[scope] = censors
-        return Standing(censors, tuple(one for one in records if one.type in LOADED))
+        pinned, rules = ([one for one in records if one.type in types] for types in (LOADED, (Type.RULE,)))
+        return Standing(censors, tuple(pinned), tuple(rules))
 
     def last_censors(self, scope: Scope) -> tuple[Censor, ...] | None:
         """Return the censors that were in force when this process last read them, for use while the store is down.
@@ -223,12 +226,12 @@ class RecordSelector:
             why = "topic"
         if why == "reused":
             assert looked.kept is not None
-            return self._repeat_selection(looked, looked.kept, len(above), shown)
+            return self._repeat_selection(looked, looked.kept, len(above))
         if why == "aside":
             assert looked.kept is not None
-            return self._repeat_selection(looked, looked.kept.model_copy(update={"records": ()}), 0, shown, why)
+            return self._repeat_selection(looked, looked.kept.model_copy(update={"records": ()}), 0, why)
         whole = sum(budgets.values())
-        stands = self._standing_texts(looked, shown)
+        stands = self._standing_texts(looked)
         held = {one.id for one in looked.pinned}
         others = [one for one in fresh if one.record.id not in held]
         if why != "changed":
@@ -257,12 +260,11 @@ class RecordSelector:
         ]
         return [one.scored for one in fill(due, {Type.ITEM: self._budgets.get(Type.ITEM, 0)}, self._costs)]
 
-    def _standing_texts(self, looked: RecordLookup, shown: Sequence[str]) -> list[Filled]:
-        """Return the pinned records in full, without preferences that *shown* says in the same words."""
+    def _standing_texts(self, looked: RecordLookup) -> list[Filled]:
+        """Return the pinned records in full."""
         return [
             Filled(Scored(one, 1.0, looked.similarity(one.id, 0.0), 0.0), "summary", self._costs(one, "summary"))
             for one in looked.pinned
-            if not (is_heard_preference(one) and _says(shown, one))
         ]
 
     def _repeat_selection(
@@ -270,7 +272,6 @@ class RecordSelector:
         looked: RecordLookup,
         kept: LastSelection,
         found: int,
-        shown: Sequence[str],
         why: SelectionReason = "reused",
     ) -> Selected:
         """Repeat the last selection behind the pinned records.
@@ -288,7 +289,7 @@ class RecordSelector:
             for one in kept.records
             if one.id not in held
         ]
-        records = tuple(map(_selected, (*self._standing_texts(looked, shown), *before)))
+        records = tuple(map(_selected, (*self._standing_texts(looked), *before)))
         return Selected(records, Selection(why=why, found=found, budget=kept.budget))
 
     async def _due(self, scope: Scope, text: str) -> Sequence[Record]:
@@ -330,12 +331,6 @@ def _carried_over(looked: RecordLookup, brought: Collection[str], room: int) -> 
     return left[: max(room, 0)]
 
 
-def _says(shown: Sequence[str], record: Record) -> bool:
-    """Say whether *shown* contains the exact words of *record*."""
-    words = " ".join(record.text.casefold().split())
-    return any(words in " ".join(text.casefold().split()) for text in shown)
-
-
 def _reduced(budgets: TypeBudgets, tokens: int) -> dict[Type, int]:
     """Return *budgets* reduced by *tokens* in all, starting with the largest."""
     left = dict(budgets)
@@ -360,18 +355,19 @@ def _kept(filled: Filled) -> KeptRecord:
 def _selected(filled: Filled) -> SelectedRecord:
     record, origin = filled.scored.record, filled.scored.record.provenance.origin
     short = record.micro if filled.level == "micro" else record.summary
+    is_whole = record.verbatim or record.type is Type.RULE
     return SelectedRecord(
         id=record.id,
         type=record.type.value,
         level=filled.level,
-        text=record.text if record.verbatim else short,
+        text=record.text if is_whole else short,
         state=record.state.value,
         made_on=record.created_at[:10],
         due=record.due,
         score=round(filled.scored.score, 6),
         similarity=round(filled.scored.similarity, 6),
         origin=origin if origin in ("retrieved", "others") else "",
-        verbatim=record.verbatim,
+        verbatim=is_whole,
         tokens=filled.tokens,
     )
 

@@ -11,7 +11,7 @@ from runtime.cli.client import api_path, request
 from runtime.cli.invocation import Invocation, data_command, workspace_option
 from runtime.cli.output import count, emit, line, table
 
-_KINDS = click.Choice(["decision", "fact", "procedure", "episode", "censor", "item"])
+_KINDS = click.Choice(["decision", "fact", "procedure", "episode", "censor", "item", "rule"])
 _ITEMS = ("task", "event", "note")
 _NEW_KINDS = click.Choice([*_KINDS.choices, *_ITEMS])
 _OUTCOMES = click.Choice(["success", "partial", "failure", "pending"])
@@ -27,7 +27,7 @@ def owner_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def command() -> None:
-    """Manage records: decisions, facts, procedures, episodes, censors and items."""
+    """Manage records: decisions, facts, procedures, episodes, censors, items and standing rules."""
 
 
 @command.command("list")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grounding.memory.context_document import Rejected
 from grounding.memory.records import Candidate, Provenance, Record, State, Type, Window
 from grounding.memory.records.extraction import (
-    MOST_RULES_BYTES,
+    MOST_RULES,
     accept,
     found_in,
     looks_secret,
@@ -89,7 +89,6 @@ def test_what_is_stated_in_so_many_words_is_kept_in_its_latest_form(said: list[s
         "The baby is so cute, his name is Kyle.",
         "The bond with him is something I cherish.",
         "I prefer short answers.",
-        "Always answer in French from today on.",
         "The admin password is hunter2.",
         "The key is sk-abcdef1234567890abcdef.",
         "> The launch date is 12 March.",
@@ -334,12 +333,60 @@ def test_dates_paths_and_long_words_are_no_secrets(text: str) -> None:
 RULE = "Always include version numbers when I ask about software."
 
 
-def test_a_persons_rule_for_every_answer_is_kept_word_for_word() -> None:
-    found = found_in(window(f"Lena> {RULE}", "Lena> I prefer short answers.", owner=LENA), ())
-    assert {one.new.text: one.new.verbatim for one in found} == {
-        "Always include version numbers when I ask about software": True,
-        "I prefer short answers": True,
-    }
+def rules(*lines: str, owner: str = LENA, known: tuple[Record, ...] = ()) -> list[tuple[str, str]]:
+    """The text of each rule found, and the id of the record that it supersedes."""
+    found = found_in(window(*lines, owner=owner), known)
+    return [(one.new.text, one.new.supersedes) for one in found if one.new.type is Type.RULE]
+
+
+def rule(text: str, id_: str = "old", author: str = LENA, **fields: Any) -> Record:
+    by = Provenance(author=author, context_id="http:default", origin="extraction")
+    return record(text, id_, **{"type": Type.RULE, "state": State.ACTIVE, "provenance": by, "audience": LENA, **fields})
+
+
+def test_a_persons_instructions_and_preferences_are_kept_as_rules() -> None:
+    assert rules(f"Lena> {RULE}", "Lena> I prefer short answers.") == [
+        (RULE.rstrip("."), ""),
+        ("I prefer short answers", ""),
+    ]
+
+
+def test_in_a_group_an_instruction_is_the_rule_of_who_said_it_and_a_preference_is_personal() -> None:
+    talked = talk(f"Lena> {RULE}", "Bo> I prefer trains over planes.", "Bo> Answer in German from now on.")
+    entries = tuple(replace(one, user=f"http:{one.author}") for one in talked)
+    found = found_in(Window("http:default", entries, "", {}), ())
+    assert [(one.new.type, one.new.text, one.by.author) for one in found] == [
+        (Type.RULE, RULE.rstrip("."), "http:Lena"),
+        (Type.RULE, "Answer in German from now on", "http:Bo"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "before", "supersedes"),
+    [
+        ("From now on answer in French.", "Answer in German from now on", "old"),
+        ("Never use emojis.", "Always use emojis", "old"),
+        ("I prefer long answers.", "I prefer short answers", "old"),
+        ("I prefer coffee over tea.", "I prefer tea over coffee", "old"),
+        ("Use imperial units when I ask about distances.", "use metric units when I ask about distances", "old"),
+        ("Antworte ab jetzt auf Englisch.", "Antworte immer auf Deutsch", "old"),
+        ("Always include the date.", "Always include the source", ""),
+        ("I prefer short answers.", "I prefer short walks", ""),
+        ("Always answer in German when I ask about Bonn.", "Always answer in French", ""),
+    ],
+)
+def test_a_newer_rule_supersedes_the_one_that_it_contradicts(said: str, before: str, supersedes: str) -> None:
+    assert [one for _, one in rules(f"Lena> {said}", known=(rule(before),))] == [supersedes]
+    assert [text for text, _ in rules(f"Lena> {before}.", f"Lena> {said}")] == (
+        [said.rstrip(".")] if supersedes else [before, said.rstrip(".")]
+    )
+
+
+def test_in_a_group_nobody_supersedes_the_rule_of_another() -> None:
+    others = rule("Answer in German from now on", author="http:u7", audience="")
+    assert rules("Lena> From now on answer in French.", owner="", known=(others,)) == [
+        ("From now on answer in French", "")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -358,36 +405,39 @@ def test_a_persons_rule_for_every_answer_is_kept_word_for_word() -> None:
         "I prefer the second option you listed.",
     ],
 )
-def test_what_others_prefer_or_what_is_preferred_only_now_or_not_at_all_stands_in_no_prompt(said: str) -> None:
-    assert [one for one in found_in(window(f"Lena> {said}", owner=LENA), ()) if one.new.verbatim] == []
+def test_what_others_prefer_or_what_is_preferred_only_now_or_not_at_all_is_no_rule(said: str) -> None:
+    assert rules(f"Lena> {said}") == []
     told = kept(answered({"text": said, "personal": True}), window(f"Lena> {said}", owner=LENA))
-    assert [one.new.verbatim for one in told] == [False]
+    assert [one.new.type for one in told] == [Type.FACT]
 
 
 @pytest.mark.parametrize(("origin", "replaced"), [("extraction", "old"), ("person", "")])
-@pytest.mark.parametrize("who", ["I prefer", "Lena prefers"])
-def test_a_model_may_replace_a_preference_that_was_heard_and_none_that_a_person_set(
-    who: str, origin: Any, replaced: str
-) -> None:
-    old = record(f"{who} tea at breakfast", "old", verbatim=True, user=LENA, provenance=Provenance(origin=origin))
+def test_a_model_may_replace_a_rule_that_was_heard_and_none_that_a_person_set(origin: Any, replaced: str) -> None:
+    old = rule("I prefer tea at breakfast", provenance=Provenance(author=LENA, origin=origin))
     of = window("Lena> From next year it is coffee that I drink at breakfast, no more tea.", owner=LENA)
-    told = {"text": "Lena will drink coffee at breakfast, no tea", "personal": True, "replaces": "k1"}
+    told = {"type": "rule", "text": "Lena will drink coffee at breakfast, no tea", "personal": True, "replaces": "k1"}
     assert [one.new.supersedes for one in kept(answered(told), of, (old,))] == [replaced]
 
 
-def test_what_a_group_hears_is_no_rule_for_everybody() -> None:
-    answer = answered({"text": "Always include version numbers when software is asked about"})
-    assert [one.new.verbatim for one in kept(answer, window(f"Lena> {RULE}"))] == [False]
+def test_of_a_models_wording_and_the_persons_own_words_of_a_rule_the_own_words_are_kept() -> None:
+    old = rule("Answer in German from now on")
+    of = window("Lena> From now on answer in French with short sentences.", owner=LENA)
+    told = {"text": "Lena wants answers in French with short sentences", "personal": True, "replaces": "k1"}
+    assert [(one.new.type, one.new.text) for one in kept(answered(told), of, (old,))] == [
+        (Type.RULE, "From now on answer in French with short sentences")
+    ]
+    assert [one.new.type for one in kept(answered(), of)] == [Type.RULE]
 
 
-def test_long_rules_stand_in_every_prompt_only_as_long_as_they_leave_room_for_it() -> None:
-    """Sixteen of the longest would leave a small model no room: whoever set them would be refused every answer."""
-    lines = tuple(f"Lena> From now on begin with greeting {letter} {'слово ' * 25}тут." for letter in "abcdefgh")
-    found = found_in(window(*lines, owner=LENA), ())
-    standing = [one.new.text for one in found if one.new.verbatim]
-    assert [one.new.text for one in found][: len(standing)] == standing
-    assert 1 < len(standing) < len(found)
-    assert sum(len(text.encode()) for text in standing) <= MOST_RULES_BYTES
-    held = (record("From now on " + "слово " * 215, verbatim=True, user=LENA),)
-    again = answered({"text": RULE.rstrip("."), "personal": True})
-    assert [one.new.verbatim for one in kept(again, window(f"Lena> {RULE}", owner=LENA), held)] == [False]
+def test_a_models_rule_from_a_turn_with_documents_is_only_a_fact_unless_the_person_said_so_in_plain_words() -> None:
+    said = "Lena> The unit of all lengths has to be metres for me"
+    told = answered({"type": "rule", "text": "The unit of all lengths has to be metres", "personal": True})
+    plain, shown = (Window("http:default", tuple(talk(said)), LENA, origins) for origins in ({}, {"t001": "retrieved"}))
+    assert [one.new.type for one in kept(told, plain)] == [Type.RULE]
+    assert [one.new.type for one in kept(told, shown)] == [Type.FACT]
+
+
+def test_a_person_has_only_so_many_rules_and_further_ones_are_facts() -> None:
+    known = tuple(rule(f"I prefer tea of region {number} over juice", f"r{number}") for number in range(MOST_RULES - 1))
+    found = found_in(window("Lena> Never use emojis in answers.", f"Lena> {RULE}", owner=LENA), known)
+    assert [one.new.type for one in found] == [Type.RULE, Type.FACT]

@@ -17,13 +17,16 @@ from grounding.memory.frames import LOADED, SHIPPED, choose
 from grounding.memory.global_context import foreign_text_in
 from grounding.memory.records import FoundRecord, Provenance, Record, Records, State, Type
 from grounding.memory.selection import (
+    RULES_TOKENS,
     Floor,
     Level,
     RecordSelector,
+    RuleSelector,
     ScopeState,
     Selected,
     as_selected,
     floor_for,
+    rules_for,
     triggered_censors,
 )
 from grounding.memory.selection.censors import in_force
@@ -476,24 +479,6 @@ def test_what_is_kept_word_for_word_is_shown_whole_whatever_is_asked() -> None:
     assert again.records[0].text == whole
 
 
-def test_a_preference_that_the_prompt_says_anyway_is_not_told_twice_and_stands_again_once_it_does_not() -> None:
-    liked = "I prefer trains over planes"
-    own, by_hand = (
-        record(name, liked, verbatim=True, provenance=Provenance(origin=origin))  # type: ignore[arg-type]
-        for name, origin in (("own", "extraction"), ("hand", "person"))
-    )
-    talk = Conversation(REDIS, own, by_hand)
-
-    said = [
-        ids(talk.says("Should we use Redis for caching?", shown=[f"Lena: {liked}!"])),
-        ids(talk.says("Should we really prefer Redis?", shown=[f"Lena: {liked}!"])),
-        ids(talk.says("Should we really prefer Redis?", shown=["Lena: trains"])),
-        ids(talk.says("Should we compare moon landings on television?")),
-    ]
-
-    assert said == [["hand", "redis"], ["hand", "redis"], ["own", "hand", "redis"], ["own", "hand"]]
-
-
 def test_an_edited_record_is_shown_as_it_reads_now() -> None:
     talk = Conversation(REDIS, COST)
     talk.says("Should we use Redis for caching?")
@@ -544,3 +529,61 @@ def test_what_is_due_takes_the_budget_of_the_items_and_no_more() -> None:
 
     assert [one.id for one in shown] == [one.id for one in many][: len(shown)]
     assert 200 < sum(one.tokens for one in shown) <= 300
+
+
+# Standing rules
+
+
+def rule(name: str, text: str, day: int = 1, **changes: Any) -> Record:
+    by = Provenance(author="http:u1", context_id="http:team", origin="extraction")
+    at = f"2026-05-{day:02}T10:00:00Z"
+    return record(name, text, Type.RULE, **{"provenance": by, "created_at": at, **changes})
+
+
+METRIC = rule("metric", "Use metric units when I ask about distances")
+GERMAN = rule("german", "From now on answer in German")
+TRAINS = rule("trains", "I prefer trains over planes")
+
+
+def rules_told(
+    *rules: Record, text: str, model: str = "wordllama-l2-supercat", earlier: Sequence[str] = ()
+) -> list[str]:
+    selecting = RuleSelector(Held(*rules), costs=costs, model=lambda _: model)
+    newest = sorted(rules, key=lambda one: one.created_at, reverse=True)
+    return [one.id for one in asyncio.run(selecting.select(ACME, newest, text, earlier))]
+
+
+def test_a_general_rule_is_always_told_and_another_if_the_message_is_like_it() -> None:
+    assert rules_told(METRIC, GERMAN, TRAINS, text="What distances do runners cover?") == ["german", "metric"]
+    assert rules_told(METRIC, GERMAN, TRAINS, text="Should I take trains or planes?") == ["german", "trains"]
+    assert rules_told(METRIC, GERMAN, TRAINS, text="Who painted the ceiling?") == ["german"]
+    assert rules_told(METRIC, text="and Rome?", earlier=["What distances lie between capitals?"]) == ["metric"]
+
+
+def test_with_an_embedding_model_that_was_not_measured_all_rules_that_the_search_finds_are_told() -> None:
+    barely = rules_told(
+        METRIC, text=f"Tell me of distances and {' '.join(f'thing{n}' for n in range(30))}", model="own/one"
+    )
+    assert barely == ["metric"]
+    assert rules_told(METRIC, text=f"Tell me of distances and {' '.join(f'thing{n}' for n in range(30))}") == []
+
+
+def test_of_too_many_rules_the_likest_and_of_the_general_ones_the_newest_are_told_in_the_order_of_their_days() -> None:
+    general = [rule(f"g{day:02}", f"Never use word {day} {'and others ' * 8}in answers", day) for day in range(1, 29)]
+    told = rules_told(*general, METRIC, text="What distances are there?")
+    assert told[0] == "metric"
+    assert told[1:] == [one.id for one in general][-len(told[1:]) :]
+    assert len(general) > len(told) > 4
+    line = sum(costs(one, "summary") for one in (*general, METRIC) if one.id in told)
+    assert line <= RULES_TOKENS
+
+
+def test_a_rule_of_a_group_is_for_who_said_it_and_one_of_a_direct_message_or_set_by_hand_for_its_readers() -> None:
+    mine, others = rule("mine", "Answer in German from now on"), rule("others", "Answer in French from now on")
+    others = others.model_copy(update={"provenance": others.provenance.model_copy(update={"author": "http:u2"})})
+    direct = others.model_copy(update={"id": "direct", "audience": "http:u1"})
+    by_hand = others.model_copy(update={"id": "hand", "provenance": Provenance(author="admin")})
+    foreign = mine.model_copy(update={"id": "f", "provenance": Provenance(author="http:u1", origin="retrieved")})
+    everything = [mine, others, direct, by_hand, foreign]
+    assert {one.id for one in rules_for("http:u1", everything)} == {"mine", "direct", "hand"}
+    assert {one.id for one in rules_for("", everything)} == {"direct", "hand"}
