@@ -86,6 +86,9 @@ class ModelSettings(BaseModel):
     deep_embedding_model: Literal["bundled/minilm", "none"] = "bundled/minilm"
     """A second embedding model beside bundled/wordllama. Documents get its vectors in the background, and searches use
     them to put the best results in order. none: no second model."""
+    query_translation: bool = True
+    """Have LLM_MODEL translate a question before the documents are searched, if these are in another language. Bundled
+    language models cannot; see EMBEDDING_MODEL."""
     rerank_model: str | None = None
     """A LiteLLM rerank id, e.g. cohere/…, jina_ai/…, hosted_vllm/…, infinity/…. It reads the question with each
     passage that was found and puts them in order. Unset: no reranking."""

@@ -54,7 +54,7 @@ from grounding.prompt_input import (
     Trace,
     utf8_length,
 )
-from grounding.retrieval import Match
+from grounding.retrieval import Match, QueryTranslation
 from grounding.strategy import (
     ASSISTANT,
     ENGLISH,
@@ -112,6 +112,9 @@ class FindsPassages(Protocol):
         people's messages just before, the oldest first: *query* may lean on them. Parts that could not be searched
         while others answered are added to *lost*.
         """
+
+    def translation(self, scope: Scope, query: str) -> QueryTranslation:
+        """Return how *query* was just searched for, if the documents are in another language; empty if they are not."""
 
 
 class RecallsTurns(Protocol):
@@ -238,6 +241,8 @@ class TurnLayers:
     karma_floor: tuple[Trace, ...] = ()
     karma: tuple[Trace, ...] = ()
     deltas: tuple[str, ...] = ()
+    translation: str = ""
+    """The message as the documents were searched for it, if they are in another language."""
     going: SessionState | None = None
     """The state of the session."""
 
@@ -378,6 +383,9 @@ class Gathering:
         marks, remembered = marked.result(), records.result()
         turns = tuple(_within(preferred(recalled.result(), marks.turns), self.budgets.records_tokens))
         visible_turns = {entry.turn_id for entry in settled.tail} | {turn.turn_id for turn in turns}
+        translation = self.sources.documents.translation(self.key.scope, query)
+        if translation.why:
+            self.degraded.append(DegradedBlock(block="translation", why=translation.why))
         return TurnLayers(
             settled.summary,
             settled.tail,
@@ -390,6 +398,7 @@ class Gathering:
             karma_floor=marks.floor,
             karma=marks.chosen(visible_turns),
             deltas=settled.deltas,
+            translation=translation.text,
             going=going,
         )
 

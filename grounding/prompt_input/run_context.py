@@ -356,6 +356,8 @@ class RunContext(Strict):
     censors: tuple[Censor, ...] = ()
     calibration: Calibration | None = None
     passages: tuple[Passage, ...] = ()
+    translation: str = ""
+    """The message as the documents were searched for it, if they are in another language."""
     session: SessionInput | None = None
     codex: CodexInput | None = None
     environment: EnvironmentInput | None = None

@@ -50,7 +50,7 @@ from grounding.retrieval.index import (
     PassageQuery,
     Source,
 )
-from grounding.retrieval.languages import language_of
+from grounding.retrieval.languages import QueryTranslation, language_of
 from grounding.retrieval.minilm import DIMENSIONS as MINILM_DIMENSIONS
 from grounding.retrieval.minilm import NAME as MINILM_NAME
 from grounding.retrieval.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
@@ -105,6 +105,7 @@ __all__ = [
     "Passage",
     "PassageIndex",
     "PassageQuery",
+    "QueryTranslation",
     "RerankUnavailable",
     "Reranker",
     "Search",

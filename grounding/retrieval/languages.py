@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import NamedTuple
 
 LEAST_WORDS = 2
 """A text has a language if so many of its words are function words of that language."""
@@ -51,6 +52,14 @@ _LANGUAGES = {
     for word in words.split()
 }
 """The languages of each function word."""
+
+
+class QueryTranslation(NamedTuple):
+    """A question as it is searched for in documents of another language: ``text``; or, if it could not be translated,
+    the reason ``why``, in a word."""
+
+    text: str = ""
+    why: str = ""
 
 
 def language_of(text: str) -> str:

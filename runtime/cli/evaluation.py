@@ -46,7 +46,16 @@ from grounding.prompt_input import (
     Tokens,
     load_tokens,
 )
-from grounding.retrieval import DeepEmbedder, Embedder, PassageIndex, Reranker, TurnFloor, TurnIndex, Vocabulary
+from grounding.retrieval import (
+    DeepEmbedder,
+    Embedder,
+    PassageIndex,
+    QueryTranslation,
+    Reranker,
+    TurnFloor,
+    TurnIndex,
+    Vocabulary,
+)
 from grounding.strategy import Choice, Cues, Strategy
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.background import RememberTurns
@@ -203,6 +212,9 @@ class _NoDocuments:
         earlier: Sequence[str],
     ) -> Sequence[Passage]:
         return []
+
+    def translation(self, scope: Scope, query: str) -> QueryTranslation:
+        return QueryTranslation()
 
 
 @dataclass(frozen=True)

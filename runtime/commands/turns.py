@@ -180,6 +180,8 @@ def explanation(manifest: Manifest, marked: Marked | None = None) -> str:
         f"I looked at: {STRATEGIES.get(context.strategy, escape_markdown(context.strategy))}.",
         f"Because: {REASONS.get(context.reason, escape_markdown(context.reason))}.",
     ]
+    if context.translation:
+        lines.append(f"I searched the documents for: {escape_markdown(context.translation)}")
     if sources := [_source(source) for source in outcome.get("sources", ())]:
         lines.append(f"Sources: {', '.join(sources)}.")
     elif context.wants_documents and all(part.block != "retrieved" for part in context.degraded):

@@ -47,6 +47,8 @@ _HELP = {
     "access_refused_total": "People who were turned away, by reason.",
     "summaries_refreshed_total": "Context documents that were made anew.",
     "codex_turns_total": "Turns with material, by how the model got it (whole, search) and why.",
+    "queries_translated_total": "Questions that were translated into the language of the documents, by both languages.",
+    "queries_untranslated_total": "Questions that could not be, by reason.",
     "index_documents_total": "Documents that were indexed.",
     "index_chunks_embedded_total": "Chunks that were embedded.",
     "index_chunks_deepened_total": "Chunks that got their deeper vectors.",
@@ -196,6 +198,8 @@ _COUNTERS: Mapping[str, tuple[tuple[str, tuple[str, ...], str | None], ...]] = {
         ("index_chunks_embedded_total", (), "chunks_embedded"),
     ),
     "index.deepened": (("index_chunks_deepened_total", (), "chunks"),),
+    "query.translated": (("queries_translated_total", ("language", "into"), None),),
+    "query.untranslated": (("queries_untranslated_total", ("why",), None),),
     "censor.acted": (("censors_acted_total", ("severity", "where"), None),),
     "turn.marked": (("turns_marked_total", ("mark",), None),),
 }

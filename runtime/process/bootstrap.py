@@ -111,7 +111,7 @@ from runtime.llm import (
 from runtime.machine import Gpus, MachineMonitor, ModelMemories
 from runtime.observability import EventStream
 from runtime.process.connectors import Supervisor
-from runtime.search import Deepening, Knowledge, deepening_unavailable_reason
+from runtime.search import TRANSLATION_SECONDS, Deepening, Knowledge, QueryTranslator, deepening_unavailable_reason
 from runtime.stores import RedisStore, open_redis, prepare_data_dir
 from runtime.turns import (
     EXTRACT_RECORDS,
@@ -332,7 +332,16 @@ class Runtime:
         spending = Spending(settings, redis, self.budgets, self.usage, self.model, tokens)
         reranker = LiteLLMReranker(settings, RerankCosts(spending)) if settings.rerank_model is not None else None
         self.knowledge = Knowledge(
-            settings, redis, tokens, self.workspaces, self.publisher, reranker, deep, engine, self.hub.name
+            settings,
+            redis,
+            tokens,
+            self.workspaces,
+            self.publisher,
+            reranker,
+            deep,
+            engine,
+            _query_translator(settings, spending),
+            self.hub.name,
         )
 
         async def links() -> dict[str, Health]:
@@ -626,9 +635,20 @@ def _record_selectors(
     return RecordSelector(records, selections, costs=costs, floor=floor), rules
 
 
+def _query_translator(settings: Settings, spending: Spending) -> QueryTranslator | None:
+    """Return the translator of questions; None if all are searched for as they are."""
+    if not settings.query_translation:
+        return None
+    if settings.has_provider_model:
+        return QueryTranslator(spending)
+    return None if settings.bundled_embedding_model == "bundled/multilingual" else QueryTranslator(None)
+
+
 def _layer_timeout(settings: Settings) -> float:
-    """Return the seconds for one layer, which asks Redis, or the embedder, then Qdrant, and then the reranker."""
-    remote = 0.0 if settings.bundled_embedding_model else EMBEDDING_SECONDS
+    """Return the seconds for one layer, which asks Redis, or the translator, the embedder, then Qdrant, and then the
+    reranker."""
+    remote = TRANSLATION_SECONDS if settings.query_translation else 0.0
+    remote += 0.0 if settings.bundled_embedding_model else EMBEDDING_SECONDS
     remote += RERANK_SECONDS + IMPORT_SECONDS if settings.rerank_model else 0.0
     return max(settings.redis_timeout_seconds, settings.qdrant_timeout_seconds + remote)
 

@@ -7,16 +7,16 @@ from runtime.search.collections import Collection, CollectionFactory, TurnsEvery
 from runtime.search.deepening import Deepening, deepening_unavailable_reason
 from runtime.search.knowledge import Knowledge
 from runtime.search.staleness import APART, STALE, Staleness, Timing
-from runtime.search.translation import QueryTranslation, QueryTranslator
+from runtime.search.translation import TRANSLATION_SECONDS, QueryTranslator
 
 __all__ = [
     "APART",
     "STALE",
+    "TRANSLATION_SECONDS",
     "Collection",
     "CollectionFactory",
     "Deepening",
     "Knowledge",
-    "QueryTranslation",
     "QueryTranslator",
     "Staleness",
     "Timing",

@@ -33,7 +33,7 @@ from grounding.documents import (
 )
 from grounding.memory.records import RecordHit, Type
 from grounding.prompt_input import DegradedBlock, Passage, RecalledTurn, Tokens
-from grounding.retrieval import DeepEmbedder, Embedder, Hit, IndexUnavailable, Match, Reranker
+from grounding.retrieval import DeepEmbedder, Embedder, Hit, IndexUnavailable, Match, QueryTranslation, Reranker
 from promptpolicy.file_sync import FileSyncPublisher
 from runtime.embedded.index_client import IndexProcess
 from runtime.search.collections import Collection as PassageCollection
@@ -46,6 +46,7 @@ from runtime.search.collections import (
 )
 from runtime.search.staleness import REBUILDING, STALE, TIMING, Staleness, Timing, with_reason
 from runtime.search.sync import FileFollower
+from runtime.search.translation import QueryTranslator
 from runtime.workspaces import Workspaces
 
 if TYPE_CHECKING:
@@ -65,13 +66,16 @@ class Searcher:
         catalogue: Catalogue,
         follower: FileFollower,
         staleness: Staleness,
+        translator: QueryTranslator | None,
         *,
         is_shared: bool,
     ) -> None:
+        """Without a *translator* every question is searched for as it is."""
         self._collections = collections
         self._catalogue = catalogue
         self._follower = follower
         self._staleness = staleness
+        self._translator = translator
         self._is_shared = is_shared
         self._is_awake = False
 
@@ -96,6 +100,8 @@ class Searcher:
                 async with asyncio.timeout(_FILLING_SECONDS):
                     await self._follower.until_looked_at(scope)
         noted: list[DegradedBlock] = []
+        query = await self._in_documents_language(scope, collection, query)
+        earlier = [self.translation(scope, question).text or question for question in earlier]
         found, reason = await asyncio.gather(
             collection.search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=noted, earlier=earlier),
             self._check_staleness(scope, collection),
@@ -126,7 +132,12 @@ class Searcher:
         """See `grounding.pipeline.MatchesDocuments`. Returns None while the index is being opened."""
         if self._collections.target is None:
             return None
-        return await (await self._collections.answering(scope)).vocabulary.best_match(scope, text)
+        collection = await self._collections.answering(scope)
+        return await collection.vocabulary.best_match(scope, await self._in_documents_language(scope, collection, text))
+
+    def translation(self, scope: Scope, query: str) -> QueryTranslation:
+        """See `grounding.pipeline.FindsPassages`."""
+        return (self._translator.last(scope, query) if self._translator else None) or QueryTranslation()
 
     async def recall(
         self,
@@ -166,8 +177,11 @@ class Searcher:
         noted: list[DegradedBlock] = []
         inside = scope.context_id is not None
         collection = await self._collections.answering(scope)
+        searched = await self._in_documents_language(scope, collection, query)
+        if why := self.translation(scope, query).why:
+            noted.append(DegradedBlock(block="translation", why=why))
         found, reason = await asyncio.gather(
-            collection.search.search(scope, query, top_k, explain=explain, scores=inside, lost=noted),
+            collection.search.search(scope, searched, top_k, explain=explain, scores=inside, lost=noted),
             self._check_staleness(scope, collection),
         )
         if inside:
@@ -191,6 +205,13 @@ class Searcher:
         if self._follower.is_behind(scope) or self._follower.is_failing(scope):
             return STALE
         return self._staleness.reason(scope)
+
+    async def _in_documents_language(self, scope: Scope, collection: PassageCollection, query: str) -> str:
+        """Return *query*, or its translation if the documents are in another language and it could be translated."""
+        if self._translator is not None:
+            done = await self._translator.translate(scope, query, collection.vocabulary)
+            return (done.text if done else "") or query
+        return query
 
     async def _check_staleness(self, scope: Scope, collection: PassageCollection) -> str:
         await self._staleness.check(scope)
@@ -221,6 +242,7 @@ class Knowledge:
         reranker: Reranker | None = None,
         deep: DeepEmbedder | None = None,
         engine: IndexProcess | None = None,
+        translator: QueryTranslator | None = None,
         process: str = "",
         timing: Timing = TIMING,
         factory: type[CollectionFactory] = CollectionFactory,
@@ -249,7 +271,12 @@ class Knowledge:
             redis, self._backlog, is_shared=shared is not None, own=own, leaderless_seconds=timing.leaderless
         )
         self.finding = Searcher(
-            self.collections, self.catalogue, self._follower, self._staleness, is_shared=shared is not None
+            self.collections,
+            self.catalogue,
+            self._follower,
+            self._staleness,
+            translator,
+            is_shared=shared is not None,
         )
         self.stored = asyncio.Event()
         """Set when this process stored passages that may lack deeper vectors."""

@@ -2,7 +2,8 @@
 
 ``Was kostet der Harbour-Tarif?`` has no word in common with English documents. If the passages that are nearest to a
 question are all in another language, the language model translates the question, and the translation is searched for.
-A question in the language of the documents costs nothing: its own words say so.
+A question in the language of the documents costs nothing: its own words say so. Without a language model the search
+says that a translation is missing.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 
 from connectors.message import AgentRuntimeError, Scope
-from grounding.retrieval import Hit, language_of
+from grounding.retrieval import EmbedderUnavailable, Hit, QueryTranslation, language_of
 from runtime.billing import BudgetExceeded
 from runtime.llm import Completion, Message, ModelFailed
 
@@ -32,6 +33,8 @@ FAILED_SECONDS = 60.0
 """So long no further translation of the same question is tried after one has failed."""
 LANGUAGES_SECONDS = 60.0
 """So long the languages that were seen in a workspace's documents are believed."""
+NO_MODEL = "no_model"
+"""The reason if no language model is set."""
 PURPOSE = "translation"
 """The name of these calls in events."""
 _INSTRUCTIONS = (
@@ -42,13 +45,6 @@ _INSTRUCTIONS = (
 _NAME = re.compile(r"[^\s,;!?()\"]*(?:[\d_#@/\\]|[^\W\d_A-Z][A-Z])[^\s,;!?()\"]*")
 """A word with a figure, a sign or a capital letter inside: a code or a name, which means the same in every language."""
 _log = structlog.get_logger()
-
-
-class QueryTranslation(NamedTuple):
-    """A question as it is searched for: ``text``; or, if it could not be translated, ``why`` in a word."""
-
-    text: str = ""
-    why: str = ""
 
 
 class AsksModel(Protocol):
@@ -66,9 +62,10 @@ class FindsNearest(Protocol):
 
 
 class QueryTranslator:
-    """Translates questions by the language model, and lets the workspace pay."""
+    """Translates questions by *model*, and lets the workspace pay. Without one, says so of each question that needs
+    it."""
 
-    def __init__(self, model: AsksModel, *, timeout_seconds: float = TRANSLATION_SECONDS) -> None:
+    def __init__(self, model: AsksModel | None, *, timeout_seconds: float = TRANSLATION_SECONDS) -> None:
         self._model = model
         self._timeout_seconds = timeout_seconds
         self._translations: OrderedDict[tuple[str, str], tuple[QueryTranslation, float]] = OrderedDict()
@@ -79,7 +76,7 @@ class QueryTranslator:
     async def translate(self, scope: Scope, query: str, documents: FindsNearest) -> QueryTranslation | None:
         """Return how *query* is searched for in *documents*; None as it is, because it is in a language of theirs.
 
-        Never raises for a failed translation. Raises what *documents* raise.
+        Never raises for a failed translation. Raises `IndexUnavailable`.
         """
         language = language_of(query)
         if not language or len(query) > LONGEST_CHARACTERS:
@@ -89,7 +86,11 @@ class QueryTranslator:
             return None
         if (known := self.last(scope, query)) is not None:
             return known
-        wanted = _language_of_all(await documents.hits(scope, query), language)
+        try:
+            hits = await documents.hits(scope, query)
+        except EmbedderUnavailable:  # the search goes without vectors, or says so
+            return None
+        wanted = _language_of_all(hits, language)
         if wanted == language:
             self._languages[scope.workspace_id, language] = now
         if wanted in ("", language):
@@ -106,6 +107,8 @@ class QueryTranslator:
         return done if done is not None and (done.text or time.monotonic() - at < FAILED_SECONDS) else None
 
     async def _translate(self, scope: Scope, query: str, language: str, wanted: str) -> QueryTranslation:
+        if self._model is None:
+            return QueryTranslation(why=NO_MODEL)
         began = time.monotonic()
         messages = [
             {"role": "system", "content": _INSTRUCTIONS.format(language=wanted.capitalize())},

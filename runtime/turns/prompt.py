@@ -286,6 +286,7 @@ class PromptBuilder:
             tail=grounds.tail,
             recalled=grounds.recalled,
             passages=passages,
+            translation=grounds.translation,
             codex=codex,
             frame=grounds.remembered.frame,
             records=grounds.remembered.records,

@@ -130,8 +130,15 @@ class FakeOpenAI:
 
 
 def in_background(body: dict[str, Any]) -> bool:
-    """Whether a request is for the document about a conversation, or for its records, not for a reply to anybody."""
-    return _text(body["messages"][0]).startswith("You keep one short document") or about_records(body)
+    """Whether a request is for the document about a conversation, for its records, or for a search, not for a reply to
+    anybody."""
+    begins = _text(body["messages"][0]).startswith
+    return begins("You keep one short document") or about_records(body) or is_translation(body)
+
+
+def is_translation(body: dict[str, Any]) -> bool:
+    """Whether a request is for a question in the language of the documents."""
+    return _text(body["messages"][0]).startswith("Translate the question into")
 
 
 def about_records(body: dict[str, Any]) -> bool:

@@ -16,6 +16,11 @@ from runtime.cli.progress import index_if_pending, status_line
 
 EXCERPT_CHARACTERS = 300
 MAX_COLUMNS = 100
+UNTRANSLATED = {"block": "translation", "why": "no_model"}
+NO_TRANSLATION = (
+    "the question is in another language than the documents, so that its words are not found there. A language model "
+    "translates it: set AGENT_RUNTIME_LLM_MODEL. Or set AGENT_RUNTIME_EMBEDDING_MODEL=bundled/multilingual"
+)
 
 
 @click.command()
@@ -43,7 +48,7 @@ def command(invocation: Invocation, query: str, workspace: str, top_k: int, expl
 
     def show(answer: dict[str, Any]) -> None:
         for part in answer.get("degraded") or ():
-            note(f"searched without {part['block']}: {part['why']}")
+            note(NO_TRANSLATION if part == UNTRANSLATED else f"searched without {part['block']}: {part['why']}")
         if not answer["results"]:
             line(f"Nothing was found in workspace {workspace}.")
         for rank, result in enumerate(answer["results"], start=1):

@@ -51,7 +51,7 @@ def ground(invocation: Invocation, text: str, workspace: str, connector: str | N
 
 
 def _show_prompt(prompt: dict[str, Any]) -> None:
-    _show_strategy(prompt["strategy"], prompt["reason"])
+    _show_strategy(prompt["strategy"], prompt["reason"], prompt["translation"])
     _show_degraded(prompt["degraded"])
     _show_blocks(prompt["blocks"], prompt["tokens_total"])
     _show_prefix(prompt["prefix"])
@@ -88,7 +88,7 @@ def _show_turn(workspace: str, manifest: dict[str, Any]) -> None:
     line(f"turn      {manifest['turn_id']}", bold=True)
     line(f"when      {manifest['at']}")
     line(f"where     {workspace}, {manifest['context_id']}")
-    _show_strategy(manifest["strategy"], manifest["reason"])
+    _show_strategy(manifest["strategy"], manifest["reason"], context["translation"])
     if frame := context.get("frame"):
         cue = f", by {frame['cue']!r}" if frame["cue"] else ""
         line(f"frame     {frame['name']} ({frame['reason'].replace('_', ' ')}{cue})")
@@ -215,10 +215,12 @@ def turn_path(workspace: str, turn: str, *more: str) -> str:
 # ---- Parts of a turn, for people ----
 
 
-def _show_strategy(strategy: str, reason: str) -> None:
+def _show_strategy(strategy: str, reason: str, translation: str) -> None:
     meaning = REASONS.get(reason, "")
     line(f"strategy  {strategy}: {STRATEGIES.get(strategy, '')}", bold=True)
     line(f"reason    {reason}" + (f": {meaning}" if meaning else ""))
+    if translation:
+        line(f"searched  {translation}")
 
 
 def _show_blocks(blocks: Sequence[Row], tokens_total: int) -> None:

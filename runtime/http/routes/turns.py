@@ -350,6 +350,7 @@ def _prompt_row(built: BuiltPrompt) -> dict[str, object]:
         "strategy": context.strategy,
         "reason": context.reason,
         "frame": context.frame.name if context.frame else "",
+        "translation": context.translation,
         "messages": prompt.messages,
         "blocks": rows,
         "tokens_total": prompt.tokens_total,

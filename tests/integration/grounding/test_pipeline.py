@@ -23,6 +23,7 @@ from grounding.prompt_input import (
     TailEntry,
     load_tokens,
 )
+from grounding.retrieval import QueryTranslation
 from grounding.strategy import ENGLISH, Choice, Cues, choose, cues_of
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.stores import connect
@@ -42,6 +43,10 @@ class Shelf:
         self.unasked: list[str] = []
         self.surely: list[RecalledTurn] = []
         self.hangs = False
+        self.translated = QueryTranslation()
+
+    def translation(self, scope: Scope, query: str) -> QueryTranslation:
+        return self.translated
 
     async def passages(
         self,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from connectors.message import Scope, StoreUnavailable, Usage
-from grounding.retrieval import Hit, Kind, Passage
+from grounding.retrieval import Hit, Kind, Passage, QueryTranslation
 from runtime.llm import Completion, Message, ModelUnavailable
-from runtime.search import QueryTranslation, QueryTranslator
+from runtime.search import QueryTranslator
 
 ACME = Scope("acme")
 GERMAN, ENGLISH = "Wie lange dauert die Probezeit?", "How long is probation?"
@@ -120,3 +120,10 @@ async def test_a_failed_translation_says_why_and_is_not_tried_again_at_once(answ
 async def test_no_search_waits_longer_for_a_translation_than_it_may() -> None:
     translator = QueryTranslator(Model(seconds=60.0), timeout_seconds=0.01)
     assert await translator.translate(ACME, GERMAN, Documents(IN_ENGLISH)) == QueryTranslation(why="timeout")
+
+
+async def test_without_a_language_model_only_a_question_that_needs_one_says_so() -> None:
+    translator = QueryTranslator(None)
+    assert await translator.translate(ACME, GERMAN, Documents(IN_ENGLISH)) == QueryTranslation(why="no_model")
+    assert await translator.translate(ACME, "Wie geht das mit der Frist?", Documents(IN_GERMAN)) is None
+    assert await translator.translate(ACME, ENGLISH, Documents(IN_ENGLISH)) is None
