@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationError
 
-from connectors.message import ConversationKey, redis_key
+from connectors.message import ConversationKey, Fence, Superseded, redis_key
 from connectors.redis_calls import RedisCall
 from grounding.memory.context_document import ContextDocument, ContextDocuments, corrections, parse
 from grounding.memory.global_context import prompt_line as shown_line
@@ -69,7 +69,21 @@ TURNS_TO_COME = 8
 
 An estimate: at 40 tokens a message the tail's limit allows about as many.
 """
+GET_SHOWN = """
+local shown = redis.call('GET', KEYS[1])
+if shown ~= ARGV[1] then return shown end
+redis.call('DEL', KEYS[1])
+return false
+"""
+KEEP_SHOWN = """
+if KEYS[2] and redis.call('HGET', KEYS[2], 'token') ~= ARGV[4] then return -1 end
+if redis.call('GET', KEYS[1]) == ARGV[3] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+return 1
+"""
 _OWNER = "sessions"
+_ENDED, _ENDED_SECONDS = "ended", 24 * 3600
+"""What marks a session as ended, and how long: longer than any turn takes."""
 _NEW_LINE = re.compile(r"\n(?=\S)")
 """An entry of the tail begins at the left; its further lines are indented."""
 
@@ -425,8 +439,8 @@ class Sessions:
     """The sessions of all conversations in Redis. Every method raises `connectors.message.StoreUnavailable`.
 
     *idle_seconds* is the pause that ends a session. The key (owner ``sessions``, under the conversation's tag),
-    ``shown:<conversation>``, expires with the session. The builder of a prompt writes it without a lock: a late worker
-    at worst restores the state of one turn ago.
+    ``shown:<conversation>``, expires with the session. If a session ends while a turn is answered, the key is marked as
+    ended, and the turn's state is not stored: the next turn begins a session. The turn that reads the mark removes it.
     """
 
     def __init__(self, redis: Redis, idle_seconds: int) -> None:
@@ -434,18 +448,25 @@ class Sessions:
         self._idle_seconds = idle_seconds
 
     def get_call(self, key: ConversationKey) -> RedisCall[Shown | None]:
-        """Return the call that reads what the last prompt showed: None after a pause, or if another release stored
-        it."""
-        return RedisCall.of("GET", self._key(key), parse=_shown)
+        """Return the call that reads what the last prompt showed: None after a pause or the end of a session, or if
+        another release stored it."""
+        return RedisCall.script(GET_SHOWN, [self._key(key)], [_ENDED], _shown)
 
-    def keep_call(self, key: ConversationKey, shown: Shown) -> RedisCall[None]:
-        """Return the call that stores *shown* in place of the last state."""
-        command = ("SET", self._key(key), shown.model_dump_json(), "EX", self._idle_seconds)
-        return RedisCall.of(*command, parse=lambda _: None)
+    def keep_call(self, key: ConversationKey, shown: Shown, fence: Fence | None = None) -> RedisCall[None]:
+        """Return the call that stores *shown* in place of the last state, unless the session has ended since `get_call`
+        was sent. Its result raises `connectors.message.Superseded` if *fence* no longer holds."""
+
+        def check(result: int) -> None:
+            if result == -1:
+                raise Superseded("another worker holds the conversation now")
+
+        keys = [self._key(key), *([fence.name] if fence else ())]
+        args = [shown.model_dump_json(), self._idle_seconds, _ENDED, fence.token if fence else ""]
+        return RedisCall.script(KEEP_SHOWN, keys, args, check)
 
     async def end(self, key: ConversationKey) -> None:
         """Delete the session, so that the next turn begins a new one."""
-        await self._redis.delete(self._key(key))
+        await self._redis.set(self._key(key), _ENDED, ex=_ENDED_SECONDS)
 
     @staticmethod
     def _key(key: ConversationKey) -> str:

@@ -86,6 +86,13 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
 return 1
 """
+# Stores a turn's outcome, unless a later attempt (ARGV[2] counts them) has stored one.
+FINISH = """
+local stored = redis.call('GET', KEYS[1])
+if stored and (cjson.decode(stored).attempt or 0) > tonumber(ARGV[2]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[3])
+return 1
+"""
 
 
 def without_records(context: RunContext, gone: Collection[str]) -> tuple[RunContext, int]:
@@ -255,10 +262,12 @@ class Manifests:
         if await self._redis.exists(self._key(Scope(context.workspace_id), "turn", context.turn_id)):
             await self.keep(context, prompt, at, prefix=prefix)
 
-    def finish_call(self, scope: Scope, turn_id: str, outcome: dict[str, Any]) -> RedisCall[None]:
-        """Return the Redis call that stores the outcome of a turn."""
-        command = ("SET", self._key(scope, "outcome", turn_id), pack(VERSION, outcome=outcome), "EX", KEPT_SECONDS)
-        return RedisCall.of(*command, parse=lambda _: None)
+    def finish_call(self, scope: Scope, turn_id: str, outcome: dict[str, Any], attempt: int) -> RedisCall[None]:
+        """Return the Redis call that stores the outcome of a turn, unless a later *attempt* has stored one: the worker
+        may have lost the conversation to another one. (It cannot look at the lease, which may be on another server.)"""
+        packed = pack(VERSION, outcome=outcome, attempt=attempt)
+        keys, args = [self._key(scope, "outcome", turn_id)], [packed, attempt, KEPT_SECONDS]
+        return RedisCall.script(FINISH, keys, args, lambda _: None)
 
     async def note_records(self, scope: Scope, turn_id: str, records: RecordsOfTurn) -> None:
         """Store which records a turn used."""

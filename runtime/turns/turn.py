@@ -337,9 +337,10 @@ class Turns:
             self._spending.add_settling(costs, state.payer, state.completion, is_reply=True)
         if state.built is not None:
             result = outcome(state.reply, state.completion, state.built, state.rounds)
-            costs.add(self._manifests.finish_call(state.reply.key.scope, state.reply.turn_id, result))
+            batch, attempt = state.batch, state.batch.attempt + state.batch.crashes
+            costs.add(self._manifests.finish_call(batch.key.scope, batch.turn_id, result, attempt))
             if state.built.shown is not None:
-                costs.add(self._sessions.keep_call(state.batch.key, state.built.shown))
+                costs.add(self._sessions.keep_call(batch.key, state.built.shown, batch.fence))
         await retry_until_stored(lambda: self._store_reply(state.batch, state.reply, costs, self._foreign(state)))
 
     async def _finish(self, state: TurnState) -> None:

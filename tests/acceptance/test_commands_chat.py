@@ -295,6 +295,26 @@ async def test_what_waits_is_answered_by_the_model_that_was_chosen_because_the_f
     assert "are you there?" in bot.sent["user"]
 
 
+@pytest.mark.parametrize("said_before", [("the boat is called Petrel",), ()])
+async def test_a_new_session_begins_although_an_answer_is_being_written(said_before: tuple[str, ...]) -> None:
+    async with bot_on() as bot:
+        for text in said_before:
+            await bot.say(text)
+        bot.model.will("hang")
+        async with asyncio.TaskGroup() as said:
+            said.create_task(bot.say("what are boats?"))
+            async with asyncio.timeout(60):
+                while len(bot.replies_asked) == len(said_before):
+                    await asyncio.sleep(0.01)
+            assert "new session" in (await bot.say("/new"))["text"]
+            bot.model.forget_orders()
+        for turns in (0, 1):
+            answer = await bot.say("is the sky blue?")
+            manifest = await bot.runtime.manifests.get(Scope("acme"), answer["turn_id"])
+            assert manifest.context.session is not None
+            assert manifest.context.session.turns == turns
+
+
 async def test_an_admin_says_when_the_bot_answers_in_a_group(chat: Chat) -> None:
     at = f"@{chat.telegram.me.username}"
     assert "Only admins can use" in await chat.hears(f"/answer{at} all", to=chat.team)

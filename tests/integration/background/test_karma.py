@@ -70,7 +70,7 @@ class House:
         )
         ended = {"kind": more.get("kind", "reply"), "error_code": ""}
         await self.manifests.keep(built, build_prompt(built, TOKENS), "2026-11-22T10:00:00Z")
-        await ask(self.redis, self.manifests.finish_call(key.scope, turn_id, ended))
+        await ask(self.redis, self.manifests.finish_call(key.scope, turn_id, ended, 1))
         at = "2026-11-22T10:00:00.000Z"
         said = [
             TranscriptEntry(EntryRole.INBOUND, asked, turn_id, at, "Lena", LENA, f"in-{turn_id}"),

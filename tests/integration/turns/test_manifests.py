@@ -99,12 +99,22 @@ async def test_a_turn_that_is_not_among_the_newest_any_more_is_kept_nowhere(redi
     for number in range(4):
         one = context(turn_id=f"t{number}").model_copy(update={"records": (fact("r1"),)})
         await manifests.keep(one, build_prompt(one, tokens), "2026-11-21T10:00:00Z")
-        await ask(redis, manifests.finish_call(acme, one.turn_id, {"error": ""}))
+        await ask(redis, manifests.finish_call(acme, one.turn_id, {"error": ""}, 1))
     await manifests.cut_records(acme, ["r1"])
 
     assert set(await manifests.contexts(acme, ["t0", "t1", "t2", "t3"])) == {"t2", "t3"}
     assert [one.cut for one in await manifests.newest(acme, 10)] == [1, 1]
     assert not [key async for key in redis.scan_iter() if key.endswith(("t0", "t1"))]
+
+
+async def test_the_outcome_of_a_later_attempt_is_not_replaced_by_that_of_an_earlier_one(redis: Redis) -> None:
+    """A worker that hung answers although another one has answered the turn in its place."""
+    manifests, shown, acme = Manifests(redis), context(), Scope("acme")
+    await manifests.keep(shown, build_prompt(shown, load_tokens()), "2026-11-21T10:00:00Z")
+    for attempt, model in ((1, "small"), (2, "large"), (2, "larger"), (1, "late")):
+        await ask(redis, manifests.finish_call(acme, shown.turn_id, {"model": model}, attempt))
+
+    assert (await manifests.get(acme, shown.turn_id)).outcome == {"model": "larger"}
 
 
 async def test_records_are_cut_while_turns_are_kept_and_kept_anew_and_none_holds_them_after(redis: Redis) -> None:
