@@ -21,7 +21,7 @@ from runtime.delivery.outbox import REPLY, OlderReplyWaits, Outbox, address_of, 
 from runtime.delivery.preview import Previews
 from runtime.delivery.sender import Delivery, NoConnector
 from runtime.observability import event_context
-from runtime.stores import retry_until_stored
+from runtime.stores import NewerFormat, retry_until_stored
 
 _QUIET_SWEEP_SECONDS = 30.0
 """How often the only process on a store looks for what the hub did not tell."""
@@ -194,11 +194,18 @@ class Deliverer:
                         line.remove(entry)
                     except OlderReplyWaits:
                         await asyncio.sleep(self._turn_seconds)
+        except Exception:  # noqa: BLE001 - one conversation must not stop the others; it is logged whole
+            _log.exception("delivery.failed", replies=len(line))
         finally:
             del self._lines[key]
+            for entry in line:  # nobody renews them any more: after the lease some process reads them again
+                self._known.pop((entry.stream, entry.id), None)
 
     async def _deliver(self, key: ConversationKey, entry: StreamEntry) -> None:
-        """Deliver one reply, and wait for a store that is away. Raises `OlderReplyWaits`."""
+        """Deliver one reply, and wait for a store that is away.
+
+        Raises `OlderReplyWaits`, and `runtime.stores.NewerFormat` if only a newer process can deliver it.
+        """
 
         async def finish_preview_and_send() -> None:
             await self._shows.finish(entry.fields["turn"])
@@ -223,8 +230,10 @@ class Deliverer:
                 await self._delivery.deliver(key, turn_id, None if _is_own(entry) else entry)
             except (StoreUnavailable, Superseded, OlderReplyWaits):
                 raise
-            except Exception as error:  # noqa: BLE001 - a broken adapter would break again for ever
+            except Exception as error:  # a broken adapter would break again for ever
                 if not _is_own(entry):
+                    if isinstance(error, NewerFormat):
+                        raise
                     await self._outbox.done(key, turn_id, entry)
                 if isinstance(error, SendFailed | NoConnector):
                     _log.error("turn.failed", why="undeliverable", detail=str(error))

@@ -29,7 +29,8 @@ LONG_TEXT_CHARACTERS = 20_000
 _BACKOFF_SECONDS = (1.0, 30.0)
 """First and longest pause between attempts, if the platform asks for none."""
 _GIVE_UP_SECONDS = 600.0
-"""How long a part that the platform does not take now is tried again: a platform's usual outage."""
+"""How long a part that the platform does not take now is tried again: a platform's usual outage. Waiting for the rate
+limiter does not count, so neither do the pauses that the platform asks for."""
 _SEND_SECONDS = 90.0
 """Longer than any connector's own time-out; after that the outcome of a call counts as unknown."""
 _SETTLING_SECONDS = 2.0
@@ -51,7 +52,7 @@ class Delivery:
 
     *ambiguous* says what happens to a part if nobody can find out whether it was sent. A call that takes longer than
     *send_seconds* counts as one of unknown outcome. *backoff_seconds* are the first and the longest pause between
-    attempts if the platform asks for none.
+    attempts if the platform asks for none. After *give_up_seconds* of such attempts a part counts as refused.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Delivery:
         *,
         send_seconds: float = _SEND_SECONDS,
         backoff_seconds: tuple[float, float] = _BACKOFF_SECONDS,
+        give_up_seconds: float = _GIVE_UP_SECONDS,
     ) -> None:
         self._outbox = outbox
         self._connectors = connectors
@@ -70,6 +72,7 @@ class Delivery:
         self._ambiguous = ambiguous
         self._send_seconds = send_seconds
         self._backoff_seconds = backoff_seconds
+        self._give_up_seconds = give_up_seconds
 
     async def deliver(self, key: ConversationKey, turn_id: str, entry: StreamEntry | None = None) -> int:
         """Send what is unsent of a turn's stored reply, and return its number of parts.
@@ -98,6 +101,7 @@ class Delivery:
                 reply.message,
                 self._send_seconds,
                 self._backoff_seconds,
+                self._give_up_seconds,
             )
             try:
                 await sender.send_all(parts, reply.states)
@@ -131,6 +135,7 @@ class _ReplySender:
     message: OutboundMessage
     send_seconds: float
     backoff_seconds: tuple[float, float]
+    give_up_seconds: float
 
     async def send_all(self, parts: Sequence[OutboundPart], states: Mapping[int, PartState]) -> None:
         """Bring *parts* from *states* to their last form, and take back what a longer preview has shown."""
@@ -259,15 +264,18 @@ class _ReplySender:
     async def _retry(self, part: OutboundPart, call: Callable[[], Awaitable[_Result]]) -> _Result:
         """Return the result of *call*, repeated while that may help. Raises its last `SendFailed`."""
         loop, backoff = asyncio.get_running_loop(), Backoff(*self.backoff_seconds)
-        give_up_at = loop.time() + _GIVE_UP_SECONDS
+        give_up_at = loop.time() + self.give_up_seconds
         while True:
+            asked_at = loop.time()
             await self.rate_limiter.wait_for_turn(self.message.key)
+            give_up_at += loop.time() - asked_at
             try:
                 return await call()
             except SendFailed as error:
                 self.rate_limiter.hold(self.message.key, error)
                 wait = backoff.next_seconds(error.retry_after_seconds)
-                if not (error.retryable or error.ambiguous) or loop.time() + wait > give_up_at:
+                pause = 0.0 if error.retry_after_seconds else wait  # else the rate limiter waits
+                if not (error.retryable or error.ambiguous) or loop.time() + pause > give_up_at:
                     raise
                 _log.info(
                     "reply.retried",
@@ -276,8 +284,7 @@ class _ReplySender:
                     why=str(error),
                     wait_seconds=round(wait, 2),
                 )
-                if not error.retry_after_seconds:  # else the rate limiter waits
-                    await asyncio.sleep(wait)
+                await asyncio.sleep(pause)
 
     async def _limit_time(self, call: Awaitable[_Result]) -> _Result:
         """Return the result of *call*; a call that never ends has an unknown outcome (`SendFailed`)."""

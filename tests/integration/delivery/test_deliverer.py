@@ -18,7 +18,7 @@ from connectors.message import ConversationKey, OutboundMessage, OutboundPart, R
 from connectors.redis_calls import RoundTrip, ask
 from runtime.coordination import Hub, WorkStreams
 from runtime.delivery import Deliverer, Delivery, Outbox, Previews, RateLimiters
-from runtime.delivery.outbox import PartStage, stream_of, streams_of
+from runtime.delivery.outbox import VERSION, PartStage, stream_of, streams_of
 from runtime.delivery.rate_limiter import CHAT_BURST
 from tests.conftest import MakeSettings
 
@@ -385,6 +385,44 @@ async def test_a_reply_in_a_newer_format_to_who_is_connected_here_holds_up_no_ot
         await until(lambda: shown)
 
     assert shown == ["second"]
+
+
+async def test_a_reply_in_a_newer_format_is_left_to_a_newer_process_and_so_is_what_follows_it(
+    redis: Redis, settings: MakeSettings
+) -> None:
+    process = Process(redis, settings(turn_lease_seconds=1), Paper([]))
+    await process.put(FIRST)
+    (turn,) = await redis.keys("ar:outbox:*:turn:*")
+    await redis.hset(turn, "v", "99")
+    await process.put(SECOND)
+    async with process.running():
+        with capture_logs() as logs:
+            await until(lambda: [one["event"] for one in logs].count("delivery.failed") == 2)  # it tries again
+        assert await waiting(redis) == ["t1", "t2"]
+        assert process.paper.shown == []
+
+        await redis.hset(turn, "v", VERSION)
+        await until_none_wait(redis)
+    assert process.paper.shown == ["first", "second"]
+
+
+async def test_a_fault_of_ours_keeps_a_reply_for_the_length_of_a_lease_only(
+    redis: Redis, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(redis, settings(turn_lease_seconds=1), Paper([]))
+
+    async def broken(*_: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    with monkeypatch.context() as fault, capture_logs() as logs:
+        fault.setattr(process.outbox, "done", broken)
+        async with process.running():
+            await process.put(FIRST)
+            await until(lambda: "delivery.failed" in [one["event"] for one in logs])
+            fault.undo()
+            await until_none_wait(redis)
+
+    assert process.paper.shown == ["first"]
 
 
 async def test_what_waits_for_another_process_uses_nothing_up_of_what_the_platform_allows(

@@ -24,6 +24,7 @@ from connectors.message import (
 from runtime.coordination import Hub, WorkStreams
 from runtime.delivery import Delivery, Outbox, RateLimiters
 from runtime.delivery.outbox import streams_of
+from runtime.delivery.rate_limiter import RateLimiter
 from runtime.delivery.sender import NoConnector
 from runtime.stores import NewerFormat
 
@@ -77,17 +78,24 @@ class Box:
     """What a worker stores and a gateway delivers, here by one hand."""
 
     def __init__(
-        self, redis: Redis, paper: Paper, ambiguous: Literal["skip", "resend"] = "skip", send_seconds: float = 90.0
+        self,
+        redis: Redis,
+        paper: Paper,
+        ambiguous: Literal["skip", "resend"] = "skip",
+        send_seconds: float = 90.0,
+        give_up_seconds: float = 600.0,
+        rate_limiters: RateLimiters | None = None,
     ) -> None:
         connectors: dict[str, Connector] = {"paper": paper}
         self.outbox = Outbox(redis, Hub(redis, shared=False))
         self.delivery = Delivery(
             self.outbox,
             connectors,
-            RateLimiters(),
+            rate_limiters or RateLimiters(),
             ambiguous,
             send_seconds=send_seconds,
             backoff_seconds=(0.001, 0.001),
+            give_up_seconds=give_up_seconds,
         )
         self.load = self.outbox.load
 
@@ -167,6 +175,41 @@ async def test_a_send_that_may_be_tried_again_is_after_the_wait_that_the_platfor
 
     assert asyncio.get_running_loop().time() - began >= 0.2
     assert paper.shown == ["one", "two", "three"]
+
+
+class Clock:
+    """A rate limiter's clock, on which an hour takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def limiter(self, connector: Connector) -> RateLimiter:
+        return RateLimiter(connector, lambda: self.now, self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(1.1)
+
+
+async def test_a_part_is_not_given_up_for_a_wait_that_the_platform_asks_for(redis: Redis) -> None:
+    """However long that is, and though the first attempt after it fails, too."""
+    paper, clock = Paper(), Clock()
+    paper.failures = [SendFailed("slow down", retryable=True, retry_after_seconds=3600.0)]
+    paper.failures += [SendFailed("out of order", retryable=True)] * 2
+    box = Box(redis, paper, give_up_seconds=1.0, rate_limiters=RateLimiters(clock.limiter))
+
+    await box.deliver(replace(REPLY, text="one"))
+
+    assert paper.shown == ["one"]
+    assert clock.now >= 3600.0
+
+
+async def test_a_part_that_fails_again_and_again_is_given_up(redis: Redis) -> None:
+    paper = Paper()
+    paper.failures = [SendFailed("out of order", retryable=True)] * 1000
+    with pytest.raises(SendFailed, match="out of order"):
+        await Box(redis, paper, give_up_seconds=0.02).deliver(REPLY)
+    assert paper.shown == []
 
 
 async def test_a_stored_reply_goes_after_a_while(redis: Redis) -> None:
