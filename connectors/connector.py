@@ -184,6 +184,9 @@ class EditsMessages(Protocol):
     ``capabilities.edits_per_second`` limits how often.
     """
 
+    def edits(self, message: OutboundMessage) -> bool:
+        """Return whether the parts of *message* can be replaced, as an answer to its ``answers``. Pure."""
+
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         """Replace the message of *receipt* with *part*. Repeating it is harmless. Raises `SendFailed`."""
 

@@ -168,6 +168,9 @@ class SlackConnector:
         self._intake.note_sent(message.key.external_id, ts)
         return Receipt(message_id=ts)
 
+    def edits(self, message: OutboundMessage) -> bool:
+        return not any(map(events.is_command, message.answers))
+
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         """Replace a message with *part*; ends its stream first, also one that another process began."""
         if part.file_name or not payloads.is_ts(receipt.message_id):

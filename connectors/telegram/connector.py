@@ -147,6 +147,9 @@ class TelegramConnector:
         self._places.note_topic(chat, sent.message_id, topic)
         return sent.message_id
 
+    def edits(self, message: OutboundMessage) -> bool:
+        return True
+
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         message, receipt = payloads.in_receipt_chat(message, receipt)
         try:

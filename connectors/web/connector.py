@@ -213,6 +213,9 @@ class WebConnector:
             channel.answered(await self._item(message, part, part.token))
         return Receipt(part.token)
 
+    def edits(self, message: OutboundMessage) -> bool:
+        return True
+
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         self._channel(message.key).edited(await self._item(message, part, receipt.message_id))
 

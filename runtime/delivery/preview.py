@@ -137,8 +137,10 @@ class Previews:
         """Return whether people would see the answer *message* while it is written."""
         if isinstance(connector, StreamsText):
             return PreviewMode.ADDED_TO if connector.is_watched(message.key, message.answers) else PreviewMode.NOT
-        edits = isinstance(connector, EditsMessages) and connector.capabilities.edits_per_second > 0
-        return PreviewMode.REPLACEABLE if self._streams and edits else PreviewMode.NOT
+        if not self._streams or not isinstance(connector, EditsMessages):
+            return PreviewMode.NOT
+        can_grow = connector.capabilities.edits_per_second > 0 and connector.edits(message)
+        return PreviewMode.REPLACEABLE if can_grow else PreviewMode.NOT
 
     async def finish(self, turn_id: str) -> None:
         """End the preview of a turn: its reply is to be delivered."""

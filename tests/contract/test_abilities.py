@@ -167,6 +167,7 @@ async def test_what_was_sent_can_be_replaced_and_taken_back(editing: Harness, ga
     async with running(connector, gateway):
         for place in editing.places:
             said = reply_to(await asked(editing, gateway, place), "half an ans")
+            assert connector.edits(said)
             receipt = await connector.send(said, connector.render(said)[0])
             whole = edited(said, "half an answer, and the other half")
             for _ in range(2):

@@ -41,6 +41,9 @@ class Board:
         self._show(receipt, part)
         return receipt
 
+    def edits(self, message: OutboundMessage) -> bool:
+        return True
+
     async def edit(self, message: OutboundMessage, part: OutboundPart, receipt: Receipt) -> None:
         if self.failures:
             raise self.failures.pop(0)

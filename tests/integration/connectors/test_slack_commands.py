@@ -86,6 +86,7 @@ async def test_its_reply_is_seen_by_its_giver_only(
         message = reply_to(await heard(slack, gateway, "usage", to=TEAM), "You used **3** tokens.")
         (receipt,) = await send_all(bot, message)
         assert not bot.appends(message)
+        assert not bot.edits(message)
         await bot.react(message.key, message.answers[0], "👀")
     assert [(whisper.user, whisper.text) for whisper in slack.whispers] == [(LENA.id, "You used *3* tokens.")]
     assert slack.shown(TEAM) == []

@@ -434,6 +434,28 @@ async def test_nothing_grows_where_that_is_switched_off(redis: Redis) -> None:
     assert Box(redis, Board()).watched is PreviewMode.REPLACEABLE
 
 
+class Fixed(Board):
+    """A platform on which the answers to commands stay as they were sent."""
+
+    def edits(self, message: OutboundMessage) -> bool:
+        return "command-1" not in message.answers
+
+
+async def test_nothing_grows_that_cannot_be_replaced(redis: Redis) -> None:
+    """Its beginning would stay above the reply."""
+    board = Fixed()
+    outbox = box(redis, board)
+    command = replace(DRAFT, answers=("command-1",))
+    async with outbox.preview(command) as preview:
+        await preview.show("one")
+        await asyncio.sleep(0.05)
+    await outbox.deliver(replace(command, text="one two"))
+
+    assert board.shown == ["one two"]
+    assert outbox.shows.watched(board, command) is PreviewMode.NOT
+    assert outbox.shows.watched(board, DRAFT) is PreviewMode.REPLACEABLE
+
+
 async def test_a_broken_preview_costs_no_reply(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the adapter does while a reply grows, the reply arrives."""
     board = Board()
