@@ -8,7 +8,7 @@ name):
 - ``seen``: one per message identity, with the turn that answered it.
 - ``put-back``: one per turn that was given up and is tried again.
 - ``work``: a stream of the conversations with waiting messages. Its consumer group hands them to workers.
-- ``last``: each conversation's newest message.
+- ``last``: each conversation's newest message, but no command of the platform's own, which no history has.
 
 A conversation has one entry in ``work``, from its first waiting message until its mailbox is empty. The worker that
 gets the entry claims the conversation with a token and renews its lease. If it does not renew in time, another worker
@@ -28,6 +28,7 @@ from connectors.message import (
     PARTITIONS,
     ConversationKey,
     Fence,
+    InboundKind,
     Superseded,
     encode_id,
     new_turn_id,
@@ -91,15 +92,17 @@ class Mailbox:
 
         Raises `MailboxFull`.
         """
+        message = envelope.message
+        last = "" if message.kind is InboundKind.COMMAND else message.message_id
         new, turn_id, current_turn, held = await self._store(
             keys=[
-                self._seen(key, envelope.message.message_id),
+                self._seen(key, message.message_id),
                 self._key(key, "inbox"),
                 self._work(key.tag),
                 self._last(key.tag),
                 self._key(key, "current"),
             ],
-            args=[_SEEN_SECONDS, pack_envelope(envelope), key.encoded, envelope.message.message_id, MAX_WAITING],
+            args=[_SEEN_SECONDS, pack_envelope(envelope), key.encoded, last, MAX_WAITING],
         )
         if new == _FULL:
             raise MailboxFull(f"{MAX_WAITING} messages wait in {key.context_id}", first=bool(turn_id))

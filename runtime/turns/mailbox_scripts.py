@@ -44,7 +44,7 @@ if seen then return {0, seen, '', 0} end
 if waiting >= tonumber(ARGV[5]) then return {-2, redis.call('HSETNX', KEYS[5], 'full', '1'), '', 0} end
 redis.call('SET', KEYS[1], '', 'EX', ARGV[1])
 redis.call('RPUSH', KEYS[2], ARGV[2])
-redis.call('HSET', KEYS[4], ARGV[3], ARGV[4])
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[4], ARGV[3], ARGV[4]) end
 if redis.call('HSETNX', KEYS[5], 'queued', '1') == 0 then
   return {1, '', redis.call('HGET', KEYS[5], 'turn') or '', redis.call('HEXISTS', KEYS[5], 'token')}
 end

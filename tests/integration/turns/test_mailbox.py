@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from connectors.message import Attachment, Author, ConversationKey, InboundMessage, Quote, Role, Superseded
+from connectors.message import Attachment, Author, ConversationKey, InboundKind, InboundMessage, Quote, Role, Superseded
 from runtime.coordination import GROUP
 from runtime.turns import AmendResult, Batch, Envelope, Mailbox, MailboxFull
 from runtime.turns.batch import Lease
@@ -366,6 +366,14 @@ async def test_what_was_let_go_while_it_was_offered_is_not_claimed(mailbox: Mail
     assert not await mailbox.release(lease)
 
     assert await mailbox.claim(offer) is None
+
+
+async def test_a_command_of_the_platforms_own_is_not_the_newest_message(mailbox: Mailbox) -> None:
+    """No history has it, so nobody could read what was said after it."""
+    await mailbox.store(KEY, envelope(1))
+    command = envelope(2)
+    await mailbox.store(KEY, replace(command, message=replace(command.message, kind=InboundKind.COMMAND)))
+    assert await mailbox.last_seen("telegram") == {KEY: "m1"}
 
 
 async def test_of_a_workspace_that_is_deleted_no_place_is_remembered(mailbox: Mailbox) -> None:
