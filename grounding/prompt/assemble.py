@@ -28,6 +28,7 @@ from grounding.prompt_input import (
     PromptLimits,
     RunContext,
     Section,
+    SummaryInput,
     Tokens,
     TwoSections,
     Volatility,
@@ -202,6 +203,11 @@ def template_inputs(context: RunContext, tokens: Tokens) -> dict[str, str]:
     return {name: section.body for name, section in sections.items() if isinstance(section, Section) and section.body}
 
 
+def _about_summary(document: SummaryInput) -> str:
+    about = f"version {document.version}, to turn {document.turns}"
+    return f"{about}. {document.problem}" if document.problem else about
+
+
 def _drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
     budgets = context.budgets
     message = layers.query_section(context.query, tokens, budgets.query_tokens)
@@ -217,7 +223,7 @@ def _drafts(context: RunContext, tokens: Tokens) -> dict[str, Draft]:
             PLACES["summary"],
             layers.summary_section(document.text) if document else Section(),
             budgets.summary_tokens,
-            f"version {document.version}, to turn {document.turns}" if document else "no summary yet",
+            _about_summary(document) if document else "no summary yet",
         ),
         Draft(
             PLACES["tail"],

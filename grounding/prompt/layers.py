@@ -17,7 +17,7 @@ from datetime import date
 from functools import lru_cache
 from typing import NamedTuple
 
-from grounding.memory.context_document import parse
+from grounding.memory.context_document import PRIORITY, parse
 from grounding.memory.global_context import prompt_line
 from grounding.prompt_input import (
     PLACES,
@@ -225,16 +225,6 @@ def _exchange(trace: Trace) -> str:
 
 SUMMARY_HEAD = "<conversation_summary>"
 SUMMARY_FOOT = "</conversation_summary>"
-PRIORITY = (
-    "Active Context",
-    "Facts",
-    "Preferences",
-    "Decisions",
-    "Progress",
-    "Patterns",
-    "Timeline",
-    "Description",
-)
 
 
 def summary_section(text: str) -> Section:

@@ -519,6 +519,7 @@ class ShownState:
             version=document.version,
             newest_turn_id=document.newest_turn_id,
             id=document.id,
+            problem=document.problem.text if document.problem and document.problem.is_lasting else "",
         )
 
     def without_deltas(self, now: Now) -> ShownState:
@@ -680,7 +681,8 @@ class SessionContinuity:
             return latest, None
         if latest.id == shown.document or self.freezing.layout == "user_first":
             return latest, latest
-        return latest, await self.contexts.version(key, shown.document)
+        document = await self.contexts.version(key, shown.document)
+        return latest, replace(document, problem=latest.problem) if document else None
 
     def go_on(
         self,

@@ -100,6 +100,8 @@ class SummaryInput(Strict):
     """The last turn that it covers."""
     id: str = ""
     """The document's id in its store."""
+    problem: str = ""
+    """Why it is not refreshed, or not shown whole; empty if all is well."""
 
 
 class RecalledTurn(Strict):

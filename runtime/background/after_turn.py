@@ -15,10 +15,19 @@ from connectors.message import ConversationKey, Scope
 from grounding.memory.context_document import (
     ContextDocument,
     ContextDocuments,
+    DocumentLimits,
     DocumentLine,
+    Problem,
+    Refreshed,
+    Rejected,
+    Unchanged,
+    accept,
+    extract_document,
     has_same_lines,
+    is_due,
     kept_lines,
-    summarise,
+    plan,
+    within_bytes,
 )
 from grounding.prompt_input import speaker, speaker_text
 from grounding.retrieval import TurnText
@@ -29,19 +38,25 @@ from runtime.billing import BudgetExceeded, Spending
 from runtime.coordination import Job
 from runtime.llm import Model, ModelFailed
 
-_ATTEMPTS = 2
-"""If somebody changes a document while the model writes the next one, it is written once more; then the next turn's job
-tries again."""
+_STEPS = 6
+"""The most versions of one job. A step reads as much of the conversation as fits into the model's window; if somebody
+changes the document meanwhile, it is repeated. What is left then is read after the next turn."""
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """The text of a new document, and its author."""
+    """The text of a new document, None if the old one still holds; and how many entries were read for it.
 
-    text: str
+    ``problem`` says why the model did not write it, ``cut`` how many lines had no room.
+    """
+
+    text: str | None
+    entries: int
     made_by: Literal["model", "extraction"]
-    author: str
+    author: str = ""
+    cut: int = 0
+    problem: Rejected | None = None
 
 
 class SummaryRefresh:
@@ -53,7 +68,7 @@ class SummaryRefresh:
     - the workspace's budget is used up;
     - the model fails, and there is no document yet or only an extracted one.
 
-    If the model fails otherwise, the old document stays.
+    If the model fails otherwise, the old document stays. Why it failed is noted on the document, and logged.
 
     An old entry in the index is made good after every turn; a file that is missing or could not be written (a full
     disk), with the next version. `due` says for many jobs at once which have work to do; usually none has.
@@ -67,6 +82,7 @@ class SummaryRefresh:
         sync: ContextSync,
         model: Model,
         spending: Spending,
+        limits: DocumentLimits,
         index_later: Callable[[Job], Awaitable[object]],
     ) -> None:
         """*index_later* enqueues the job that indexes the document."""
@@ -76,6 +92,7 @@ class SummaryRefresh:
         self._sync = sync
         self._model = model
         self._spending = spending
+        self._limits = limits
         self._index_later = index_later
 
     async def due(self, jobs: Sequence[Job]) -> list[Job]:
@@ -90,7 +107,7 @@ class SummaryRefresh:
         ]
 
     def _is_due(self, reach: Reach, covered: Reach | None) -> bool:
-        return summarise.is_due(reach, covered, self._settings.llm_grounding_memory_summary_refresh_turns)
+        return is_due(reach, covered, self._settings.llm_grounding_memory_summary_refresh_turns)
 
     async def __call__(self, job: Job) -> None:
         document = await self._refresh(job)
@@ -103,98 +120,151 @@ class SummaryRefresh:
 
     async def _refresh(self, job: Job) -> ContextDocument | None:
         """Return the document after *job*. If somebody changes it meanwhile, theirs is refreshed."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(_STEPS):
             reach = await self._transcript.reach(job.key)
             current = await self._contexts.latest(job.key)
-            if not self._is_due(reach, current.due_from if current else None):
+            is_due_now = self._is_due(reach, current.due_from if current else None)
+            if not is_due_now or not await self._take_step(job, reach, current):
                 return current
-            document = await self._next_version(job, reach, current)
-            if document is None or document is current:
-                return current
-            if stored := await self._contexts.store(job.key, document, current.id if current else ""):
-                _log.info("summary.refreshed", turns=reach.turns, version=stored.version, made_by=stored.made_by)
-                return stored
         return await self._contexts.latest(job.key)
 
-    async def _next_version(self, job: Job, reach: Reach, current: ContextDocument | None) -> ContextDocument | None:
-        """Return the next version, or *current* if nothing was changed."""
+    async def _take_step(self, job: Job, reach: Reach, current: ContextDocument | None) -> bool:
+        """Write the next version. Returns False if the model failed, and the old one stays."""
         unread = max(1, reach.entries - (current.reach.entries if current else 0))
         count = min(self._settings.llm_grounding_memory_summary_source_max_lines, unread)
         entries = await self._transcript.newest(job.key, count)
         draft = await self._draft(job, current, entries)
-        if isinstance(draft, summarise.Rejected):
-            _log.warning("summary.kept", why=draft.why, turns=current.turns if current else 0)
-            return current
-        if isinstance(draft, summarise.Unchanged):
-            if current is not None and await self._contexts.cover(job.key, current, reach):
-                _log.info("summary.unchanged", turns=reach.turns, version=current.version)
-            return current
-        return ContextDocument(
+        if isinstance(draft, Rejected):
+            await self._note_failure(job.key, current, draft)
+            return False
+        covered = _covered(reach, count, entries, draft.entries)
+        if draft.text is None:
+            if current is not None and await self._contexts.cover(job.key, current, covered):
+                _log.info("summary.unchanged", turns=covered.turns, version=current.version)
+                await self._note_problem(job.key, current, current, draft.problem)
+            return True
+        document = ContextDocument(
             text=draft.text,
             version=(current.version if current else 0) + 1,
-            turns=reach.turns,
-            entries=reach.entries,
+            turns=covered.turns,
+            entries=covered.entries,
             made_by=draft.made_by,
             at=now(),
-            turn_ids=tuple(sorted({entry.turn_id for entry in entries})),
+            turn_ids=tuple(sorted({entry.turn_id for entry in entries[: draft.entries]})),
             author=draft.author,
             kept=kept_lines(draft.text, current.kept if current else ()),
         )
+        if stored := await self._contexts.store(job.key, document, current.id if current else ""):
+            _log.info(
+                "summary.refreshed",
+                turns=covered.turns,
+                version=stored.version,
+                made_by=stored.made_by,
+                cut=draft.cut,
+                left=reach.entries - covered.entries,
+            )
+            await self._note_problem(job.key, stored, current, draft.problem)
+        return True
+
+    async def _note_failure(self, key: ConversationKey, current: ContextDocument | None, why: Rejected) -> None:
+        problem = _problem_after(current, why)
+        if current is not None:
+            await self._contexts.note_problem(key, current, problem)
+        _log.warning(
+            "summary.kept",
+            kind=problem.kind,
+            why=why.why,
+            turns=current.turns if current else 0,
+            failures=problem.failures,
+            advice=problem.advice,
+        )
+
+    async def _note_problem(
+        self, key: ConversationKey, document: ContextDocument, before: ContextDocument | None, why: Rejected | None
+    ) -> None:
+        """Note on the refreshed *document* that the model did not write it, or that people's lines are too long."""
+        problem = _problem_after(before, why) if why else self._limits.crowding(document.kept)
+        if problem is not None:
+            await self._contexts.note_problem(key, document, problem)
+            _log.warning(
+                "summary.problem",
+                kind=problem.kind,
+                why=problem.detail,
+                failures=problem.failures,
+                advice=problem.advice,
+            )
 
     async def _draft(
         self, job: Job, current: ContextDocument | None, entries: list[TranscriptEntry]
-    ) -> _Draft | summarise.Unchanged | summarise.Rejected:
+    ) -> _Draft | Rejected:
         """Return the new text and its author, or why the old one stays."""
-        previous, kept = (current.text, current.kept) if current else ("", ())
         if not self._settings.has_provider_model:
             return await self._extract(current, entries)
         try:
-            verdict = await self._ask_model(job, previous, entries, kept)
+            draft = await self._ask_model(job, current, entries)
         except BudgetExceeded:
             return await self._extract(current, entries)
-        if isinstance(verdict, summarise.Rejected) and (current is None or current.made_by == "extraction"):
-            return await self._extract(current, entries)
-        return verdict
+        if isinstance(draft, Rejected) and (current is None or current.made_by == "extraction"):
+            return await self._extract(current, entries, draft)
+        return draft
 
     async def _ask_model(
-        self, job: Job, previous: str, entries: list[TranscriptEntry], kept: Sequence[DocumentLine]
-    ) -> _Draft | summarise.Unchanged | summarise.Rejected:
+        self, job: Job, current: ContextDocument | None, entries: list[TranscriptEntry]
+    ) -> _Draft | Rejected:
         """Have the model write the document. Raises `BudgetExceeded`."""
-        settings = self._settings
-        window = await self._model.window_tokens()
-        messages = summarise.plan(
-            previous,
-            entries,
-            settings.llm_grounding_memory_summary_max_items,
-            settings.llm_grounding_memory_summary_max_tokens,
-            kept,
-            window - settings.llm_max_output_tokens,
-        )
-        if not messages:
-            return summarise.Rejected("no room in the model's window")
+        previous, kept = (current.text, current.kept) if current else ("", ())
+        room = await self._model.window_tokens() - self._settings.llm_max_output_tokens
+        failures = current.problem.failures if current and current.problem else 0
+        question = await asyncio.to_thread(plan, previous, entries, self._limits, kept, room, failures)
+        if isinstance(question, Rejected):
+            return question
         try:
-            completion = await self._spending.ask(job.key.scope, "summary", messages)
+            completion = await self._spending.ask(job.key.scope, "summary", question.messages)
         except ModelFailed as error:
-            return summarise.Rejected(error.why)
+            return Rejected(error.why, "model")
         if completion.finish_reason == "length":  # nobody could tell what is missing
-            return summarise.Rejected("cut off")
-        verdict = summarise.accept(completion.text, previous, settings.context_document_max_bytes, kept)
-        return _Draft(verdict, "model", f"model:{completion.model}") if isinstance(verdict, str) else verdict
+            return Rejected("cut off", "cut_off")
+        verdict = await asyncio.to_thread(accept, completion.text, question, previous, self._limits, kept)
+        match verdict:
+            case Refreshed(text, cut):
+                return _Draft(text, question.entries, "model", f"model:{completion.model}", cut)
+            case Unchanged():
+                return _Draft(None, question.entries, "model")
+        return verdict
 
     async def _extract(
-        self, current: ContextDocument | None, entries: list[TranscriptEntry]
-    ) -> _Draft | summarise.Unchanged | summarise.Rejected:
-        settings = self._settings
+        self, current: ContextDocument | None, entries: list[TranscriptEntry], problem: Rejected | None = None
+    ) -> _Draft | Rejected:
+        """Extract the document without a model; *problem* says why the model did not write it."""
         previous, kept = (current.text, current.kept) if current else ("", ())
-        items = settings.llm_grounding_memory_summary_max_items
-        text = await asyncio.to_thread(
-            summarise.document, previous, entries, items, kept
-        )  # a long document takes a while
-        if current is not None and has_same_lines(text, previous):
-            return summarise.Unchanged()
-        if len(text.encode("utf-8", "surrogatepass")) > settings.context_document_max_bytes:
-            return summarise.Rejected("too long")
-        return _Draft(text, "extraction", "")
+        text = await asyncio.to_thread(self._extracted, previous, entries, kept)  # a long document takes a while
+        if not text:
+            return Rejected("no room beside the lines that people wrote", "full")
+        is_same = current is not None and has_same_lines(text, previous)
+        return _Draft(None if is_same else text, len(entries), "extraction", problem=problem)
+
+    def _extracted(self, previous: str, entries: list[TranscriptEntry], kept: Sequence[DocumentLine]) -> str:
+        text = extract_document(previous, entries, self._limits.items, kept)
+        return within_bytes(text, kept, self._limits.bytes)
+
+
+def _covered(reach: Reach, count: int, entries: Sequence[TranscriptEntry], read: int) -> Reach:
+    """Return how much of the conversation a document covers that was made of the first *read* of the newest *entries*.
+
+    *count* is how many entries were asked for: deleted messages among them count, too. So a document never covers an
+    entry that was not read; some may be read twice.
+    """
+    left = entries[read:]
+    if not left:
+        return reach
+    turns = {entry.turn_id for entry in left if entry.role is EntryRole.INBOUND}
+    begun = {entry.turn_id for entry in entries[:read]}
+    return Reach(reach.turns - len(turns - begun), reach.entries - count + read)
+
+
+def _problem_after(document: ContextDocument | None, why: Rejected) -> Problem:
+    failures = document.problem.failures if document and document.problem else 0
+    return Problem(why.kind, why.why, failures + 1)
 
 
 class TurnIndex(Protocol):

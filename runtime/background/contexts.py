@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
 
 from connectors.message import AgentRuntimeError, ConversationKey
-from grounding.memory.context_document import ContextCopy, ContextDocument, ContextDocuments, lines_by_people
+from grounding.memory.context_document import (
+    ContextCopy,
+    ContextDocument,
+    ContextDocuments,
+    DocumentLimits,
+    lines_by_people,
+)
 from grounding.retrieval import EmbedderUnavailable, IndexUnavailable
 from grounding.transcript import Transcript
 from runtime.coordination import Job, Jobs
@@ -110,6 +117,7 @@ class ContextEditor:
         transcript: Transcript,
         sync: ContextSync,
         jobs: Jobs,
+        limits: DocumentLimits,
         index_seconds: float,
     ) -> None:
         """*index_seconds*: how long a caller waits for the index; after that a background job does it."""
@@ -117,6 +125,7 @@ class ContextEditor:
         self._transcript = transcript
         self._sync = sync
         self._jobs = jobs
+        self._limits = limits
         self._index_seconds = index_seconds
 
     async def put(
@@ -133,6 +142,7 @@ class ContextEditor:
             version = await self._next_version(key, text, author, current)
             document = await self._contexts.store(key, version, current.id if current else "")
             if document is not None:
+                document = await self._note_crowding(key, document)
                 await self._publish(key, document)
                 size = len(text.encode("utf-8", "surrogatepass"))
                 _log.info("summary.put", workspace_id=key.workspace_id, context_id=key.context_id, bytes=size)
@@ -155,6 +165,13 @@ class ContextEditor:
             put=reach,
             after_turn=(await self._transcript.last_turn(key)) or "" if reach.turns else "",
         )
+
+    async def _note_crowding(self, key: ConversationKey, document: ContextDocument) -> ContextDocument:
+        """Return *document* with the problem that people's lines alone are too long for a prompt, if they are."""
+        problem = await asyncio.to_thread(self._limits.crowding, document.kept)
+        if problem is not None:
+            await self._contexts.note_problem(key, document, problem)
+        return replace(document, problem=problem)
 
     async def _publish(self, key: ConversationKey, document: ContextDocument) -> None:
         """Write the file, and index *document* now if that takes little time; else the job does it."""

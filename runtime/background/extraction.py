@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from config.settings import Settings
 from connectors.message import ConversationKey, Scope, redis_key
-from grounding.memory.context_document import summarise
+from grounding.memory.context_document import Rejected, is_due
 from grounding.memory.global_context import foreign_text_in
 from grounding.memory.records import (
     Candidate,
@@ -158,7 +158,7 @@ class RecordsExtraction:
         return [last[key] for key, reach, mark in rows if mark.waiting or self._is_due(reach, _looked(reach, mark))]
 
     def _is_due(self, reach: Reach, looked: Reach) -> bool:
-        return summarise.is_due(reach, looked, self._every_turns)
+        return is_due(reach, looked, self._every_turns)
 
     async def __call__(self, job: Job) -> None:
         """Find and store new records.
@@ -215,20 +215,18 @@ class RecordsExtraction:
             _log.warning("records.rejected", why=answer.why)
         return "patterns", await asyncio.to_thread(extraction.found_in, window, known)
 
-    async def _ask_model(
-        self, job: Job, window: Window, known: Sequence[Record]
-    ) -> list[Candidate] | summarise.Rejected:
+    async def _ask_model(self, job: Job, window: Window, known: Sequence[Record]) -> list[Candidate] | Rejected:
         room = await self._model.window_tokens() - self._max_output_tokens
         fitting = extraction.fitting(window, known, room)
         if fitting is None:
-            return summarise.Rejected("no room in the model's window")
+            return Rejected("no room in the model's window")
         messages = extraction.plan(fitting, known)
         try:
             completion = await self._spending.ask(job.key.scope, "extraction", messages)
         except BudgetExceeded:
-            return summarise.Rejected("budget")
+            return Rejected("budget")
         except ModelFailed as error:
-            return summarise.Rejected(error.why)
+            return Rejected(error.why)
         return await asyncio.to_thread(extraction.accept, completion.text, fitting, known)
 
     async def _known(self, key: ConversationKey, window: Window) -> list[Record]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from connectors.message import ConversationKey, Role, person_of_audience
-from grounding.memory.context_document import SECTIONS, ContextDocuments, bodies, parse, section_named
+from grounding.memory.context_document import SECTIONS, ContextDocuments, Problem, bodies, parse, section_named
 from grounding.memory.records import HIDDEN, Provenance, Record, Records, State, Type, in_words
 from grounding.memory.selection import rules_for
 from runtime.background import Forgetting
@@ -111,7 +111,10 @@ class Memory:
         if not sections and not untitled:
             return NOTHING_NOTED
         if not title:
-            return "\n\n".join([*untitled, *(f"**{title}**\n\n{body}" for title, body in sections.items())])
+            shown = [*untitled, *(f"**{title}**\n\n{body}" for title, body in sections.items())]
+            if document and document.problem and document.problem.is_lasting:
+                shown.append(_warning(document.problem, invocation.role))
+            return "\n\n".join(shown)
         return f"**{title}**\n\n{sections[title]}" if title in sections else f"I have noted nothing under {title}."
 
     async def forget(self, invocation: Invocation) -> str:
@@ -127,6 +130,12 @@ class Memory:
         await self._end_turn(invocation.key)
         await self._forgetting.everything(invocation.key, invocation.message.message_id, audience)
         return FORGOT_ALL
+
+
+def _warning(problem: Problem, role: Role) -> str:
+    """Return why the context document is not refreshed, or not shown whole, and for admins what to do."""
+    to_do = f"To do: {problem.advice}." if role is Role.ADMIN else "Please tell an administrator."
+    return f"⚠ {escape_markdown(problem.text)}. {to_do}"
 
 
 def _section(wanted: str) -> str:

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from config.settings import EXTRACTIVE, SMOLLM2
 from connectors.connector import ConnectionState, Health
 from connectors.message import AgentRuntimeError, Role, Scope
+from grounding.memory.context_document import Problem
 from grounding.prompt import SOURCE_TREE, room_tokens
 from grounding.prompt_input import ModelMemory
 from grounding.retrieval import IndexUnavailable, RerankUnavailable
@@ -448,6 +449,19 @@ async def _audiences(runtime: Runtime) -> list[Check]:
     return checks
 
 
+async def _context_documents(runtime: Runtime) -> list[Check]:
+    """Name the conversations whose context documents are not refreshed, or not shown whole, and the first one's
+    problem, by what to do."""
+    problems: dict[str, tuple[Problem, list[str]]] = {}
+    for key, problem in (await runtime.contexts.problems()).items():
+        _, places = problems.setdefault(problem.advice, (problem, []))
+        places.append(f"{key.context_id} in {key.workspace_id}")
+    return [
+        Check("context documents", problem.kind == "crowded", f"{_first_three(places)}: {problem.text}", advice)
+        for advice, (problem, places) in problems.items()
+    ] or [Check("context documents", True, "all are refreshed")]
+
+
 async def _dead_letters(runtime: Runtime) -> list[Check]:
     counts = await runtime.dead_letters.counts([workspace.id for workspace in await runtime.workspaces.all()])
     if not counts:
@@ -489,5 +503,6 @@ _CHECKS: dict[str, Callable[[Runtime], Awaitable[Sequence[Check]]]] = {
     "workspaces": _workspaces,
     "directives": _directives,
     "audiences": _audiences,
+    "context documents": _context_documents,
     "dead letters": _dead_letters,
 }

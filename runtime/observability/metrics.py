@@ -46,6 +46,7 @@ _HELP = {
     "tool_refusals_total": "Tool calls that the model was not allowed, by reason.",
     "access_refused_total": "People who were turned away, by reason.",
     "summaries_refreshed_total": "Context documents that were made anew.",
+    "summaries_kept_total": "Context documents that could not be made anew, by the kind of the problem.",
     "codex_turns_total": "Turns with material, by how the model got it (whole, search) and why.",
     "queries_translated_total": "Questions that were translated into the language of the documents, by both languages.",
     "queries_untranslated_total": "Questions that could not be, by reason.",
@@ -193,6 +194,7 @@ _COUNTERS: Mapping[str, tuple[tuple[str, tuple[str, ...], str | None], ...]] = {
     "access.refused": (("access_refused_total", ("why",), None),),
     "budget.exceeded": (("budget_exceeded_total", ("scope", "what", "period"), None),),
     "summary.refreshed": (("summaries_refreshed_total", (), None),),
+    "summary.kept": (("summaries_kept_total", ("kind",), None),),
     "index.updated": (
         ("index_documents_total", (), "documents"),
         ("index_chunks_embedded_total", (), "chunks_embedded"),

@@ -24,7 +24,7 @@ from connectors.message import Scope, StoreUnavailable
 from connectors.web import WebConnector
 from grounding.codex import FindsMaterial, search_codex
 from grounding.lookup_tools import read_section, search_documents
-from grounding.memory.context_document import ContextCopy, ContextDocuments
+from grounding.memory.context_document import ContextCopy, ContextDocuments, DocumentLimits
 from grounding.memory.frames import problem_in as problem_in_frames
 from grounding.memory.global_context import GlobalContexts, append_context, delete_context, replace_context
 from grounding.memory.karma import Karma, Likeness, MarkStore
@@ -372,8 +372,14 @@ class Runtime:
         async def index_later(job: Job) -> None:
             await self.jobs.enqueue(job)
 
+        document_limits = DocumentLimits(
+            settings.llm_grounding_memory_summary_max_items,
+            settings.llm_grounding_memory_summary_max_tokens,
+            settings.context_document_max_bytes,
+            tokens,
+        )
         summaries = SummaryRefresh(
-            settings, self.transcript, self.contexts, context_sync, self.model, spending, index_later
+            settings, self.transcript, self.contexts, context_sync, self.model, spending, document_limits, index_later
         )
         extraction = RecordsExtraction(
             settings, self.transcript, self.manifests, extraction_marks, self.records, self.model, spending
@@ -392,7 +398,9 @@ class Runtime:
             sweep_seconds=timings.jobs_sweep_seconds,
         )
         layer_timeout = _layer_timeout(settings)
-        self.context_editor = ContextEditor(self.contexts, self.transcript, context_sync, self.jobs, layer_timeout)
+        self.context_editor = ContextEditor(
+            self.contexts, self.transcript, context_sync, self.jobs, document_limits, layer_timeout
+        )
 
         # One turn: grounding, tools, prompt, answer
         karma = Karma(marks, Likeness(self.knowledge.embedder))

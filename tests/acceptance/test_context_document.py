@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from connectors.message import ConversationKey
+from connectors.message import ConversationKey, Scope
 from grounding.memory.context_document import ContextDocument, bodies
 from grounding.memory.context_document.document import render
+from runtime.http.doctor import run_checks
 from tests.emulators.bot import Bot
 from tests.emulators.openai import Reply, in_background
 
@@ -117,7 +118,7 @@ async def test_what_a_person_wrote_survives_a_model_that_drops_it(bot: Bot) -> N
     await remarks(bot, 6)
 
     question = next(str(body["messages"][1]) for body in reversed(bot.model.requests) if body not in bot.replies_asked)
-    assert question.count("Ada gets seasick") == 2
+    assert question.count("Ada gets seasick") == 1
     assert bodies((await latest(bot)).text)["Facts"].splitlines() == [
         "- boat: Petrel", "- harbour: Cowes", "- Ada gets seasick"
     ]  # fmt: skip
@@ -188,3 +189,55 @@ async def test_what_was_forgotten_is_found_in_no_document(bot: Bot) -> None:
     assert (await bot.say("/forget all", direct=True))["text"].startswith("I have forgotten")
     await bot.settle()
     assert "http:default" not in await found()
+
+
+async def shown(bot: Bot) -> dict[str, str]:
+    """What people and operators are told about the document."""
+    turn = (await bot.say("is the sky blue?"))["turn_id"]
+    await bot.settle()
+    manifest = await bot.runtime.manifests.get(Scope(bot.workspace), turn)
+    about = [check for check in await run_checks(bot.runtime) if f"http:default in {bot.workspace}" in check.detail]
+    return {
+        "explain": next(block["why"] for block in manifest.blocks if block["name"] == "summary"),
+        "doctor": "\n".join(f"{check.detail} {check.advice}" for check in about),
+        "memory": (await bot.say("/memory"))["text"],
+    }
+
+
+async def test_a_long_document_of_a_person_goes_on_being_refreshed_and_people_are_told_that_it_is_long(
+    bot: Bot,
+) -> None:
+    lines = [f"- machine {number} stands in hall {number % 7} and is serviced in May" for number in range(420)]
+    text = "## Facts\n" + "\n".join(lines) + "\n"
+    assert len(text) > 22_000
+    await put(bot, text)
+    bot.model.answer = writes(lambda: NEW)
+    await remarks(bot, 7)
+
+    document = await latest(bot)
+    assert document.made_by == "model"
+    assert set(lines) <= set(document.text.splitlines())
+    assert "- harbour: Cowes" in document.text
+    told = await shown(bot)
+    for where in ("explain", "doctor", "memory"):
+        assert "The lines that people wrote take" in told[where], where
+    assert "context-doc put" in told["doctor"]
+    assert "Please tell an administrator" in told["memory"]
+
+
+async def test_a_document_that_the_model_cannot_refresh_says_so_after_the_third_time(bot: Bot) -> None:
+    bot.model.answer = writes(lambda: OLD)
+    await remarks(bot, 1)
+    bot.model.answer = writes(lambda: "Sure! A poem.")
+    await remarks(bot, 6)
+    assert "could not refresh" not in "".join((await shown(bot)).values())
+    await remarks(bot, 1)
+
+    told = await shown(bot)
+    for where in ("explain", "doctor", "memory"):
+        assert "The model could not refresh this summary" in told[where], where
+        assert "not the required shape" in told[where], where
+    assert [event["failures"] for event in bot.told("summary.kept")] == [1, 2, 3, 4]
+    bot.model.answer = writes(lambda: NEW)
+    await remarks(bot, 1)
+    assert "could not refresh" not in "".join((await shown(bot)).values())

@@ -22,6 +22,17 @@ SECTIONS = (
     "Timeline",
     "Decisions",
 )
+PRIORITY = (
+    "Active Context",
+    "Facts",
+    "Preferences",
+    "Decisions",
+    "Progress",
+    "Patterns",
+    "Timeline",
+    "Description",
+)
+"""The sections, the most useful first. If there is too little room, the last one yields first."""
 
 _HEADINGS = {f"## {title}": title for title in SECTIONS}
 _SECTION_OF = {title.casefold(): title for title in SECTIONS}
@@ -111,6 +122,20 @@ def lines_by_people(text: str, before: str, kept: Iterable[DocumentLine] = ()) -
     return tuple(line for line in lines(text) if _folded(line.text) not in old)
 
 
+def other_lines(text: str, kept: Iterable[DocumentLine]) -> dict[str, list[str]]:
+    """Return the lines of *text* without *kept*, the lines that people wrote, by section; empty sections are left out.
+
+    A model may have repeated a line of *kept* as it was shown to it: without invisible characters and with harmless
+    brackets. Lines under no heading belong to Description.
+    """
+    by_people = {_folded(shown) for line in kept for shown in (line.text, as_data(line.text))}
+    found: dict[str, list[str]] = {}
+    for line in lines(text):
+        if _folded(line.text) not in by_people:
+            found.setdefault(line.section or "Description", []).append(line.text)
+    return found
+
+
 def with_kept(text: str, kept: Iterable[DocumentLine]) -> str:
     """Return *text* in canonical form with all of *kept*, the lines that people wrote, in it.
 
@@ -119,7 +144,7 @@ def with_kept(text: str, kept: Iterable[DocumentLine]) -> str:
     under Facts. Two lines by people about one subject do not correct each other, and lines of the Timeline stay.
     """
     kept = tuple(kept)
-    sections = {title: _with_original_lines(body, kept) for title, body in bodies(text).items()}
+    sections = bodies(text)
     present = {_folded(line) for body in sections.values() for line in body.splitlines()}
     own = {_folded(line.text) for line in kept}
     said = {
@@ -135,15 +160,6 @@ def with_kept(text: str, kept: Iterable[DocumentLine]) -> str:
         body = sections.get(title, "")
         sections[title] = f"{body}\n{line.text}" if body else line.text
     return render(sections)
-
-
-def _with_original_lines(body: str, kept: Iterable[DocumentLine]) -> str:
-    """Return *body* with the lines of *kept* in their original form.
-
-    A model sees lines without invisible characters and with harmless brackets, and returns them like that.
-    """
-    shown = {_folded(as_data(line.text)): line.text for line in kept if as_data(line.text) != line.text}
-    return "\n".join(shown.get(_folded(line), line) for line in body.splitlines()) if shown else body
 
 
 def kept_lines(text: str, kept: Iterable[DocumentLine]) -> tuple[DocumentLine, ...]:

@@ -2,7 +2,8 @@
 
 Keys (owner ``contexts``, in the conversation's partition): ``latest`` is a hash, ``history`` a stream, ``forgotten`` a
 set of turns that no new document may contain. A version's id is the id of its stream entry, so no id is used twice,
-even after versions were deleted.
+even after versions were deleted. ``problems`` is a set for each partition: the conversations whose latest version may
+have a problem.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
-from connectors.message import ConversationKey, file_stem, redis_key, replace_file
+from connectors.message import PARTITIONS, ConversationKey, file_stem, partition_tag, redis_key, replace_file
 from connectors.redis_calls import RedisCall, ask
 from grounding.memory.context_document.document import DocumentLine
+from grounding.memory.context_document.problem import Problem, ProblemKind
 from grounding.transcript import Reach, UnknownFormat
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 # One version of a context document, and its form in Redis
 
 _VERSION = "1"
+_PROBLEM_FIELDS = ("problem", "problem_detail", "failures")
 
 MadeBy = Literal["model", "extraction", "person"]
 
@@ -69,6 +72,7 @@ class ContextDocument:
     - ``kept`` are the lines that people wrote themselves.
     - ``put`` is the length of the conversation when a person stored it, ``after_turn`` the last turn then.
     - ``id`` comes from the store.
+    - ``problem`` is noted on the latest version only: why it was not refreshed, or is not shown whole.
     """
 
     text: str
@@ -83,6 +87,7 @@ class ContextDocument:
     put: Reach | None = None
     after_turn: str = ""
     id: str = field(default="", compare=False)
+    problem: Problem | None = field(default=None, compare=False)
 
     @property
     def reach(self) -> Reach:
@@ -143,6 +148,7 @@ def from_fields(fields: Mapping[str, str], version_id: str) -> ContextDocument:
         put=_put(fields.get("put_turns"), fields.get("put_entries")),
         after_turn=fields.get("after_turn", ""),
         id=version_id,
+        problem=_problem(*map(fields.get, _PROBLEM_FIELDS)),
     )
 
 
@@ -154,6 +160,10 @@ def mark_of(values: Sequence[str | None]) -> Mark | None:
     _check(format_)
     reach = _later(Reach(int(turns or 0), int(entries or 0)), _put(put_turns, put_entries))
     return Mark(reach, version_id or "", indexed or "")
+
+
+def _problem(kind: str | None, detail: str | None, failures: str | None) -> Problem | None:
+    return Problem(cast("ProblemKind", kind), detail or "", int(failures or 0)) if kind else None
 
 
 def _put(turns: str | None, entries: str | None) -> Reach | None:
@@ -193,6 +203,15 @@ _COVER = """
 if redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then return 0 end
 if (redis.call('HGET', KEYS[1], 'id') or '') ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], 'turns', ARGV[3], 'entries', ARGV[4])
+redis.call('HDEL', KEYS[1], 'problem', 'problem_detail', 'failures')
+return 1
+"""
+
+_NOTE_PROBLEM = """
+if redis.call('HGET', KEYS[1], 'version') ~= ARGV[1] then return 0 end
+if (redis.call('HGET', KEYS[1], 'id') or '') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], 'problem', ARGV[3], 'problem_detail', ARGV[4], 'failures', ARGV[5])
+redis.call('SADD', KEYS[2], ARGV[6])
 return 1
 """
 
@@ -254,6 +273,7 @@ class ContextDocuments:
         self._redis = redis
         self._store = redis.register_script(_STORE)
         self._cover = redis.register_script(_COVER)
+        self._note_problem = redis.register_script(_NOTE_PROBLEM)
         self._indexed = redis.register_script(_INDEXED)
         self._versions = redis.register_script(_VERSIONS)
         self._forget_turn = redis.register_script(_FORGET_TURN)
@@ -293,12 +313,39 @@ class ContextDocuments:
         return replace(document, id=str(stored)) if stored else None
 
     async def cover(self, key: ConversationKey, document: ContextDocument, reach: Reach) -> bool:
-        """Extend the range of *document* to *reach* without changing its text.
+        """Extend the range of *document* to *reach* without changing its text. It has no problem then.
 
         Returns False and changes nothing if it is no longer the latest.
         """
         args: list[int | str] = [document.version, document.id, reach.turns, reach.entries]
         return bool(await self._cover(keys=self._keys(key), args=args))
+
+    async def note_problem(self, key: ConversationKey, document: ContextDocument, problem: Problem) -> bool:
+        """Note *problem* on *document* until it is refreshed. Returns False if it is no longer the latest."""
+        args: list[int | str] = [
+            document.version,
+            document.id,
+            problem.kind,
+            problem.detail,
+            problem.failures,
+            key.encoded,
+        ]
+        return bool(await self._note_problem(keys=[self._key(key, "latest"), _problems(key.tag)], args=args))
+
+    async def problems(self) -> dict[ConversationKey, Problem]:
+        """Return the problems that people must be told of, of all conversations. For background work."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for partition in range(PARTITIONS):
+                pipe.smembers(_problems(partition_tag(partition)))
+            keys = [ConversationKey.decode(name) for names in await pipe.execute() for name in sorted(names)]
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.hmget(self._key(key, "latest"), _PROBLEM_FIELDS)
+            rows: Any = await pipe.execute() if keys else []
+        found = {key: _problem(*row) for key, row in zip(keys, rows, strict=True)}
+        for key in (key for key, problem in found.items() if problem is None):
+            await self._redis.srem(_problems(key.tag), key.encoded)
+        return {key: problem for key, problem in found.items() if problem is not None and problem.is_lasting}
 
     async def versions(self, key: ConversationKey, limit: int, before: str = "") -> list[Version]:
         """Return the newest *limit* versions older than the one with id *before*, the newest first, without texts."""
@@ -340,6 +387,7 @@ class ContextDocuments:
         latest, history, forgotten = self._keys(key)
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.delete(latest, history)
+            pipe.srem(_problems(key.tag), key.encoded)
             if turn_ids:
                 pipe.sadd(forgotten, *turn_ids)
                 pipe.expire(forgotten, _FORGOTTEN_SECONDS)
@@ -352,6 +400,10 @@ class ContextDocuments:
     @staticmethod
     def _key(key: ConversationKey, part: str) -> str:
         return redis_key(_OWNER, key.tag, part, key.encoded)
+
+
+def _problems(tag: str) -> str:
+    return redis_key(_OWNER, tag, "problems")
 
 
 # A copy of each conversation's context document for people to read: one Markdown file with the latest version

@@ -47,6 +47,7 @@ def show(invocation: Invocation, workspace: str, context: str | None, section: s
             note(f"(version {document['id']} by {document['author']}, {document['created_at'][:19]})")
         else:
             click.echo(document["text"].encode("utf-8", "surrogatepass"), nl=bool(section))
+        _warn(document)
 
     emit(invocation, _get(invocation, workspace, context, version or "latest", section=section), show)
 
@@ -82,7 +83,12 @@ def put(
     context = context or DEFAULTS[0]
     headers = {"Content-Type": "text/plain; charset=utf-8"} | ({"If-Match": if_match} if if_match else {})
     stored = request(invocation, "PUT", _path(workspace, context), body, headers=headers)
-    emit(invocation, stored, f"{context}: stored version {stored['id']} ({count(stored['bytes'], 'byte')}).")
+
+    def show(stored: dict[str, Any]) -> None:
+        line(f"{context}: stored version {stored['id']} ({count(stored['bytes'], 'byte')}).")
+        _warn(stored)
+
+    emit(invocation, stored, show)
 
 
 @command.command()
@@ -106,6 +112,12 @@ def history(invocation: Invocation, workspace: str, context: str | None, limit: 
         )
 
     emit(invocation, _get(invocation, workspace, context, limit=limit), show)
+
+
+def _warn(document: dict[str, Any]) -> None:
+    """Say why *document* is not refreshed, or not shown whole in prompts, and what to do."""
+    if problem := document.get("problem"):
+        note(f"{problem} To do: {document['advice']}.")
 
 
 def _get(invocation: Invocation, workspace: str, context: str | None, *more: str, **parameters: Any) -> dict[str, Any]:

@@ -146,6 +146,16 @@ class TestOverHttp:
         assert sorted(answer.status_code for answer in answers) == [200, *[409] * 11]
         assert (await face.client.get(path("acme", "http:many", "/latest"))).text == f"by {won[0]}"
 
+    async def test_who_puts_or_gets_a_document_that_no_prompt_shows_whole_is_told(self, face: Face) -> None:
+        text = "\n".join(f"- machine {number} is painted green" for number in range(90))
+        put = await face.client.put(path("acme", "http:long"), content=text, headers=PLAIN)
+        got = await face.client.get(path("acme", "http:long", "/latest"), headers={"Accept": "application/json"})
+        for answer in (put.json(), got.json()):
+            assert answer["problem"] == "The lines that people wrote take 720 of 380 tokens."
+            assert "context-doc put" in answer["advice"]
+        short = await face.client.put(path("acme", "http:long"), content=b"- short", headers=PLAIN)
+        assert "problem" not in short.json()
+
     async def test_every_version_is_kept_with_who_and_when(self, face: Face) -> None:
         token = await face.token("acme", "admin")
         await self.put(face, "http:C1", "first")
