@@ -394,7 +394,9 @@ class Interactions:
 
     async def _request(self, route: Route, request: dict[str, Any]) -> Any:
         try:
-            return await self._login.ask(lambda client: client.http.request(route, **request))
+            # A further part has no nonce, so it would be shown twice.
+            repeats = route.path != _FOLLOW_UPS
+            return await self._login.ask(lambda client: client.http.request(route, **request), repeats=repeats)
         except SendFailed as failed:
             cause = failed.__cause__
             code = cause.code if isinstance(cause, discord.HTTPException) else 0

@@ -92,15 +92,20 @@ class Login:
                 self.client = client
             return self.client
 
-    async def ask(self, call: Callable[[GatewayClient], Awaitable[_Result]], *, waits: bool = True) -> _Result:
-        """Return Discord's answer to *call*. Raises `SendFailed`; with *waits* false, at once for a rate limit."""
+    async def ask(
+        self, call: Callable[[GatewayClient], Awaitable[_Result]], *, waits: bool = True, repeats: bool = True
+    ) -> _Result:
+        """Return Discord's answer to *call*. Raises `SendFailed`.
+
+        With *waits* false it is raised at once for a rate limit, with *repeats* false for an error of the server.
+        """
         try:
             client = await self.open()
         except DISCORD_ERRORS as error:
             why = f"Discord was not reached: {self.describe(error)}"
             retryable = meaning(error).retryable  # never ambiguous, because nothing was sent
             raise SendFailed(why, retryable=retryable, retry_after_seconds=retry_after_seconds(error)) from error
-        state, seconds = _Call(waits), self._options.call_seconds
+        state, seconds = _Call(waits, repeats), self._options.call_seconds
         token = _CALL.set(state)
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -232,6 +237,8 @@ class _Call:
 
     waits_for_rate_limits: bool = True
     """If not, a rate limit ends it with `discord.RateLimited`."""
+    repeats: bool = True
+    """If not, an error of the server ends it with `discord.DiscordServerError`: it may have been carried out."""
     may_have_arrived: bool = False
     """Whether a request was sent that Discord did not refuse for a rate limit."""
 
@@ -240,7 +247,7 @@ _CALL: ContextVar[_Call | None] = ContextVar("CALL", default=None)
 
 
 def _trace_calls() -> aiohttp.TraceConfig:
-    """Keep the limit of calls per second, and end a call at a rate limit if it does not wait."""
+    """Keep the limit of calls per second, and end calls that do not wait for a rate limit or are not repeated."""
     limit = _RateLimit()
 
     async def start(_session: object, request: SimpleNamespace, params: aiohttp.TraceRequestStartParams) -> None:
@@ -261,6 +268,8 @@ def _trace_calls() -> aiohttp.TraceConfig:
                 call.may_have_arrived = False
             if not call.waits_for_rate_limits:
                 raise discord.RateLimited(_retry_after(params.response))
+        if params.response.status >= 500 and call is not None and not call.repeats:
+            raise discord.DiscordServerError(params.response, None)
 
     async def fail(_session: object, request: SimpleNamespace, _: aiohttp.TraceRequestExceptionParams) -> None:
         limit.leave(request)

@@ -57,7 +57,7 @@ __all__ = ["DiscordEmulator", "Fault", "File", "Given", "Json", "Person", "Place
 @dataclass(frozen=True)
 class Fault:
     """What goes wrong with one call. ``lost`` drops the connection, ``before`` or ``after`` doing the work, or
-    ``never`` answers."""
+    ``never`` answers. After the work a ``status`` is answered instead."""
 
     status: int = 200
     body: Json = field(default_factory=dict)
@@ -84,6 +84,7 @@ LOST_REQUEST = Fault(lost="before")
 SERVER_ERROR = Fault(503, {"message": "upstream connect error"})
 NOT_DISCORD = Fault(page="<html>Welcome to the hotel's network</html>")
 BAD_GATEWAY = Fault(502, {"message": "bad gateway"})
+SLOW_GATEWAY = Fault(504, {"message": "gateway timeout"}, lost="after")
 
 
 @dataclass
@@ -506,7 +507,7 @@ class DiscordEmulator:
             try:
                 if name not in TOKENLESS:
                     self._authorise(request)
-                if fault and fault.status != 200:
+                if fault and fault.status != 200 and fault.lost != "after":
                     return _told(fault.body, fault.status, fault.headers)
                 if body:
                     self.bodies.append(body)
@@ -515,7 +516,8 @@ class DiscordEmulator:
                 told = {"message": str(refused), "code": refused.code}
                 return _told(told, refused.status, {"Via": "1.1 google"})
             if fault and fault.lost == "after":
-                return _dropped(request)
+                is_told = fault.status != 200
+                return _told(fault.body, fault.status, fault.headers) if is_told else _dropped(request)
             return _told(result) if result is not None else web.Response(status=204)
 
         return handle

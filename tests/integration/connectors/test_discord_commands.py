@@ -413,15 +413,17 @@ async def test_an_answer_that_was_lost_on_its_way_as_a_response_can_be_given_aga
     assert [(failed.retryable, failed.ambiguous) for failed in failures] == [(True, False)]
 
 
+@pytest.mark.parametrize("fault", [emulated.LOST_ANSWER, emulated.SLOW_GATEWAY], ids=["lost answer", "504"])
 async def test_a_further_part_of_which_nobody_knows_is_not_said_again(
-    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway
+    discord: DiscordEmulator, bot: DiscordConnector, gateway: FakeGateway, fault: emulated.Fault
 ) -> None:
+    """Not by discord.py either, which repeats a call after a 504."""
     async with running(bot, gateway):
         given, taken = await given_and_taken(discord, gateway, "usage", to=TEAM)
         message = reply_to(taken, "word " * 500)
         first, second = bot.render(message)
         await bot.send(message, first)
-        discord.fail_next("follow_up", emulated.LOST_ANSWER)
+        discord.fail_next("follow_up", fault)
         await bot.send(message, second)
     assert len(given.shown) == 2
 
