@@ -71,7 +71,7 @@ class QueryTranslator:
         self._translations: OrderedDict[tuple[str, str], tuple[QueryTranslation, float]] = OrderedDict()
         """By workspace and question, and when each was made."""
         self._languages: dict[tuple[str, str], float] = {}
-        """The languages that documents of workspaces were seen to have, and when."""
+        """The languages in which workspaces were seen to have documents, or no documents at all, and when."""
 
     async def translate(self, scope: Scope, query: str, documents: FindsNearest) -> QueryTranslation | None:
         """Return how *query* is searched for in *documents*; None as it is, because it is in a language of theirs.
@@ -91,7 +91,7 @@ class QueryTranslator:
         except EmbedderUnavailable:  # the search goes without vectors, or says so
             return None
         wanted = _language_of_all(hits, language)
-        if wanted == language:
+        if wanted == language or not hits:
             self._languages[scope.workspace_id, language] = now
         if wanted in ("", language):
             return None
