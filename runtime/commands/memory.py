@@ -96,7 +96,7 @@ class Memory:
         if invocation.rest.partition(" ")[0].lower() in RecordCommands.WORDS:
             return await self._records.run(invocation)
         notes = await self._notes(invocation)
-        if invocation.rest or not await self._records.has_any(invocation):
+        if invocation.rest:
             return notes
         rules = await self._records.rules(invocation)
         listed = LISTED if await self._records.has_any(invocation) else ""
