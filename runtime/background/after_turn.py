@@ -129,10 +129,12 @@ class SummaryRefresh:
         return await self._contexts.latest(job.key)
 
     async def _take_step(self, job: Job, reach: Reach, current: ContextDocument | None) -> bool:
-        """Write the next version. Returns False if the model failed, and the old one stays."""
+        """Write the next version, unless something changed meanwhile. Returns False if the model failed."""
         unread = max(1, reach.entries - (current.reach.entries if current else 0))
         count = min(self._settings.llm_grounding_memory_summary_source_max_lines, unread)
         entries = await self._transcript.newest(job.key, count)
+        if await self._transcript.reach(job.key) != reach:  # the newest entries are others now
+            return True
         draft = await self._draft(job, current, entries)
         if isinstance(draft, Rejected):
             await self._note_failure(job.key, current, draft)
@@ -183,7 +185,7 @@ class SummaryRefresh:
         self, key: ConversationKey, document: ContextDocument, before: ContextDocument | None, why: Rejected | None
     ) -> None:
         """Note on the refreshed *document* that the model did not write it, or that people's lines are too long."""
-        problem = _problem_after(before, why) if why else self._limits.crowding(document.kept)
+        problem = _problem_after(before, why) if why else await asyncio.to_thread(self._limits.crowding, document.kept)
         if problem is not None:
             await self._contexts.note_problem(key, document, problem)
             _log.warning(

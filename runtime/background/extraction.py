@@ -174,6 +174,9 @@ class RecordsExtraction:
             return
         count = min(self._max_entries, max(1, reach.entries - looked.entries))
         entries = await self._transcript.newest(job.key, count)
+        if await self._transcript.reach(job.key) != reach:  # the newest entries are others now
+            await self(job)
+            return
         found = await self._find(job, entries)
         await self._marks.looked(job.key, reach, found)
         if found:

@@ -147,11 +147,8 @@ def plan(
     others = other_lines(previous, kept)
     allowed = limits.tokens_beside(kept)
     system = _system(limits.items, allowed)
-    room = (
-        room_tokens * BYTES_PER_TOKEN
-        - utf8_length(system)
-        - utf8_length(_user("", "x", "", is_part=True, is_long=True))
-    )
+    frame = _user("", "x", "", is_part=True, is_long=True)
+    room = room_tokens * BYTES_PER_TOKEN - utf8_length(system) - utf8_length(frame)
     if room < MIN_ROOM_BYTES:
         return Rejected("no room in the model's window", "window")
     room = max(MIN_ROOM_BYTES, room // (1 + min(failures, MAX_REDUCTION)))
@@ -187,11 +184,11 @@ def _user(document: str, by_people: str, said: str, *, is_part: bool, is_long: b
     part = " (a part of it; the rest stays as it is)" if is_part else ""
     text = f"The document so far{part}:\n\n{document.strip() or '(none yet)'}\n\n"
     if is_long:
-        text += "It is too long. Shorten it: leave out what matters least.\n\n"
+        text += "It is too long. Shorten it: of each section keep what matters most.\n\n"
     if by_people:
         text += (
             "Lines of the document that people wrote themselves. They stay word for word, so do not repeat them. If "
-            f"one of the form 'subject: value' is no longer true, write the subject with its new value.\n\n"
+            "one of the form 'subject: value' is no longer true, write the subject with its new value.\n\n"
             f"{by_people}\n\n"
         )
     return f"{text}What was said since:\n\n{said}"

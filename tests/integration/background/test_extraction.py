@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from runtime.billing import BudgetExceeded, BudgetTerm
 from runtime.coordination import Job
 from runtime.llm import Completion, ModelFailed
 from runtime.turns.manifest import Manifests
+from tests.emulators.awaits import at_each_wait
 from tests.emulators.prompts import context
 from tests.emulators.records import RememberedRecords
 
@@ -317,3 +319,29 @@ async def test_a_conversation_that_began_anew_is_looked_through_though_its_mark_
     await patterns.say("The budget is 500 EUR.")
     await patterns.look()
     assert "budget: 500 EUR" in await patterns.texts()
+
+
+async def test_turns_may_come_wherever_a_look_waits(redis: Redis, settings: Callable[..., Settings]) -> None:
+    """All are looked through, now or later."""
+    number, waits = 0, 1
+    while number < min(waits, 200):
+        number += 1
+        await redis.flushall()
+        house = House(redis, settings())
+        await house.say("The launch date is 12 March.")
+        waits = 0
+
+        async def say_two(house: House = house) -> None:
+            await house.say("The budget is 500 EUR.")
+            await house.say("The codename is Kite.")
+
+        def at(wait: int, number: int = number, say: Callable[[], Any] = say_two) -> Any:
+            nonlocal waits
+            waits = wait
+            return say() if wait == number else None
+
+        await asyncio.create_task(at_each_wait(house.look(), at))
+        asyncio.get_running_loop().set_task_factory(None)
+        await house.look()
+        assert len(await house.texts()) == 3, f"wait {number}"
+    assert 5 < number < 200

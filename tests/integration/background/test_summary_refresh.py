@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -272,6 +272,33 @@ async def test_a_problem_is_noted_on_the_version_that_has_it_only(make: Callable
     latest = await house.contexts.latest(KEY)
     assert latest is not None
     assert latest.problem is None
+
+
+async def test_turns_may_come_wherever_a_refresh_waits(redis: Redis, settings: Callable[..., Settings]) -> None:
+    """All are read, now or later."""
+    number, waits = 0, 1
+    while number < min(waits, MOST):
+        number += 1
+        await redis.flushall()
+        house = House(redis, settings(llm_model="openai/fake"))
+        await house.say(*(f"remark {one} about the weather" for one in range(8)))
+        waits = 0
+
+        async def say_two(house: House = house) -> None:
+            await house.say("remark 8 about the weather", "remark 9 about the weather")
+
+        def at(wait: int, number: int = number, say: Callable[[], Coroutine[Any, Any, None]] = say_two) -> Any:
+            nonlocal waits
+            waits = wait
+            return say() if wait == number else None
+
+        await asyncio.create_task(at_each_wait(house.look(), at))
+        asyncio.get_running_loop().set_task_factory(None)
+        await house.say(*(f"remark {one} about the weather" for one in range(10, 16)))
+        await house.look()
+        read = "\n".join(house.model.questions)
+        assert [one for one in range(16) if f"remark {one} about" not in read] == [], f"wait {number}"
+    assert 10 < number < MOST
 
 
 async def test_a_refresh_may_be_stopped_wherever_it_waits(redis: Redis, settings: Callable[..., Settings]) -> None:
