@@ -60,6 +60,10 @@ class DeepEmbedder(Protocol):
         """Return one unit vector (or zeros for text without words) per text, however long that takes. Raises
         `EmbedderUnavailable`."""
 
+    async def embed_notes(self, texts: Sequence[str]) -> list[Vector]:
+        """Return what `embed_documents` does, but for texts in telegraphic style ("Chose Postgres + pgvector"), whose
+        language the model cannot tell: none is left out."""
+
 
 class Embedder(Protocol):
     """An embedding model of one fixed size. Two of the same name give the same vectors."""

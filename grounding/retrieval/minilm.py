@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,11 @@ class MiniLMEmbedder:
         loop = asyncio.get_running_loop()
         return [await loop.run_in_executor(self._documents, self._embed, text) for text in texts]
 
+    async def embed_notes(self, texts: Sequence[str]) -> list[Vector]:
+        embed = partial(self._embed, any_language=True)
+        loop = asyncio.get_running_loop()
+        return [await loop.run_in_executor(self._documents, embed, text) for text in texts]
+
     async def embed_query(self, text: str) -> Vector:
         return (await self.embed_queries([text]))[0]
 
@@ -103,9 +109,10 @@ class MiniLMEmbedder:
             if time.monotonic() - self._used_at > seconds:
                 self._model = None
 
-    def _embed(self, text: str) -> Vector:
+    def _embed(self, text: str, any_language: bool = False) -> Vector:
         model = self._load()
-        return (model.deeper_vector if self._only_english else model.vector)(text[: self.MAX_CHARACTERS])
+        only_english = self._only_english and not any_language
+        return (model.deeper_vector if only_english else model.vector)(text[: self.MAX_CHARACTERS])
 
     def _load(self) -> MiniLM:
         with self._loading:

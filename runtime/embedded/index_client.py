@@ -382,9 +382,16 @@ class DeepModel:
     async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
         """Return one unit vector for each text, zeros for a text without words. Raises `EmbedderUnavailable`."""
         try:
-            vectors: list[Vector] = await self._process.call(None, "embed_documents", list(texts))
+            vectors: list[Vector] = await self._process.call(None, method, list(texts))
         except (EmbedderUnavailable, IndexUnavailable) as error:
             self._why = str(error)
             raise EmbedderUnavailable(f"{self.name}: {error}") from error
         self._is_loaded, self._why = True, ""
         return vectors
+        return await self._embed_texts("embed_documents", texts)
+
+    async def embed_notes(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the same for texts whose language cannot be told. Raises `EmbedderUnavailable`."""
+        return await self._embed_texts("embed_notes", texts)
+
+    async def _embed_texts(self, method: str, texts: Sequence[str]) -> list[Vector]:

@@ -25,6 +25,9 @@ class HashedWords:
         self.embedded += texts
         return [self._embed(text) for text in texts]
 
+    async def embed_notes(self, texts: Sequence[str]) -> list[Vector]:
+        return await self.embed_documents(texts)
+
     async def embed_query(self, text: str) -> Vector:
         if self.fails:
             raise EmbedderUnavailable("the embedder was switched off", retryable=True)

@@ -65,6 +65,9 @@ class RememberedRecords(Records):
                 found.append(FoundRecord(record, cosine(asked, await self._embedder.embed_query(text)), float(shared)))
         return sorted(found, key=lambda one: (-one.similarity, one.record.id))[:top_k]
 
+    async def search_by_type(self, scope: Scope, query: str, limits: Mapping[Type, int]) -> Sequence[FoundRecord]:
+        return [one for of, most in limits.items() for one in await self.search(scope, query, most, (of,))]
+
     async def standing(self, scope: Scope, newest: builtins.list[Record] | None = None) -> Sequence[Record]:
         return sorted(filter(lifecycle.is_standing, self._seen(scope)), key=place)
 

@@ -94,7 +94,7 @@ class RecordIndex:
         ]
 
     async def _deep_query(self, query: str) -> Vector | None:
-        """Return the deeper vector of *query*; None if there is none, or not in time: then the quick one judges alone."""
+        """Return the deeper vector of *query*; None if there is none in time: then the quick one judges alone."""
         if self._deep is None or not self._index.deepens:
             return None
         try:
@@ -180,7 +180,7 @@ class RecordIndex:
         """Return the deeper vector of each of *texts*; none if the model is away: `deepen` adds them later."""
         if self._deep is not None and self._index.deepens:
             try:
-                return await self._deep.embed_documents(texts)
+                return await self._deep.embed_notes(texts)
             except EmbedderUnavailable as error:
                 _log.warning("index.failed", why=str(error))
         return [None] * len(texts)
@@ -198,8 +198,8 @@ class RecordIndex:
             return 0
         shallow = [passage.id for passage in await self._index.shallow(scope, Kind.RECORD, limit)]
         records = await self._store.read(scope, shallow, own=True)
-        texts = {record.id: indexed_text(record)[:EMBEDDED_CHARACTERS] for record in records}
-        vectors = await self._deep.embed_documents([*texts.values()]) if texts else []
+        texts = {record.id: _deep_text(record) for record in records}
+        vectors = await self._deep.embed_notes([*texts.values()]) if texts else []
         return await self._index.deepen(scope, Kind.RECORD, dict(zip(texts, vectors, strict=True)))
 
     async def _index_once(self, scope: Scope, ids: Sequence[str]) -> list[str]:
@@ -212,7 +212,7 @@ class RecordIndex:
         if shown:
             texts = [indexed_text(record) for record in shown]
             vectors = await self._embed(shown, texts)
-            deeper = await self._deep_vectors([text[:EMBEDDED_CHARACTERS] for text in texts])
+            deeper = await self._deep_vectors([_deep_text(record) for record in shown])
 
             def entries() -> list[IndexEntry]:
                 return [
@@ -226,6 +226,11 @@ class RecordIndex:
             return []
         versions = dict.fromkeys(ids, 0) | {record.id: record.version for record in records}
         return await self._store.indexed(scope, versions)
+
+
+def _deep_text(record: Record) -> str:
+    """Return what the deeper model reads of a record: its beginning, without a status and a due day."""
+    return f"{record.text}\n{record.reason}".strip()[:EMBEDDED_CHARACTERS]
 
 
 def _mean(whole: Vector, first: Vector) -> Vector:

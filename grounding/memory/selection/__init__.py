@@ -1,9 +1,9 @@
 """Select the records that a prompt shows: relevance, score, budgets; censors and standing rules."""
 
 from grounding.memory.selection.censors import triggered_censors
+from grounding.memory.selection.relevance import Floor, floor_for
 from grounding.memory.selection.rules import RULES_TOKENS, RuleSelector, rules_for
 from grounding.memory.selection.selection import (
-    Floor,
     LastSelections,
     Level,
     RecordLookup,
@@ -13,7 +13,6 @@ from grounding.memory.selection.selection import (
     Standing,
     StoredRecords,
     as_selected,
-    floor_for,
 )
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Select the records for a message.
 
-`RecordSelector` looks them up and then chooses among them with the pure functions below it: relevance, score,
-repetition, reuse of the last selection, budgets.
+`RecordSelector` looks them up and then chooses among them with the pure functions of ``relevance.py`` and below it:
+score, repetition, reuse of the last selection, budgets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -21,14 +21,23 @@ from connectors.redis_calls import Answer, RedisCall, RoundTrip
 from grounding.memory.frames import LOADED, Chosen, Frame, scale
 from grounding.memory.records import FoundRecord, Record, Records, State, Type, days_meant
 from grounding.memory.selection.censors import in_force
+from grounding.memory.selection.relevance import Floor, bearing, fitting, likeness, method_query, probability
 from grounding.prompt_input import Calibration, Censor, SelectedRecord, Selection, SelectionReason, Strict
-from grounding.retrieval import NEGATIONS, coverage, largest_idf, spell_out, term_set
+from grounding.retrieval import NEGATIONS, spell_out, term_set
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-FOUND_AT_MOST = 40
-"""Most records of one search: more than any budget shows."""
+SEARCHED: Mapping[Type, int] = {
+    Type.DECISION: 20,
+    Type.FACT: 30,
+    Type.PROCEDURE: 10,
+    Type.EPISODE: 10,
+    Type.ITEM: 20,
+}
+"""Most records of each type that are searched for, so that no type crowds out another."""
+MOST_METHODS = 10
+"""Most procedures that are searched for by the frame of a message."""
 RESERVED_TOKENS = 40
 """Tokens of the block's budget for its first and last line."""
 FEW_TERMS = 1
@@ -100,7 +109,7 @@ class RecordLookup:
 
     def similarity(self, record_id: str, otherwise: float) -> float:
         """Return the similarity of that record and the message; *otherwise* if the search did not find it."""
-        return next((one.similarity for one, _ in self.found if one.record.id == record_id), otherwise)
+        return next((likeness(one) for one, _ in self.found if one.record.id == record_id), otherwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +192,17 @@ class RecordSelector:
         text = text[:LONGEST_QUERY_CHARACTERS]
         own = len(term_set(text))
         query = "\n".join([*earlier[-1:], text]) if chosen.acts else spell_out(text, earlier, own, FEW_TERMS)
-        found, read, calibration, due = await asyncio.gather(
-            self._records.search(scope, query, FOUND_AT_MOST, LOADED),
+        frame = chosen.frame if chosen.reason in ("cue", "goes_on") else None
+        found, methods, read, calibration, due = await asyncio.gather(
+            self._records.search_by_type(scope, query, SEARCHED),
+            self._records.search_by_type(scope, method_query(frame) if frame else "", {Type.PROCEDURE: MOST_METHODS}),
             self._records.read(scope, [one.id for one in kept.records] if kept else []),
             self._calibration(scope),
             self._due(scope, text),
         )
         floor = fitting(self._floor(scope), found)
         asked = {query, text} if own else {query}  # a short message may ask about only one part of the message before
-        relevant = await asyncio.to_thread(_with_relevance, floor, asked, found, count)
+        relevant = await asyncio.to_thread(bearing, floor, asked, found, count, frame, methods)
         return RecordLookup(
             relevant,
             kept,
@@ -310,13 +321,6 @@ class RecordSelector:
         return calibrated(decisions)
 
 
-def _with_relevance(
-    floor: Floor, asked: Collection[str], found: Sequence[FoundRecord], count: int
-) -> tuple[tuple[FoundRecord, float], ...]:
-    """Return each of *found* with its highest relevance to one of *asked*; *count* is the number of all records."""
-    return tuple((one, max(floor.relevance(each, one, count) for each in asked)) for one in found)
-
-
 def _carried_over(looked: RecordLookup, brought: Collection[str], room: int) -> list[Scored]:
     """Return at most *room* records of the last selection that this message has not *brought* again.
 
@@ -377,60 +381,6 @@ def as_selected(record: Record, level: Level) -> SelectedRecord:
     return _selected(Filled(Scored(record, 0.0, 0.0, 0.0), level, 0))
 
 
-# Relevance: how likely a record answers a message, on a scale that allows a fixed threshold
-#
-# The estimate is the log-odds, at even prior odds, that the record is one of those that answer the message. It is a
-# logistic regression on the cosine, the share of the message's terms that the record contains, and its BM25 score in
-# units of the largest possible IDF. The coefficients come from ``python -m bench.record_floor``.
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """The coefficients of one embedding model, and ``minimum``: records with lower log-odds are never shown."""
-
-    minimum: float
-    dense: float
-    covered: float
-    sparse: float
-    constant: float
-
-    def relevance(self, query: str, found: FoundRecord, count: int) -> float:
-        """Return the log-odds that *found*, one of *count* records, is relevant to *query*."""
-        text = f"{found.record.text}\n{found.record.reason}" if found.record.reason else found.record.text
-        return (
-            self.constant
-            + self.dense * max(found.similarity, 0.0)
-            + self.covered * coverage(query, text)
-            + self.sparse * max(found.matched, 0.0) / largest_idf(max(count, 1))
-        )
-
-
-def probability(relevance: float) -> float:
-    """Return the probability for the log-odds *relevance*."""
-    return 1.0 / (1.0 + math.exp(-relevance))
-
-
-_FLOORS = {
-    # Measured on single statements of five long chats (locomo-dev) as records, and 1,263 messages that none of them
-    # answers: AUC .91.
-    "wordllama-l2-supercat": Floor(-0.5, dense=8.3, covered=2.55, sparse=1.93, constant=-4.97),
-    # The same data: AUC .92.
-    "all-minilm-l6-v2-8bit": Floor(-0.5, dense=10.19, covered=2.3, sparse=1.94, constant=-5.4),
-}
-_BY_WORDS = Floor(-0.5, dense=0.0, covered=5.0, sparse=1.9, constant=-3.6)
-"""For models whose cosines were not measured, words alone decide."""
-
-
-def floor_for(model: str) -> Floor:
-    """Return the floor for records that were embedded with *model*."""
-    return _FLOORS.get(model, _BY_WORDS)
-
-
-def fitting(floor: Floor, found: Sequence[FoundRecord]) -> Floor:
-    """Return *floor*, or the word-only floor if *found* has no cosines: without them nothing would pass *floor*."""
-    return floor if any(one.similarity for one in found) else replace(_BY_WORDS, minimum=floor.minimum)
-
-
 # Score: the order of relevant records
 #
 # The score is the sum of research note 009 (context management): similarity .50, type .15, recency .15 (a half-life of
@@ -469,7 +419,7 @@ def score(found: FoundRecord, frame: Frame, today: datetime) -> float:
     """Return the score of one record."""
     record = found.record
     return (
-        0.50 * min(max(found.similarity, 0.0), 1.0)
+        0.50 * min(max(likeness(found), 0.0), 1.0)
         + 0.15 * (frame.priority(record.type) + STANDING.get(record.state, 0.0))
         + 0.15 * recency(record.created_at, today)
         + 0.10 * OUTCOMES.get(record.outcome or "", 1.0)
@@ -498,7 +448,7 @@ def ranked(found: Sequence[tuple[FoundRecord, float]], frame: Frame, minimum: fl
     kept = {one.record.id: (one, relevance) for one, relevance in found if relevance >= minimum}
     own = {name: score(one, frame, today) for name, (one, _) in kept.items()}
     scored = [
-        Scored(one.record, _below_successors(name, own, kept), one.similarity, relevance)
+        Scored(one.record, _below_successors(name, own, kept), likeness(one), relevance)
         for name, (one, relevance) in kept.items()
     ]
     return sorted(scored, key=lambda one: (-one.score, one.record.id))

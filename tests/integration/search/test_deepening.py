@@ -57,6 +57,9 @@ class Deep:
             raise self.fails
         return await self.words.embed_documents(texts)
 
+    async def embed_notes(self, texts: Sequence[str]) -> list[Vector]:
+        return await self.embed_documents(texts)
+
     @property
     def embedded(self) -> list[str]:
         return self.words.embedded

@@ -327,6 +327,9 @@ class Held(Records):
         shared = [(len(wanted & term_set(one.text)) / max(len(wanted), 1), one) for one in self.records]
         return [FoundRecord(one, share, share) for share, one in shared if share and one.type in types][:top_k]
 
+    async def search_by_type(self, scope: Scope, query: str, limits: Any) -> Sequence[FoundRecord]:
+        return await self.search(scope, query, 40, limits) if query else []
+
     async def standing(self, scope: Scope, newest: Any = None) -> Sequence[Record]:
         return [one for one in self.records if one.type is Type.CENSOR or one.verbatim]
 

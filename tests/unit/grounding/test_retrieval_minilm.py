@@ -124,6 +124,7 @@ async def test_as_a_deeper_model_it_reads_english_only() -> None:
     assert asked == [*await plain.embed_queries(ENGLISH), *[[0.0] * plain.dimensions] * len(OTHER)]
     assert await deeper.embed_documents([ENGLISH[0], OTHER[0]]) == [asked[0], asked[len(ENGLISH)]]
     assert any(await plain.embed_query(OTHER[0]))
+    assert await deeper.embed_notes([ENGLISH[0], OTHER[0]]) == await plain.embed_documents([ENGLISH[0], OTHER[0]])
 
 
 def own_megabytes() -> float:
