@@ -55,7 +55,7 @@ def is_general(rule: str) -> bool:
     """Say whether *rule* may concern every answer: it has no condition, and is no preference about some thing."""
     if _CONDITION.search(rule):
         return False
-    return bool(_ABOUT_ANSWERS.search(rule)) or not _PREFERS.search(rule)
+    return not _PREFERS.search(rule) or bool(_PREFERS_ANSWERS.search(rule))
 
 
 def contradicts(new: str, old: str) -> bool:
@@ -234,7 +234,10 @@ _PREFERS = re.compile(
     r"|\bje préfère\b|\b(?:yo )?prefiero\b",
     re.IGNORECASE,
 )
-_ABOUT_ANSWERS = re.compile(rf"\b(?:{_ANSWERS}|answer|reply|respond|antworte\w*|répond\w*|respond\w*)\b", re.IGNORECASE)
+_PREFERS_ANSWERS = re.compile(
+    rf"\b(?:prefer|bevorzuge|préfère|prefiero|is|are|for|sind|ziehe)\s+(?:[\w'’-]+,?\s+){{0,5}}{_ANSWERS}\b",
+    re.IGNORECASE,
+)
 _LIKES_ANSWERS = re.compile(
     r"^I(?:['’]d| would)? (?:like|love|want|prefer|appreciate) (?:to (?:get|have|receive) )?(?:your |my |all )?"
     rf"(?!some |any |more |the |those |these )(?:[\w-]+,? (?:and )?){{1,5}}{_ANSWERS}\b",

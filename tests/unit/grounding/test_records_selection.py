@@ -4,7 +4,7 @@ censors act."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -569,6 +569,24 @@ def test_with_an_embedding_model_that_was_not_measured_all_rules_that_the_search
     )
     assert barely == ["metric"]
     assert rules_told(METRIC, text=f"Tell me of distances and {' '.join(f'thing{n}' for n in range(30))}") == []
+
+
+class HeldDeeply(Held):
+    """Records whose deeper cosines are given, whatever words they share."""
+
+    def __init__(self, deep: Mapping[str, float], *records: Record) -> None:
+        super().__init__(*records)
+        self.deep = deep
+
+    async def search_by_type(self, scope: Scope, query: str, limits: Any) -> Sequence[FoundRecord]:
+        return [FoundRecord(one, 0.12, 0.0, self.deep[one.id]) for one in self.records]
+
+
+def test_the_deeper_model_decides_where_it_is_there() -> None:
+    held = HeldDeeply({"metric": 0.1, "trains": 0.2}, METRIC, TRAINS)
+    selecting = RuleSelector(held, costs=costs, model=lambda _: "wordllama-l2-supercat")
+    told = asyncio.run(selecting.select(ACME, [METRIC, TRAINS], "How do I get to Rome?", []))
+    assert [(one.id, one.similarity) for one in told] == [("trains", 0.2)]
 
 
 def test_of_too_many_rules_the_likest_and_of_the_general_ones_the_newest_are_told_in_the_order_of_their_days() -> None:
