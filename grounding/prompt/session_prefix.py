@@ -519,7 +519,7 @@ class ShownState:
             version=document.version,
             newest_turn_id=document.newest_turn_id,
             id=document.id,
-            problem=document.problem.text if document.problem and document.problem.is_lasting else "",
+            problem=document.lasting_problem.notice if document.lasting_problem else "",
         )
 
     def without_deltas(self, now: Now) -> ShownState:

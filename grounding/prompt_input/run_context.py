@@ -101,7 +101,7 @@ class SummaryInput(Strict):
     id: str = ""
     """The document's id in its store."""
     problem: str = ""
-    """Why it is not refreshed, or not shown whole; empty if all is well."""
+    """Why it is not refreshed, or not shown whole, and what to do; empty if all is well."""
 
 
 class RecalledTurn(Strict):

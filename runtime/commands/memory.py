@@ -112,8 +112,8 @@ class Memory:
             return NOTHING_NOTED
         if not title:
             shown = [*untitled, *(f"**{title}**\n\n{body}" for title, body in sections.items())]
-            if document and document.problem and document.problem.is_lasting:
-                shown.append(_warning(document.problem, invocation.role))
+            if document and (problem := document.lasting_problem):
+                shown.append(_warning(problem, invocation.role))
             return "\n\n".join(shown)
         return f"**{title}**\n\n{sections[title]}" if title in sections else f"I have noted nothing under {title}."
 
@@ -134,8 +134,8 @@ class Memory:
 
 def _warning(problem: Problem, role: Role) -> str:
     """Return why the context document is not refreshed, or not shown whole, and for admins what to do."""
-    to_do = f"To do: {problem.advice}." if role is Role.ADMIN else "Please tell an administrator."
-    return f"⚠ {escape_markdown(problem.text)}. {to_do}"
+    text = problem.notice if role is Role.ADMIN else f"{problem.text}. Please tell an administrator."
+    return f"⚠ {escape_markdown(text)}"
 
 
 def _section(wanted: str) -> str:

@@ -61,6 +61,11 @@ class Problem:
         return f"The model could not refresh this summary {times}: {what}"
 
     @property
+    def notice(self) -> str:
+        """What is the case, and what an operator can do."""
+        return f"{self.text}. To do: {self.advice}."
+
+    @property
     def advice(self) -> str:
         """What an operator can do."""
         return _PROBLEMS[self.kind][1]

@@ -105,6 +105,11 @@ class ContextDocument:
         return max(self.turn_ids, default=self.after_turn)
 
     @property
+    def lasting_problem(self) -> Problem | None:
+        """The problem, if people must be told of it."""
+        return self.problem if self.problem and self.problem.is_lasting else None
+
+    @property
     def etag(self) -> str:
         """A strong entity tag: it differs if the bytes differ."""
         return '"' + hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()[:32] + '"'

@@ -188,14 +188,14 @@ def _section(document: ContextDocument, name: str) -> str:
 
 
 def _row(document: ContextDocument) -> dict[str, Any]:
-    problem = document.problem
+    problem = document.lasting_problem
     return {
         "id": document.id,
         "created_at": document.at,
         "author": document.author or document.made_by,
         "bytes": len(document.text.encode("utf-8", "surrogatepass")),
         "etag": document.etag,
-        **({"problem": f"{problem.text}.", "advice": problem.advice} if problem and problem.is_lasting else {}),
+        **({"problem": f"{problem.text}.", "advice": problem.advice} if problem else {}),
     }
 
 
