@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from grounding.retrieval.bm25 import covered, term_set
 from grounding.retrieval.index import Hit
+from grounding.retrieval.languages import language_of
 
 MEASURED_CHUNKS = 2416
 """The passages of the larger collection by which the constants below were fitted."""
@@ -60,6 +61,9 @@ class Floor:
     sparse_weight: float
     constant: float = 0.0
     size_weight: float = 0.0
+    across: Floor | None = None
+    """The floor for passages in another language than the question, in which its words cannot be; None if that does not
+    matter, because the model does not bring languages together either."""
 
     def relevance(self, query: str, hit: Hit, corpus_size: int) -> float:
         """Return the relevance of *hit*, which must carry its raw scores, found among *corpus_size* passages."""
@@ -67,16 +71,18 @@ class Floor:
 
     def relevances(self, query: str, hits: Sequence[Hit], corpus_size: int) -> list[float]:
         """Return the `relevance` of each of *hits*. A score that an arm did not give counts as 0."""
-        query_codes = codes(query)
+        query_codes, language = codes(query), language_of(query) if self.across else ""
         smaller = MEASURED_CHUNKS / min(max(corpus_size, 1), MEASURED_CHUNKS)
         of_size = self.size_weight * math.log(smaller)
 
         def relevance_of(hit: Hit) -> float:
-            if query_codes and query_codes & codes(_text(hit)):
+            text = _text(hit)
+            if query_codes and query_codes & codes(text):
                 return NAMED_LOG_ODDS
+            floor = self.across if self.across and language and language_of(text) not in ("", language) else self
             cosine, coverage, rarity = features(query, hit, corpus_size)
-            weighed = self.dense_weight * cosine + self.coverage_weight * coverage + self.sparse_weight * rarity
-            return self.constant + weighed + of_size
+            weighed = floor.dense_weight * cosine + floor.coverage_weight * coverage + floor.sparse_weight * rarity
+            return floor.constant + weighed + of_size
 
         return [relevance_of(hit) for hit in hits]
 
@@ -131,6 +137,17 @@ _DOCUMENTS: dict[str, Floor] = {
     # none to .28. Corpora of 24 chunks and more take up 0 to .02 of the messages that they do not answer.
     "all-minilm-l6-v2-8bit": Floor(
         -1.0, dense_weight=12.9, coverage_weight=3.7, sparse_weight=0.83, constant=-8.3, size_weight=0.5
+    ),
+    # The same: AUC .91 to 1.00, left out too. Across languages the cosine alone decides: AUC .86 to 1.00, measured in
+    # English without the words.
+    "use-multilingual-v3": Floor(
+        -1.0,
+        dense_weight=13.3,
+        coverage_weight=5.0,
+        sparse_weight=1.4,
+        constant=-9.1,
+        size_weight=0.5,
+        across=Floor(-1.0, dense_weight=20.2, coverage_weight=0.0, sparse_weight=0.0, constant=-6.2),
     ),
 }
 _BY_WORDS = Floor(-1.0, dense_weight=0.0, coverage_weight=6.2, sparse_weight=2.4, constant=-8.3, size_weight=0.2)

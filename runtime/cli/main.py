@@ -31,7 +31,7 @@ _COMMANDS = {
     "index": ("index.command", "Index a workspace's Markdown documents for search."),
     "codex": ("codex.command", "Manage material that the model is given whole: add, list, remove."),
     "search": ("search.command", "Show the passages that a search finds."),
-    "ground": ("turns.ground", "Show the prompt for a text, without calling a model."),
+    "ground": ("turns.ground", "Show the prompt for a text, without asking for an answer."),
     "explain": ("turns.explain", "Show what went into a turn, and why."),
     "replay": ("turns.replay", "Rebuild a turn's prompt and check that it is identical."),
     "diff": ("turns.diff", "Compare what went into two turns."),
@@ -99,6 +99,8 @@ def cli(ctx: click.Context, config: Path | None, log_format: Literal["json", "co
 
 def main() -> NoReturn:
     """Run the console script."""
+    # For numpy, before it is imported. Its threads wait by spinning: beside other work they take ten times as long.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = invoke(sys.argv[1:])
     try:
         sys.stdout.flush()

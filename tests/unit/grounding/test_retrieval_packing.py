@@ -263,6 +263,18 @@ def test_a_passage_with_the_code_that_was_asked_for_is_relevant_whatever_its_mea
     assert floor.relevance("E471?", hit, 5000) < floor.minimum
 
 
+def test_across_languages_a_model_that_knows_both_is_judged_by_its_cosine_alone() -> None:
+    """That no word of a German question is in an English passage says nothing."""
+    german, english = "Wie lange ist die Frist für eine Erstattung?", "How long is the window for a refund?"
+    hit = Hit(passage("A refund is paid for thirty days after the delivery."), 1.0, Arm(1, 0.45))
+    both, one = floor_for("use-multilingual-v3"), floor_for("wordllama-l2-supercat")
+    assert both.relevance(german, hit, 70) > both.minimum > both.relevance("Frist", hit, 70)
+    assert both.relevance(english, hit, 70) > both.minimum
+    assert one.relevance(german, hit, 70) < one.minimum < one.relevance(english, hit, 70)
+    unlike = hit._replace(dense=Arm(1, 0.1))
+    assert both.relevance(german, unlike, 70) < both.minimum
+
+
 def test_a_model_whose_cosines_nobody_measured_is_judged_by_words_alone() -> None:
     floor = floor_for("some/model")
     likely, unlikely = (Hit(passage("Refunds"), 1.0, Arm(1, cosine), None) for cosine in (0.99, 0.0))
