@@ -112,6 +112,8 @@ class EmbeddedIndex(QdrantIndex):
         self._searching = asyncio.Lock()
         self._shard: Any = None
         self._closed = False
+        self.was_damaged = False
+        """Set when damaged files are found; an empty shard takes their place."""
 
     async def ensure(self) -> None:
         await self.check()
@@ -176,6 +178,7 @@ class EmbeddedIndex(QdrantIndex):
                 if not _is_of_engine(error) or _find(PASSING_ERRORS, error):
                     raise
                 self._set_aside(error)
+                self.was_damaged = True
                 shard = open_shard(self._path, self._dimensions, self._deep_dimensions)
             self._shard = shard
         return self._shard

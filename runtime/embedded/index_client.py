@@ -39,7 +39,7 @@ from runtime.embedded.child import (
     read_log_end,
     spawn_python,
 )
-from runtime.embedded.index_server import LOGGED, Channel, IndexTarget
+from runtime.embedded.index_server import DAMAGED, LOGGED, Channel, IndexTarget
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -77,7 +77,6 @@ class IndexProcess:
 
     name = "qdrant"
     ready_seconds = READY_SECONDS
-    stop_seconds = STOP_SECONDS
 
     def __init__(
         self,
@@ -85,8 +84,10 @@ class IndexProcess:
         wait_seconds: float,
         ping_seconds: float,
         silence_seconds: float,
+        stop_seconds: float,
         pause_seconds: tuple[float, float],
     ) -> None:
+        self.stop_seconds = stop_seconds
         self._log_file = data_dir / "qdrant.log"
         self._wait_seconds = wait_seconds
         self._ping_seconds = ping_seconds
@@ -95,11 +96,13 @@ class IndexProcess:
         self._wanted = asyncio.Event()
         self.begun = asyncio.Event()
         """Set once the first child was started, or failed to start."""
+        self.found_damaged = asyncio.Event()
+        """Set when a child finds damaged files of an index, which is empty then."""
         self._channel: Channel | None = None
         self._channels: asyncio.Queue[Channel] = asyncio.Queue()
         """Channels whose answers are still to be read."""
         self._ready = asyncio.Event()
-        self._numbers = itertools.count(LOGGED + 1)
+        self._numbers = itertools.count(DAMAGED + 1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
 
     @property
@@ -171,6 +174,8 @@ class IndexProcess:
                 first, second = await channel.load(raw)
                 if number == LOGGED:
                     getattr(_log, first)(second.pop("event"), **second)
+                elif number == DAMAGED:
+                    self.found_damaged.set()
                 elif (answer := self._answers.get(number)) is not None and not answer.done():
                     answer.set_result(second) if first else answer.set_exception(second)
             self._ready.clear()
@@ -254,10 +259,11 @@ async def index_process(
     wait_seconds: float = WAIT_SECONDS,
     ping_seconds: float = PING_SECONDS,
     silence_seconds: float = SILENCE_SECONDS,
+    stop_seconds: float = STOP_SECONDS,
     pause_seconds: tuple[float, float] = PAUSE_SECONDS,
 ) -> AsyncIterator[IndexProcess]:
     """Yield a child that starts in the background when it is first needed, and ends with the block."""
-    index = IndexProcess(data_dir, wait_seconds, ping_seconds, silence_seconds, pause_seconds)
+    index = IndexProcess(data_dir, wait_seconds, ping_seconds, silence_seconds, stop_seconds, pause_seconds)
     try:
         async with background_task(index._run(), "search-index"):
             yield index
@@ -333,10 +339,12 @@ class RemoteIndex:
             return
         try:
             if self._process.is_ready:
-                await self._call("close")
-        except IndexUnavailable as error:
+                async with asyncio.timeout(self._process.stop_seconds):
+                    await self._call("close")
+        except (IndexUnavailable, TimeoutError) as error:
             # The engine's log has everything, and the next start reads it.
-            _log.warning("store.degraded", store="qdrant", why=str(error))
+            why = str(error) or f"the search index was not closed within {self._process.stop_seconds:g} s"
+            _log.warning("store.degraded", store="qdrant", why=why)
         finally:
             self._closed = True
 

@@ -5,8 +5,9 @@
 
 Each message is a numbered pickle. A question is (target, method, arguments, keyword arguments); its answer has the same
 number and is (whether the call succeeded, the value or the exception). Both processes are the same program of the same
-user, so a pickle brings no risk. Number `LOGGED` stands for log events of the child. An empty message says that the
-answer to its number is not wanted any more.
+user, so a pickle brings no risk. Number `LOGGED` stands for log events of the child; `DAMAGED` says that the files of
+an index were damaged, and that it is empty now. An empty message says that the answer to its number is not wanted any
+more.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ IDLE_SECONDS = 120.0
 FREE_SECONDS = 5.0
 """Between times when free memory is given back to the system. The allocator keeps 70 MB after the model was loaded, and
 as much after the engine rewrote a segment."""
-LOGGED = 0
+LOGGED, DAMAGED = 0, 1
 LARGE_BYTES = 100_000
 """A larger message is unpickled in a thread: so much takes 2 ms."""
 _HEAD = struct.Struct("<II")
@@ -153,7 +154,15 @@ class Server:
         index = self._index(target)
         if method in ("close", "drop"):
             del self._indexes[target]
-        return await getattr(index, method)(*arguments, **options)
+        try:
+            value = await getattr(index, method)(*arguments, **options)
+        finally:
+            was_damaged, index.was_damaged = index.was_damaged, False
+            if was_damaged:
+                self._channel.write(DAMAGED, (True, None))
+        if was_damaged and method != "ensure":
+            raise IndexUnavailable("the search index was damaged, and is filled again")
+        return value
 
     async def _free_memory(self) -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Linux with the GNU C library has it

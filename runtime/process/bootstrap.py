@@ -252,6 +252,7 @@ class Runtime:
         self.store = store
         self.admin_token = admin_token
         self.deep = deep
+        self.engine = engine
         self.is_warm = False
         """Whether all is loaded that turns need. A process that answers no turns is warm from the start."""
 
@@ -702,26 +703,44 @@ async def _start_parts(stack: AsyncExitStack, runtime: Runtime, parts: frozenset
 
 async def _run_duties(runtime: Runtime, parts: frozenset[Part]) -> None:
     """Do what one of several processes does for all: the work after turns, and keeping the index in step."""
-    settings, workspaces, knowledge = runtime.settings, runtime.workspaces, runtime.knowledge
     async with asyncio.TaskGroup() as group:
         if "jobs" in parts:
             group.create_task(runtime.copy.run(), name="chat logs")
             group.create_task(runtime.jobs.run(), name="jobs")
-            keeping = RecordSweep(runtime.records, RecordStore(runtime.store.client), workspaces)
+            keeping = RecordSweep(runtime.records, RecordStore(runtime.store.client), runtime.workspaces)
             group.create_task(keeping.run(), name="records")
         if "follow" in parts:
-            material = MaterialIndexer(knowledge.material, knowledge, workspaces, runtime.hub)
-            changeover = ModelMigration(
-                knowledge, runtime.rebuilding, workspaces, settings.index_keep_former_days * DAY_SECONDS
-            )
-            group.create_task(knowledge.follow(), name="follow")
-            group.create_task(material.run(), name="material")
-            group.create_task(runtime.rebuilding.fill_new_index(), name="remembered turns")
-            group.create_task(changeover.run(), name="change-over")
+            group.create_task(_keep_index(runtime), name="index")
+
+
+async def _keep_index(runtime: Runtime) -> None:
+    """Keep the index in step. If its files are found damaged, it is empty then, and is filled as at a start."""
+    settings, workspaces, knowledge = runtime.settings, runtime.workspaces, runtime.knowledge
+    material = MaterialIndexer(knowledge.material, knowledge, workspaces, runtime.hub)
+    kept_seconds = settings.index_keep_former_days * DAY_SECONDS
+    changeover = ModelMigration(knowledge, runtime.rebuilding, workspaces, kept_seconds)
+    damaged = runtime.engine.found_damaged if runtime.engine is not None else asyncio.Event()
+    await knowledge.opened()
+    while True:
+        damaged.clear()
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(knowledge.follow(), name="follow"),
+                group.create_task(material.run(), name="material"),
+                group.create_task(runtime.rebuilding.fill_new_index(), name="remembered turns"),
+                group.create_task(changeover.run(), name="change-over"),
+            ]
             if runtime.deep is not None:
                 shared = settings.redis_url is not None
                 deepening = Deepening(knowledge, runtime.deep, workspaces, knowledge.material, shared=shared)
-                group.create_task(deepening.run(), name="deeper vectors")
+                tasks.append(group.create_task(deepening.run(), name="deeper vectors"))
+            await damaged.wait()
+            knowledge.will_follow()
+            for task in tasks:
+                task.cancel()
+        with contextlib.suppress(StoreUnavailable):  # to fill it meets the same, and is tried again
+            scopes = [Scope(workspace.id) for workspace in await workspaces.all()]
+            await knowledge.catalogue.lose((await knowledge.ready()).name, scopes)
 
 
 async def _copy_last_turns(copy: MarkdownCopy) -> None:

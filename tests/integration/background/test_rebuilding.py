@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,8 @@ import pytest_asyncio
 
 from connectors.message import ConversationKey, Scope
 from grounding.memory.records import NewRecord, Provenance, Type
-from grounding.retrieval import IndexEntry, Kind, PassageIndex, encode_document
+from grounding.prompt_input import DegradedBlock
+from grounding.retrieval import IndexEntry, IndexUnavailable, Kind, PassageIndex, encode_document
 from runtime.background import ReindexCounts, RestoreCounts
 from runtime.http.doctor import run_checks
 from runtime.ingress import remove_workspace
@@ -180,6 +183,32 @@ async def test_what_a_damaged_index_had_is_indexed_and_remembered_again_by_itsel
         assert await bot.runtime.records.search(ACME, "spare Lockbox", 3)
         assert await bot.runtime.knowledge.catalogue.is_complete(ACME, await name_of(bot))
         assert [*shard.parent.glob(f"{shard.name}.damaged-*")]
+
+
+async def test_what_is_found_damaged_while_the_bot_runs_counts_as_missing_until_it_is_filled_again(
+    data_dir: Path,
+) -> None:
+    async with bot_on(data_dir=data_dir) as bot, asyncio.timeout(60):
+        said = await bot.say("The deploy key lives in Lockbox.", context="here")
+        await bot.settle()
+        await bot.runtime.rebuilding.fill_new_index()
+        documents = await opened(bot).sources(ACME, Kind.DOCUMENT)
+        (shard,) = (data_dir / "qdrant").iterdir()
+        for file in shard.rglob("status.dat"):
+            os.truncate(file, 0)
+        assert bot.runtime.engine is not None
+        assert bot.runtime.engine.pid is not None
+        os.kill(bot.runtime.engine.pid, signal.SIGKILL)
+
+        while not [*shard.parent.glob(f"{shard.name}.damaged-*")]:
+            lost: list[DegradedBlock] = []
+            with suppress(IndexUnavailable):
+                assert await bot.runtime.knowledge.finding.search(ACME, "harbour plan", 3, lost=lost) or lost
+            await asyncio.sleep(0.01)
+        while await opened(bot).sources(ACME, Kind.DOCUMENT) != documents:
+            await asyncio.sleep(0.05)
+        while said["turn_id"] not in await opened(bot).sources(HERE.scope, Kind.TURN):
+            await asyncio.sleep(0.05)
 
 
 async def test_doctor_says_that_the_index_lacks_what_it_should_have_and_reindex_puts_it_back(bot: Bot) -> None:

@@ -190,6 +190,17 @@ async def test_a_process_that_gives_no_answer_is_replaced_and_nothing_is_lost(tm
         await index.close()
 
 
+async def test_a_process_that_stands_still_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    async with index_process(tmp_path, wait_seconds=PATIENT, stop_seconds=0.2) as process:
+        index = index_in(process, tmp_path)
+        await index.ensure()
+        end(process, signal.SIGSTOP)
+        with capture_logs() as logged:
+            async with asyncio.timeout(60):
+                await index.close()
+        assert [one["event"] for one in logged] == ["store.degraded"]
+
+
 async def test_while_there_is_no_process_whoever_asks_is_told_why(tmp_path: Path) -> None:
     async with index_process(tmp_path, wait_seconds=0.2, pause_seconds=(600.0, 600.0)) as process:
         process.begin()
