@@ -122,7 +122,8 @@ class RecordsExtraction:
 
     A configured model is asked every ``RECORDS_EXTRACTION_TURNS`` turns. If it fails, answers in another form than
     asked for, or the workspace's budget is used up, plain patterns look instead. Without a model the patterns look
-    after every turn. A record belongs to the audience of its turn; turns whose audience is unknown are left out.
+    after every turn. They look for standing rules after every turn in any case, because a person expects a rule to hold
+    at once. A record belongs to the audience of its turn; turns whose audience is unknown are left out.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class RecordsExtraction:
         keys = list(last)
         reaches, marks = await asyncio.gather(self._transcript.reaches(keys), self._marks.read(keys))
         rows = zip(keys, reaches, marks, strict=True)
-        return [last[key] for key, reach, mark in rows if mark.waiting or self._is_due(reach, _looked(reach, mark))]
+        return [last[key] for key, reach, mark in rows if mark.waiting or reach.entries > _looked(reach, mark).entries]
 
     def _is_due(self, reach: Reach, looked: Reach) -> bool:
         return is_due(reach, looked, self._every_turns)
@@ -170,12 +171,15 @@ class RecordsExtraction:
             await self._store(job.key, mark.waiting)
         reach = await self._transcript.reach(job.key)
         looked = _looked(reach, mark)
-        if not self._is_on or not self._is_due(reach, looked):
+        if not self._is_on or reach.entries <= looked.entries:
             return
         count = min(self._max_entries, max(1, reach.entries - looked.entries))
         entries = await self._transcript.newest(job.key, count)
         if await self._transcript.reach(job.key) != reach:  # the newest entries are others now
             await self(job)
+            return
+        if not self._is_due(reach, looked):
+            await self._keep_rules(job, entries)
             return
         found = await self._find(job, entries)
         await self._marks.looked(job.key, reach, found)
@@ -183,6 +187,19 @@ class RecordsExtraction:
             await self._store(job.key, found)
         if (await self._transcript.reach(job.key)).entries < reach.entries:  # forgotten meanwhile: start over
             await self._marks.forget(job.key)
+
+    async def _keep_rules(self, job: Job, entries: Sequence[TranscriptEntry]) -> None:
+        """Store the standing rules in *entries*. These are looked through again when the model is asked, and a rule
+        that is stored twice is one rule."""
+        if not await asyncio.to_thread(extraction.may_state_rule, entries):
+            return
+        found: list[Candidate] = []
+        for window in await self._windows(job.key, entries):
+            known = await self._known(job.key, window)
+            stated = await asyncio.to_thread(extraction.found_in, window, known)
+            found += [replace(one, owner=window.owner) for one in stated if one.new.type is Type.RULE]
+        if found:
+            await self._add_all(job.key, found)
 
     async def _find(self, job: Job, entries: Sequence[TranscriptEntry]) -> list[Candidate]:
         if not self._asks_model and not await asyncio.to_thread(extraction.may_state, entries):
@@ -246,6 +263,11 @@ class RecordsExtraction:
         return list({record.id: record for record in (*found, *newest, *standing)}.values())
 
     async def _store(self, key: ConversationKey, found: Sequence[Candidate]) -> None:
+        """Store *found*, and note that nothing waits any more."""
+        await self._add_all(key, found)
+        await self._marks.kept(key)
+
+    async def _add_all(self, key: ConversationKey, found: Sequence[Candidate]) -> None:
         """Store *found*, each record once, but not those of turns that were forgotten meanwhile."""
         turns = list(dict.fromkeys((key, one.by.turn_id) for one in found))
         recorded = await self._transcript.recorded(turns)
@@ -256,7 +278,6 @@ class RecordsExtraction:
         gone = recorded - await self._transcript.recorded(list(recorded))
         for owner in {one.owner for one in found} if gone else ():
             await self._records.forget_said(_scope(key, owner), [turn_id for _, turn_id in gone])
-        await self._marks.kept(key)
         _log.info("records.kept", **{name: results[name] for name in ("new", "confirmed", "superseded", "refused")})
 
     async def _add(self, scope: Scope, record: Candidate) -> str:

@@ -291,6 +291,11 @@ def may_state(entries: Sequence[TranscriptEntry]) -> bool:
     )
 
 
+def may_state_rule(entries: Sequence[TranscriptEntry]) -> bool:
+    """Say whether *entries* can contain a standing rule."""
+    return any(any(stated_rules(entry.text[:MAX_CHARACTERS])) for entry in entries if is_evidence(entry))
+
+
 def subject_of(text: str) -> str:
     """Return the subject of a fact that was stored as ``subject: value``; empty for other wordings."""
     subject, separator, value = text.partition(": ")

@@ -207,6 +207,28 @@ async def test_a_model_is_asked_every_few_turns_and_what_it_found_says_what_its_
     assert model.model.purposes == ["extraction"]
 
 
+async def test_a_standing_rule_is_kept_after_its_turn_though_the_model_is_asked_later(model: House) -> None:
+    """It is kept once, and does not come back if a person deletes it."""
+    await model.say("From now on answer in French.", direct=True)
+    await model.look()
+    (rule,) = await model.kept(LENA.user)
+    assert (rule.type, rule.text, rule.provenance.turn_id) == (Type.RULE, "From now on answer in French", "t001")
+    assert model.model.questions == []
+    await model.say("Do we need a cake?", direct=True)
+    await model.look()
+    assert len(model.model.questions) == 1
+    assert [one.confirmations for one in await model.kept(LENA.user)] == [0]
+
+    await model.say("Please answer in German from now on.", direct=True)
+    await model.look()
+    (german,) = await model.kept(LENA.user)
+    assert (german.text, german.supersedes) == ("answer in German from now on", rule.id)
+    await model.records.erase(Scope("acme", None, LENA.user), german.id, german.provenance)
+    await model.say("Do we need another one?", direct=True)
+    await model.look()
+    assert await model.kept(LENA.user) == []
+
+
 @pytest.mark.parametrize(
     "answer", ["", "no JSON", "{}", found("x" * 500), found("The launch date is 1 May", replaces="k9")]
 )
