@@ -243,7 +243,11 @@ class Conversion:
 
     async def _in_a_child(self, data: bytes, kind: str, most: int) -> Text:
         order = {"kind": kind, "pages": self._pages, "characters": most, "seconds": self._seconds}
-        process = await _spawn()
+        try:
+            process = await _spawn()
+        except OSError as error:
+            _log.warning("attachment.failed", media_type=kind, error=str(error))
+            raise AttachmentUnavailable("something went wrong with it here") from error
         try:
             async with asyncio.timeout(self._seconds):
                 answer = await _ask(process, json.dumps(order).encode() + b"\n" + data, most)

@@ -167,12 +167,28 @@ def _flow(parent: Element) -> Iterator[str]:
         elif child.tag == f"{_TEXT}p":
             yield _inline(child)
         elif child.tag == f"{_TEXT}list":
-            yield "\n".join("- " + " ".join(_flow(item)) for item in child.iter(f"{_TEXT}list-item"))
+            # A list in an item is a part of the item's text, and so indented like its other lines.
+            yield "\n".join("- " + "\n".join(_flow(item)).replace("\n", "\n  ") for item in child)
         elif child.tag == f"{_TABLE}table":
-            rows = (_row(" ".join(_flow(cell)) for cell in row) for row in child.iter(f"{_TABLE}table-row"))
+            rows = (_row(itertools.islice(_cells(row), MAX_COLUMNS)) for row in _rows(child))
             yield "\n".join(row for row in rows if row)
         else:
             yield from _flow(child)
+
+
+def _rows(table: Element) -> Iterator[Element]:
+    """Yield the rows of *table*, also those in groups, but not those of tables in its cells."""
+    for child in table:
+        if child.tag == f"{_TABLE}table-row":
+            yield child
+        else:
+            yield from _rows(child)
+
+
+def _cells(row: Element) -> Iterator[str]:
+    for cell in row:
+        count = cell.get(f"{_TABLE}number-columns-repeated", "1")
+        yield from [" ".join(_flow(cell))] * min(int(count) if count.isdecimal() else 1, MAX_COLUMNS)
 
 
 def _inline(element: Element) -> str:

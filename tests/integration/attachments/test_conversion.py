@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,16 @@ async def test_an_archive_that_expands_to_far_too_much_is_refused() -> None:
 )
 async def test_what_cannot_be_read_is_told_in_words(data: bytes, name: str, why: str) -> None:
     assert why in await refusal(data, name)
+
+
+async def test_a_document_for_which_no_process_can_be_started_becomes_a_sentence_too() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # no file can be opened any more
+    try:
+        why = await refusal(made.docx(made.paragraph("Words")), "a.docx")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert why == "something went wrong with it here"
 
 
 async def test_a_document_that_takes_too_long_is_given_up_and_its_process_ended() -> None:

@@ -143,6 +143,29 @@ def test_an_opendocument_text_keeps_headings_lists_and_tables() -> None:
     assert read(made.odt(body)).text == "## Prices\n\nOf  tyres\n\n- one\n\n| a | b |"
 
 
+def test_lists_and_tables_inside_others_stand_there_once() -> None:
+    def item(text: str, inside: str = "") -> str:
+        return f"<text:list-item><text:p>{text}</text:p>{inside}</text:list-item>"
+
+    def row(cells: str) -> str:
+        return f"<table:table-row>{cells}</table:table-row>"
+
+    def cell(text: str, inside: str = "") -> str:
+        return f"<table:table-cell><text:p>{text}</text:p>{inside}</table:table-cell>"
+
+    inner_list = f"<text:list>{item('Pear')}</text:list>"
+    inner_table = f"<table:table>{row(cell('inner'))}</table:table>"
+    repeated = '<table:table-cell table:number-columns-repeated="2"/>'
+    body = (
+        f"<text:list>{item('Fruit', inner_list)}{item('Bread')}</text:list>"
+        f"<table:table><table:table-header-rows>{row(cell('head'))}</table:table-header-rows>"
+        f"{row(cell('outer', inner_table))}{row(repeated + cell('third'))}</table:table>"
+    )
+    assert read(made.odt(body)).text == (
+        "- Fruit\n  - Pear\n- Bread\n\n| head |\n| outer \\| inner \\| |\n|  |  | third |"
+    )
+
+
 def test_a_web_page_loses_what_is_not_read() -> None:
     page = b"<html><head><title>t</title></head><body><h1>Prices</h1><script>x()</script><p>of <b>tyres</b></p>"
     assert read(page).text == "# Prices\n\nof **tyres**"
