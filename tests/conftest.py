@@ -29,6 +29,8 @@ TIMEOUT_SECONDS = 5.0
 
 MakeSettings = Callable[..., Settings]
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the console script does, before numpy is imported
+
 # On a shared machine the clock says nothing. Where a change is judged the examples are the same each time;
 # at a desk each run looks at new ones.
 hypothesis.settings.register_profile("desk", deadline=None)

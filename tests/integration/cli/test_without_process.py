@@ -37,6 +37,25 @@ async def test_with_nothing_running_a_command_opens_the_runtime_itself_and_leave
     assert "/forget last" in (await command("chat", "-m", "!forget")).out
 
 
+async def test_a_question_that_no_model_translates_says_what_to_set(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In words, where the documents are in another language."""
+    monkeypatch.setenv("AGENT_RUNTIME_LLM_MODEL", "bundled/extractive")
+    told = (await command("search", "Wie viele Urlaubstage haben wir?")).err
+    assert "another language" in told
+    assert "set AGENT_RUNTIME_LLM_MODEL" in told
+    assert (await command("search", "How many vacation days do we have?")).err == ""
+
+
+async def test_the_multilingual_model_finds_them_without(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_RUNTIME_LLM_MODEL", "bundled/extractive")
+    monkeypatch.setenv("AGENT_RUNTIME_EMBEDDING_MODEL", "bundled/multilingual")
+    found = await command("search", "Wie viele Urlaubstage haben wir?")
+    assert found.err == ""
+    assert "1. people/holidays.md" in found.out
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
