@@ -269,7 +269,7 @@ async def open_local(
     Raises what `open_runtime` raises.
     """
     stream, redaction = EventStream(), Redaction.of(settings)
-    configure_events(redaction, keep=lambda _, line: stream.put(line), silent=True)
+    configure_events(redaction, keep=lambda event, line: stream.put(line, event), silent=True)
     name = socket_name or f"command-{os.getpid()}.sock"
     async with open_runtime(settings, stream, platforms=platforms, parts=parts) as runtime:
         redaction.add(runtime.admin_token)

@@ -3,6 +3,7 @@
 from runtime.observability.events import LEVEL_COLOURS, Event, event_context, format_event, wrap_line
 from runtime.observability.events import Format as EventFormat
 from runtime.observability.events import configure as configure_events
+from runtime.observability.memory_figures import read_memory_figures
 from runtime.observability.metrics import CONTENT_TYPE, Gauge, Metrics
 from runtime.observability.redaction import Redaction
 from runtime.observability.stream import EventStream, newest_id, read_events
@@ -21,5 +22,6 @@ __all__ = [
     "format_event",
     "newest_id",
     "read_events",
+    "read_memory_figures",
     "wrap_line",
 ]

@@ -6,20 +6,18 @@ Format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text, vers
 from __future__ import annotations
 
 import threading
-import time
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from runtime.observability.memory_figures import is_new_fact_confirmed
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "agent_runtime_"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the buckets of all times."""
-SECONDS_A_DAY = 86_400.0
-LEAST_SECONDS = 3600.0
-"""The shortest time for growth a day: ten records in the first minute are not 14,400 a day."""
 _LARGEST = 2**53
 """Beyond it a float cannot count by one; none of our events has so large a number."""
 
@@ -60,12 +58,13 @@ _HELP = {
     "facts_confirmed_total": "Facts that were said again for the first time.",
     "censors_acted_total": "Censors that acted, by severity and place (reply, tool).",
     "memory_cold_start_seconds": "Building a prompt in a conversation that had no records chosen yet.",
-    "memory_relevance": "Mean similarity of shown records and message; aim for the value calibrated for the model.",
-    "memory_budget_utilization": "Share of the records' budget that is used if any were found; aim for .5 to .9.",
-    "memory_refresh_rate": "Share of turns whose records were chosen anew, first ones aside; aim for less than .3.",
-    "memory_recall_precision": "Share of shown records that replies used, judged by words; aim for more than .4.",
-    "memory_growth_per_day": "Records added a day, since the process started.",
-    "memory_confirmation_rate": "Facts confirmed per fact added, since the process started; aim for more than .2.",
+    "memory_relevance": "Mean similarity of shown records and message in 30 days, all processes; aim for more than .6.",
+    "memory_budget_utilization": "Share of the records' budget used if any were found, likewise; aim for .5 to .9.",
+    "memory_refresh_rate": "Share of turns whose records were chosen anew, but first ones, likewise; aim for < .3.",
+    "memory_recall_precision": "Share of shown records that replies used, by words, likewise; aim for more than .4.",
+    "memory_cold_start_mean_seconds": "Mean time of the prompts of memory_cold_start_seconds, likewise; aim for < .5.",
+    "memory_growth_per_day": "Records added a day, likewise.",
+    "memory_confirmation_rate": "Facts confirmed per fact added, likewise; aim for more than .2.",
     "turns_marked_total": "Marks that people put on replies, changed and took back, by what they are then.",
     "errors_total": "Events of the level error, by event.",
     "connector_up": "1 for the state that a connector is in.",
@@ -98,7 +97,6 @@ class Metrics:
         self._counters: dict[tuple[str, Labels], float] = defaultdict(float)
         self._histograms: dict[str, _Histogram] = defaultdict(_Histogram)
         self._lock = threading.Lock()
-        self._memory = MemoryRates()
 
     def observe(self, event: Mapping[str, Any]) -> None:
         """Count *event*; unknown events and missing fields count nothing. Never raises."""
@@ -118,7 +116,6 @@ class Metrics:
         with self._lock:
             counters = sorted(self._counters.items())
             histograms = sorted(self._histograms.items())
-            rates = [Gauge(name, value) for name, value in self._memory.rates().items()]
         previous = ""
         for (name, labels), value in counters:
             previous = _head(lines, name, "counter", previous)
@@ -126,7 +123,7 @@ class Metrics:
         for name, histogram in histograms:
             _head(lines, name, "histogram", "")
             lines += _buckets(name, histogram)
-        for gauge in sorted([*gauges, *rates], key=lambda gauge: (gauge.name, gauge.labels)):
+        for gauge in sorted(gauges, key=lambda gauge: (gauge.name, gauge.labels)):
             kind = "counter" if gauge.name.endswith("_total") else "gauge"
             previous = _head(lines, gauge.name, kind, previous)
             lines.append(f"{PREFIX}{gauge.name}{_labels(gauge.labels)} {_number(gauge.value)}")
@@ -150,7 +147,6 @@ class Metrics:
         if shown := _amount(event, "records_shown"):
             self._count("records_shown_total", shown)
             self._count("records_used_total", _amount(event, "records_used"))
-            self._memory.used(event)
 
     def _failed(self, event: Mapping[str, Any]) -> None:
         self._count("turns_total", strategy=_text(event, "strategy"), outcome="failed")
@@ -165,7 +161,6 @@ class Metrics:
             self._count("codex_turns_total", mode=mode, why=_text(event, "codex_why"))
         if why := _text(event, "records_why"):
             self._count("context_builds_total", why=why)
-            self._memory.chosen(event)
             if why == "cold":
                 self._time("memory_cold_start_seconds", event.get("duration_ms"))
 
@@ -180,9 +175,8 @@ class Metrics:
     def _record_changed(self, event: Mapping[str, Any]) -> None:
         if event.get("why") == "added":
             self._count("records_added_total", type=_text(event, "type"))
-        if _is_new_fact_confirmed(event):
+        if is_new_fact_confirmed(event):
             self._count("facts_confirmed_total")
-        self._memory.changed(event)
 
 
 _COUNTERS: Mapping[str, tuple[tuple[str, tuple[str, ...], str | None], ...]] = {
@@ -219,64 +213,6 @@ _OBSERVERS: Mapping[str, Callable[[Metrics, Mapping[str, Any]], None]] = {
 COUNTED_EVENTS = frozenset({*_COUNTERS, *_OBSERVERS})
 
 
-class MemoryRates:
-    """The figures of the memory that are ratios, over all events since the process's start. Not thread-safe.
-
-    They are six of the seven in research note 009 (context management); the seventh, the cold start, is a histogram.
-    A fact from before the start that is confirmed now counts as confirmed, not as added.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._started = clock()
-        self._sums: Counter[str] = Counter()
-
-    def chosen(self, event: Mapping[str, Any]) -> None:
-        """Add a ``grounding.assembled`` of a turn that records were looked for."""
-        why, similarity = event.get("records_why"), event.get("records_similarity")
-        self._add("turns", 0 if why == "cold" else 1)
-        self._add("rebuilt", 0 if why in ("cold", "reused", "aside") else 1)
-        if isinstance(similarity, int | float):
-            self._add("similarity", similarity)
-            self._add("similar", 1)
-        if event.get("records_found"):
-            self._add("taken", event.get("used_records_budget"))
-            self._add("room", event.get("budget_records"))
-
-    def used(self, event: Mapping[str, Any]) -> None:
-        """Add a ``turn.answered`` of a turn whose prompt showed records."""
-        self._add("shown", event.get("records_shown"))
-        self._add("used", event.get("records_used"))
-
-    def changed(self, event: Mapping[str, Any]) -> None:
-        """Add a ``record.changed``."""
-        if event.get("why") == "added":
-            self._add("added", 1)
-            self._add("facts", 1 if event.get("type") == "fact" else 0)
-        elif _is_new_fact_confirmed(event):
-            self._add("confirmed", 1)
-
-    def rates(self) -> dict[str, float]:
-        """Return the metrics ``memory_…`` that have a value."""
-        elapsed = max(self._clock() - self._started, LEAST_SECONDS)
-        ratios = {
-            "memory_relevance": self._ratio("similarity", "similar"),
-            "memory_budget_utilization": self._ratio("taken", "room"),
-            "memory_refresh_rate": self._ratio("rebuilt", "turns"),
-            "memory_recall_precision": self._ratio("used", "shown"),
-            "memory_confirmation_rate": self._ratio("confirmed", "facts"),
-            "memory_growth_per_day": self._sums["added"] / elapsed * SECONDS_A_DAY if self._sums["added"] else None,
-        }
-        return {name: round(value, 4) for name, value in ratios.items() if value is not None}
-
-    def _ratio(self, part: str, whole: str) -> float | None:
-        return self._sums[part] / self._sums[whole] if self._sums[whole] else None
-
-    def _add(self, name: str, value: object) -> None:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            self._sums[name] += value  # type: ignore[assignment]
-
-
 @dataclass
 class _Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
@@ -285,10 +221,6 @@ class _Histogram:
     def add(self, seconds: float) -> None:
         self.counts[bisect_left(SECONDS, seconds)] += 1
         self.total += seconds
-
-
-def _is_new_fact_confirmed(event: Mapping[str, Any]) -> bool:
-    return event.get("type") == "fact" and event.get("why") == "confirmed" and event.get("from_state") == "new"
 
 
 def _text(event: Mapping[str, Any], name: str) -> str:

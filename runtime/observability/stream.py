@@ -1,4 +1,5 @@
-"""Stores the events of all processes in one Redis stream, and reads them back, also as they arrive.
+"""Stores the events of all processes in one Redis stream, and reads them back, also as they arrive. With them it
+stores what the figures of the memory are made of (`runtime.observability.memory_figures`).
 
 Key (owner ``events``): ``ar:events:{events}:stream``, capped at about `STREAM_LENGTH` entries. An entry has the version
 of its format, ``v``, and the event as JSON, ``e``.
@@ -8,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from connectors.message import StoreUnavailable, redis_key
+from runtime.observability.memory_figures import MEMORY_EVENTS, Sums, add_sums, memory_sums
 from runtime.stores import NewerFormat
 
 if TYPE_CHECKING:
@@ -49,13 +52,20 @@ class EventStream:
 
     def __init__(self, capacity: int = QUEUE_LENGTH, stored: int = STREAM_LENGTH) -> None:
         self._waiting: deque[str] = deque()
+        self._counted: deque[Sums] = deque()
+        """What the figures of the memory do not have yet."""
         self._capacity = capacity
         self._stored = stored
         self.dropped = 0
         """The events dropped since the process started."""
 
-    def put(self, line: str) -> None:
-        """Add an event, as JSON, to those to be written. Never waits, never raises."""
+    def put(self, line: str, event: Event | None = None) -> None:
+        """Add an event, as JSON, to those to be written. Never waits, never raises.
+
+        *event* is the same, if the figures of the memory are to count it; they also count what is dropped.
+        """
+        if event is not None and event.get("event") in MEMORY_EVENTS:
+            self._counted.append(memory_sums(event))
         self._waiting.append(line)
         if len(self._waiting) > self._capacity:
             with suppress(IndexError):  # `flush` has just taken it
@@ -85,13 +95,17 @@ class EventStream:
         """Write all waiting events. Raises `StoreUnavailable`; those not written then keep waiting."""
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+            counted = sum([self._counted.popleft() for _ in range(len(self._counted))], Counter[str]())
             try:
                 pipeline = redis.pipeline(transaction=False)
                 for line in batch:
                     entry: dict[Any, Any] = {"v": _FORMAT, "e": line}
                     pipeline.xadd(_STREAM, entry, maxlen=self._stored, approximate=True)
+                if counted:
+                    add_sums(pipeline, counted, datetime.now(UTC))
                 await pipeline.execute()
             except BaseException:
+                self._counted.append(counted)
                 self._waiting.extendleft(reversed(batch))
                 raise
 

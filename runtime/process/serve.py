@@ -59,7 +59,7 @@ async def serve(
     stream, metrics, redaction = EventStream(), Metrics(), Redaction.of(settings)
 
     def observe(event: Event, line: str) -> None:
-        stream.put(line)
+        stream.put(line, event)
         metrics.observe(event)
 
     configure_events(redaction, log_format=log_format, keep=observe)

@@ -156,9 +156,9 @@ async def running_bot(
     seen: list[dict[str, Any]] = []
     stream = EventStream()
 
-    def keep(_: events.Event, line: str) -> None:
+    def keep(event: events.Event, line: str) -> None:
         seen.append(json.loads(line))
-        stream.put(line)
+        stream.put(line, event)
 
     async with (
         told_to(Redaction.of(settings), keep),

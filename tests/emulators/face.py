@@ -66,7 +66,7 @@ async def serving_face(settings: Settings) -> AsyncIterator[Face]:
     stream, metrics = EventStream(), Metrics()
 
     def keep(event: events.Event, line: str) -> None:
-        stream.put(line)
+        stream.put(line, event)
         metrics.observe(event)
 
     events.configure(Redaction.of(settings), keep=keep, silent=True)

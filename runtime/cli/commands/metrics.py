@@ -15,14 +15,16 @@ from runtime.cli.output import emit, line
 from runtime.observability import LEVEL_COLOURS, format_event, wrap_line
 
 _PREFIX = "agent_runtime_memory_"
-_FIGURES = (
-    "relevance",
-    "budget_utilization",
-    "refresh_rate",
-    "recall_precision",
-    "growth_per_day",
-    "confirmation_rate",
-)
+_AIMS = {
+    "relevance": "more than 0.6",
+    "budget_utilization": "0.5 to 0.9",
+    "refresh_rate": "less than 0.3",
+    "recall_precision": "more than 0.4",
+    "growth_per_day": "",
+    "confirmation_rate": "more than 0.2",
+    "cold_start_seconds": "less than 0.5",
+}
+"""The figures and their aims."""
 
 
 @click.group()
@@ -70,11 +72,13 @@ def _show_event(event: dict[str, Any]) -> None:
 @command.command()
 @data_command
 def memory(invocation: Invocation) -> None:
-    """Print the memory figures since the process started. docs/selection.md explains them."""
+    """Print the memory figures of the last 30 days. docs/selection.md explains them."""
 
     def show(figures: dict[str, float | None]) -> None:
         for name, value in figures.items():
-            line(f"{name.ljust(22)} {'no turn or record yet' if value is None else f'{value:g}'}")
+            shown = "no turn or record yet" if value is None else f"{value:g}"
+            aim = f"  aim: {_AIMS[name]}" if _AIMS[name] else ""
+            line(f"{name.ljust(22)} {shown.ljust(8)}{aim}".rstrip())
 
     emit(invocation, figures(run_with_client(invocation, lambda client: client.get_text("/metrics"))), show)
 
@@ -82,7 +86,8 @@ def memory(invocation: Invocation) -> None:
 def figures(exposition: str) -> dict[str, float | None]:
     """Return the figures of the memory in a Prometheus *exposition*; None for those without a value yet. Pure."""
     rows = [row for row in exposition.splitlines() if row.startswith(_PREFIX) and "{" not in row]
-    values = {name.removeprefix(_PREFIX): float(value) for name, _, value in (row.rpartition(" ") for row in rows)}
-    count, total = values.get("cold_start_seconds_count"), values.get("cold_start_seconds_sum")
-    mean = round(total / count, 4) if count and total is not None else None
-    return {name: values.get(name) for name in _FIGURES} | {"cold_start_seconds": mean}
+    values: dict[str, float | None] = {
+        name.removeprefix(_PREFIX): float(value) for name, _, value in (row.rpartition(" ") for row in rows)
+    }
+    values["cold_start_seconds"] = values.get("cold_start_mean_seconds")
+    return {name: values.get(name) for name in _AIMS}

@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Query
@@ -24,7 +25,7 @@ from runtime.http.auth import Routes, caller_of
 from runtime.http.errors import ApiError, Body, reply
 from runtime.http.sse import Emit, EventResponse, Report, progress_response
 from runtime.machine import MIB, MachineState
-from runtime.observability import CONTENT_TYPE, Gauge, Metrics, newest_id, read_events
+from runtime.observability import CONTENT_TYPE, Gauge, Metrics, newest_id, read_events, read_memory_figures
 from runtime.stores import NewerFormat
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class HealthRoutes:
                 names = [workspace.id for workspace in await runtime.workspaces.all()]
                 gauges.append(Gauge("dead_letters", sum((await runtime.dead_letters.counts(names)).values())))
                 gauges += await _budgets(runtime)
+                figures = await read_memory_figures(runtime.store.client, datetime.now(UTC))
+                gauges += [Gauge(name, value) for name, value in figures.items()]
         except (StoreUnavailable, NewerFormat, TimeoutError):
             pass  # these figures are unknown now; the gauge store_up says why
         return Response(self._metrics.exposition(gauges), media_type=CONTENT_TYPE)
