@@ -321,7 +321,7 @@ class MaterialChooser:
                 return ChosenMaterial(turn.offer, self._withheld(holding))
             room = replace(material_room(turn), is_crowded=crowded)
             codex = await self._materials.given(scope, holding, room, keep=turn.keep)
-        except AgentRuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - a lost layer degrades the turn, whatever broke it
             return ChosenMaterial(turn.offer, degraded=(DegradedBlock(block="codex", why=error_word(error)),))
         if codex is None or codex.mode == "whole" or turn.small_talk:
             return ChosenMaterial(turn.offer, codex)

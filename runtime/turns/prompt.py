@@ -226,12 +226,12 @@ class PromptBuilder:
     async def _load_directives(
         self, scope: Scope, stamps: Answer[list[str]]
     ) -> tuple[tuple[Directive, ...], tuple[DegradedBlock, ...]]:
-        """Return the directives of *scope*, whose *stamps* were read. While the store is away, return those that were
+        """Return the directives of *scope*, whose *stamps* were read. If they cannot be read, return those that were
         loaded last: they are better than no rules at all."""
         try:
             async with asyncio.timeout(self._settings.redis_timeout_seconds):
                 return await self._directives.load(scope, stamps.result()), ()
-        except (AgentRuntimeError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - a lost layer degrades the turn, whatever broke it
             return self._directives.last_loaded(scope) or (), (DegradedBlock(block="identity", why=error_word(error)),)
 
     def _identity(

@@ -322,7 +322,12 @@ class Worker:
     async def _give_up(self, batch: Batch, why: str) -> None:
         _log.error("turn.failed", why="given_up", detail=why, attempts=batch.attempt)
         await self._dead_letters.add(batch, why, self._lane)
-        await self._answers.apologise(batch)
+        try:
+            await self._answers.apologise(batch)
+        except (StoreUnavailable, Superseded):
+            raise
+        except Exception:  # noqa: BLE001 - the dead letter has the messages, and those after them want an answer
+            _log.exception("turn.failed", why="no_apology")
 
     async def _collect(self, batch: Batch) -> Batch:
         """Give the rest of an unfinished message time to arrive."""

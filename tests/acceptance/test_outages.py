@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from config.settings import Settings
-from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope
+from connectors.message import Author, ConversationKey, InboundMessage, Role, Scope, redis_key
 from runtime.turns.batch import Envelope
 from tests.emulators.bot import Bot, running_bot
 from tests.emulators.openai import FakeOpenAI
@@ -167,6 +167,18 @@ async def test_odd_text_is_answered_or_refused_and_never_breaks_the_bot(own_bot:
 
     assert response.status_code in (200, 400)
     assert (await own_bot.say("still there?"))["degraded"] == []
+
+
+@pytest.mark.parametrize(("owner", "part", "block"), [("directives", "stamp", "identity"), ("codex", "held", "codex")])
+@shares_the_bot
+async def test_what_cannot_be_read_costs_its_layer_and_not_the_turn(
+    own_bot: Bot, owner: str, part: str, block: str
+) -> None:
+    key = redis_key(owner, Scope(own_bot.workspace).tag, part)
+    await own_bot.runtime.store.client.delete(key)
+    await own_bot.runtime.store.client.sadd(key, "of another type")
+
+    assert (await own_bot.say("hello"))["degraded"] == [{"block": block, "why": "response_error"}]
 
 
 @pytest.mark.parametrize(

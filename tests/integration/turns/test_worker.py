@@ -39,11 +39,13 @@ Answer = Callable[[Batch], Coroutine[Any, Any, None]]
 class Scripted:
     """Stands for the turns: what is done with a batch is a function."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, apology_error: Exception | None) -> None:
         self.answer = answer
+        self._apology_error = apology_error
 
     async def apologise(self, batch: Batch) -> None:
-        return None
+        if self._apology_error is not None:
+            raise self._apology_error
 
 
 class Letters:
@@ -72,11 +74,17 @@ class Working:
 
 @asynccontextmanager
 async def working(
-    settings: Settings, mailbox: Mailbox, answer: Answer, redis: Redis, **more: Any
+    settings: Settings,
+    mailbox: Mailbox,
+    answer: Answer,
+    redis: Redis,
+    *,
+    apology_error: Exception | None = None,
+    **more: Any,
 ) -> AsyncIterator[Working]:
     hub, letters = Hub(redis, shared=False), Letters()
     pauses: dict[str, Any] = {"retry_seconds": (0.01, 0.01), "crash_pause_seconds": (0.002, 0.05)}
-    worker = Worker(settings, mailbox, Scripted(answer), hub, letters, **pauses, **more)
+    worker = Worker(settings, mailbox, Scripted(answer, apology_error), hub, letters, **pauses, **more)
     running = asyncio.create_task(worker.run())
     try:
         yield Working(worker, hub, letters)
@@ -266,8 +274,9 @@ async def test_after_an_outage_of_the_store_each_worker_keeps_the_turns_that_it_
     assert answers == Counter(keys)
 
 
+@pytest.mark.parametrize("apology_error", [None, ValueError("the reply cannot be stored either")])
 async def test_a_turn_that_breaks_every_time_is_given_up_and_the_next_one_answered(
-    redis: Redis, settings: Callable[..., Settings]
+    redis: Redis, settings: Callable[..., Settings], apology_error: Exception | None
 ) -> None:
     """One poisonous message costs itself."""
     key, mailbox = ConversationKey("acme", "http", "desk"), Mailbox(redis)
@@ -280,7 +289,7 @@ async def test_a_turn_that_breaks_every_time_is_given_up_and_the_next_one_answer
             raise ValueError("poison")
         answered.set()
 
-    async with working(settings(), mailbox, answer, redis) as now:
+    async with working(settings(), mailbox, answer, redis, apology_error=apology_error) as now:
         await mailbox.store(key, envelope(key, 0))
         await now.ring(key)
         async with asyncio.timeout(10):
