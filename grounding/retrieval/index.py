@@ -100,7 +100,8 @@ class Hit(NamedTuple):
     (`grounding.retrieval.relevance`), which is made of the raw scores in ``dense`` and ``sparse``.
 
     ``dense`` and ``sparse`` are the arms' raw scores. One is None if it was not wanted or if the arm did not have the
-    passage among its candidates. ``deep`` has the cosine of the deeper vectors, if the search is explained.
+    passage among its candidates. ``deep`` has the cosine of the deeper vectors, if the search is explained or compares
+    (`PassageQuery.compared`), and the passage has such a vector.
 
     If a reranker decided the order, ``fused`` has the place and the score before it, and ``rerank`` has its place and
     its score, if it read the passage. It does not change ``score``: see `deciding_score`.
@@ -135,7 +136,8 @@ class PassageQuery:
     zeros, keeps its place.
 
     With *explain* hits carry each arm's rank and raw score; with *scores* the raw scores alone, which the relevance
-    needs; without either the best *compared* hits carry their cosine.
+    needs. Without either the best *compared* hits carry their cosine. Then *deep* orders nothing: all hits carry their
+    deeper cosine instead, and the last places have those nearest to *deep* that were not found otherwise.
 
     Records of the workspace and of the scope's user are both searched if the scope names a user; material of the
     workspace and of the scope's context likewise. If *only_sources* names any, no other source is searched.
@@ -155,6 +157,11 @@ class PassageQuery:
     @property
     def has_both_arms(self) -> bool:
         return self.dense is not None and self.sparse is not None
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether the best passages are ordered anew by their deeper vectors."""
+        return self.has_both_arms and self.deep is not None and not self.compared
 
     @property
     def arms(self) -> list[str]:

@@ -18,6 +18,7 @@ from grounding.retrieval.embedding import Vector
 from grounding.retrieval.index import Hit, IndexEntry, Kind, Passage, PassageQuery, Source
 from grounding.retrieval.ranking import (
     CENTRING,
+    DEEPEST,
     FEEDBACK_PASSAGES,
     LOOKED_AGAIN,
     SAMPLE,
@@ -30,6 +31,7 @@ from grounding.retrieval.ranking import (
     hits_of,
     second_look,
     subtract_centre,
+    with_deepest,
 )
 from grounding.retrieval.stored import DEEP, PLACE_FIELDS, Where, place_of
 
@@ -157,9 +159,13 @@ class QdrantIndex(ABC):
         found = await asyncio.gather(*(self._ask_arm(query, arm) for arm in query.arms))
         arms = {arm: scores_of(points) for arm, points in zip(query.arms, found, strict=True)}
         ranking = fuse_arms(query, arms)
-        if query.has_both_arms and query.deep is not None:
+        if query.deep is not None and query.looks_again:
             ranking = await self._look_again(query, arms, ranking, query.deep)
         ranking = ranking[: query.limit]
+        if query.deep is not None and query.compared:
+            nearest = scores_of(await self._nearest(query.deep, DEEP, seen(query), DEEPEST))
+            ranking = with_deepest(ranking, nearest, query.top_k)
+            arms[DEEP] = scores_of(await self._compare(DEEP, query.deep, [point for point, _ in ranking]))
         points = [point for point, _ in ranking]
         passages = {record.id: stored.passage_of(record.payload) for record in await self._retrieve(points, True)}
         cosines: dict[Any, float] = {}
@@ -169,8 +175,7 @@ class QdrantIndex(ABC):
 
     async def _ask_arm(self, query: PassageQuery, arm: str) -> Sequence[Any]:
         """Ask an arm for its candidates."""
-        corpus = stored.seen(query.scope, query.kind)
-        condition = stored.seen(query.scope, query.kind, only=query.only_sources)
+        corpus, condition = stored.seen(query.scope, query.kind), seen(query)
         if arm == "sparse":
             assert query.sparse is not None
             return await self._nearest(query.sparse, "sparse", condition, query.candidates, corpus=corpus)
@@ -252,6 +257,11 @@ class QdrantIndex(ABC):
     def _forget_centres(self, tenants: Iterable[str]) -> None:
         for tenant in tenants:
             self._centres.forget(tenant)
+
+
+def seen(query: PassageQuery) -> Where:
+    """Return the condition for what *query* may find."""
+    return stored.seen(query.scope, query.kind, only=query.only_sources)
 
 
 def passages_of(records: Iterable[Any]) -> list[Passage]:

@@ -57,9 +57,10 @@ def fuse_arms(query: PassageQuery, arms: Mapping[str, Mapping[Id, float]]) -> li
     if not query.has_both_arms:
         (only,) = arms.values()
         return [*only.items()]
-    near, worded, looks_again = arms["near"], arms["sparse"], query.deep is not None
-    limit = max(query.limit, LOOKED_AGAIN + TIES) if looks_again else query.limit
-    return fuse_by_scores(near, worded, limit, counts_absent=looks_again or words_find_few(query.kind, len(worded)))
+    near, worded = arms["near"], arms["sparse"]
+    limit = max(query.limit, LOOKED_AGAIN + TIES) if query.looks_again else query.limit
+    counts_absent = query.looks_again or words_find_few(query.kind, len(worded))
+    return fuse_by_scores(near, worded, limit, counts_absent=counts_absent)
 
 
 def words_find_few(kind: Kind, found: int) -> bool:
@@ -273,6 +274,21 @@ def second_look(
     return [*ranked, *((point, score + last) for point, score in behind)]
 
 
+DEEPEST = 16
+"""So many turns nearest to a question by their deeper vectors are candidates too: what says the same in other words may
+not be among those that words and quick vectors find in a long conversation."""
+
+
+def with_deepest(ranking: Sequence[tuple[Id, float]], nearest: Mapping[Id, float], most: int) -> list[tuple[Id, float]]:
+    """Return at most *most* points of *ranking*; the last ones are those of *nearest* that it does not have, each with
+    the lowest score. A vector of zeros is near to nothing."""
+    known = {point for point, _ in ranking}
+    new = [point for point, cosine in nearest.items() if cosine and point not in known][:most]
+    kept = list(ranking[: most - len(new)])
+    lowest = kept[-1][1] if kept else 0.0
+    return [*kept, *((point, lowest) for point in new)]
+
+
 def _map_scale(before: Sequence[float], after: Sequence[float]) -> Scale:
     """Return the scale that maps the scores *before* to those *after*: mean to mean, deviation to deviation."""
     old, new = scale_of(before), scale_of(after)
@@ -308,6 +324,7 @@ def hits_of(
     if query.wants_cosines:
         compared = best if query.scores else best[: query.compared]
         shown["dense"] = _unranked({point: cosines.get(point, 0.0) for point, _, _ in compared})
+        shown[DEEP] = _unranked(arms.get(DEEP, {}))
     dense, sparse, deep = (shown.get(name, {}) for name in ("dense", "sparse", DEEP))
     return [
         Hit(passage, score, dense.get(point), sparse.get(point), deep=deep.get(point)) for point, score, passage in best

@@ -14,9 +14,16 @@ from datetime import UTC, datetime
 from connectors.message import Scope
 from grounding.prompt_input import DegradedBlock, RecalledTurn
 from grounding.retrieval.bm25 import TURN_AVERAGE_TERMS, SparseVector, encode_document, term_set
-from grounding.retrieval.embedding import Embedder, EmbedderUnavailable, Vector
+from grounding.retrieval.embedding import (
+    DEEP_VECTOR_LATE,
+    DeepEmbedder,
+    Embedder,
+    EmbedderUnavailable,
+    ModelLoading,
+    Vector,
+)
 from grounding.retrieval.index import Hit, IndexEntry, Kind, Passage, PassageIndex, PassageQuery, Source
-from grounding.retrieval.query import SHORT_QUERY_CHARACTERS, encode_question, spell_out
+from grounding.retrieval.query import SHORT_QUERY_CHARACTERS, deep_query_vector, encode_question, spell_out
 from grounding.retrieval.turn_ranking import (
     RankedPart,
     TurnFloor,
@@ -47,6 +54,8 @@ COMPARED = 16
 SHOWN_MOSTLY = 24
 """So many parts more are searched, in place of those that the prompt shows anyway. A long pasted text has up to
 `TURN_MAX_PARTS` parts: then the search is repeated with more."""
+DEEPENED = 32
+"""So many parts get their deeper vectors at once: about a second of a processor, if all are long."""
 LOOKED_BESIDE = 16
 """So many of the best have the turns around them read, which may not say the words themselves."""
 
@@ -66,13 +75,20 @@ class TurnIndex:
     """Remembers and recalls what was said in a conversation. Scopes must name a context."""
 
     def __init__(
-        self, index: PassageIndex, embedder: Embedder, *, floor: TurnFloor | None = None, words_alone: str = ""
+        self,
+        index: PassageIndex,
+        embedder: Embedder,
+        *,
+        floor: TurnFloor | None = None,
+        words_alone: str = "",
+        deep: DeepEmbedder | None = None,
     ) -> None:
-        """*words_alone* as in `grounding.retrieval.search.Search`."""
+        """*words_alone* and *deep* as in `grounding.retrieval.search.Search`."""
         self._index = index
         self._embedder = embedder
         self._floor = floor or turn_floor_for(embedder.name)
         self._words_alone = words_alone
+        self._deep = deep
 
     async def remember(self, memories: Sequence[TurnText]) -> None:
         """Make *memories* findable; the same turn again replaces the former.
@@ -89,6 +105,21 @@ class TurnIndex:
             ]
 
         await self._index.replace(await asyncio.to_thread(sources))
+
+    async def deepen(self, scope: Scope) -> int:
+        """Give some turns of the scope's context that lack them their deeper vectors; return of how many parts, 0 if
+        none lacks one.
+
+        Raises `IndexUnavailable` and `EmbedderUnavailable`.
+        """
+        if self._deep is None:
+            return 0
+        parts = await self._index.shallow(scope, Kind.TURN, DEEPENED)
+        if parts:
+            vectors = await self._deep.embed_documents([part.text for part in parts])
+            by_id = {part.id: vector for part, vector in zip(parts, vectors, strict=True)}
+            await self._index.deepen(scope, Kind.TURN, by_id)
+        return len(parts)
 
     async def lacking(self, memories: Sequence[TurnText]) -> list[TurnText]:
         """Return those of *memories*, all of one scope, that cannot be found in their present form. Nothing is
@@ -127,8 +158,9 @@ class TurnIndex:
         if not sparse.indices:
             return []
         dense = await self._vector(query, lost)
+        deep = await self._deep_vector(query, lost) if dense is not None else None
         floor, excluded = self._floor if dense is not None else turn_floor_for(""), frozenset(exclude)
-        hits = await self._search(scope, dense, sparse, excluded, POOL if asked_for else UNASKED_POOL)
+        hits = await self._search(scope, dense, sparse, deep, excluded, POOL if asked_for else UNASKED_POOL)
         # In threads: the words of many turns take milliseconds.
         sure = await asyncio.to_thread(floor.sure_turns, query, hits, asked_for=asked_for)
         if not sure:
@@ -146,21 +178,28 @@ class TurnIndex:
         ]
 
     async def _search(
-        self, scope: Scope, dense: Vector | None, sparse: SparseVector, excluded: frozenset[str], most: int
+        self,
+        scope: Scope,
+        dense: Vector | None,
+        sparse: SparseVector,
+        deep: Vector | None,
+        excluded: frozenset[str],
+        most: int,
     ) -> list[Hit]:
-        """Return the best *most* hits without the excluded turns, however many parts these have among the best."""
+        """Return the best hits without the excluded turns, however many parts these have among the best: *most*, or
+        some more if fewer turns than usual are excluded."""
         shown = SHOWN_MOSTLY
         while True:
             compared = COMPARED + shown
             found = await self._index.search(
-                PassageQuery(scope, Kind.TURN, dense, sparse, most + shown, compared=compared)
+                PassageQuery(scope, Kind.TURN, dense, sparse, most + shown, compared=compared, deep=deep)
             )
             crowding = sum(hit.passage.source in excluded for hit in found[:compared])
             if crowding <= shown or len(found) < compared:
                 break
             shown *= 4
-        hits = [hit for hit in found if hit.passage.source not in excluded][:most]
-        # The floor judges the first by their cosines, all others by their words.
+        hits = [hit for hit in found if hit.passage.source not in excluded]
+        # The floor judges the first by their plain cosines, all others by their words, and all by deeper cosines.
         return [*hits[:COMPARED], *(hit._replace(dense=None) for hit in hits[COMPARED:])]
 
     async def _neighbours(self, scope: Scope, hits: Sequence[Hit], excluded: frozenset[str]) -> list[Passage]:
@@ -179,6 +218,19 @@ class TurnIndex:
         if lost is not None:
             lost.append(DegradedBlock(block="records", why=self._words_alone))
         return None
+
+    async def _deep_vector(self, query: str, lost: list[DegradedBlock] | None) -> Vector | None:
+        """Return the question's deeper vector; None if turns have none, or if it is not there in time."""
+        if self._deep is None or not self._index.deepens:
+            return None
+        try:
+            return await deep_query_vector(self._deep, query, ())
+        except ModelLoading:
+            return None
+        except EmbedderUnavailable:
+            if lost is not None:
+                lost.append(DegradedBlock(block="deep", why=DEEP_VECTOR_LATE))
+            return None
 
     async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None:
         """Forget *turn_ids*, or all turns of the scope's context. Raises `IndexUnavailable`."""

@@ -3,19 +3,21 @@
 `TurnFloor` says whether a turn bears on a message at all. `rank_turns` orders those that do: what somebody says in a
 conversation is seldom whole. An answer says little without its question, and "the second one, please" nothing without
 the turn before. So each turn is scored by its own hit and by the turns around it on the same day, the more the shorter
-it is; by how well that day fits; by whether somebody asks in it or answers a question; and by who says it. The weights
-are those of a linear model, made by ``python -m bench.fit_recall`` on two collections of long conversations. Figures:
-docs/decisions/12.
+it is; by how well that day fits; by whether somebody asks in it or answers a question; by who says it; and by its
+deeper vector, if it has one. The weights are those of a linear model, made by ``python -m bench.fit_recall`` on two
+collections of long conversations, and stand in ``turn_weights.toml``. Figures: docs/decisions/12.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from grounding.retrieval.bm25 import term_set
 from grounding.retrieval.index import Hit, Passage
@@ -48,14 +50,22 @@ SAYING = term_set(
 """Words of a question about the conversation itself ("what did I tell you about the boat, as we discussed?"): whether a
 turn says them too tells nothing."""
 _OWN = re.compile(
-    r"\b(?:my|our|mein(?:e[mnrs]?)?|unser(?:e[mnrs]?)?|mis?|nuestr[oa]s?|mon|ma|mes|notre|nos)\b", re.IGNORECASE
+    r"""\b(?:i|me|my|mine|myself|we|us|our|ours
+    |ich|mich|mir|mein(?:e[mnrs]?)?|wir|uns|unser(?:e[mnrs]?)?
+    |yo|mis?|nosotros|nuestr[oa]s?|je|j|moi|mon|ma|mes|nous|notre|nos)\b""",
+    re.IGNORECASE | re.VERBOSE,
 )
-"""Possessives: whoever asks about their own things asks about what they said of them."""
+"""Words in which somebody speaks of themselves. Whoever asks about their own things asks about what they said of them:
+"what is my dog called?", "we named the puppy Biscuit"."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFloor:
     """Judges earlier turns by ``dense_weight`` × cosine + ``coverage_weight`` × coverage.
+
+    Turns with a deeper vector are judged by ``deeper``, if there is that floor: with ``deep_weight`` × deeper cosine,
+    and with ``own_weight`` if the message asks about the person's own and somebody speaks of their own in the turn,
+    without asking.
 
     Nothing is recalled unless one turn reaches ``enough``; then those that reach ``minimum``, with the turns just
     before and after them. If the message does not say that it is about the conversation, one turn has to reach
@@ -70,50 +80,65 @@ class TurnFloor:
     few_terms: int = 1
     dense_weight: float = 1.0
     coverage_weight: float = 0.3
+    deep_weight: float = 0.0
+    own_weight: float = 0.0
+    deeper: TurnFloor | None = None
 
     def sure_turns(self, query: str, hits: Sequence[Hit], *, asked_for: bool = True) -> set[str]:
         """Return the turns of *hits* that reach ``minimum``; none unless one reaches what the *query* needs. A hit
         without a cosine is judged by its words."""
-        asked = term_set(query)
-        needed = self._needed(query, asked, asked_for)
-        best: dict[str, float] = {}
+        asked, of_own = term_set(query), _OWN.search(query) is not None
+        turns: set[str] = set()
+        is_sure = False
         for hit in hits:
+            floor = self.deeper if self.deeper is not None and hit.deep is not None else self
+            needed = floor._needed(asked, of_own, asked_for)
             cosine = hit.dense.score if hit.dense is not None else 0.0
-            if self.relevance(asked, asked, cosine) < min(needed, self.minimum):
+            by_vectors = floor.deep_weight * hit.deep.score if hit.deep is not None else 0.0
+            if floor.own_weight and of_own and _tells_of_own(hit.passage.text):
+                by_vectors += floor.own_weight
+            if by_vectors + floor.relevance(asked, asked, cosine) < min(needed, floor.minimum):
                 continue  # whatever its words are, which take longer to read
-            relevance = self.relevance(asked, term_set(searched_text(hit.passage)), cosine)
-            best[hit.passage.source] = max(relevance, best.get(hit.passage.source, -math.inf))
-        if max(best.values(), default=-math.inf) < needed:
-            return set()
-        return {turn for turn, relevance in best.items() if relevance >= self.minimum}
+            relevance = by_vectors + floor.relevance(asked, term_set(searched_text(hit.passage)), cosine)
+            is_sure = is_sure or relevance >= needed
+            if relevance >= floor.minimum:
+                turns.add(hit.passage.source)
+        return turns if is_sure else set()
 
     def relevance(self, asked: frozenset[str], said: frozenset[str], cosine: float) -> float:
         """Return how a turn with the terms *said* bears on a question with the terms *asked*, with the *cosine* of
-        their vectors."""
+        their vectors; without what ``deeper`` adds."""
         subject = asked - SAYING or asked
         coverage = len(subject & said) / max(len(subject), 1)
         return self.dense_weight * max(cosine, 0.0) + self.coverage_weight * coverage
 
-    def _needed(self, query: str, asked: frozenset[str], asked_for: bool) -> float:
+    def _needed(self, asked: frozenset[str], of_own: bool, asked_for: bool) -> float:
         if asked_for:
             return self.enough
-        is_clear = len(asked - SAYING) > self.few_terms or (asked and _OWN.search(query))
+        is_clear = len(asked - SAYING) > self.few_terms or (asked and of_own)
         return self.unasked if is_clear else self.unasked_few
 
 
-_FLOORS: dict[str, TurnFloor] = {
-    # Questions put to the conversation that they are about and to another one, as `eval memory` does: figures in
-    # docs/decisions/12.
-    "wordllama-l2-supercat": TurnFloor(0.5, 0.35, unasked=0.6, unasked_few=0.75),
-    "all-minilm-l6-v2-8bit": TurnFloor(0.5, 0.35, unasked=0.6, unasked_few=0.75),
-}
-_BY_WORDS = TurnFloor(0.5, 0.3, dense_weight=0.0, coverage_weight=1.0, unasked=0.7, few_terms=2)
-"""For models whose cosines nobody measured: the words alone decide."""
+def _tells_of_own(text: str) -> bool:
+    """Return whether a person speaks of their own things in *text*, in a line without a question."""
+    first, *pieces = _SPEAKER.split(text)
+    lines = [first, *(line for name, line in zip(pieces[::2], pieces[1::2], strict=True) if name != ASSISTANT)]
+    return any("?" not in line and _OWN.search(line) for line in lines)
+
+
+def _read_floor(table: dict[str, Any]) -> TurnFloor:
+    deeper = table.get("deeper")
+    return TurnFloor(**(table | {"deeper": _read_floor(deeper) if deeper else None}))
+
+
+_WEIGHTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("turn_weights.toml").read_text(encoding="utf-8"))
+_FLOORS = {model: _read_floor(table) for model, table in _WEIGHTS["floors"].items()}
+"""By the name of the embedding model; an empty name is that of all others."""
 
 
 def turn_floor_for(model: str) -> TurnFloor:
     """Return the floor for earlier turns that were embedded with *model*."""
-    return _FLOORS.get(model, _BY_WORDS)
+    return _FLOORS.get(model, _FLOORS[""])
 
 
 def with_adjacent(turns: Collection[str], passages: Iterable[Passage]) -> list[Passage]:
@@ -152,19 +177,11 @@ class Features(NamedTuple):
     """1 if the question names the speaker."""
     person: float
     """1 if a person speaks, 0 if the assistant alone does."""
+    deep: float
+    """The deeper cosine, on the scale of the scores; 0 without one."""
 
 
-WEIGHTS = Features(
-    own=1.0,
-    next=0.3,
-    before_last=0.4,
-    after_next=0.25,
-    answers=0.9,
-    day=0.4,
-    asks=-0.45,
-    named=1.1,
-    person=2.0,
-)
+WEIGHTS = Features(**_WEIGHTS["order"])
 """The weights of the fit, but for ``day``, ``named`` and ``person``: the fit wants more of what is the same for many
 turns (0.8, 3.6 and 3.4), which gains less than the noise, and would lose in other conversations."""
 
@@ -182,6 +199,7 @@ class _Part(NamedTuple):
     passage: Passage
     hit: Hit | None
     score: float
+    deep: float
     speakers: list[str]
     asks: bool
 
@@ -266,6 +284,7 @@ def _features(
                 float(part.asks),
                 float(not named.isdisjoint(part.speakers)),
                 float(part.speakers != [ASSISTANT]),
+                part.deep,
             ),
         )
         for part in parts
@@ -273,36 +292,37 @@ def _features(
 
 
 def _parts(hits: Sequence[Hit], neighbours: Sequence[Passage], repeated: Collection[str]) -> list[_Part]:
-    scores = iter(_standardise([hit.score for hit in hits if hit.passage.source not in repeated]))
+    counted = [hit for hit in hits if hit.passage.source not in repeated]
+    scores = _standardise({hit.passage.id: hit.score for hit in counted})
+    deep = _standardise({hit.passage.id: hit.deep.score for hit in counted if hit.deep is not None})
 
-    def part(passage: Passage, hit: Hit | None, score: float) -> _Part:
-        names = speakers(passage.text)
-        return _Part(passage, hit, score, names, "?" in passage.text and names[-1:] != [ASSISTANT])
+    def part(passage: Passage, hit: Hit | None) -> _Part:
+        names, place = speakers(passage.text), passage.id
+        asks = "?" in passage.text and names[-1:] != [ASSISTANT]
+        return _Part(passage, hit, scores.get(place, 0.0), deep.get(place, 0.0), names, asks)
 
-    found = {
-        hit.passage.id: part(hit.passage, hit, 0.0 if hit.passage.source in repeated else next(scores)) for hit in hits
-    }
-    return [*found.values(), *(part(passage, None, 0.0) for passage in _once(neighbours) if passage.id not in found)]
+    found = {hit.passage.id: part(hit.passage, hit) for hit in hits}
+    return [*found.values(), *(part(passage, None) for passage in _once(neighbours) if passage.id not in found)]
 
 
 def _once(passages: Iterable[Passage]) -> Iterable[Passage]:
     return {passage.id: passage for passage in passages}.values()
 
 
-def _standardise(scores: Sequence[float]) -> list[float]:
+def _standardise(scores: Mapping[str, float]) -> dict[str, float]:
     """Return how many standard deviations each of *scores* is above their mean; 0 below it, and 1 if all are equal."""
     if not scores:
-        return []
-    mean = fmean(scores)
-    spread = math.sqrt(math.fsum([(score - mean) ** 2 for score in scores]) / len(scores))
+        return {}
+    mean = fmean(scores.values())
+    spread = math.sqrt(math.fsum([(score - mean) ** 2 for score in scores.values()]) / len(scores))
     if spread < _SMALLEST_SPREAD:
-        return [1.0] * len(scores)
-    return [(score - mean) / spread if score > mean else 0.0 for score in scores]
+        return dict.fromkeys(scores, 1.0)
+    return {name: (score - mean) / spread if score > mean else 0.0 for name, score in scores.items()}
 
 
 def _turns(parts: Iterable[_Part]) -> dict[str, _Turn]:
     turns: dict[str, _Turn] = {}
-    for passage, _, score, _, asks in parts:
+    for passage, _, score, _, _, asks in parts:
         other = turns.get(passage.source)
         if other is not None:
             score, asks = max(score, other.score), asks or other.asks

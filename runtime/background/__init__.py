@@ -2,14 +2,15 @@
 
 - ``summary.refresh`` (`SummaryRefresh`) writes the context document, ``context.index`` (`ContextSync`) indexes it;
 - `EXTRACT_RECORDS` (`RecordsExtraction`) finds typed records;
-- ``turn.remember`` (`RememberTurns`) lets later turns recall this one, `FORGET_TURNS` (`ForgetTurns`) undoes that.
+- ``turn.remember`` (`RememberTurns`) lets later turns recall this one, `DEEPEN_TURNS` (`DeepenTurns`) by its meaning in
+  other words too, `FORGET_TURNS` (`ForgetTurns`) undoes that.
 
 People cause the rest: `Marking` marks replies, `Forgetting` forgets, `DirectiveCondenser` shortens directives,
 `IndexRebuilder`
 rebuilds the index, `ModelMigration` moves it to another embedding model. `RecordSweep` looks after records every hour.
 """
 
-from runtime.background.after_turn import RememberTurns, SummaryRefresh
+from runtime.background.after_turn import DEEPEN_TURNS, DeepenTurns, RememberTurns, SummaryRefresh
 from runtime.background.contexts import JOB as INDEX_CONTEXT
 from runtime.background.contexts import ContextEditor, ContextMoved, ContextSync
 from runtime.background.directives import DirectiveCondenser, NoModelAnswer
@@ -23,11 +24,13 @@ from runtime.background.records import RecordsAndManifests, RecordSweep
 
 __all__ = [
     "DAY_SECONDS",
+    "DEEPEN_TURNS",
     "FORGET_TURNS",
     "INDEX_CONTEXT",
     "ContextEditor",
     "ContextMoved",
     "ContextSync",
+    "DeepenTurns",
     "DirectiveCondenser",
     "ExtractionMarks",
     "ForgetTurns",

@@ -1,4 +1,5 @@
-"""Two jobs after a turn's reply: refresh the conversation's context document, and index the turn for recall."""
+"""Three jobs after a turn's reply: refresh the conversation's context document, index the turn for recall, and give it
+its deeper vectors."""
 
 from __future__ import annotations
 
@@ -38,6 +39,9 @@ from runtime.billing import BudgetExceeded, Spending
 from runtime.coordination import Job
 from runtime.llm import Model, ModelFailed
 
+DEEPEN_TURNS = "turns.deepen"
+"""The job of `DeepenTurns`."""
+_BATCHES_AT_ONCE = 8
 _STEPS = 6
 """The most versions of one job. A step reads as much of the conversation as fits into the model's window; if somebody
 changes the document meanwhile, it is repeated. What is left then is read after the next turn."""
@@ -274,6 +278,8 @@ class TurnIndex(Protocol):
 
     async def remember(self, memories: Sequence[TurnText]) -> None: ...
 
+    async def deepen(self, scope: Scope) -> int: ...
+
     async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None: ...
 
 
@@ -302,6 +308,28 @@ class RememberTurns:
         recorded = await self._transcript.recorded(list(memories))
         for key, turn_id in set(turns) - recorded:
             await self._index.forget(key.scope, [turn_id])
+
+
+class DeepenTurns:
+    """Gives turns of a conversation their deeper vectors, by which they are recalled in other words.
+
+    The index says which turns lack one, so that those of a conversation from before there were any follow when it goes
+    on.
+    """
+
+    def __init__(self, index: Callable[[], Awaitable[TurnIndex]]) -> None:
+        self._index = index
+
+    async def __call__(self, job: Job) -> None:
+        """Deepen what lacks a vector in the conversation of *job*: `_BATCHES_AT_ONCE` batches at most, so that no
+        conversation keeps the others waiting for long.
+
+        Raises `grounding.retrieval.IndexUnavailable` and `grounding.retrieval.EmbedderUnavailable`.
+        """
+        index = await self._index()
+        for _ in range(_BATCHES_AT_ONCE):
+            if not await index.deepen(job.key.scope):
+                break
 
 
 def memory_of(key: ConversationKey, turn_id: str, entries: Sequence[TranscriptEntry], previous: str) -> TurnText | None:

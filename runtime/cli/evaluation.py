@@ -99,8 +99,10 @@ def evaluation_index(
 
 
 @asynccontextmanager
-async def _open_index(settings: Settings, embedder: Embedder, folder: Path) -> AsyncIterator[PassageIndex]:
-    index = evaluation_index(settings, embedder, folder)
+async def _open_index(
+    settings: Settings, embedder: Embedder, folder: Path, deep: DeepEmbedder | None = None
+) -> AsyncIterator[PassageIndex]:
+    index = evaluation_index(settings, embedder, folder, deep.dimensions if deep else None)
     try:
         await index.ensure()
         yield index
@@ -166,10 +168,10 @@ async def run_memory(
     """
     settings = settings.model_copy(update={"data_dir": folder, "redis_url": None, "qdrant_url": None})
     status.show("loading the embedding model …")
-    embedder = await open_embedder(settings)
+    embedder, deep = await open_embedder(settings), _deep_embedder(settings)
     tokens = load_tokens()
-    async with _open_index(settings, embedder, folder / "qdrant") as index, open_redis(settings) as store:
-        trial = _MemoryTrial(settings, store, index, embedder, tokens)
+    async with _open_index(settings, embedder, folder / "qdrant", deep) as index, open_redis(settings) as store:
+        trial = _MemoryTrial(settings, store, index, embedder, deep, tokens)
         for number, conversation in enumerate(conversations, start=1):
             status.show(f"remembering {conversation.name}, {number}/{len(conversations)} …")
             await trial.replay(_key(number), conversation)
@@ -235,12 +237,18 @@ class _MemoryTrial:
     """
 
     def __init__(
-        self, settings: Settings, store: RedisStore, index: PassageIndex, embedder: Embedder, tokens: Tokens
+        self,
+        settings: Settings,
+        store: RedisStore,
+        index: PassageIndex,
+        embedder: Embedder,
+        deep: DeepEmbedder | None,
+        tokens: Tokens,
     ) -> None:
         self._redis = store.client
         self._transcript = Transcript(store.client)
-        self._ranking = TurnIndex(index, embedder, floor=_NO_FLOOR)
-        turns = TurnIndex(index, embedder)
+        self._ranking = TurnIndex(index, embedder, floor=_NO_FLOOR, deep=deep)
+        self._turns = turns = TurnIndex(index, embedder, deep=deep)
         self._remember = RememberTurns(self._transcript, turns)
         self._pipeline = Pipeline(
             self._transcript,
@@ -261,12 +269,14 @@ class _MemoryTrial:
         )
 
     async def replay(self, key: ConversationKey, conversation: Conversation) -> None:
-        """Store and remember every message, and begin a new session."""
+        """Store, remember and deepen every message, and begin a new session."""
         for start in range(0, len(conversation.said), BATCH_TURNS):
             batch = list(enumerate(conversation.said[start : start + BATCH_TURNS], start=start))
             for number, message in batch:
                 await self._transcript.append(key, _turn_id(number), [_entry(message, _turn_id(number))])
             await self._remember([Job("turn.remember", key, _turn_id(number)) for number, _ in batch])
+        while await self._turns.deepen(key.scope):
+            pass
         await self._transcript.begin_session(key)
 
     async def ask(

@@ -54,6 +54,9 @@ processor for 100,000 passages."""
 QUESTION_SECONDS = 0.5
 """How long a search in a turn waits for the deeper vector of its question, which takes 3 ms of a processor, and .25 s
 if the model has to be loaded again."""
+QUESTIONS_KEPT = 32
+"""The vectors of so many questions are kept, 12 kB each: one message is searched for among documents and among earlier
+turns, and once more as what was said before the next one."""
 COMMAND_SECONDS = 10.0
 """How long a search in a command without ``serve`` waits: it starts the child for this one question."""
 _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(64 * 1024**2), "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2)}
@@ -366,6 +369,7 @@ class DeepModel:
         self._process = process
         self._question_seconds = question_seconds
         self._is_loaded = False
+        self._kept: dict[str, Vector] = {}
         self._why = ""
         """Why documents could not be embedded the last time."""
 
@@ -377,9 +381,16 @@ class DeepModel:
     async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
         """Return unit vectors. Raises `EmbedderUnavailable` if they take too long, `ModelLoading` before the first
         ones."""
+        vectors = {text: self._kept[text] for text in texts if text in self._kept}
+        if new := [text for text in dict.fromkeys(texts) if text not in vectors]:
+            vectors |= zip(new, await self._embed_questions(new), strict=True)
+            self._kept = dict([*(self._kept | vectors).items()][-QUESTIONS_KEPT:])
+        return [vectors[text] for text in texts]
+
+    async def _embed_questions(self, texts: list[str]) -> list[Vector]:
         try:
             async with asyncio.timeout(self._question_seconds):
-                vectors: list[Vector] = await self._process.call(None, "embed_queries", list(texts))
+                vectors: list[Vector] = await self._process.call(None, "embed_queries", texts)
         except (TimeoutError, IndexUnavailable):
             if not self._is_loaded:
                 raise ModelLoading(self.name) from None
@@ -389,13 +400,6 @@ class DeepModel:
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
         """Return one unit vector for each text, zeros for a text without words. Raises `EmbedderUnavailable`."""
-        try:
-            vectors: list[Vector] = await self._process.call(None, method, list(texts))
-        except (EmbedderUnavailable, IndexUnavailable) as error:
-            self._why = str(error)
-            raise EmbedderUnavailable(f"{self.name}: {error}") from error
-        self._is_loaded, self._why = True, ""
-        return vectors
         return await self._embed_texts("embed_documents", texts)
 
     async def embed_notes(self, texts: Sequence[str]) -> list[Vector]:
@@ -403,3 +407,10 @@ class DeepModel:
         return await self._embed_texts("embed_notes", texts)
 
     async def _embed_texts(self, method: str, texts: Sequence[str]) -> list[Vector]:
+        try:
+            vectors: list[Vector] = await self._process.call(None, method, list(texts))
+        except (EmbedderUnavailable, IndexUnavailable) as error:
+            self._why = str(error)
+            raise EmbedderUnavailable(f"{self.name}: {error}") from error
+        self._is_loaded, self._why = True, ""
+        return vectors

@@ -66,10 +66,12 @@ from runtime.access import Access, ApiTokens, RateLimit, admin_token
 from runtime.attachments import AttachmentReader, Files, Locator, UploadedFiles
 from runtime.background import (
     DAY_SECONDS,
+    DEEPEN_TURNS,
     FORGET_TURNS,
     INDEX_CONTEXT,
     ContextEditor,
     ContextSync,
+    DeepenTurns,
     DirectiveCondenser,
     ExtractionMarks,
     Forgetting,
@@ -365,6 +367,9 @@ class Runtime:
 
         async def remember(batch: Sequence[Job]) -> Sequence[Job]:
             await RememberTurns(self.transcript, await self.knowledge.turns_everywhere())(batch)
+            if self.deep is not None:
+                for job in {job.key: job for job in batch}.values():
+                    await self.jobs.enqueue(Job(DEEPEN_TURNS, job.key, job.turn_id))
             return ()
 
         async def remember_one(job: Job) -> None:
@@ -391,6 +396,7 @@ class Runtime:
                 "summary.refresh": summaries,
                 EXTRACT_RECORDS: extraction,
                 "turn.remember": remember_one,
+                DEEPEN_TURNS: DeepenTurns(self.knowledge.turns_everywhere),
                 INDEX_CONTEXT: context_sync,
                 FORGET_TURNS: ForgetTurns(self.knowledge.turns_everywhere, context_sync.index),
             },

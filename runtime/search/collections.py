@@ -158,7 +158,7 @@ class CollectionFactory:
             embedder,
             search(Kind.DOCUMENT),
             Vocabulary(index, embedder),
-            TurnIndex(index, embedder, words_alone=words_alone),
+            TurnIndex(index, embedder, words_alone=words_alone, deep=deep),
             ContextField(index, embedder, words_alone=is_former),
             RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former, deep=deep),
             CodexIndex(self.material, index, embedder, self.count),
@@ -378,6 +378,10 @@ class TurnsEverywhere:
     async def remember(self, memories: Sequence[TurnText]) -> None:
         """See `grounding.retrieval.recall.TurnIndex.remember`."""
         await self._target.turns.remember(memories)
+
+    async def deepen(self, scope: Scope) -> int:
+        """See `grounding.retrieval.recall.TurnIndex.deepen`."""
+        return await self._target.turns.deepen(scope)
 
     async def forget(self, scope: Scope, turn_ids: Sequence[str] | None = None) -> None:
         """See `grounding.retrieval.recall.TurnIndex.forget`. Raises `StoreUnavailable` too."""

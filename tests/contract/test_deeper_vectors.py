@@ -139,6 +139,30 @@ async def test_the_best_are_put_in_order_by_the_deeper_vectors_too(index: Passag
     assert only.passage == last
 
 
+async def test_what_is_only_compared_keeps_its_order_and_shows_its_deeper_cosines(index: PassageIndex) -> None:
+    await index.upsert(ACME, [entry("refund windows", n, deep="steamer" if n == 2 else "") for n in range(3)])
+    before = await hits_of(index, "refund windows", compared=1)
+
+    compared = await hits_of(index, "refund windows", "steamer", compared=1)
+
+    assert [one.passage for one in compared] == [one.passage for one in before]
+    assert [one.dense is not None for one in compared] == [True, False, False]
+    cosines = {one.passage.ordinal: one.deep.score for one in compared if one.deep is not None}
+    assert cosines == {2: pytest.approx(1, abs=1e-5)}
+
+
+async def test_what_only_deeper_vectors_find_has_the_last_places_of_what_is_compared(index: PassageIndex) -> None:
+    other = ["harbour ferry", "window cleaning", "parcel office"]
+    entries = [entry("refund windows", n, deep="refund") for n in range(20)]
+    await index.upsert(ACME, [*entries, *(entry(text, 20 + n, deep="steamer") for n, text in enumerate(other))])
+
+    found = await hits_of(index, "refund windows", "steamer", 10, compared=5)
+
+    assert [one.passage.ordinal < 20 for one in found] == [True] * 7 + [False] * 3
+    assert all(one.score <= found[6].score for one in found[7:])
+    assert len(await hits_of(index, "refund windows", "steamer", 2, compared=5)) == 2
+
+
 async def test_a_deeper_vector_of_zeros_is_none(index: PassageIndex) -> None:
     """What the deeper model cannot read has one, so that it is not asked again."""
     await index.upsert(ACME, [entry(f"refund {n}", n) for n in range(30)])

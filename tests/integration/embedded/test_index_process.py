@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import pytest_asyncio
@@ -30,10 +31,12 @@ from grounding.retrieval import (
     Passage,
     PassageQuery,
     Source,
+    Vector,
     encode_document,
 )
 from grounding.retrieval.bm25 import encode_query
 from runtime.embedded.index_client import (
+    QUESTIONS_KEPT,
     DeepModel,
     IndexProcess,
     RemoteIndex,
@@ -310,6 +313,26 @@ async def test_the_deeper_vectors_are_those_of_the_model_in_this_process(process
         assert vector == pytest.approx(other, abs=1e-6)
     assert vectors[2] == [0.0] * 384
     assert await model.embed_queries(TEXTS[:2]) == vectors[:2]
+
+
+async def test_a_question_is_embedded_once_for_all_who_search_for_it() -> None:
+    class Child:
+        """Notes what it is asked."""
+
+        def __init__(self) -> None:
+            self.asked: list[list[str]] = []
+
+        async def call(self, target: None, method: str, texts: list[str]) -> list[Vector]:
+            self.asked.append(texts)
+            return [[float(len(text))] for text in texts]
+
+    child = Child()
+    model = DeepModel(cast("IndexProcess", child), PATIENT)
+    assert await model.embed_queries(["refund", "window"]) == [[6.0], [6.0]]
+    assert await model.embed_queries(["window", "harbour", "window"]) == [[6.0], [7.0], [6.0]]
+    await model.embed_queries([f"question {number}" for number in range(QUESTIONS_KEPT)])
+    await model.embed_queries(["refund"])
+    assert [len(texts) for texts in child.asked] == [2, 1, QUESTIONS_KEPT, 1]
 
 
 async def test_a_question_whose_vector_comes_late_goes_without(process: IndexProcess) -> None:

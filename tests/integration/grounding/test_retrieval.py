@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from connectors.message import Scope
-from grounding.retrieval import Search, TurnFloor, TurnIndex, TurnText, Vocabulary
+from grounding.prompt_input import DegradedBlock
+from grounding.retrieval import Search, TurnFloor, TurnIndex, TurnText, Vector, Vocabulary
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.embedder import HashedWords
 from tests.integration.grounding.conftest import ACME, House
@@ -171,3 +173,38 @@ async def test_the_day_on_which_something_was_said_can_be_asked_for(
     (first, *_) = await turns.recall(here, "the landlord on 8 May", 9)
 
     assert first.turn_id == "t5"
+
+
+class Meanings(HashedWords):
+    """Knows that some words mean the same."""
+
+    def _embed(self, text: str) -> Vector:
+        for word, same in {"live": "moved", "city": "moved", "food": "peanuts", "allergic": "peanuts"}.items():
+            text = text.replace(word, same)
+        return super()._embed(text)
+
+
+async def test_what_was_said_in_other_words_is_recalled_by_its_deeper_vector(
+    tmp_path: Path, embedder: HashedWords
+) -> None:
+    deep = Meanings(400, "deeper")
+    floor = TurnFloor(0.5, 0.5, unasked=0.5, deeper=TurnFloor(0.5, 0.4, unasked=0.5, dense_weight=0.0, deep_weight=1.0))
+    index = EmbeddedIndex(tmp_path, embedder.name, embedder.dimensions, timeout_seconds=20, deep_dimensions=400)
+    turns, here = TurnIndex(index, embedder, floor=floor, deep=deep), Scope("acme", "http:here")
+    said = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    others = [TurnText(here, f"o{n}", "Ann: weather report", said) for n in range(150)]
+    await turns.remember([TurnText(here, "t1", "Ann: moved to Trondheim", said), *others])
+
+    async def recalled(question: str) -> list[str]:
+        return [one.turn_id for one in await turns.recall(here, question, 5, asked_for=False)]
+
+    assert await recalled("in which city do I live?") == []
+    while await turns.deepen(here):
+        pass
+    assert await recalled("in which city do I live?") == ["t1"]
+    assert await recalled("which food am I allergic to?") == []
+    deep.fails = True
+    lost: list[DegradedBlock] = []
+    assert await turns.recall(here, "which city?", 5, lost=lost) == []
+    assert lost == [DegradedBlock(block="deep", why="late")]
+    await index.close()
