@@ -81,7 +81,7 @@ _COURTESY = re.compile(
     re.IGNORECASE,
 )
 _TAG = re.compile(
-    r"[\s,;–—-]+(?:ok(?:ay)?|right|alright|please|thanks|thank you|got it|will you|would you|bitte|danke|"
+    r"[\s,;–—-]+(?:ok(?:ay)?|right|alright|by the way|please|thanks|thank you|got it|will you|would you|bitte|danke|"
     r"s['’]il (?:te|vous) pla[iî]t|merci|por favor|gracias)[\s.!?]*$",
     re.IGNORECASE,
 )
@@ -256,7 +256,7 @@ _ANOTHERS = re.compile(
 """
 _ADDED_CLAUSE = re.compile(
     r"(?:[,;:–—]|\s-)\s*(?:but|so|yet|though|although|can|could|would|will|what|how|is|are|am|do|does|did|which|who|"
-    r"where|maybe|perhaps|please|right|ok(?:ay)?|you know|considering|given|especially|I|I['’]\w+|we['’]\w+|"
+    r"where|maybe|perhaps|please|right|ok(?:ay)?|you know|by the way|considering|given|especially|I|I['’]\w+|we['’]\w+|"
     r"and (?:I|I['’]\w+|since|now|then|you|he|she|they))"
     r"\b.*$|\s+(?:but|so (?:that|can|could|I)|and (?:I|I['’]\w+|now|then))\b.*$",
     re.IGNORECASE,

@@ -436,6 +436,15 @@ def test_records_are_chosen_anew_when_the_message_leaves_them(then: str, why: st
     assert talk.says(then).selection.why == why
 
 
+@pytest.mark.parametrize("then", ["How much is Redis caching?", "Should we decide on Redis caching after the error?"])
+def test_a_message_that_only_leans_towards_another_frame_leaves_the_records_as_they_are(then: str) -> None:
+    talk = Conversation(REDIS, COST, HOLIDAY)
+    first = talk.says("Should we decide on Redis for caching?")
+    again = talk.says(then)
+
+    assert (again.selection.why, ids(again)) == ("reused", ids(first))
+
+
 def test_who_comes_back_to_a_subject_finds_its_records_still_there() -> None:
     talk = Conversation(REDIS, COST, HOLIDAY)
     talk.says("Should we decide on Redis for caching?")
@@ -583,7 +592,7 @@ class HeldDeeply(Held):
 
 
 def test_the_deeper_model_decides_where_it_is_there() -> None:
-    held = HeldDeeply({"metric": 0.1, "trains": 0.2}, METRIC, TRAINS)
+    held = HeldDeeply({"metric": 0.05, "trains": 0.2}, METRIC, TRAINS)
     selecting = RuleSelector(held, costs=costs, model=lambda _: "wordllama-l2-supercat")
     told = asyncio.run(selecting.select(ACME, [METRIC, TRAINS], "How do I get to Rome?", []))
     assert [(one.id, one.similarity) for one in told] == [("trains", 0.2)]
