@@ -26,8 +26,8 @@ LEAST_SIMILAR = 0.1
 """The least cosine of a message and a rule that is not general, by the deeper model where it is there.
 
 A rule too few is worse than a rule too many. Measured on the rules of twenty long chats (beam-100k) and the questions
-to which they apply: .96 of the rules that apply are told with WordLlama and .99 with the deeper MiniLM, of the same
-person's others, most of which are near, .62 and .74, and of the rules of people who talk about other things .14 and .13.
+to which they apply: with WordLlama .96 and with the deeper MiniLM .99 of the rules that apply are told, .62 and .74 of
+the same person's others, most of which are near, and .14 and .13 of the rules of people who talk about other things.
 """
 _MEASURED = frozenset({"wordllama-l2-supercat", "all-minilm-l6-v2-8bit"})
 """With other embedding models all rules are told as far as they fit: a rule says its condition."""
