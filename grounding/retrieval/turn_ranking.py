@@ -93,17 +93,24 @@ class TurnFloor:
         for hit in hits:
             floor = self.deeper if self.deeper is not None and hit.deep is not None else self
             needed = floor._needed(asked, of_own, asked_for)
-            cosine = hit.dense.score if hit.dense is not None else 0.0
-            by_vectors = floor.deep_weight * hit.deep.score if hit.deep is not None else 0.0
-            if floor.own_weight and of_own and _tells_of_own(hit.passage.text):
-                by_vectors += floor.own_weight
-            if by_vectors + floor.relevance(asked, asked, cosine) < min(needed, floor.minimum):
-                continue  # whatever its words are, which take longer to read
-            relevance = by_vectors + floor.relevance(asked, term_set(searched_text(hit.passage)), cosine)
+            relevance = floor._relevance_of(asked, of_own, hit, least=min(needed, floor.minimum))
             is_sure = is_sure or relevance >= needed
             if relevance >= floor.minimum:
                 turns.add(hit.passage.source)
         return turns if is_sure else set()
+
+    def relevance_of(self, query: str, hit: Hit) -> float:
+        """Return how the turn of *hit* bears on *query*, by this floor whether or not it has a deeper vector."""
+        return self._relevance_of(term_set(query), _OWN.search(query) is not None, hit, least=-math.inf)
+
+    def _relevance_of(self, asked: frozenset[str], of_own: bool, hit: Hit, *, least: float) -> float:
+        cosine = hit.dense.score if hit.dense is not None else 0.0
+        relevance = self.deep_weight * max(hit.deep.score, 0.0) if hit.deep is not None else 0.0
+        if self.own_weight and of_own and _tells_of_own(hit.passage.text):
+            relevance += self.own_weight
+        if relevance + self.relevance(asked, asked, cosine) < least:
+            return -math.inf  # whatever its words are, which take longer to read
+        return relevance + self.relevance(asked, term_set(searched_text(hit.passage)), cosine)
 
     def relevance(self, asked: frozenset[str], said: frozenset[str], cosine: float) -> float:
         """Return how a turn with the terms *said* bears on a question with the terms *asked*, with the *cosine* of

@@ -111,6 +111,36 @@ def test_what_nobody_asked_for_has_to_bear_on_the_message_more_and_still_more_wh
     assert kept("where is my dog?", 0.65)
 
 
+def test_a_turn_with_a_deeper_vector_is_judged_by_it_and_others_by_their_words() -> None:
+    deeper = TurnFloor(0.5, 0.3, dense_weight=0.0, coverage_weight=0.0, deep_weight=1.0)
+    floor = TurnFloor(0.5, 0.3, dense_weight=1.0, coverage_weight=0.0, deeper=deeper)
+    near = Hit(said(1, "Ann: a dog"), 1.0, Arm(0, 0.1), deep=Arm(0, 0.6))
+    far = Hit(said(3, "Ann: a cat"), 1.0, Arm(0, 0.9), deep=Arm(0, 0.1))
+    later = Hit(said(5, "Ann: a cow"), 1.0, Arm(0, 0.4))
+
+    assert floor.sure_turns("pets", [near, far, later]) == {"t1", "t5"}
+    assert floor.sure_turns("pets", [far, later]) == set()
+
+
+def test_who_asks_about_their_own_is_told_what_somebody_said_of_their_own() -> None:
+    deeper = TurnFloor(0.5, 0.3, unasked=0.5, unasked_few=0.5, deep_weight=1.0, own_weight=0.2)
+    floor = TurnFloor(9.0, 9.0, deeper=deeper)
+
+    def recalls(question: str, text: str) -> bool:
+        return bool(floor.sure_turns(question, [Hit(said(1, text), 1.0, deep=Arm(0, 0.4))], asked_for=False))
+
+    assert recalls("what is my pet called?", "Ann: we named the puppy Biscuit\nassistant: Lovely!")
+    assert not recalls("what is a pet called?", "Ann: we named the puppy Biscuit\nassistant: Lovely!")
+    assert not recalls("what is my pet called?", "Ann: which names do we like?\nassistant: I like Biscuit.")
+
+
+def test_of_two_alike_the_one_that_is_nearer_by_its_deeper_vector_comes_first() -> None:
+    rain = [Hit(said(n, "Cy: Rain again."), 0.5, deep=Arm(0, 0.1)) for n in (20, 30, 40)]
+    hits = [Hit(said(1, "Ann: A cat."), 1.0), Hit(said(5, "Ann: A cat."), 1.0, deep=Arm(0, 0.5)), *rain]
+
+    assert order("pets?", hits)[0] == "t5"
+
+
 def test_what_answers_a_question_comes_before_the_turns_in_which_it_was_asked_before() -> None:
     asked = "who is my dentist?"
     again = [Hit(said(n, "Ann: Who is my dentist?\nassistant: I do not know."), 0.9) for n in (20, 30, 40)]
