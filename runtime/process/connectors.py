@@ -262,10 +262,10 @@ class Backfill:
     async def _read_with_retries(self, place: str, slot: AbstractAsyncContextManager[None]) -> None:
         """Read the missed messages of *place*, again after each error that may pass; each time within a *slot*.
 
-        A session that begins meanwhile has a lock of its own for the place, and reads it again.
+        A session that begins meanwhile has a lock of its own for the place: then it is read again.
         """
-        backoff, lock = Backoff(*self._retry_seconds), self._unread.get(place)
-        while lock is not None and self._unread.get(place) is lock:
+        backoff = Backoff(*self._retry_seconds)
+        while (lock := self._unread.get(place)) is not None:
             try:
                 async with slot, lock:
                     if self._unread.get(place) is lock:

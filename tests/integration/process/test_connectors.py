@@ -160,7 +160,7 @@ class Radio:
         self.silent: set[str] = set()
         """Places whose history never answers."""
         self.slow: dict[str, asyncio.Event] = {}
-        """Places whose history answers the next question with what is there now, but only once the event is set."""
+        """Places whose history answers with what is there when it is asked, but only once the event is set."""
         self.begun: defaultdict[str, list[str]] = defaultdict(list)
         """The threads whose first message is found in the history of a place."""
         self.broken: dict[str, Exception] = {}
@@ -175,7 +175,7 @@ class Radio:
             raise self.broken[external_id]
         found = [message_id for message_id in self.said[external_id] if message_id > after_message_id]
         if external_id in self.slow:
-            await self.slow.pop(external_id).wait()
+            await self.slow[external_id].wait()
         for message_id in found:
             yield said(external_id, message_id)
         for thread in self.begun[external_id]:
@@ -222,13 +222,15 @@ def said(place: str, message_id: str) -> InboundMessage:
 
 
 @asynccontextmanager
-async def reading(radio: Radio, store: Store, *, wait_seconds: float = 20.0) -> AsyncIterator[Backfill]:
+async def reading(
+    radio: Radio, store: Store, *, wait_seconds: float = 20.0, retry_seconds: float = 0.01
+) -> AsyncIterator[Backfill]:
     backfill = Backfill(
         radio,
         store.last_seen,
         store.accept,
         wait_seconds=wait_seconds,
-        retry_seconds=(0.005, 0.01),
+        retry_seconds=(retry_seconds, retry_seconds),
         watch_seconds=0.005,
     )
     async with background_task(backfill.run(), "backfill"):
@@ -318,6 +320,7 @@ async def test_a_reading_that_ends_in_the_next_session_leaves_the_place_to_that_
         radio.sessions = 2
         live = asyncio.create_task(backfill.accept(said("D1", "m3")))
         await eventually(lambda: len(radio.read) == 2 * len(places))
+        del radio.slow["D1"]
 
         busy = asyncio.Event()
         if is_busy:
@@ -333,6 +336,26 @@ async def test_a_reading_that_ends_in_the_next_session_leaves_the_place_to_that_
         radio.sessions = 4
         await eventually(lambda: "D1 m5" in store.stored)
     assert store.stored == ["D1 m2", "D1 m3", "D1 m4", "D1 m5"]
+
+
+async def test_a_message_that_waits_when_the_next_session_begins_waits_for_that_one() -> None:
+    radio, store = Radio(), Store({KEY: "m1"})
+    radio.said["D1"] = ["m1", "m2"]
+    radio.broken["D1"] = CannotBeRead("not now")
+    async with reading(radio, store, retry_seconds=0.3) as backfill:
+        live = asyncio.create_task(backfill.accept(said("D1", "m3")))
+        await eventually(lambda: bool(backfill.trouble))
+        radio.broken.clear()
+        slow = radio.slow["D1"] = asyncio.Event()
+        radio.said["D1"] += ["m3", "m4"]
+        radio.sessions = 2
+        await eventually(lambda: not backfill.trouble)
+        await asyncio.sleep(0.4)  # it looks again after a pause
+        assert store.stored == []
+        slow.set()
+        await live
+        await eventually(lambda: "D1 m4" in store.stored)
+    assert store.stored == ["D1 m2", "D1 m3", "D1 m4"]
 
 
 async def test_a_thread_that_a_missed_message_began_is_read_too_and_again_in_the_next_session() -> None:
