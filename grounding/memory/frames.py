@@ -232,12 +232,16 @@ def as_table(frames: Frames) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The frame of a message, the reason, and the cue found. ``acts``: the message says to go ahead with a decision."""
+    """The frame of a message, the reason, and the cue found. ``acts``: the message says to go ahead with a decision.
+
+    ``cued`` are the names of all frames that have a cue in the message.
+    """
 
     frame: Frame
     reason: FrameReason
     cue: str = ""
     acts: bool = False
+    cued: frozenset[str] = frozenset()
 
 
 def choose(text: Text, frames: Frames = SHIPPED, earlier: Sequence[str] = (), cues: Cues = ENGLISH) -> Chosen:
@@ -250,31 +254,40 @@ def choose(text: Text, frames: Frames = SHIPPED, earlier: Sequence[str] = (), cu
     message = FoldedText.of(text)
     words = message.words
     acts = any(True for _ in matches(words, frames.acting))
-    seen = _best_by_cues(words, frames)
-    if seen is not None:
-        return Chosen(seen[0], "cue", seen[1], acts)
+    own = _cues_by_frame(words, frames)
+    if own:
+        best = _most_cued(own, frames)
+        return Chosen(best, "cue", _longest(own[best.name]), acts, frozenset(own))
     if earlier and words and _only_continues(words, cues):
-        before = _best_by_cues(words_of(earlier[-1]), frames)
-        if before is not None:
-            return Chosen(before[0], "goes_on", before[1], acts)
+        before = _cues_by_frame(words_of(earlier[-1]), frames)
+        if before:
+            best = _most_cued(before, frames)
+            return Chosen(best, "goes_on", _longest(before[best.name]), acts)
     if _asks(message, cues):
         return Chosen(frames[QUESTION], "question", acts=acts)
     return Chosen(frames[CONVERSATION], "nothing_asked", acts=acts)
 
 
-def _best_by_cues(words: tuple[str, ...], frames: Frames) -> tuple[Frame, str] | None:
-    """Return the frame with the most distinct cues in *words*, and its longest cue."""
-    best: tuple[int, int, str] | None = None
-    found: dict[str, str] = {}
-    for frame in frames.by_name.values():
-        phrases = {words[start : start + length] for start, length in matches(words, frame.cues)}
-        if not phrases:
-            continue
-        longest: tuple[str, ...] = max(phrases, key=lambda phrase: (len(phrase), phrase))
-        found[frame.name] = " ".join(longest)
-        rank = (-len(phrases), -frame.rank, frame.name)
-        best = rank if best is None else min(best, rank)
-    return None if best is None else (frames[best[2]], found[best[2]])
+_Found = set[tuple[str, ...]]
+
+
+def _cues_by_frame(words: tuple[str, ...], frames: Frames) -> dict[str, _Found]:
+    """Return the distinct cues in *words* of each frame that has any."""
+    found = {
+        frame.name: {words[start : start + length] for start, length in matches(words, frame.cues)}
+        for frame in frames.by_name.values()
+    }
+    return {name: cues for name, cues in found.items() if cues}
+
+
+def _most_cued(found: Mapping[str, _Found], frames: Frames) -> Frame:
+    """Return the frame with the most cues, then the higher rank, then the first name."""
+    return frames[min(found, key=lambda name: (-len(found[name]), -frames[name].rank, name))]
+
+
+def _longest(cues: _Found) -> str:
+    longest: tuple[str, ...] = max(cues, key=lambda phrase: (len(phrase), phrase))
+    return " ".join(longest)
 
 
 def _without_small_talk(words: tuple[str, ...], cues: Cues) -> tuple[str, ...]:

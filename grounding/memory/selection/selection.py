@@ -520,8 +520,8 @@ def _statement(text: str) -> _Statement:
 #
 # Every message searches for its own records, which is cheap. The prompt nevertheless repeats the last records, in the
 # same bytes, if they cover the message: the best record found is among them, and so is at least `COVERED_SHARE` of all
-# that was found, weighted by the probability of relevance. A message with another frame selects anew, because types and
-# budgets differ; one that asks for nothing ("I see, thank you") stays in the frame before.
+# that was found, weighted by the probability of relevance. A message whose cue switches the frame selects anew, because
+# types and budgets differ. One without a cue ("how much is it?"), or that has a cue of the frame before, too, stays.
 #
 # Selecting anew adds the records found and drops those that were useful longest ago. Up to `CARRIED` records stay in
 # the prompt, so that a return to an earlier subject finds its records there.
@@ -577,7 +577,7 @@ def reason(
     if not ranked:
         return "reused" if thin or not known - held else "aside"
     known |= set(said) | held
-    if chosen.reason != "nothing_asked" and chosen.frame.name != kept.frame:
+    if chosen.reason == "cue" and kept.frame not in chosen.cued:
         return "frame"
     best = max(ranked, key=lambda one: one.relevance)
     if best.record.id not in known or covered(ranked, known) < COVERED_SHARE:
