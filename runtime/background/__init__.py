@@ -7,7 +7,8 @@
 
 People cause the rest: `Marking` marks replies, `Forgetting` forgets, `DirectiveCondenser` shortens directives,
 `IndexRebuilder`
-rebuilds the index, `ModelMigration` moves it to another embedding model. `RecordSweep` looks after records every hour.
+rebuilds the index, `ModelMigration` moves it to another embedding model. `RecordSweep` looks after records every hour,
+and has long ones summed up (`RecordSummaries`).
 """
 
 from runtime.background.after_turn import DEEPEN_TURNS, DeepenTurns, RememberTurns, SummaryRefresh
@@ -20,7 +21,7 @@ from runtime.background.forgetting import Forgetting, ForgetTurns
 from runtime.background.karma import Marker, Marking
 from runtime.background.migration import DAY_SECONDS, ModelMigration, idle_collections, migration_status
 from runtime.background.rebuild import IndexRebuilder, ProgressCallback, ReindexCounts, RestoreCounts
-from runtime.background.records import RecordsAndManifests, RecordSweep
+from runtime.background.records import RecordsAndManifests, RecordSummaries, RecordSweep
 
 __all__ = [
     "DAY_SECONDS",
@@ -41,6 +42,7 @@ __all__ = [
     "ModelMigration",
     "NoModelAnswer",
     "ProgressCallback",
+    "RecordSummaries",
     "RecordSweep",
     "RecordsAndManifests",
     "RecordsExtraction",

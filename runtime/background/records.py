@@ -1,4 +1,4 @@
-"""Sweeps typed records as time passes, and cuts erased ones out of the manifests of turns."""
+"""Sweeps typed records as time passes, has long ones summed up, and cuts erased ones out of the manifests of turns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from collections.abc import Awaitable, Callable, Collection
 import structlog
 
 from connectors.message import AgentRuntimeError, Scope, StoreUnavailable
-from grounding.memory.records import Provenance, Records, RecordSearch, RecordStore, Rules
+from grounding.memory.records import (
+    Provenance,
+    Record,
+    Records,
+    RecordSearch,
+    RecordStore,
+    Rules,
+    accept_abstract,
+    plan_abstract,
+)
 from grounding.prompt_input import Tokens
+from runtime.billing import BudgetExceeded, Spending
+from runtime.llm import ModelFailed
 from runtime.turns import Manifests
 from runtime.workspaces import Workspaces
 
@@ -67,8 +78,8 @@ class RecordSweep:
     async def _sweep(self, workspace_id: str) -> None:
         scope = Scope(workspace_id)
         try:
+            await self._records.catch_up(scope)  # first: a model that sums up records takes its time
             count = await self._records.sweep(scope)
-            await self._records.catch_up(scope)
         except StoreUnavailable:
             raise
         except AgentRuntimeError as error:  # a record cannot be read; go on with the other workspaces
@@ -76,6 +87,24 @@ class RecordSweep:
             return
         if count:
             _log.info("records.swept", workspace_id=workspace_id, records=count)
+
+
+class RecordSummaries:
+    """Asks the model to sum up long records. The workspace pays, as for other calls in the background."""
+
+    def __init__(self, spending: Spending) -> None:
+        self._spending = spending
+
+    async def __call__(self, scope: Scope, record: Record) -> str | None:
+        """Return what a model makes of *record*, or its beginning if that cannot be used; None if the model or the
+        budget does not allow it now."""
+        try:
+            completion = await self._spending.ask(Scope(scope.workspace_id), "record", plan_abstract(record))
+        except (BudgetExceeded, ModelFailed) as error:
+            why = "budget" if isinstance(error, BudgetExceeded) else error.why
+            _log.warning("records.unsummarised", workspace_id=scope.workspace_id, record_id=record.id, why=why)
+            return None
+        return accept_abstract(completion.text, record)
 
 
 class RecordsAndManifests(Records):
@@ -86,9 +115,16 @@ class RecordsAndManifests(Records):
     """
 
     def __init__(
-        self, store: RecordStore, tokens: Tokens, index: RecordSearch, rules: Rules, *, manifests: Manifests
+        self,
+        store: RecordStore,
+        tokens: Tokens,
+        index: RecordSearch,
+        rules: Rules,
+        *,
+        manifests: Manifests,
+        summarise: RecordSummaries | None = None,
     ) -> None:
-        super().__init__(store, tokens, index, rules)
+        super().__init__(store, tokens, index, rules, summarise=summarise)
         self._manifests = manifests
 
     async def erase(self, scope: Scope, record_id: str, by: Provenance) -> None:

@@ -81,6 +81,7 @@ from runtime.background import (
     ModelMigration,
     RecordsAndManifests,
     RecordsExtraction,
+    RecordSummaries,
     RecordSweep,
     RememberTurns,
     SummaryRefresh,
@@ -359,7 +360,12 @@ class Runtime:
         record_store = RecordStore(redis)
         self.audiences = Audiences(record_store, self.global_contexts, marks, self.manifests)
         self.records = RecordsAndManifests(
-            record_store, tokens, LazyRecordIndex(self.knowledge), _record_rules(settings), manifests=self.manifests
+            record_store,
+            tokens,
+            LazyRecordIndex(self.knowledge),
+            _record_rules(settings),
+            manifests=self.manifests,
+            summarise=RecordSummaries(spending) if settings.has_provider_model else None,
         )
         context_sync = ContextSync(
             self.contexts, context_copy, self.workspaces.exists, self.knowledge.contexts_everywhere

@@ -3,6 +3,7 @@
 `Records` adds, changes, finds and forgets them; `extraction` finds new ones in a conversation.
 """
 
+from grounding.memory.records.abstract import accept_abstract, plan_abstract
 from grounding.memory.records.dates import days_meant, in_words
 from grounding.memory.records.extraction import Candidate, Window
 from grounding.memory.records.index import RecordIndex
@@ -60,6 +61,7 @@ __all__ = [
     "State",
     "Type",
     "Window",
+    "accept_abstract",
     "create_item",
     "days_meant",
     "delete_item",
@@ -68,6 +70,7 @@ __all__ = [
     "in_words",
     "is_general",
     "place",
+    "plan_abstract",
     "query_items",
     "update_item",
 ]

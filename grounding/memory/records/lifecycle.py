@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from grounding.memory.records.model import HIDDEN, NeverDeleted, Outcome, Record, RecordRefused, Severity, State, Type
+from grounding.memory.records.model import (
+    HIDDEN,
+    NeverDeleted,
+    Outcome,
+    Record,
+    RecordRefused,
+    Severity,
+    State,
+    Type,
+    is_shortened,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,8 @@ class Rules:
     retired_false_positives: int = 3
     summarized_days: int = 30
     archived_days: int = 90
+    sums_up: bool = False
+    """Whether a model sums up long records."""
 
 
 TakenBack = Literal["confirm", "success", "failure", "false_positive"]
@@ -247,8 +259,17 @@ def sweep(record: Record, rules: Rules, at: str) -> Record:
     return record
 
 
+def lacks_abstract(record: Record) -> bool:
+    """Say whether a model should sum up the record: its summary leaves something out, and is shown."""
+    if record.is_hidden or record.verbatim or record.abstract or record.type in (Type.CENSOR, Type.RULE):
+        return False
+    return is_shortened(record)
+
+
 def next_due(record: Record, rules: Rules) -> datetime | None:
-    """Return when the sweep must look at the record, or None if age does not change it."""
+    """Return when the sweep must look at the record, or None if it need not."""
+    if rules.sums_up and lacks_abstract(record):
+        return datetime.fromisoformat(record.changed_at)
     if record.is_hidden or record.type is not Type.EPISODE or record.state is State.ARCHIVED:
         return None
     days = rules.summarized_days if record.state is State.ACTIVE else rules.archived_days

@@ -109,6 +109,9 @@ class Record(Strict):
     text: str
     micro: str
     summary: str
+    abstract: str = ""
+    """What a model, or else the beginning of the text, says in place of a text that is too long for the summary; empty
+    until then, and if the summary has the whole text."""
     state: State
     created_at: str
     changed_at: str
@@ -231,7 +234,7 @@ class FoundRecord:
 #
 # ``micro`` is one line of at most `MICRO_TOKENS`, ``summary`` has at most `SUMMARY_TOKENS`. Both are the first
 # sentences of the text, cut at natural boundaries, with the record's status in brackets: "Chose Postgres [success, 0.85
-# confidence]".
+# confidence]". Once a model has summed up a long text, the summary is made of that (`Record.abstract`).
 
 MICRO_TOKENS = 24
 """About twenty tokens: a sentence and the status."""
@@ -249,8 +252,17 @@ def with_short_forms(record: Record, tokens: Tokens) -> Record:
     """
     if record.summary and record.text == record.summary and record.state is State.ARCHIVED:
         return record
-    said = _sentences(record)
-    return record.model_copy(update={"micro": _micro(record, said, tokens), "summary": _summary(record, said, tokens)})
+    said = _sentences(record.text)
+    summed_up = _sentences(record.abstract) if record.abstract else said
+    summary = _summary(record, summed_up, tokens)
+    return record.model_copy(update={"micro": _micro(record, said, tokens), "summary": summary})
+
+
+def is_shortened(record: Record) -> bool:
+    """Say whether the summary leaves out some of the text."""
+    if len(record.text) > _READ_CHARACTERS:
+        return True
+    return not all(sentence.rstrip() in record.summary for sentence in _sentences(record.text))
 
 
 def indexed_text(record: Record) -> str:
@@ -312,9 +324,9 @@ def _bracket(record: Record, *, short: bool) -> str:
     return f"[{', '.join(parts)}]" if parts else ""
 
 
-def _sentences(record: Record) -> list[str]:
-    """Return the sentences of the text, or the text on one line if it has no sentences."""
-    text = record.text[:_READ_CHARACTERS]
+def _sentences(text: str) -> list[str]:
+    """Return the sentences of *text*, or *text* on one line if it has no sentences."""
+    text = text[:_READ_CHARACTERS]
     return sentences(text) or [" ".join(text.split())[:_LINE_CHARACTERS]]
 
 

@@ -12,10 +12,10 @@ import random
 import re
 import secrets
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 import structlog
@@ -51,6 +51,10 @@ _ATTEMPTS = 16
 _PAUSE_SECONDS = (0.001, 0.1)
 """Upper bounds of the first and of the longest random pause between two attempts."""
 _PAGE = 200
+MOST_SUMMED_UP = 20
+"""So many records are summed up at most before other workspaces have their turn."""
+SUMMARY_RETRY = timedelta(hours=1)
+"""When a record is summed up that no model could sum up."""
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_CHARACTERS = 10
 """50 bits: among a million records of a workspace two ids collide with a chance of 1 in 2,000. Then the later record is
@@ -99,6 +103,8 @@ class RecordSearch(Protocol):
 class Records:
     """Adds, changes, finds and forgets records on a store and an index.
 
+    *summarise* asks a model to sum up a long record; it returns None if that cannot be done now. `sweep` calls it.
+
     Reading shows the records of the workspace and of the scope's audience, and nobody else's (only
     `connectors.message.EVERYONE` sees all). What is written belongs to the scope's audience. A write that the index
     cannot follow now is indexed later. Every method raises `connectors.message.StoreUnavailable`, and those that write
@@ -112,12 +118,14 @@ class Records:
         index: RecordSearch,
         rules: Rules | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        summarise: Callable[[Scope, Record], Awaitable[str | None]] | None = None,
     ) -> None:
         self._store = store
         self._tokens = tokens
         self._index = index
-        self._rules = rules or Rules()
+        self._rules = replace(rules or Rules(), sums_up=summarise is not None)
         self._clock = clock
+        self._summarise = summarise
 
     async def add(self, scope: Scope, new: NewRecord, by: Provenance, key: str = "") -> Added:
         """Store *new*. If a record with the same text exists, confirm it instead.
@@ -380,12 +388,18 @@ class Records:
         return await self._store.counts(scope)
 
     async def sweep(self, scope: Scope) -> int:
-        """Apply age to all records of the workspace that are due, a page at a time; return their number."""
+        """Apply age to all due records of the workspace, and have long ones summed up, a page at a time; return
+        their number."""
         count = 0
         while due := await self._store.due(scope, self._clock()):
-            for record in due:
+            asks_model = self._summarise is not None and any(map(lifecycle.lacks_abstract, due))
+            swept = due[:MOST_SUMMED_UP] if asks_model else due
+            for record in swept:
                 await self._sweep_one(scope, record)
-            count += len(due)
+            count += len(swept)
+            if asks_model:  # other workspaces have their turn before it goes on
+                await self._store.mark_behind(scope)
+                break
         return count
 
     async def catch_up(self, scope: Scope) -> bool:
@@ -397,9 +411,16 @@ class Records:
         return True
 
     async def _sweep_one(self, scope: Scope, record: Record) -> None:
-        after = lifecycle.sweep(record, self._rules, stamp(self._clock()))
+        after, why = lifecycle.sweep(record, self._rules, stamp(self._clock())), "aged"
+        if after == record and self._summarise is not None and lifecycle.lacks_abstract(record):
+            abstract = await self._summarise(scope, record)
+            if abstract is None:
+                await self._store.set_due(scope, record, self._clock() + SUMMARY_RETRY)
+                return
+            after = record.model_copy(update={"abstract": abstract, "version": record.version + 1})
+            why = "summed up"
         if after != record:
-            put = self._put(record, self._detailed(after), Provenance(), "aged")
+            put = self._put(record, self._detailed(after), Provenance(), why)
             if await self._store.write(scope, [put]) == "ok":
                 await self._after_write(scope, [put])
             return  # if another write was quicker, the record is still due
@@ -695,6 +716,8 @@ def _with_values(record: Record, fields: Mapping[str, Any], at: str) -> Record:
         raise RecordRefused(f"that is no value of a record: {error}") from None
     if all(getattr(record, name) == value for name, value in stated.items()):
         return record
+    if "text" in stated:
+        stated["abstract"] = ""  # it summed up the former text
     return record.model_copy(update={**stated, "changed_at": at})
 
 
