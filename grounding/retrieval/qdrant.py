@@ -15,7 +15,7 @@ from connectors.message import Scope
 from grounding.retrieval import stored
 from grounding.retrieval.bm25 import SparseVector
 from grounding.retrieval.embedding import Vector
-from grounding.retrieval.index import Hit, IndexEntry, Kind, Passage, PassageQuery, Source
+from grounding.retrieval.index import TIES, Hit, IndexEntry, Kind, Passage, PassageQuery, Source
 from grounding.retrieval.ranking import (
     CENTRING,
     DEEPEST,
@@ -170,7 +170,8 @@ class QdrantIndex(ABC):
         passages = {record.id: stored.passage_of(record.payload) for record in await self._retrieve(points, True)}
         cosines: dict[Any, float] = {}
         if query.dense is not None and query.wants_cosines:
-            cosines = scores_of(await self._compare("dense", query.dense, points))
+            compared = points if query.scores else points[: query.compared + TIES]
+            cosines = scores_of(await self._compare("dense", query.dense, compared))
         return hits_of(query, ranking, passages, arms, cosines)
 
     async def _ask_arm(self, query: PassageQuery, arm: str) -> Sequence[Any]:
