@@ -12,7 +12,7 @@ from grounding.evaluation.metrics import Interval, bootstrap_intervals, ndcg_at,
 from grounding.retrieval import term_set
 
 MEMORY_TOKENS = 1000
-"""The tokens that earlier turns may take in a prompt for recall@1000tok."""
+"""The tokens that standing rules and earlier turns may take in a prompt for recall@1000tok."""
 STANDS = 0.6
 """A message stands in a prompt if this share of its content words does."""
 ADVERSARIAL = "adversarial"
@@ -24,8 +24,8 @@ class MemoryAnswer:
     """The answer to one question.
 
     ``ranked`` are the ids of the messages found, best first, however little they bear on it. ``told`` is the prompt's
-    text of earlier turns: ``turns`` turns in ``tokens`` tokens. The ``elsewhere`` figures are those for the same
-    question put to another conversation, which says nothing about it.
+    text of standing rules and earlier turns: ``turns`` turns, and ``tokens`` tokens of both. The ``elsewhere`` figures
+    are those for the same question put to another conversation, which says nothing about it.
     """
 
     asked: ConversationQuestion

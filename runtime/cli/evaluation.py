@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from config.settings import Settings
@@ -34,15 +34,26 @@ from grounding.evaluation import (
 )
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
+from grounding.memory.records import Record, RecordIndex, Records, RecordStore, Type, Window, extraction
+from grounding.memory.selection import (
+    LastSelections,
+    Level,
+    RecordSelector,
+    RuleSelector,
+    as_selected,
+    floor_for,
+)
 from grounding.pipeline import Pipeline, StrategyChooser
-from grounding.prompt import PrefixPolicy, SessionContinuity, build_prompt
+from grounding.prompt import PrefixPolicy, SessionContinuity, build_prompt, record_line
 from grounding.prompt_input import (
+    Block,
     DegradedBlock,
     Passage,
     PromptLimits,
     Query,
     RecalledTurn,
     RunContext,
+    SelectedRecord,
     Tokens,
     load_tokens,
 )
@@ -221,7 +232,7 @@ class _NoDocuments:
 
 @dataclass(frozen=True)
 class _RecallBlock:
-    """The block of earlier turns of one prompt."""
+    """The block of standing rules and earlier turns of one prompt."""
 
     text: str
     tokens: int
@@ -232,8 +243,8 @@ class _RecallBlock:
 class _MemoryTrial:
     """Replays conversations and asks about them.
 
-    Each message becomes a turn of its own. A new session begins before the questions, so that no message is in the
-    tail.
+    Each message becomes a turn of its own. Patterns find standing rules in it. A conversation with only one person is
+    that person's direct messages. A new session begins before the questions, so that no message is in the tail.
     """
 
     def __init__(
@@ -250,6 +261,13 @@ class _MemoryTrial:
         self._ranking = TurnIndex(index, embedder, floor=_NO_FLOOR, deep=deep)
         self._turns = turns = TurnIndex(index, embedder, deep=deep)
         self._remember = RememberTurns(self._transcript, turns)
+        records = RecordStore(store.client)
+        self._records = Records(records, tokens, RecordIndex(index, embedder, records, deep=deep))
+
+        def costs(record: Record, level: Level) -> int:
+            return tokens.count(record_line(as_selected(record, level), with_id=False)) + 1
+
+        selections = LastSelections(store.client, settings.session_idle_seconds)
         self._pipeline = Pipeline(
             self._transcript,
             SessionContinuity(ContextDocuments(store.client), PrefixPolicy(tokens, settings.llm_grounding_layout)),
@@ -262,22 +280,39 @@ class _MemoryTrial:
             _NoDocuments(),
             turns,
             timeout_seconds=60.0,
+            selector=RecordSelector(self._records, selections, costs=costs, floor=lambda _: floor_for(embedder.name)),
+            rules=RuleSelector(self._records, costs=costs, model=lambda _: embedder.name),
         )
+        self._people: dict[ConversationKey, str] = {}
         self._tokens = tokens
         self._budgets = PromptLimits.from_settings(settings, WINDOW_TOKENS).model_copy(
             update={"records_tokens": MEMORY_TOKENS, "prompt_tokens": WINDOW_TOKENS, "prompt_bytes": WINDOW_TOKENS}
         )
 
     async def replay(self, key: ConversationKey, conversation: Conversation) -> None:
-        """Store, remember and deepen every message, and begin a new session."""
+        """Store, remember and deepen every message, keep the standing rules, and begin a new session."""
+        speakers = {message.speaker for message in conversation.said} - {ASSISTANT}
+        if len(speakers) == 1:
+            self._people[key] = f"{key.connector}:{key.external_id}"
         for start in range(0, len(conversation.said), BATCH_TURNS):
             batch = list(enumerate(conversation.said[start : start + BATCH_TURNS], start=start))
             for number, message in batch:
                 await self._transcript.append(key, _turn_id(number), [_entry(message, _turn_id(number))])
             await self._remember([Job("turn.remember", key, _turn_id(number)) for number, _ in batch])
+            await self._keep_rules(key, [_entry(message, _turn_id(number)) for number, message in batch])
         while await self._turns.deepen(key.scope):
             pass
         await self._transcript.begin_session(key)
+
+    async def _keep_rules(self, key: ConversationKey, entries: Sequence[TranscriptEntry]) -> None:
+        """Keep the standing rules that patterns find in *entries*."""
+        person = self._people.get(key, "")
+        scope = Scope(key.workspace_id, key.context_id, person or None)
+        said = tuple(replace(entry, user=person or f"{key.connector}:{entry.author}") for entry in entries)
+        known = await self._records.list(scope, (Type.RULE,))
+        for found in extraction.found_in(Window(key.context_id, said, person, {}), known):
+            if found.new.type is Type.RULE:
+                await self._records.add(scope, found.new, found.by.model_copy(update={"context_id": key.context_id}))
 
     async def ask(
         self,
@@ -299,16 +334,27 @@ class _MemoryTrial:
     async def _recall(self, key: ConversationKey, question: ConversationQuestion) -> _RecallBlock:
         began = time.perf_counter()
         trip = RoundTrip(self._redis)
-        gathering = self._pipeline.begin(trip, key, self._budgets)
+        person = self._people.get(key, "")
+        gathering = self._pipeline.begin(trip, key, self._budgets, audience=person or None, asker=person)
         await trip.send()
         grounds = await gathering.gather(question.text, ASKING, await gathering.last_messages())
         took_ms = (time.perf_counter() - began) * 1000
-        prompt = build_prompt(self._context(key, question, grounds.recalled), self._tokens)
-        block = next(block for block in prompt.blocks if block.name == "records")
+        rules = grounds.remembered.records
+        taken = self._block(self._context(key, question, (), rules, MEMORY_TOKENS)).tokens
+        block = self._block(self._context(key, question, grounds.recalled, rules, MEMORY_TOKENS - taken))
         return _RecallBlock(block.text, block.tokens, len({turn.turn_id for turn in grounds.recalled}), took_ms)
 
+    def _block(self, context: RunContext) -> Block:
+        """Return the block of rules and earlier turns in the prompt of *context*."""
+        return next(block for block in build_prompt(context, self._tokens).blocks if block.name == "records")
+
     def _context(
-        self, key: ConversationKey, question: ConversationQuestion, recalled: tuple[RecalledTurn, ...]
+        self,
+        key: ConversationKey,
+        question: ConversationQuestion,
+        recalled: tuple[RecalledTurn, ...],
+        rules: tuple[SelectedRecord, ...],
+        recall_tokens: int,
     ) -> RunContext:
         return RunContext(
             turn_id="asked",
@@ -326,7 +372,8 @@ class _MemoryTrial:
             wants_history=True,
             wants_documents=False,
             recalled=recalled,
-            budgets=self._budgets,
+            records=rules,
+            budgets=self._budgets.model_copy(update={"records_tokens": recall_tokens}),
         )
 
 

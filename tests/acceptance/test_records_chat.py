@@ -136,3 +136,59 @@ async def test_a_task_that_was_named_in_one_conversation_is_found_in_another(bot
     bot.model.will(Reply(tool_calls=(("expand", {"record": item.id}),)), "It was.")
     await bot.say("what about the tyres?")
     assert f"item {item.id}, done" in str(told(bot.replies_asked[-1])[-1])
+
+
+@pytest.mark.asyncio(loop_scope="function")
+async def test_a_standing_rule_is_followed_where_it_applies_and_belongs_to_who_said_it(
+    settings: Callable[..., Settings], openai_server: FakeOpenAI
+) -> None:
+    async with running_bot(settings(access_policy="open"), openai_server) as bot:
+        asked: list[str] = []
+
+        async def answer(messages: Any, *_: Any, **__: Any) -> Completion:
+            asked.append(str(messages[1]["content"]))
+            return Completion("Noted.", "local/none")
+
+        bot.runtime.model.complete = answer  # type: ignore[method-assign]
+
+        async def say(text: str, **where: Any) -> str:
+            reply = (await bot.say(text, **where))["text"]
+            await bot.settle()
+            return reply
+
+        dm: dict[str, Any] = {"context": "dm", "direct": True}
+        other_dm: dict[str, Any] = {"context": "another dm", "direct": True}
+        await say("Always mention version numbers when I ask about software libraries.", **dm)
+        await say("From now on answer in German.", **dm)
+        await say("which software libraries does the importer use?", **other_dm)
+        assert "<standing_rules>" in asked[-1]
+        assert "Always mention version numbers when I ask about software libraries" in asked[-1]
+        await say("who painted the ceiling of the chapel?", **other_dm)
+        assert "From now on answer in German" in asked[-1]
+        assert "version numbers" not in asked[-1]
+        await say("thanks!", **other_dm)
+        assert asked[-1] == "thanks!"
+
+        await say("Please answer in French from now on.", **dm)
+        await say("what is due on Friday?", **other_dm)
+        assert "answer in French from now on" in asked[-1]
+        assert "German" not in asked[-1]
+        listed = await say("/memory", **other_dm)
+        assert "What you asked me to keep to" in listed
+        (french,) = [
+            one for one in await bot.runtime.records.list(Scope(bot.workspace, None, "http:u1")) if "French" in one.text
+        ]
+        assert "Changed" in await say(f"/memory change {french.id} answer in Dutch from now on", **other_dm)
+        await say("what is due on Monday?", **other_dm)
+        assert "answer in Dutch from now on" in asked[-1]
+        assert "deleted" in await say(f"/memory forget {french.id}", **other_dm)
+        await say("what is due on Tuesday?", **other_dm)
+        assert "Dutch" not in asked[-1]
+
+        await say("Never use emojis in answers, please.", context="team")
+        await say("I prefer trains over planes.", context="team")
+        await say("what is due on Friday?", context="team 2")
+        assert "Never use emojis in answers" in asked[-1]
+        assert "trains" not in asked[-1]
+        await say("what is due on Friday?", context="team 2", **BO)
+        assert "emojis" not in asked[-1]
