@@ -3,25 +3,30 @@
 A chunk is a contiguous slice of the document, so that neighbouring chunks can be joined again without loss. It never
 crosses a heading that has text of its own before it, and never cuts a code fence or a table unless that alone is larger
 than the cap; the later parts of a table that had to be cut carry its header as ``lead``.
+
+A chat ("Anna: …", "user: …", or a log of this runtime) is cut between its messages instead, into smaller chunks: a
+question stays with the beginning of its answer, and the later parts of a long message carry its speaker as ``lead``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, chain
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-CHUNKER_VERSION = 3
+CHUNKER_VERSION = 4
 """A part of every document's fingerprint: with a new version all documents are cut and their words weighed again; a
 chunk that stays the same is not embedded again. 2: the first terms of a chunk count for more. 3: no word has the stem
-that another thread was making."""
+that another thread was making. 4: chats are cut between messages."""
 
 CountTokens = Callable[[str], int]
 
@@ -102,6 +107,9 @@ def chunk_document(path: str, text: str, count: CountTokens, sizes: Sizes | None
     """
     sizes = sizes or Sizes()
     stem = PurePosixPath(path).stem
+    if messages := _messages(text):
+        title, groups = _chat(path, text, messages, count, sizes)
+        return _number(path, title or stem, text, groups)
     if path.lower().endswith(".txt"):
         title, sections = stem, [_Section((), _paragraphs(text, count, sizes.target))]
     else:
@@ -323,6 +331,141 @@ def _overlap(group: Sequence[_Piece], sizes: Sizes, following: _Piece) -> list[_
         repeated.insert(0, piece)
         room -= piece.tokens
     return repeated
+
+
+# Chats
+
+
+CHAT_SHARE = 0.5
+"""A chat's chunks have this share of the size of others: a message says more by itself than a paragraph does, and what
+is around it is often about something else."""
+CONTINUED = "… "
+LEAST_MESSAGES = 6
+"""Fewer lines such as "Note: …" do not make a text a chat."""
+MOST_SPEAKERS = 1 / 3
+"""A chat has at most so many speakers for each message; else "name: …" stands for a list of fields."""
+LEAST_CHANGES = 1 / 3
+"""So often, at least, another speaker follows in a chat."""
+_SPOKEN = re.compile(
+    r"""^(?:\[?\d[\d/.:,TZ -]{3,24}(?:[AaPp][Mm])?\]?\ *(?:-\ *)?)?     # a time, perhaps
+        (?:\*\*)?(?P<speaker>[^\W\d_][\w.'’ -]{0,38}?)(?:\*\*)?\ *:(?:\*\*)?\ +(?=\S)
+      | ^\#\#\ \S+\ `(?:INBOUND|(?P<reply>OUTBOUND)|TOOL)`\ \S+\n-\ actor:\ `(?P<actor>.*)`$  # transcript/markdown.py
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+MOST_ABOVE = 1000
+"""So many characters may stand above the first message: a title, who takes part. Below more than that somebody only
+quotes a chat."""
+ANSWERING = frozenset(("assistant", "ai", "bot"))
+ROLES = ANSWERING | {"user", "human", "system"}
+"""If two of them speak, nobody else does: "Example: …" is a line of an answer then."""
+_FENCES = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
+_HEADING = re.compile(r"#{1,6}[ \t]+(?P<words>.*)")
+
+
+_Message = tuple[int, int, str, tuple[int, str]]
+"""Where a message of a chat begins and ends, the heading just above it, and what `_messages` says of it."""
+
+
+def _messages(text: str) -> list[tuple[int, str]]:
+    """Return where each message of a chat begins and who speaks; nothing if *text* is no chat."""
+    fences = [match.start() for match in _FENCES.finditer(text)]
+    found = [
+        (match.start(), match["speaker"] or ("assistant" if match["reply"] else match["actor"]))
+        for match in _SPOKEN.finditer(text)
+        if not bisect(fences, match.start()) % 2  # what code says is no message
+    ]
+    counts = Counter(speaker for _, speaker in found)
+    often = {speaker for speaker, number in counts.items() if number > 1}
+    roles = {speaker for speaker in often if speaker.lower() in ROLES}
+    found = [(start, speaker) for start, speaker in found if speaker in (roles if len(roles) > 1 else often)]
+    changes = sum(before != after for (_, before), (_, after) in pairwise(found))
+    speakers = len({speaker for _, speaker in found})
+    is_chat = (
+        len(found) >= LEAST_MESSAGES
+        and found[0][0] <= MOST_ABOVE
+        and 1 < speakers <= max(len(found) * MOST_SPEAKERS, 2)
+        and changes >= len(found) * LEAST_CHANGES
+    )
+    return found if is_chat else []
+
+
+def _chat(
+    path: str, text: str, messages: Sequence[tuple[int, str]], count: CountTokens, sizes: Sizes
+) -> tuple[str, Iterator[tuple[tuple[str, ...], list[_Piece]]]]:
+    """Return the title of a chat, and groups of pieces, each a chunk with its headings."""
+    target = max(int(sizes.target * CHAT_SHARE), 1)
+    is_plain = path.lower().endswith(".txt")
+    title, skipped = ("", 0) if is_plain else _front_matter(_newline_lines(text))
+    above = sum(map(len, _newline_lines(text)[:skipped]))
+    starts, names = [above], []
+    for (start, _), after in pairwise([(above, ""), *messages]):
+        begin, name = (after[0], "") if is_plain else _under_heading(text, start, after[0])
+        starts.append(max(begin, above))
+        names.append(name)
+    del starts[1]  # what stands above the first message belongs to it
+
+    def pieces_of(first: int, last: int) -> list[_Piece]:
+        whole = _Piece(first, last, count(text[first:last]))
+        if whole.tokens <= target:
+            return [whole]
+        if is_plain:
+            parts = _paragraphs(text[first:last], count, target)
+        else:
+            parts = [
+                piece for section in _markdown_sections(text[first:last], count, target)[1] for piece in section.pieces
+            ]
+        return [replace(piece, start=piece.start + first, end=piece.end + first) for piece in parts]
+
+    def groups() -> Iterator[tuple[tuple[str, ...], list[_Piece]]]:
+        heading, group, size = "", list[_Piece](), 0
+
+        def is_full(tokens: int) -> bool:
+            joins = size <= target // 2 and size + tokens <= target + target // 4
+            return bool(group) and size + tokens > target and not joins
+
+        for exchange in _exchanges([*zip(starts, [*starts[1:], len(text)], names, messages, strict=True)]):
+            pieces = [(name, speaker, pieces_of(start, end)) for start, end, name, (_, speaker) in exchange]
+            tokens = sum(piece.tokens for *_, of_message in pieces for piece in of_message)
+            if group and (pieces[0][0] or is_full(tokens)):
+                yield ((heading,) if heading else ()), group
+                group, size = [], 0
+            for name, speaker, of_message in pieces:
+                heading = name or heading
+                for number, piece in enumerate(of_message):
+                    if is_full(piece.tokens):
+                        yield ((heading,) if heading else ()), group
+                        group, size = [], 0
+                    if number and not group:
+                        piece = replace(piece, lead=piece.lead or f"{speaker}: {CONTINUED}")
+                    group.append(piece)
+                    size += piece.tokens
+        if group:
+            yield ((heading,) if heading else ()), group
+
+    return title or next(filter(None, names), ""), groups()
+
+
+def _exchanges(messages: Sequence[_Message]) -> Iterator[list[_Message]]:
+    """Yield each message of a chat; what an assistant answers, together with what it answers."""
+    exchange: list[_Message] = []
+    for message in messages:
+        *_, name, (_, speaker) = message
+        if exchange and (name or speaker.lower() not in ANSWERING):
+            yield exchange
+            exchange = []
+        exchange.append(message)
+    yield exchange
+
+
+def _under_heading(text: str, after: int, start: int) -> tuple[int, str]:
+    """Return where the message at *start* begins with the heading just above it, and that heading, if there is one
+    *after* the message before."""
+    before = text[after:start].rstrip()
+    match = _HEADING.fullmatch(before.rpartition("\n")[2])
+    if match is None:
+        return start, ""
+    return after + len(before) - len(match[0]), match["words"].strip()[:_HEADING_MAX_CHARACTERS]
 
 
 def _number(path: str, title: str, text: str, groups: Iterator[tuple[tuple[str, ...], list[_Piece]]]) -> list[Chunk]:

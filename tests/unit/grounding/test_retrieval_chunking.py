@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.message import ConversationKey
 from grounding.retrieval import Chunk, Sizes, chunk_document
+from grounding.transcript import EntryRole, TranscriptEntry, markdown
 
 
 def words(text: str) -> int:
@@ -101,12 +103,75 @@ def test_one_huge_line_is_cut_into_pieces_under_the_cap() -> None:
     assert max(len(chunk.text) for chunk in chunks) <= 1250
 
 
+def chat(*lines: str) -> str:
+    return "# Team chat\n\n" + "\n\n".join(lines) + "\n"
+
+
+def exchange(number: int, answer: int = 9) -> tuple[str, str]:
+    return f"user: What of number {number}?", f"assistant: {sentences(answer // 3, f'answer{number}')}"
+
+
+def test_a_chat_is_cut_between_messages_and_a_question_stays_with_its_answer() -> None:
+    text = chat(*(line for number in range(8) for line in exchange(number)))
+    chunks = cut(text, target=60)
+
+    assert len(chunks) > 3
+    assert all(chunk.text.startswith(("user: ", "# Team chat\n\nuser: ")) for chunk in chunks)
+    assert all(chunk.text.count("user: ") == chunk.text.count("assistant: ") for chunk in chunks)
+    assert {(chunk.title, chunk.heading) for chunk in chunks} == {("Team chat", "Team chat")}
+
+
+def test_the_later_parts_of_a_long_message_name_its_speaker() -> None:
+    first, *rest = cut(chat(*exchange(0, 90), *exchange(1), *exchange(2)), target=40)
+    parts = [chunk for chunk in rest if "user: " not in chunk.text]
+
+    assert "user: What of number 0?" in first.text
+    assert len(parts) > 2
+    assert {chunk.lead for chunk in parts} == {"assistant: … "}
+
+
+def test_a_day_in_a_chat_is_the_heading_of_what_was_said_on_it() -> None:
+    days = [f"## {day} May\n\nAnna: Hello.\n\nBo: Good morning.\n\nAnna: It is {day} May.\n" for day in range(1, 4)]
+
+    assert [chunk.heading for chunk in cut("\n".join(days), target=40)] == ["1 May", "2 May", "3 May"]
+
+
+def test_a_log_of_this_runtime_is_a_chat() -> None:
+    key = ConversationKey("w", "console", "c")
+    roles = (EntryRole.INBOUND, EntryRole.OUTBOUND)
+    entries = [
+        TranscriptEntry(role, sentences(3), f"t{n}", "2026-05-08T10:00:00+00:00", author=name)
+        for n in range(4)
+        for role, name in zip(roles, ("Anna", "assistant"), strict=True)
+    ]
+    chunks = cut(markdown.title(key) + "".join(map(markdown.render, entries)), target=160)
+
+    assert len(chunks) > 1
+    assert all("INBOUND" in chunk.text.partition("OUTBOUND")[0] for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n\n".join(f"Field {n}: value" for n in range(9)),
+        "\n\n".join(f"Name: x{n}\n\n{sentences(9)}" for n in range(9)),
+        "```\n" + "kind: Service\nhost: one\n" * 9 + "```",
+        sentences(300) + "\n\n" + "Anna: Hello.\n\nBo: Good morning.\n\n" * 9,
+    ],
+    ids=["fields", "one speaker", "code", "a quotation in prose"],
+)
+def test_lines_with_a_colon_alone_make_no_chat(text: str) -> None:
+    plain = text.replace(":", ";")
+    assert [chunk.text.replace(":", ";") for chunk in cut(text)] == [chunk.text for chunk in cut(plain)]
+
+
 documents = st.lists(
     st.one_of(
         st.sampled_from(
             ["# A", "## B", "### C *d*", "", "", "```", "~~~", "| a | b |", "|---|---|", "| 1 | 2 |", "---"]
         ),
         st.sampled_from(["- item", "  nested", "> quote", "title: x", "<div>", "Setext", "====", "[r]: http://x"]),
+        st.sampled_from(["Anna: yes", "Bo: no", "Anna: why, and what of all the others?"]),
         st.text(max_size=60),
     ),
     max_size=40,
