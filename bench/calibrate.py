@@ -1,17 +1,19 @@
-"""The relevance of passages as log-odds: ``python -m bench.calibrate COLLECTION… --messages FOLDER [--sizes]``.
+"""The relevance of passages as log-odds: ``python -m bench.calibrate COLLECTION… --messages FOLDER``.
 
-A COLLECTION is a folder with ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv``: its questions are answerable
-in its own corpus and, by assumption, in no other one's. FOLDER's ``queries.jsonl`` has messages with
-``metadata.needs_documents``: those that need none (by ``metadata.source``) are answerable nowhere.
+A COLLECTION is a folder with ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv``: its questions, after their
+``metadata.history``, are answerable in its own corpus and, by assumption, in no other one. FOLDER's ``queries.jsonl``
+has messages with ``metadata.needs_documents``: those that need none (by ``metadata.source``) are answerable nowhere,
+neither alone nor behind the history of one of the collection's questions.
 
-Fits the constants of `grounding.retrieval.relevance` by logistic regression on the best passage of each message, every
+Fits the weights of `grounding.retrieval.relevance` by logistic regression on the best passage of each message, every
 group of messages weighing the same, and prints how well they part the answerable from each group: by the area under
-the ROC curve, also where that group had no part in the fit.
+the ROC curve, also where that group had no part in the fit. With ``--write`` the weights go into the data file; by
+``--model M`` another embedding model is measured, with ``--deep D`` a deeper one beside it.
 
-With ``--sizes`` it checks ``size_weight`` instead. From each collection corpora of some documents are drawn (the same
-in every run), a part of which answer questions, and each is asked these questions and messages that need no document.
-For each size the shares at or above the threshold of the vocabulary and at or above the floor of prompts are printed,
-without and with ``size_weight``.
+With ``--sizes`` it checks the weight of the corpus size instead. From each collection corpora of some documents are
+drawn (the same in every run), a part of which answer questions, and each is asked these questions and messages that
+need no document. For each size the shares at or above the limit of the strategy and that of prompts are printed,
+without and with that weight.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ import asyncio
 import json
 import random
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +35,36 @@ from numpy.typing import NDArray
 from config.settings import BUNDLED_EMBEDDING_MODELS, Settings
 from connectors.message import Scope
 from grounding.evaluation import fill, load_documents
-from grounding.prompt_input import load_tokens
-from grounding.retrieval import Embedder, Kind, Vocabulary
+from grounding.prompt_input import TailEntry, load_tokens
+from grounding.retrieval import DeepEmbedder, Embedder, Kind, MiniLMEmbedder, Search
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.relevance import Floor, features, floor_for
-from grounding.retrieval.search import VOCABULARY_NOTHING
+from grounding.retrieval.query import used_turns
+from grounding.retrieval.relevance import (
+    SHOWN_LOG_ODDS,
+    WEIGHTS_FILE,
+    Relevance,
+    Weights,
+    features,
+    pair,
+    weights_of,
+)
+from grounding.retrieval.search import CANDIDATES_PER_PASSAGE
+from grounding.strategy import ASSISTANT, earlier_for, search_text
 from grounding.strategy.strategy import MATCH_LOG_ODDS
 from runtime.llm import open_embedder
 
 Floats = NDArray[np.float64]
 ROUNDS = 8
 RIDGE = 0.3
-MINIMA = (-2.0, -1.0, 0.0, 1.0, 2.0)
-ARMS = {"all": [0, 1, 2], "words": [1, 2]}
+LIMITS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0)
+FIGURES = ("dense", "deep", "coverage", "rarity", "earlier", "conversation")
+WORDS = ("coverage", "rarity", "earlier", "conversation")
+FIRST = {"dense": 7.0, "deep": 7.0, "coverage": 3.0, "rarity": 1.5, "earlier": 3.0, "conversation": -1.0}
+"""Where the fit begins."""
+SIZE_WEIGHT, SIZE_WEIGHT_QUICK, SIZE_WEIGHT_OF_WORDS = 0.5, 0.7, 0.2
+"""The weight of the corpus size, which is not fitted but checked with ``--sizes``."""
+PASSAGES = 3
+"""Passages of a prompt by default."""
 DRAWS = {20: 6, 60: 4, 200: 2, 600: 2}
 """Documents of a corpus, and how many corpora of that size are drawn."""
 QUESTIONS_PER_DOCUMENT = 0.25
@@ -52,8 +72,16 @@ MESSAGES = 300
 
 
 @dataclass(frozen=True)
+class Message:
+    """A text, and what was said before."""
+
+    text: str
+    before: tuple[TailEntry, ...] = ()
+
+
+@dataclass(frozen=True)
 class Group:
-    """Messages of one kind in one collection; ``hits`` has a row of features for each passage of each of them."""
+    """Messages of one kind in one collection; ``hits`` has a row of `FIGURES` for each passage of each of them."""
 
     name: str
     collection: str
@@ -76,51 +104,89 @@ def judged(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def answerable(folder: Path) -> list[str]:
+def message_of(record: Mapping[str, Any]) -> Message:
+    """The message of a line of ``queries.jsonl``, with its history."""
+    history = record.get("metadata", {}).get("history") or ()
+    return Message(
+        record["text"],
+        tuple(
+            TailEntry(speaker="user" if turn["role"] == "user" else ASSISTANT, text=turn["text"], turn_id="")
+            for turn in history
+        ),
+    )
+
+
+def answerable(folder: Path) -> list[Message]:
     """The questions of *folder* that have an answer in its corpus."""
     known = judged(folder)
-    return [record["text"] for record in records(folder / "queries.jsonl") if record["_id"] in known]
+    return [message_of(record) for record in records(folder / "queries.jsonl") if record["_id"] in known]
 
 
-async def groups(collections: list[Path], messages: Path, folder: Path, embedder: Embedder) -> list[Group]:
-    """All groups, through an index in *folder*."""
-    index = EmbeddedIndex(folder, embedder.name, embedder.dimensions, timeout_seconds=60)
-    await index.ensure()
-    # Any floor that weighs cosines: under that of a model that was not measured nothing would be embedded.
-    vocabulary = Vocabulary(index, embedder, floor=Floor(0.0, dense_weight=1.0, coverage_weight=0.3, sparse_weight=0.1))
-    scopes = {collection.name: Scope(f"c{number}") for number, collection in enumerate(collections)}
-    tokens = load_tokens()
-    for collection in collections:
-        await fill(index, scopes[collection.name], load_documents(collection), embedder, tokens.count)
-
-    async def looked_up(scope: Scope, text: str) -> Floats:
-        hits = await vocabulary.hits(scope, text)
-        size = await index.count(scope, Kind.DOCUMENT, exact=False)
-        return np.array([features(text, hit, size) for hit in hits] or [(0.0, 0.0, 0.0)])
-
-    sources: dict[str, list[str]] = {}
-    for record in records(messages / "queries.jsonl"):
+def needless(folder: Path) -> dict[str, list[Message]]:
+    """The messages of *folder* that need no document, by their source."""
+    found: dict[str, list[Message]] = {}
+    for record in records(folder / "queries.jsonl"):
         if not record["metadata"]["needs_documents"]:
-            sources.setdefault(record["metadata"]["source"], []).append(record["text"])
-    sources |= {collection.name: answerable(collection) for collection in collections}
-    found = [
-        Group(name, where, name == where, [await looked_up(scope, text) for text in texts])
-        for where, scope in scopes.items()
-        for name, texts in sources.items()
-    ]
+            found.setdefault(record["metadata"]["source"], []).append(Message(record["text"]))
+    return found
+
+
+def put_behind(messages: Mapping[str, Sequence[Message]], talk: Sequence[Message]) -> dict[str, list[Message]]:
+    """*messages*, each behind what was said before some message of *talk*, the same in every run."""
+    chance = random.Random(7)
+    histories = [one.before for one in talk if one.before]
+    if not histories:
+        return {}
+    return {
+        f"{name}, behind": [replace(one, before=chance.choice(histories)) for one in group]
+        for name, group in messages.items()
+    }
+
+
+async def groups(
+    collections: list[Path], messages: Path, folder: Path, embedder: Embedder, deep: DeepEmbedder | None
+) -> list[Group]:
+    """All groups, through an index in *folder*."""
+    index = EmbeddedIndex(
+        folder,
+        embedder.name,
+        embedder.dimensions,
+        timeout_seconds=60,
+        deep_dimensions=deep.dimensions if deep else None,
+    )
+    await index.ensure()
+    search, tokens = Search(index, embedder, deep=deep), load_tokens()
+    alone = needless(messages)
+    questions = {collection.name: answerable(collection) for collection in collections}
+    found = []
+    for number, collection in enumerate(collections):
+        scope, name = Scope(f"c{number}"), collection.name
+        await fill(index, scope, load_documents(collection), embedder, tokens.count, deep=deep)
+        size = await index.count(scope, Kind.DOCUMENT)
+
+        async def rows(message: Message, scope: Scope = scope, size: int = size) -> Floats:
+            text, earlier = search_text(message.text), earlier_for(message.text, message.before)
+            hits = await search.search(scope, text, PASSAGES * CANDIDATES_PER_PASSAGE, scores=True, earlier=earlier)
+            earlier = used_turns(text, earlier)
+            figures = [features(text, hit, size, earlier) for hit in hits] or [dict.fromkeys(FIGURES, 0.0)]
+            return np.array([[one[figure] for figure in FIGURES] for one in figures])
+
+        texts = {**alone, **put_behind(alone, questions[name]), **questions}
+        for group, several in texts.items():
+            found.append(Group(group, name, group == name, [await rows(one) for one in several]))
     await index.close()
     return found
 
 
 def best(weights: Floats, hits: Floats, columns: list[int]) -> tuple[float, Floats]:
-    """The log-odds and the features of the best passage."""
+    """The log-odds and the figures of the best passage."""
     scores = hits[:, columns] @ weights[:-1] + weights[-1]
     return float(scores.max()), hits[int(scores.argmax())][columns]
 
 
 def fit(found: Iterable[Group], columns: list[int]) -> Floats:
     """Weights of *columns* and a constant; which passage is the best one is decided anew in each round."""
-    weights = np.r_[np.array([8.0, 4.0, 2.0])[columns], -6.0]
+    weights = np.array([FIRST[FIGURES[column]] for column in columns] + [-8.0])
     found = list(found)
     for _ in range(ROUNDS):
         rows = [np.array([best(weights, hits, columns)[1] for hits in group.hits]) for group in found]
@@ -131,11 +197,11 @@ def fit(found: Iterable[Group], columns: list[int]) -> Floats:
     return np.asarray(weights)
 
 
-def regression(rows: Floats, labels: Floats, shares: Floats) -> Floats:
+def regression(rows: Floats, labels: Floats, shares: Floats, ridge: float = RIDGE) -> Floats:
     """Ridge logistic regression by Newton's method; the last weight is the constant."""
     rows = np.c_[rows, np.ones(len(rows))]
     weights = np.zeros(rows.shape[1])
-    penalty = np.r_[np.full(rows.shape[1] - 1, RIDGE), 1e-6]
+    penalty = np.r_[np.full(rows.shape[1] - 1, ridge), 1e-6]
     for _ in range(40):
         odds = 1 / (1 + np.exp(-rows @ weights))
         slope = rows.T @ (shares * (labels - odds)) - penalty * weights
@@ -151,16 +217,22 @@ def area(positive: Floats, negative: Floats) -> float:
     return float(1 - np.mean(below) / 2 / len(ordered))
 
 
-def report(found: list[Group], columns: list[int]) -> None:
-    """Print the constants, and how well they part."""
+def report(found: list[Group], names: Sequence[str], size_weight: float) -> Weights:
+    """Print the weights of the figures *names*, and how well they part; return them."""
+    columns = [FIGURES.index(name) for name in names]
     weights = fit(found, columns)
-    names = np.array(["dense_weight", "coverage_weight", "sparse_weight"])[columns]
-    constants = ", ".join(f"{name}={value:.2f}" for name, value in zip(names, weights, strict=False))
-    print(f"{constants}, constant={weights[-1]:.2f}")
-    print("group                    in            AUC    left out | share at or above " + " ".join(map(str, MINIMA)))
+    fitted = Weights(
+        constant=round(float(weights[-1]), 2),
+        size=size_weight,
+        **{name: round(float(value), 2) for name, value in zip(names, weights, strict=False)},
+    )
+    print(fitted)
+    print(
+        "group                        in            AUC    left out | share at or above " + " ".join(map(str, LIMITS))
+    )
     for group in found:
         scores = scored(group, weights, columns)
-        reached = " ".join(f"{(scores >= minimum).mean():.2f}" for minimum in MINIMA)
+        reached = " ".join(f"{(scores >= minimum).mean():.3f}" for minimum in LIMITS)
         areas = " " * 17
         if not group.answerable:
             rest = [other for other in found if other.name != group.name or other.answerable]
@@ -168,12 +240,23 @@ def report(found: list[Group], columns: list[int]) -> None:
             without = fit(rest, columns)
             areas = f"{area(scored(own, weights, columns), scores):.3f}  "
             areas += f"{area(scored(own, without, columns), scored(group, without, columns)):.3f}       "
-        print(f"{group.name:<24} {group.collection:<12} {areas}| {reached}")
+        print(f"{group.name:<28} {group.collection:<12} {areas}| {reached}")
+    return fitted
 
 
 def scored(group: Group, weights: Floats, columns: list[int]) -> Floats:
     """The log-odds of each message's best passage."""
     return np.array([best(weights, hits, columns)[0] for hits in group.hits])
+
+
+def write(fitted: Mapping[str, Weights]) -> None:
+    """Put the *fitted* weights into the data file, by the names of their tables."""
+    tables = tomllib.loads(WEIGHTS_FILE.read_text(encoding="utf-8"))
+    tables |= {name: {key: value for key, value in asdict(one).items() if value} for name, one in fitted.items()}
+    parts = ["# Made by `python -m bench.calibrate … --write`.\n"]
+    for name, table in tables.items():
+        parts.append(f'["{name}"]\n' + "".join(f"{key} = {value}\n" for key, value in table.items()))
+    WEIGHTS_FILE.write_text("\n".join(parts), encoding="utf-8")
 
 
 # The weight of the size
@@ -206,23 +289,30 @@ def draws(folder: Path) -> Iterator[tuple[int, set[str], list[str]]]:
 
 
 async def ask(
-    documents: dict[str, str], groups: Sequence[Sequence[str]], embedder: Embedder, floors: Sequence[Floor]
+    documents: dict[str, str],
+    groups: Sequence[Sequence[str]],
+    embedder: Embedder,
+    deep: DeepEmbedder | None,
+    judges: Sequence[Relevance],
 ) -> tuple[int, list[list[list[float]]]]:
-    """The chunks of *documents*, and for each text of each group what its best passage reaches, by each floor."""
+    """The chunks of *documents*, and for each text of each group what its best passage reaches, by each judge."""
     scope = Scope("bench")
     with tempfile.TemporaryDirectory() as folder:
-        index = EmbeddedIndex(Path(folder), embedder.name, embedder.dimensions, timeout_seconds=60)
+        index = EmbeddedIndex(
+            Path(folder),
+            embedder.name,
+            embedder.dimensions,
+            timeout_seconds=60,
+            deep_dimensions=deep.dimensions if deep else None,
+        )
         await index.ensure()
-        await fill(index, scope, documents, embedder, load_tokens().count)
-        chunks = await index.count(scope, Kind.DOCUMENT, exact=False)
-        vocabulary = Vocabulary(index, embedder, floor=floors[0])
+        await fill(index, scope, documents, embedder, load_tokens().count, deep=deep)
+        chunks = await index.count(scope, Kind.DOCUMENT)
+        search = Search(index, embedder, deep=deep)
 
         async def best(text: str) -> list[float]:
-            hits = await vocabulary.hits(scope, text)
-            return [
-                max((floor.relevance(text, hit, chunks) for hit in hits), default=VOCABULARY_NOTHING)
-                for floor in floors
-            ]
+            found = await search.look(scope, search_text(text), PASSAGES)
+            return [max(judge.of(found.query, found.hits, chunks), default=-100.0) for judge in judges]
 
         reached = [[await best(text) for text in group] for group in groups]
         await index.close()
@@ -230,7 +320,11 @@ async def ask(
 
 
 async def measure_sizes(
-    folder: Path, messages: Sequence[str], embedder: Embedder, floors: Sequence[Floor]
+    folder: Path,
+    messages: Sequence[str],
+    embedder: Embedder,
+    deep: DeepEmbedder | None,
+    judges: Sequence[Relevance],
 ) -> list[Size]:
     """The figures of the collection in *folder*, by size."""
     texts = {record["_id"]: record["text"] for record in records(folder / "queries.jsonl")}
@@ -241,34 +335,37 @@ async def measure_sizes(
         size = sizes.setdefault(documents, Size())
         few = random.Random(len(size.chunks)).sample(messages, min(len(messages), MESSAGES))
         kept = {name: every[name] for one, name in names.items() if one in ids}
-        chunks, (answerable, others) = await ask(kept, ([texts[one] for one in questions], few), embedder, floors)
+        asked = ([texts[one] for one in questions], few)
+        chunks, (answerable, others) = await ask(kept, asked, embedder, deep, judges)
         size.chunks.append(chunks)
         size.answerable += answerable
         size.others += others
     return list(sizes.values())
 
 
-def show_size(name: str, size: Size, lines: Sequence[float], floors: int) -> None:
-    """Print a row: of each floor, for each of *lines*, the share of questions and of messages at or above it."""
+def show_size(name: str, size: Size, lines: Sequence[float], judges: int) -> None:
+    """Print a row: of each judge, for each of *lines*, the share of questions and of messages at or above it."""
     cells = [f"{name:<14} {np.mean(size.chunks):6.0f}"]
-    for number in range(floors):
+    for number in range(judges):
         for line in lines:
             shares = (np.mean(np.array(group)[:, number] >= line) for group in (size.answerable, size.others))
             cells.append(" ".join(f"{share:.3f}" for share in shares))
     print(" | ".join(cells), flush=True)
 
 
-async def check_sizes(collections: Sequence[Path], messages: Path, embedder: Embedder) -> None:
+async def check_sizes(
+    collections: Sequence[Path], messages: Path, embedder: Embedder, deep: DeepEmbedder | None
+) -> None:
     """Print the figures of all *collections*."""
-    needless = [one["text"] for one in records(messages / "queries.jsonl") if not one["metadata"]["needs_documents"]]
-    for name in (embedder.name, "words alone"):
-        floor = floor_for(name)
-        lines = (MATCH_LOG_ODDS, floor.minimum)
-        print(f"\n{name}: shares of questions, and of messages that need none, at or above {lines[0]} and {lines[1]}")
-        print(f"{'collection':<14} chunks | without the size            | with it")
-        for collection in collections:
-            for size in await measure_sizes(collection, needless, embedder, (replace(floor, size_weight=0.0), floor)):
-                show_size(collection.name, size, lines, 2)
+    texts = [one["text"] for one in records(messages / "queries.jsonl") if not one["metadata"]["needs_documents"]]
+    lines = (MATCH_LOG_ODDS, SHOWN_LOG_ODDS)
+    weights = weights_of(embedder.name, deep.name if deep else None)
+    judges = [Relevance(replace(weights, size=0.0)), Relevance(weights)]
+    print(f"shares of questions, and of messages that need none, at or above {lines[0]} and {lines[1]}")
+    print(f"{'collection':<14} chunks | without the size            | with it")
+    for collection in collections:
+        for size in await measure_sizes(collection, texts, embedder, deep, judges):
+            show_size(collection.name, size, lines, len(judges))
 
 
 def main() -> None:
@@ -276,23 +373,32 @@ def main() -> None:
     parser.add_argument("collections", type=Path, nargs="+", metavar="COLLECTION")
     parser.add_argument("--messages", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--model", default=BUNDLED_EMBEDDING_MODELS[0], metavar="EMBEDDING_MODEL")
-    parser.add_argument("--sizes", action="store_true", help="check the weight of the size")
+    parser.add_argument("--deep", action="store_true", help="with bundled/minilm beside it")
+    parser.add_argument("--sizes", action="store_true", help="check the weight of the corpus size")
+    parser.add_argument("--write", action="store_true", help="write the data file")
     given = parser.parse_args()
 
     asyncio.run(run(given))
 
 
 async def run(given: argparse.Namespace) -> None:
-    """Print the constants with and without the cosine, or check the sizes."""
+    """Print the weights, with and without the cosines, or check the sizes."""
     embedder = await open_embedder(Settings(embedding_model=given.model))
+    deep = MiniLMEmbedder(only_english=True) if given.deep else None
     if given.sizes:
-        await check_sizes(given.collections, given.messages, embedder)
+        await check_sizes(given.collections, given.messages, embedder, deep)
         return
     with tempfile.TemporaryDirectory() as folder:
-        found = await groups(given.collections, given.messages, Path(folder), embedder)
-    for name, columns in ARMS.items():
-        print(f"\n{name}")
-        report(found, columns)
+        found = await groups(given.collections, given.messages, Path(folder), embedder, deep)
+    name = pair(embedder.name, deep.name if deep else None)
+    print(name)
+    figures = [one for one in FIGURES if deep or one != "deep"]
+    fitted = {name: report(found, figures, SIZE_WEIGHT if deep else SIZE_WEIGHT_QUICK)}
+    if deep is None:
+        print("\nwords alone")
+        fitted["words"] = report(found, WORDS, SIZE_WEIGHT_OF_WORDS)
+    if given.write:
+        write(fitted)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from grounding.memory.context_document import SECTIONS, ContextDocuments, bodies
-from grounding.pipeline import FindsPassages
+from grounding.pipeline import SearchesDocuments
 from grounding.prompt import INCOMPLETE, passages_room, retrieval_section
 from grounding.prompt_input import DegradedBlock, Passage, Tokens
 from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
@@ -45,7 +45,7 @@ class SearchQuery(Arguments):
 
 
 def search_documents(
-    documents: FindsPassages, tokens: Tokens, top_k: int, excerpt_bytes: int, max_tokens: int
+    documents: SearchesDocuments, tokens: Tokens, top_k: int, excerpt_bytes: int, max_tokens: int
 ) -> Tool[SearchQuery]:
     """Return the tool that finds at most *top_k* passages, of *excerpt_bytes* bytes each and *max_tokens* tokens
     together."""
@@ -53,9 +53,9 @@ def search_documents(
     async def run(call: Call, arguments: SearchQuery) -> Evidence:
         check_query(arguments.query)
         lost: list[DegradedBlock] = []
-        found = await documents.passages(
-            call.scope, arguments.query, top_k, excerpt_bytes, passages_room(max_tokens), lost=lost, earlier=()
-        )
+        looked = await documents.look(call.scope, arguments.query, top_k)
+        room = passages_room(max_tokens)
+        found = await documents.pack(call.scope, looked, top_k, excerpt_bytes, room, lost=lost)
         missing = INCOMPLETE if any(one.block == "retrieved" for one in lost) else ""
         return found_passages(found, tokens, excerpt_bytes, nothing=NOTHING_FOUND, missing=missing)
 

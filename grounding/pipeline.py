@@ -1,9 +1,9 @@
 """Gather the layers of one turn: everything that its prompt may show.
 
 `Pipeline.begin` adds what the stores have for a turn to a round trip, so that it is read at once. Then
-`StrategyChooser.choose` chooses the strategy: by the message's cues and, if these leave it open, by the workspace's
-documents. `Gathering.gather` searches what the strategy asks for. A layer that fails is named in
-``TurnLayers.degraded`` and left out; the turn goes on without it.
+`StrategyChooser.choose` chooses the strategy: by the message's cues and, if these leave it open, by what a search finds
+in the workspace's documents. `Gathering.gather` searches what else the strategy asks for. A layer that fails is named
+in ``TurnLayers.degraded`` and left out; the turn goes on without it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -54,9 +54,8 @@ from grounding.prompt_input import (
     Trace,
     utf8_length,
 )
-from grounding.retrieval import Match, QueryTranslation
+from grounding.retrieval import NOTHING, UNTRANSLATED, Found
 from grounding.strategy import (
-    ASSISTANT,
     ENGLISH,
     Choice,
     Cues,
@@ -66,14 +65,13 @@ from grounding.strategy import (
     choose,
     choose_by_relevance,
     earlier_questions,
-    is_follow_up,
+    leans_on,
     search_text,
-    without_courtesy,
 )
 from grounding.transcript import Reach, TailPage, Transcript
 
-HOPELESS_LOG_ODDS = -4.0
-"""Below this relevance the messages before cannot make a message that is no follow-up a question for documents."""
+PASSAGES = 3
+"""Passages of a prompt, if nothing else is said."""
 REQUESTED_TURNS = 40
 """The most turns that are recalled if the message asks about the conversation."""
 UNREQUESTED_TURNS = 12
@@ -92,29 +90,33 @@ _log = structlog.get_logger()
 # What the pipeline reads from
 
 
-class FindsPassages(Protocol):
-    """Finds passages in the workspace's documents."""
+class SearchesDocuments(Protocol):
+    """Searches the workspace's documents."""
 
-    async def passages(
+    async def awake(self, scope: Scope) -> None:
+        """Wait until the documents can be searched, or cannot be for now: a moment after a start, later not at all."""
+
+    async def look(self, scope: Scope, query: str, top_k: int, *, earlier: Sequence[str] = ()) -> Found:
+        """Return what the documents have for *query*, enough for *top_k* passages, and how relevant that is.
+
+        *earlier* are people's messages just before, the oldest first, on which *query* leans.
+        """
+
+    async def pack(
         self,
         scope: Scope,
-        query: str,
+        found: Found,
         top_k: int,
         excerpt_bytes: int,
         max_tokens: int,
         *,
         lost: list[DegradedBlock],
-        earlier: Sequence[str],
     ) -> Sequence[Passage]:
-        """Return at most *top_k* relevant passages, the best first; none if nothing is relevant.
+        """Return the relevant ones of *found* as at most *top_k* passages, the best first; none if nothing is relevant.
 
-        Each has at most *excerpt_bytes* bytes, all together with their labels *max_tokens* tokens. *earlier* are
-        people's messages just before, the oldest first: *query* may lean on them. Parts that could not be searched
-        while others answered are added to *lost*.
+        Each has at most *excerpt_bytes* bytes, all together with their labels *max_tokens* tokens. Parts that could not
+        be searched while others answered are added to *lost*.
         """
-
-    def translation(self, scope: Scope, query: str) -> QueryTranslation:
-        """Return how *query* was just searched for, if the documents are in another language; empty if they are not."""
 
 
 class RecallsTurns(Protocol):
@@ -133,82 +135,84 @@ class RecallsTurns(Protocol):
     ) -> Sequence[RecalledTurn]:
         """Return at most *top_k* turns that are relevant to *query*, without those of *exclude*.
 
-        *earlier* and *lost* are those of `FindsPassages`. Unless the message asks for turns (*asked_for*), returns only
-        turns that are surely relevant.
+        *earlier* and *lost* are those of `SearchesDocuments`. Unless the message asks for turns (*asked_for*), returns
+        only turns that are surely relevant.
         """
 
 
-class MatchesDocuments(Protocol):
-    """Knows the subjects of the workspace's documents."""
-
-    async def awake(self, scope: Scope) -> None:
-        """Wait until the documents can be searched, or cannot be for now: a moment after a start, later not at all."""
-
-    async def best_match(self, scope: Scope, text: str) -> Match | None:
-        """Return the relevance of the best passage to *text*; None if the documents cannot be searched now."""
-
-
 # The strategy of a turn
+
+
+class Decision(NamedTuple):
+    """The strategy of a turn and what the documents have for its message, if they were searched for it.
+
+    ``why`` is a word for why they could not be searched; empty if they could, or if nobody wanted them.
+    """
+
+    choice: Choice
+    found: Found | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyChooser:
     """Chooses the strategy of a turn.
 
-    *timeout_seconds* bounds the look into the documents; without *vocabulary* the cues alone decide.
+    *timeout_seconds* bounds the search in the documents, and *asked_seconds* one that the message asks for; without
+    *vocabulary* the message alone decides.
     """
 
-    documents: MatchesDocuments
+    documents: SearchesDocuments
     timeout_seconds: float = 3.0
+    asked_seconds: float = 10.0
     vocabulary: bool = True
 
-    async def choose(self, key: ConversationKey, text: Text, cues: Cues, history: Sequence[TailEntry] = ()) -> Choice:
-        """Return the strategy for *text* after *history*.
+    async def choose(
+        self,
+        key: ConversationKey,
+        text: Text,
+        cues: Cues,
+        history: Sequence[TailEntry] = (),
+        *,
+        top_k: int = PASSAGES,
+    ) -> Decision:
+        """Return the strategy for *text* after *history*, in a prompt of *top_k* passages.
 
-        Never raises: if the documents cannot be searched in time, the cues' choice stands and ``strategy.unsure`` is
-        logged.
+        Never raises: documents that cannot be searched in time have no say, and ``strategy.unsure`` is logged.
         """
         message = FoldedText.of(text)
-        first = choose(message, cues)
-        if not self.vocabulary:
-            first = replace(first, open=False)
-        if not first.open:
-            return first
-        await self.documents.awake(key.scope)
-        try:
-            async with asyncio.timeout(self.timeout_seconds):
-                return await self._by_documents(first, key, message, cues, history)
-        except (AgentRuntimeError, TimeoutError) as error:
-            _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=key.workspace_id)
-        except Exception as error:  # noqa: BLE001 - a turn is answered without, whatever broke
-            _log.exception("strategy.unsure", why=type(error).__name__, workspace_id=key.workspace_id)
-        return first
+        choice = choose(message, cues)
+        leans = leans_on(message, history, cues)
+        if choice.open and not self.vocabulary:
+            return Decision(replace(choose_by_relevance(choice, leans=leans), open=False))
+        if not (choice.open or choice.wants_documents):
+            return Decision(choice)
+        query, earlier = search_text(message, cues), earlier_questions(history, cues) if leans else ()
+        found, why = await self._look(key.scope, query, top_k, earlier, asked_for=not choice.open)
+        if choice.open:
+            choice = choose_by_relevance(
+                choice,
+                found.relevance if found else NOTHING,
+                leans=leans,
+                passages=found.passages if found else 0,
+                addresses_assistant=addresses_assistant(message, cues),
+            )
+        return Decision(choice, found, why)
 
-    async def _by_documents(
-        self, first: Choice, key: ConversationKey, message: FoldedText, cues: Cues, history: Sequence[TailEntry]
-    ) -> Choice:
-        alone = await self.documents.best_match(key.scope, without_courtesy(message, cues))
-        if alone is None:
-            return first
-        follows_up = is_follow_up(message, cues)
-        decide = partial(
-            choose_by_relevance,
-            first,
-            alone.relevance,
-            passages=alone.passages,
-            addresses_assistant=addresses_assistant(message, cues),
-            is_follow_up=follows_up,
-        )
-        decided = decide(None)
-        if decided is not first or not alone.passages:
-            return decided
-        if alone.relevance < HOPELESS_LOG_ODDS and not follows_up:
-            return first
-        before = next((entry.text for entry in reversed(history) if entry.speaker != ASSISTANT), "")
-        if not before:
-            return first
-        together = await self.documents.best_match(key.scope, f"{before}\n{message.text}")
-        return decide(together.relevance if together else None)
+    async def _look(
+        self, scope: Scope, query: str, top_k: int, earlier: Sequence[str], *, asked_for: bool
+    ) -> tuple[Found | None, str]:
+        """Return what is found, or a word for why nothing can be searched."""
+        try:
+            await self.documents.awake(scope)
+            async with asyncio.timeout(self.asked_seconds if asked_for else self.timeout_seconds):
+                return await self.documents.look(scope, query, top_k, earlier=earlier), ""
+        except (AgentRuntimeError, TimeoutError) as error:
+            _log.warning("strategy.unsure", why=str(error) or "timeout", workspace_id=scope.workspace_id)
+            return None, _why(error)
+        except Exception as error:  # noqa: BLE001 - a turn is answered without, whatever broke
+            _log.exception("strategy.unsure", why=type(error).__name__, workspace_id=scope.workspace_id)
+            return None, _why(error)
 
 
 # The layers of a turn
@@ -262,7 +266,7 @@ class Pipeline:
     transcript: Transcript
     continuing: SessionContinuity
     global_contexts: GlobalContexts
-    documents: FindsPassages
+    documents: SearchesDocuments
     turns: RecallsTurns
     timeout_seconds: float
     selector: RecordSelector | None = None
@@ -340,18 +344,20 @@ class Gathering:
     async def gather(
         self,
         text: Text,
-        choice: Choice,
+        decision: Decision,
         messages: tuple[TailEntry, ...] | None,
         *,
         cues: Cues = ENGLISH,
         frames: Frames = SHIPPED,
         today: str = "",
     ) -> TurnLayers:
-        """Return the layers for *text*, which has the strategy *choice* and follows *messages* (see `last_messages`).
+        """Return the layers for *text*, about which *decision* was made and which follows *messages* (see
+        `last_messages`).
 
         Small talk gets only the global context, the censors and the standing good answers. An error outside of a
         layer's reads is raised as it is.
         """
+        choice, found, why = decision
         session = self._take("session", self.session)
         lines = self._take_lines()
         standing = await self._standing_records()
@@ -376,21 +382,23 @@ class Gathering:
                 marked = start(self._marks(session, message.text, earlier))
                 records = start(self._records(message, query, frames, cues, standing, earlier, settled))
                 rules = start(self._rules(query, standing, earlier))
-                passages = start(self._passages(query, choice, earlier))
+                passages = start(self._passages(found)) if choice.wants_documents and found else None
                 recalled = start(self._recalled(message.text, choice, settled, earlier))
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
         marks, remembered = marked.result(), records.result()
         turns = tuple(_within(preferred(recalled.result(), marks.turns), self.budgets.records_tokens))
         visible_turns = {entry.turn_id for entry in settled.tail} | {turn.turn_id for turn in turns}
-        translation = self.sources.documents.translation(self.key.scope, query)
+        translation = found.translation if found else UNTRANSLATED
+        if why:
+            self.degraded.append(DegradedBlock(block="retrieved", why=why))
         if translation.why:
             self.degraded.append(DegradedBlock(block="translation", why=translation.why))
         return TurnLayers(
             settled.summary,
             settled.tail,
             turns,
-            passages.result(),
+            passages.result() if passages else (),
             settled.global_context,
             degraded=self._degraded_by_block(),
             remembered=replace(remembered, records=(*rules.result(), *remembered.records)),
@@ -492,19 +500,15 @@ class Gathering:
             return selector.fit(rules)
         return told
 
-    async def _passages(self, query: str, choice: Choice, earlier: Sequence[str]) -> tuple[Passage, ...]:
-        """Search the documents, if the message needs them."""
-        if not choice.wants_documents:
-            return ()
-        budgets = self.budgets
+    async def _passages(self, found: Found) -> tuple[Passage, ...]:
+        """Pack what was *found* in the documents."""
+        documents, scope, budgets = self.sources.documents, self.key.scope, self.budgets
         room = passages_room(budgets.retrieved_tokens)
-        found = await self._read(
+        packed = await self._read(
             "retrieved",
-            lambda: self.sources.documents.passages(
-                self.key.scope, query, budgets.top_k, budgets.excerpt_bytes, room, lost=self.degraded, earlier=earlier
-            ),
+            lambda: documents.pack(scope, found, budgets.top_k, budgets.excerpt_bytes, room, lost=self.degraded),
         )
-        return tuple(found or ())
+        return tuple(packed or ())
 
     async def _recalled(
         self, text: str, choice: Choice, settled: ShownState, earlier: Sequence[str]
@@ -519,9 +523,9 @@ class Gathering:
         shown = frozenset(entry.turn_id for entry in settled.tail) - settled.partly
         recall = partial(self.sources.turns.recall, self.key.scope, text)
         if choice.wants_history:
+            most = UNREQUESTED_TURNS if choice.reason == "leans_on_conversation" else REQUESTED_TURNS
             found = await self._read(
-                "records",
-                lambda: recall(REQUESTED_TURNS, shown, earlier=earlier, lost=self.degraded, asked_for=True),
+                "records", lambda: recall(most, shown, earlier=earlier, lost=self.degraded, asked_for=True)
             )
             return found or ()
         if not choice.open:
@@ -574,7 +578,7 @@ class Gathering:
     def _note(self, block: str, error: Exception, degraded: list[DegradedBlock] | None) -> None:
         if not isinstance(error, TimeoutError | AgentRuntimeError):
             _log.error("layer.failed", block=block, exc_info=error)
-        why = "timeout" if isinstance(error, TimeoutError) else error_word(error)
+        why = _why(error)
         (self.degraded if degraded is None else degraded).append(DegradedBlock(block=block, why=why))
 
     def _degraded_by_block(self) -> tuple[DegradedBlock, ...]:
@@ -634,6 +638,10 @@ def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _why(error: BaseException) -> str:
+    return "timeout" if isinstance(error, TimeoutError) else error_word(error)
 
 
 def error_word(error: BaseException) -> str:

@@ -12,8 +12,8 @@ from grounding.evaluation.datasets import (
     load_documents,
 )
 from grounding.evaluation.memory import MEMORY_TOKENS, MemoryAnswer, MemoryResult, MemoryScores, score_memory
-from grounding.evaluation.metrics import Interval, Scores, bootstrap_intervals, score
-from grounding.evaluation.retrieval import Evaluation, evaluate_retrieval, fill
+from grounding.evaluation.metrics import Figures, Interval, Scores, bootstrap_intervals, figures, score
+from grounding.evaluation.retrieval import Evaluation, PromptRoom, SearchedDocuments, evaluate_retrieval, fill
 from grounding.evaluation.strategy import Message, Share, StrategyScores, evaluate_strategy, load_messages
 
 __all__ = [
@@ -23,18 +23,22 @@ __all__ = [
     "ConversationMessage",
     "ConversationQuestion",
     "Evaluation",
+    "Figures",
     "Interval",
     "MemoryAnswer",
     "MemoryResult",
     "MemoryScores",
     "Message",
+    "PromptRoom",
     "QuestionSet",
     "Scores",
+    "SearchedDocuments",
     "Share",
     "StrategyScores",
     "bootstrap_intervals",
     "evaluate_retrieval",
     "evaluate_strategy",
+    "figures",
     "fill",
     "load",
     "load_conversations",

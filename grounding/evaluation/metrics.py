@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -46,6 +47,16 @@ def ndcg_at(ranking: Sequence[str], gold: Collection[str], k: int) -> float:
 def reciprocal_rank(ranking: Sequence[str], gold: Collection[str]) -> float:
     """Return one over the rank of the first that is gold; 0 if none is."""
     return next((1 / rank for rank, item in enumerate(ranking, start=1) if item in gold), 0.0)
+
+
+def area_under_curve(positive: Sequence[float], negative: Sequence[float]) -> float:
+    """Return the area under the ROC curve: how often one of *positive* is larger than one of *negative* (0 to 1; 0.5 by
+    chance), a tie counting half. Raises `ValueError` if one of both is empty."""
+    if not positive or not negative:
+        raise ValueError("there must be values of both kinds")
+    ordered = sorted(positive)
+    lower = sum(bisect_left(ordered, value) + bisect_right(ordered, value) for value in negative)
+    return 1 - lower / 2 / len(positive) / len(negative)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -3,6 +3,8 @@
 Each question is put to each arm. Documents are ranked by their best passage. The time of a search for `TIMED_HITS`
 passages is measured, with the embedding of the question; a deeper search follows untimed.
 
+After that the strategy decides about each question, as in a turn, and the passages of its prompt are noted.
+
 `fill` serves other trials on documents: ``eval strategy`` and the benches.
 """
 
@@ -14,17 +16,23 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import fmean
+from typing import NamedTuple
 
-from connectors.message import Scope
+from connectors.message import ConversationKey, Scope
 from grounding.documents import passage_of_chunk
-from grounding.evaluation.datasets import BadQuestionSet, Question, QuestionSet, Text, rough_tokens
-from grounding.evaluation.metrics import Ranking
+from grounding.evaluation.datasets import BadQuestionSet, Question, QuestionSet, Text, rough_tokens, tail_of
+from grounding.evaluation.metrics import Ranking, recall_at
+from grounding.pipeline import StrategyChooser
+from grounding.prompt import passages_room
 from grounding.prompt_input import DegradedBlock
+from grounding.prompt_input import Passage as PromptPassage
 from grounding.retrieval import (
     Chunk,
     CountTokens,
     DeepEmbedder,
     Embedder,
+    Found,
     Hit,
     IndexEntry,
     Kind,
@@ -40,6 +48,7 @@ from grounding.retrieval import (
     encode_question,
     shorten,
 )
+from grounding.strategy import ENGLISH, earlier_for
 
 BM25 = "bm25"
 DENSE = "dense"
@@ -51,6 +60,8 @@ TIMED_HITS = 10
 MOST_DOCUMENTS = 50
 MOST_HITS = 400
 """So many passages are ranked, because a document may have hundreds."""
+DECIDING_SECONDS = 60.0
+"""Nobody waits for a reply here, and a slow machine must not change the figures."""
 GROUP = 64
 """So many documents are indexed together."""
 
@@ -60,6 +71,44 @@ SearchTo = Callable[[int], Awaitable[list[Hit]]]
 """Searches for the best so many hits."""
 
 
+class PromptRoom(NamedTuple):
+    """The room of a prompt for passages: their number, the bytes of each, and the tokens of all."""
+
+    top_k: int
+    excerpt_bytes: int
+    tokens: int
+
+
+DEFAULT_ROOM = PromptRoom(3, 1200, 900)
+
+
+class SearchedDocuments:
+    """Documents as a turn searches them, through *search*."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+
+    async def awake(self, scope: Scope) -> None:
+        """Return at once: they are indexed."""
+
+    async def look(self, scope: Scope, query: str, top_k: int, *, earlier: Sequence[str] = ()) -> Found:
+        """See `grounding.pipeline.SearchesDocuments`."""
+        return await self._search.look(scope, query, top_k, earlier=earlier)
+
+    async def pack(
+        self,
+        scope: Scope,
+        found: Found,
+        top_k: int,
+        excerpt_bytes: int,
+        max_tokens: int,
+        *,
+        lost: list[DegradedBlock],
+    ) -> Sequence[PromptPassage]:
+        """See `grounding.pipeline.SearchesDocuments`."""
+        return await self._search.pack(scope, found, top_k, excerpt_bytes, max_tokens, lost=lost)
+
+
 @dataclass(slots=True)
 class Evaluation:
     """The result. ``arms`` has for each arm, in the order in which they are shown, a ranking for each question by its
@@ -67,7 +116,24 @@ class Evaluation:
 
     arms: dict[str, dict[str, Ranking]]
     chunks: int = 0
+    prompts: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The documents of which a passage stands in the prompt, for each question by its id."""
     lost: Counter[tuple[str, str]] = field(default_factory=Counter)
+    room: PromptRoom = DEFAULT_ROOM
+
+    def in_prompt(self) -> tuple[float, float]:
+        """Return the mean share of expected documents of which a passage stands in the prompt, and, to compare, the
+        mean recall of the main ranking at as many documents as a prompt may show."""
+        rankings = self.arms[self.main]
+        shown = [self.share_in_prompt(name) for name in rankings]
+        first = [recall_at(one.found, one.gold, self.room.top_k) for one in rankings.values()]
+        return fmean(shown), fmean(first)
+
+    def share_in_prompt(self, question: str) -> float:
+        """Return the share of the expected documents of a *question*, named by its id, of which a passage stands in the
+        prompt."""
+        gold = self.arms[self.main][question].gold
+        return len(gold & self.prompts[question]) / len(gold)
 
     @property
     def main(self) -> str:
@@ -83,10 +149,11 @@ async def evaluate_retrieval(
     *,
     reranker: Reranker | None = None,
     deep: DeepEmbedder | None = None,
+    room: PromptRoom = DEFAULT_ROOM,
     progress: Progress = lambda step, done, total: None,
 ) -> Evaluation:
     """Index the set in the empty index of *open_index*, with deeper vectors by *deep*, put each question to each arm,
-    and close the index.
+    and close the index. Prompts have *room* for passages.
 
     Raises `BadQuestionSet` for a set without questions, `IndexUnavailable` and `EmbedderUnavailable`.
     """
@@ -98,7 +165,7 @@ async def evaluate_retrieval(
     try:
         await index.ensure()
         total = len(questions.documents)
-        run = _Run(index, questions, scopes, embedder, reranker, deep)
+        run = _Run(index, questions, scopes, embedder, count, reranker, deep, room)
         run.evaluation.chunks = await _fill(
             index, scopes, questions.documents, embedder, count, deep, lambda done: progress("documents", done, total)
         )
@@ -120,8 +187,10 @@ class _Run:
         questions: QuestionSet,
         scopes: Mapping[str, Scope],
         embedder: Embedder,
+        count: CountTokens,
         reranker: Reranker | None,
         deep: DeepEmbedder | None,
+        room: PromptRoom,
     ) -> None:
         self._index = index
         self._documents = {text.path: text for text in questions.documents}
@@ -131,7 +200,9 @@ class _Run:
         self._reranked = Search(index, embedder, reranker=reranker, deep=deep) if reranker else None
         self._candidates = reranker.candidates if reranker else 0
         arms = (BM25, DENSE, FUSED, RERANKED) if reranker else (BM25, DENSE, FUSED)
-        self.evaluation = Evaluation({arm: {} for arm in arms})
+        self.evaluation = Evaluation({arm: {} for arm in arms}, room=room)
+        self._shown = SearchedDocuments(Search(index, embedder, count=count, reranker=reranker, deep=deep))
+        self._deciding = StrategyChooser(self._shown, DECIDING_SECONDS, DECIDING_SECONDS)
 
     async def ask(self, question: Question) -> None:
         """Put *question* to each arm. The fused one goes first, so that its time includes the costs of a first
@@ -144,6 +215,21 @@ class _Run:
         for arm in (BM25, DENSE):
             single = partial(self._search_arm, arm, question)
             await self._rank(arm, question, single, single)
+        self.evaluation.prompts[question.id] = await self._in_prompt(question)
+
+    async def _in_prompt(self, question: Question) -> frozenset[str]:
+        """Return the documents of which a turn would show a passage."""
+        room, key = (
+            self.evaluation.room,
+            ConversationKey(self._scopes[question.workspace].workspace_id, "eval", "asked"),
+        )
+        history = tail_of(question.history)
+        choice, found, _ = await self._deciding.choose(key, question.text, ENGLISH, history, top_k=room.top_k)
+        if not choice.wants_documents or found is None:
+            return frozenset()
+        tokens = passages_room(room.tokens)
+        passages = await self._shown.pack(key.scope, found, room.top_k, room.excerpt_bytes, tokens, lost=[])
+        return frozenset(self._documents[passage.source].id for passage in passages)
 
     async def _rank(self, arm: str, question: Question, timed: SearchTo, deeper: SearchTo) -> None:
         """Store the ranking of *arm*: the hits of the *timed* search, and behind them those of the *deeper* one."""
@@ -180,8 +266,8 @@ class _Run:
         return await self._index.search(PassageQuery(scope, Kind.DOCUMENT, dense, sparse, top_k))
 
 
-def _earlier(question: Question) -> list[str]:
-    return [text for role, text in question.history if role == "user"]
+def _earlier(question: Question) -> tuple[str, ...]:
+    return earlier_for(question.text, tail_of(question.history))
 
 
 async def fill(
@@ -191,10 +277,13 @@ async def fill(
     embedder: Embedder,
     count: CountTokens,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    deep: DeepEmbedder | None = None,
 ) -> None:
-    """Index *documents* (text by name) in *scope*. Raises `IndexUnavailable` and `EmbedderUnavailable`."""
+    """Index *documents* (text by name) in *scope*, with deeper vectors by *deep*. Raises `IndexUnavailable` and
+    `EmbedderUnavailable`."""
     texts = [Text(name, name, text, "", rough_tokens(text)) for name, text in documents.items()]
-    await _fill(index, {"": scope}, texts, embedder, count, None, lambda done: progress(done, len(texts)))
+    await _fill(index, {"": scope}, texts, embedder, count, deep, lambda done: progress(done, len(texts)))
 
 
 async def _fill(

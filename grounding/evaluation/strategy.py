@@ -4,22 +4,24 @@ Two kinds of sets are read. One is JSON lines of ``{"text", "strategy"?, "reason
 "needs_documents"?, "history"?: [{"role", "text"}], "languages"?}``; a label that a line does not have is not scored.
 The other is a folder with ``queries.jsonl``, whose ``metadata`` has ``label``, ``needs_history``, ``needs_documents``,
 ``history`` and ``gold_in_pool``: a question whose answer is not among the documents (false) does not count for the need
-of documents.
+of documents. A set with labels for that need also measures how well the relevance of documents parts those messages.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from connectors.message import ConversationKey
-from grounding.evaluation.datasets import BadQuestionSet, history_of, metadata_of, records, string_of
-from grounding.pipeline import StrategyChooser
+from grounding.evaluation.datasets import BadQuestionSet, history_of, metadata_of, records, string_of, tail_of
+from grounding.evaluation.metrics import Interval, area_under_curve, bootstrap_intervals
+from grounding.pipeline import Decision, StrategyChooser
 from grounding.prompt_input import TailEntry
-from grounding.strategy import ASSISTANT, LANGUAGES, Choice, Cues, Reason, Strategy, joined_cues
+from grounding.strategy import LANGUAGES, Choice, Cues, Reason, Strategy, joined_cues
 
 LABELS = ("strategy", "reason", "needs_history", "needs_documents")
 """The labels of a message."""
@@ -68,7 +70,13 @@ class Wrong:
 @dataclass(frozen=True, slots=True)
 class StrategyScores:
     """``accuracy``, ``macro_f1`` (over the labels that the set has), ``labels`` and ``confusion`` (expected, then
-    decided) are those of the strategy; None or empty if the set has no such label."""
+    decided) are those of the strategy; None or empty if the set has no such label.
+
+    ``needless_auc`` and ``unanswered_auc`` are areas under the ROC curve of the best passage's relevance: of questions
+    that documents answer, against messages that need none, and against questions that no document answers. They are
+    None if the set has no such messages, or if no documents were searched. ``intervals`` are 95 % intervals, over the
+    messages, by the names of the figures.
+    """
 
     messages: int
     accuracy: float | None
@@ -80,6 +88,9 @@ class StrategyScores:
     needs_documents_scored: int
     needs_history: Share | None
     wrong: tuple[Wrong, ...]
+    needless_auc: float | None = None
+    unanswered_auc: float | None = None
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
 
 def load_messages(path: Path) -> tuple[Message, ...]:
@@ -109,10 +120,7 @@ def _message(place: str, record: dict[str, Any]) -> Message:
     if unknown := [one for one in languages if not isinstance(one, str) or one not in LANGUAGES]:
         raise BadQuestionSet(f"{place}: no cues ship for {unknown[0]!r}: use {', '.join(LANGUAGES)}")
     counts = not (needs[1] and labels.get("gold_in_pool") is False)
-    history = tuple(
-        TailEntry(speaker=ASSISTANT if role in ("assistant", "agent") else role, text=text, turn_id="")
-        for role, text in history_of(place, labels.get("history"))
-    )
+    history = tail_of(history_of(place, labels.get("history")))
     text = string_of(place, record, "text")
     return Message(text, strategy, reason, needs[0], needs[1], counts, history, tuple(languages))
 
@@ -125,7 +133,7 @@ async def evaluate_strategy(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> StrategyScores:
     """Decide each of *messages* in *key*'s workspace, with *cues* and the message's own languages, and score."""
-    decided: list[Choice] = []
+    decided: list[Decision] = []
     for number, message in enumerate(messages, start=1):
         spoken_here = cues.joined(joined_cues(message.languages)) if message.languages else cues
         decided.append(await deciding.choose(key, message.text, spoken_here, history=message.history))
@@ -133,14 +141,11 @@ async def evaluate_strategy(
     return score_strategy(messages, decided)
 
 
-def score_strategy(messages: Sequence[Message], decided: Sequence[Choice]) -> StrategyScores:
-    """Return the figures for *decided*, one choice for each of *messages*. Pure."""
-    both = list(zip(messages, decided, strict=True))
+def score_strategy(messages: Sequence[Message], decided: Sequence[Decision]) -> StrategyScores:
+    """Return the figures for *decided*, one decision for each of *messages*. Pure."""
+    both = [(message, decision.choice) for message, decision in zip(messages, decided, strict=True)]
     named = [(one.strategy, choice.strategy.value) for one, choice in both if one.strategy is not None]
-    labels = {
-        label: _share([expected == label for expected, _ in named], [got == label for _, got in named])
-        for label in sorted({expected for expected, _ in named})
-    }
+    labels = _labels(named)
     reasons = [one.reason == choice.reason for one, choice in both if one.reason is not None]
     documents = [
         (one.needs_documents, choice.wants_documents)
@@ -149,10 +154,17 @@ def score_strategy(messages: Sequence[Message], decided: Sequence[Choice]) -> St
     ]
     history = [(one.needs_history, choice.wants_history) for one, choice in both if one.needs_history is not None]
     pairs = Counter(named)
+    judged = [_Judged.of(*one) for one in zip(messages, decided, strict=True)]
+    areas = {name: area for name in ("needless", "unanswered") if (area := _area(judged, name)) is not None}
+    intervals: dict[str, Interval] = {}
+    if named:
+        intervals["macro_f1"] = bootstrap_intervals(named, lambda drawn: [_macro_f1(_labels(drawn))])[0]
+    for name, area in areas.items():
+        (intervals[f"{name}_auc"],) = bootstrap_intervals(judged, partial(_areas, name, area))
     return StrategyScores(
         messages=len(both),
         accuracy=_mean([expected == got for expected, got in named]),
-        macro_f1=sum(share.f1 for share in labels.values()) / len(labels) if labels else None,
+        macro_f1=_macro_f1(labels) if labels else None,
         reason_accuracy=_mean(reasons),
         labels=labels,
         confusion={label: {got.value: pairs[label, got.value] for got in Strategy} for label in labels},
@@ -160,7 +172,47 @@ def score_strategy(messages: Sequence[Message], decided: Sequence[Choice]) -> St
         needs_documents_scored=len(documents),
         needs_history=_needed(history),
         wrong=tuple(wrong for one, choice in both if (wrong := _wrong(one, choice)) is not None),
+        needless_auc=areas.get("needless"),
+        unanswered_auc=areas.get("unanswered"),
+        intervals=intervals,
     )
+
+
+def _labels(named: Sequence[tuple[str | None, str]]) -> dict[str, Share]:
+    return {
+        label: _share([expected == label for expected, _ in named], [got == label for _, got in named])
+        for label in sorted({expected for expected, _ in named if expected is not None})
+    }
+
+
+def _macro_f1(labels: Mapping[str, Share]) -> float:
+    return sum(share.f1 for share in labels.values()) / len(labels)
+
+
+class _Judged(NamedTuple):
+    """The relevance of the best passage for a message, and its kind: ``answered``, ``needless``, ``unanswered``."""
+
+    kind: str
+    relevance: float
+
+    @classmethod
+    def of(cls, message: Message, decision: Decision) -> _Judged:
+        """Return the relevance that decided about *message*; its kind is empty if there is none."""
+        if decision.found is None or message.needs_documents is None:
+            return cls("", 0.0)
+        kind = "needless" if not message.needs_documents else "answered" if message.counts_documents else "unanswered"
+        return cls(kind, decision.found.relevance)
+
+
+def _areas(against: str, otherwise: float, drawn: Sequence[_Judged]) -> list[float]:
+    area = _area(drawn, against)
+    return [otherwise if area is None else area]
+
+
+def _area(judged: Sequence[_Judged], against: str) -> float | None:
+    answered = [one.relevance for one in judged if one.kind == "answered"]
+    others = [one.relevance for one in judged if one.kind == against]
+    return area_under_curve(answered, others) if answered and others else None
 
 
 def _needed(pairs: Sequence[tuple[bool | None, bool]]) -> Share | None:

@@ -7,7 +7,7 @@ Its two adapters, `qdrant_edge` and `qdrant_server`, are imported lazily, becaus
 A passage has two numbers. The score (`Hit.score`) orders passages. It is made in ``ranking.py``, once for both
 adapters: fusion of BM25 (``bm25.py``) and cosines, then the second look by deeper vectors; a reranker may change the
 order after that. The relevance decides whether a prompt shows a passage. It is made in ``relevance.py``, for passages
-of documents (`Floor.keep`); ``turn_ranking.py`` decides which earlier turns are shown, and in which order.
+of documents (`Relevance.shown`); ``turn_ranking.py`` decides which earlier turns are shown, and in which order.
 
 ``chunking.py`` cuts documents, ``query.py`` mixes a question with the turns before it, ``packing.py`` fills the
 prompt's room.
@@ -50,7 +50,7 @@ from grounding.retrieval.index import (
     PassageQuery,
     Source,
 )
-from grounding.retrieval.languages import QueryTranslation, language_of
+from grounding.retrieval.languages import UNTRANSLATED, QueryTranslation, language_of
 from grounding.retrieval.minilm import DIMENSIONS as MINILM_DIMENSIONS
 from grounding.retrieval.minilm import NAME as MINILM_NAME
 from grounding.retrieval.minilm import WEIGHTS_PACKAGE as MINILM_PACKAGE
@@ -68,7 +68,7 @@ from grounding.retrieval.query import (
 from grounding.retrieval.ranking import Reranker, RerankUnavailable
 from grounding.retrieval.recall import TURN_INDEX_VERSION, TurnIndex, TurnText
 from grounding.retrieval.relevance import ASKING, MEASURED_CHUNKS, largest_idf, question_terms
-from grounding.retrieval.search import ContextField, Match, Search, Vocabulary
+from grounding.retrieval.search import NOTHING, ContextField, Found, Search
 from grounding.retrieval.stored import PAYLOAD_VERSION, collection_name
 from grounding.retrieval.turn_ranking import TurnFloor, turn_floor_for
 
@@ -84,21 +84,23 @@ __all__ = [
     "MINILM_PACKAGE",
     "MULTILINGUAL_MODULE",
     "NEGATIONS",
+    "NOTHING",
     "PAYLOAD_VERSION",
     "STOP_WORDS",
     "TURN_AVERAGE_TERMS",
     "TURN_INDEX_VERSION",
+    "UNTRANSLATED",
     "Chunk",
     "ContextField",
     "CountTokens",
     "DeepEmbedder",
     "Embedder",
     "EmbedderUnavailable",
+    "Found",
     "Hit",
     "IndexEntry",
     "IndexUnavailable",
     "Kind",
-    "Match",
     "MiniLMEmbedder",
     "ModelLoading",
     "MultilingualEmbedder",
@@ -116,7 +118,6 @@ __all__ = [
     "TurnIndex",
     "TurnText",
     "Vector",
-    "Vocabulary",
     "WordLlamaEmbedder",
     "chunk_document",
     "collection_name",

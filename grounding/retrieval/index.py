@@ -97,14 +97,15 @@ class Hit(NamedTuple):
 
     ``score`` is the number that orders hits; its scale depends on the arms and the second look, so that it can be
     compared within one search only. It does not say whether the passage is any good: the relevance does
-    (`grounding.retrieval.relevance`), which is made of the raw scores in ``dense`` and ``sparse``.
+    (`grounding.retrieval.relevance`), which is made of the raw scores in ``dense``, ``sparse`` and ``deep``.
 
     ``dense`` and ``sparse`` are the arms' raw scores. One is None if it was not wanted or if the arm did not have the
-    passage among its candidates. ``deep`` has the cosine of the deeper vectors, if the search is explained or compares
-    (`PassageQuery.compared`), and the passage has such a vector.
+    passage among its candidates. ``deep`` has the cosine of the deeper vectors, if the search has one of its own, is
+    explained, gives scores or compares (`PassageQuery.compared`), and the passage has such a vector.
 
     If a reranker decided the order, ``fused`` has the place and the score before it, and ``rerank`` has its place and
-    its score, if it read the passage. It does not change ``score``: see `deciding_score`.
+    its score, if it read the passage. It does not change ``score``: see `deciding_score`. ``relevance`` is there if the
+    search is explained.
     """
 
     passage: Passage
@@ -114,6 +115,7 @@ class Hit(NamedTuple):
     fused: Arm | None = None
     rerank: Arm | None = None
     deep: Arm | None = None
+    relevance: float | None = None
 
     @property
     def deciding_score(self) -> float:

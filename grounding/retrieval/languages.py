@@ -62,6 +62,10 @@ class QueryTranslation(NamedTuple):
     why: str = ""
 
 
+UNTRANSLATED = QueryTranslation()
+"""A question that is searched for as it is."""
+
+
 def language_of(text: str) -> str:
     """Return the language of *text* in small letters, as cue sets are named; empty if its words do not tell."""
     counts = dict.fromkeys(_WORDS, 0)

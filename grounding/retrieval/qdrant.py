@@ -172,6 +172,8 @@ class QdrantIndex(ABC):
         if query.dense is not None and query.wants_cosines:
             compared = points if query.scores else points[: query.compared + TIES]
             cosines = scores_of(await self._compare("dense", query.dense, compared))
+        if query.has_both_arms and query.deep is not None and query.scores and not query.explain:
+            arms[DEEP] = scores_of(await self._compare(DEEP, query.deep, points))
         return hits_of(query, ranking, passages, arms, cosines)
 
     async def _ask_arm(self, query: PassageQuery, arm: str) -> Sequence[Any]:

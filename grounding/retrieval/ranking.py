@@ -319,8 +319,8 @@ def hits_of(
     shown: dict[str, dict[Id, Arm]] = {}
     if query.explain:
         shown = {name: _ranked(scores) for name, scores in arms.items()}
-    elif query.scores and "sparse" in arms:
-        shown["sparse"] = _unranked(arms["sparse"])
+    elif query.scores:
+        shown = {name: _unranked(arms[name]) for name in ("sparse", DEEP) if name in arms}
     if query.wants_cosines:
         compared = best if query.scores else best[: query.compared]
         shown["dense"] = _unranked({point: cosines.get(point, 0.0) for point, _, _ in compared})

@@ -1,22 +1,24 @@
-"""How relevant a passage of a document is to a question, on a scale on which a floor can be set. Pure.
+"""How relevant a passage of a document is to a question, on a scale on which a limit can be set. Pure.
 
-The score (`Hit.score`, made in `grounding.retrieval.ranking`) orders passages; the relevance decides whether a prompt
-shows one. A rank says which passage is best, never whether it is any good: the best of nothing has rank 1. The
-relevance is the log-odds that a passage answers, at even odds beforehand: a logistic regression on the dense cosine,
-the share of the question's terms that the passage contains, and the passage's BM25 score in units of the rarest term
-that the corpus could have. These are raw scores, so that hits must come from a search with ``scores=True`` or
-``explain=True``. The best of few unrelated passages reaches less than the best of many, so that the same figures count
-for more in a small corpus. A passage that has a code of the question (`codes`) is relevant whatever else it says.
+The score (`Hit.score`, made in `grounding.retrieval.ranking`) orders passages; the relevance decides: whether a message
+gets documents, and which passages its prompt shows. A rank says which passage is best, never whether it is any good:
+the best of nothing has rank 1. The relevance is the log-odds that a passage answers, at even odds beforehand: a
+logistic regression on the figures of `features`. These are raw scores, so that hits must come from a search with
+``scores=True`` or ``explain=True``. A passage that has a code of the question (`codes`) is relevant whatever else it
+says.
 
-For earlier turns of a conversation see `grounding.retrieval.turn_ranking`.
+The weights are in ``relevance.toml``, one table for each pair of models that was measured; ``bench.calibrate`` makes
+that file. Figures: docs/decisions/08. For earlier turns of a conversation see `grounding.retrieval.turn_ranking`.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from grounding.retrieval.bm25 import covered, term_set
 from grounding.retrieval.index import Hit
@@ -41,67 +43,92 @@ ASKING = term_set("""
 NAMED_LOG_ODDS = 4.0
 """The relevance of a passage with a code of the question: about 50 to 1. Assumed, not measured: no question set here
 has codes."""
+SHOWN_LOG_ODDS = -2.5
+"""A prompt that wants documents shows passages that are at least so relevant.
+`grounding.strategy.strategy.MATCH_LOG_ODDS` is stricter: it decides whether documents are wanted at all."""
+WEIGHTS_FILE = Path(__file__).with_name("relevance.toml")
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """Keeps hits whose relevance reaches ``minimum``.
+class Weights:
+    """The weight of each of `features`, and of ln(`MEASURED_CHUNKS` / passages), which is 0 in larger corpora: the best
+    of few unrelated passages reaches less than the best of many."""
 
-    The relevance is ``constant`` + ``dense_weight`` × cosine + ``coverage_weight`` × coverage + ``sparse_weight`` ×
-    BM25 / largest IDF + ``size_weight`` × ln(`MEASURED_CHUNKS` / passages); the last term is 0 in larger corpora.
+    constant: float
+    coverage: float
+    rarity: float
+    dense: float = 0.0
+    deep: float = 0.0
+    earlier: float = 0.0
+    conversation: float = 0.0
+    size: float = 0.0
 
-    Two limits stand on this scale. ``minimum`` (-1.0 in the fitted floors) decides which passages a prompt shows, once
-    documents are wanted. `grounding.strategy.strategy.MATCH_LOG_ODDS` (1.7) is stricter: it decides whether a message
-    without cues wants documents at all.
-    """
 
-    minimum: float
-    dense_weight: float
-    coverage_weight: float
-    sparse_weight: float
-    constant: float = 0.0
-    size_weight: float = 0.0
-    across: Floor | None = None
-    """The floor for passages in another language than the question, in which its words cannot be; None if that does not
-    matter, because the model does not bring languages together either."""
+class Relevance:
+    """Judges passages that were embedded with one model, and with a deeper one if that has vectors of its own."""
 
-    def relevance(self, query: str, hit: Hit, corpus_size: int) -> float:
-        """Return the relevance of *hit*, which must carry its raw scores, found among *corpus_size* passages."""
-        return self.relevances(query, [hit], corpus_size)[0]
+    def __init__(self, quick: Weights, deep: Weights | None = None, across: Weights | None = None) -> None:
+        """*deep* are the weights for passages that were compared by their deeper vector, too; *across* those for
+        passages in another language than the question, in which its words cannot be."""
+        self._quick = quick
+        self._deep = deep or quick
+        self._across = across
 
-    def relevances(self, query: str, hits: Sequence[Hit], corpus_size: int) -> list[float]:
-        """Return the `relevance` of each of *hits*. A score that an arm did not give counts as 0."""
-        query_codes, language = codes(query), language_of(query) if self.across else ""
-        smaller = MEASURED_CHUNKS / min(max(corpus_size, 1), MEASURED_CHUNKS)
-        of_size = self.size_weight * math.log(smaller)
+    def of(self, query: str, hits: Sequence[Hit], corpus_size: int, earlier: Sequence[str] = ()) -> list[float]:
+        """Return the relevance of each of *hits*, found among *corpus_size* passages for *query* after *earlier* turns.
+
+        If none of them has a cosine, only words were searched, and words alone decide. A score that an arm did not give
+        counts as 0.
+        """
+        query_codes, language = codes(query), language_of(query) if self._across else ""
+        has_cosines = any(hit.dense is not None for hit in hits)
+        smaller = math.log(MEASURED_CHUNKS / min(max(corpus_size, 1), MEASURED_CHUNKS))
+
+        def weights_for(hit: Hit, text: str) -> Weights:
+            if not has_cosines:
+                return _BY_WORDS
+            if self._across and language and language_of(text) not in ("", language):
+                return self._across
+            return self._quick if hit.deep is None else self._deep
 
         def relevance_of(hit: Hit) -> float:
             text = _text(hit)
             if query_codes and query_codes & codes(text):
                 return NAMED_LOG_ODDS
-            floor = self.across if self.across and language and language_of(text) not in ("", language) else self
-            cosine, coverage, rarity = features(query, hit, corpus_size)
-            weighed = floor.dense_weight * cosine + floor.coverage_weight * coverage + floor.sparse_weight * rarity
-            return floor.constant + weighed + of_size
+            weights, figures = weights_for(hit, text), features(query, hit, corpus_size, earlier)
+            weighed: float = sum(getattr(weights, name) * value for name, value in figures.items())
+            return weights.constant + weighed + weights.size * smaller
 
         return [relevance_of(hit) for hit in hits]
 
-    def keep(self, query: str, hits: Sequence[Hit], corpus_size: int) -> list[Hit]:
-        """Return those of *hits* that reach the floor, or that have every word of *query*, in their order."""
-        relevances, wanted = self.relevances(query, hits, corpus_size), question_terms(query)
+    def shown(self, query: str, hits: Sequence[Hit], relevances: Sequence[float]) -> list[Hit]:
+        """Return those of *hits* that a prompt may show, in their order: those that are relevant enough, and those that
+        have every word of *query*."""
+        wanted = question_terms(query)
         return [
             hit
             for hit, relevance in zip(hits, relevances, strict=True)
-            if relevance >= self.minimum or covered(wanted, _text(hit)) == 1.0
+            if relevance >= SHOWN_LOG_ODDS or covered(wanted, _text(hit)) == 1.0
         ]
 
 
-def features(query: str, hit: Hit, corpus_size: int) -> tuple[float, float, float]:
-    """Return the weighed figures: the cosine (0 to 1), the coverage (0 to 1), and BM25 / largest IDF (mostly 0 to
-    4)."""
-    cosine = max(hit.dense.score, 0.0) if hit.dense is not None else 0.0
-    rarity = hit.sparse.score / largest_idf(corpus_size) if hit.sparse is not None else 0.0
-    return cosine, covered(question_terms(query), _text(hit)), rarity
+def features(query: str, hit: Hit, corpus_size: int, earlier: Sequence[str] = ()) -> dict[str, float]:
+    """Return the weighed figures, by the names of `Weights`.
+
+    ``dense`` and ``deep`` are the cosines of the quick and the deeper vector (0 to 1), ``coverage`` the share of the
+    question's terms that the passage has, and ``rarity`` its BM25 score in units of the rarest term that the corpus
+    could have (mostly 0 to 4). After *earlier* turns ``conversation`` is 1, and ``earlier`` the largest share of the
+    terms of one of them that the passage has: a follow-up leaves out what the passage must speak of, too.
+    """
+    text = _text(hit)
+    return {
+        "dense": max(hit.dense.score, 0.0) if hit.dense is not None else 0.0,
+        "deep": max(hit.deep.score, 0.0) if hit.deep is not None else 0.0,
+        "coverage": covered(question_terms(query), text),
+        "rarity": hit.sparse.score / largest_idf(corpus_size) if hit.sparse is not None else 0.0,
+        "earlier": max((covered(question_terms(turn), text) for turn in earlier), default=0.0),
+        "conversation": float(bool(earlier)),
+    }
 
 
 def question_terms(query: str) -> frozenset[str]:
@@ -121,47 +148,25 @@ def _text(hit: Hit) -> str:
     return "\n".join((passage.title, passage.heading, passage.lead, passage.text))
 
 
-# The fitted floors
+def pair(model: str, deep: str | None = None) -> str:
+    """Return the name of the table of a *model*, or of one with a *deep* model beside it."""
+    return f"{model} + {deep}" if deep else model
 
 
-_DOCUMENTS: dict[str, Floor] = {
-    # By bench.calibrate on two collections (2,416 and 1,602 chunks) and 750 messages that neither answers: AUC .91 to
-    # 1.00, .90 to 1.00 where the group had no part in the fit; figures in docs/decisions/08. At -1.0 from .91 to
-    # all of the answerable keep a passage, of the others .02 to .34. That side is generous: the strategy has already
-    # decided that documents are wanted. The weight of the size by bench.calibrate --sizes: at 1.7 corpora of 24
-    # chunks and more take up 0 to .04 of the messages that they do not answer, the largest .03.
-    "wordllama-l2-supercat": Floor(
-        -1.0, dense_weight=9.8, coverage_weight=4.7, sparse_weight=1.45, constant=-9.0, size_weight=0.5
-    ),
-    # The same: AUC .92 to 1.00, left out too. At -1.0 from .93 to all of the answerable keep a passage, of the others
-    # none to .28. Corpora of 24 chunks and more take up 0 to .02 of the messages that they do not answer.
-    "all-minilm-l6-v2-8bit": Floor(
-        -1.0, dense_weight=12.9, coverage_weight=3.7, sparse_weight=0.83, constant=-8.3, size_weight=0.5
-    ),
-    # The same: AUC .91 to 1.00, left out too. Across languages the cosine alone decides: AUC .86 to 1.00, measured in
-    # English without the words.
-    "use-multilingual-v3": Floor(
-        -1.0,
-        dense_weight=13.3,
-        coverage_weight=5.0,
-        sparse_weight=1.4,
-        constant=-9.1,
-        size_weight=0.5,
-        across=Floor(-1.0, dense_weight=20.2, coverage_weight=0.0, sparse_weight=0.0, constant=-6.2),
-    ),
-}
-_BY_WORDS = Floor(-1.0, dense_weight=0.0, coverage_weight=6.2, sparse_weight=2.4, constant=-8.3, size_weight=0.2)
-"""For models whose cosines nobody measured: the words alone decide. Same source."""
+_FITTED = {name: Weights(**table) for name, table in tomllib.loads(WEIGHTS_FILE.read_text(encoding="utf-8")).items()}
+_BY_WORDS = _FITTED["words"]
 
 
-def floor_for(model: str) -> Floor:
-    """Return the floor for passages of documents that were embedded with *model*."""
-    return _DOCUMENTS.get(model, _BY_WORDS)
+def weights_of(model: str, deep: str | None = None) -> Weights:
+    """Return the fitted weights for *model*, with *deep* beside it; those of words alone if nobody measured it."""
+    return _FITTED.get(pair(model, deep), _BY_WORDS)
 
 
-def floor_for_hits(floor: Floor, hits: Sequence[Hit]) -> Floor:
-    """Return *floor*, or the floor for words alone if none of *hits* has a cosine: then only words were searched."""
-    return floor if any(hit.dense is not None for hit in hits) else _BY_WORDS
+def relevance_for(model: str, deep: str | None = None) -> Relevance:
+    """Return the judge of passages that were embedded with *model*, and with *deep* if that is given. By a model that
+    nobody measured the words alone decide."""
+    both = _FITTED.get(pair(model, deep)) if deep else None
+    return Relevance(weights_of(model), both, _FITTED.get(f"{model}, across languages"))
 
 
 # Codes: part numbers, error codes, tickets, names of variables
@@ -181,6 +186,7 @@ _WORD_AND_NUMBER = re.compile(r"[^\W\d_]{3,}[-.]?\d{1,2}")
 _TICKET = re.compile(r"[A-Z]{3,4}-\d{1,2}")
 """In capitals, so that it is no word: "INC-12"."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_HUMPS = re.compile(r"[A-Za-z]*[a-z][A-Z][a-z]+[A-Z][a-z]")
 _MOST_CHARACTERS = 64
 
 
@@ -188,9 +194,10 @@ def codes(text: str) -> frozenset[str]:
     """Return the codes of *text* in lower case.
 
     A code is a word, joined by ``-``, ``_``, ``.`` or ``#``, that begins with a letter and has two digits or an
-    underscore, or that begins with three digits and ends in a letter or two.
+    underscore, or that begins with three digits and ends in a letter or two, or that is put together of three words and
+    more ("IngestQueueDeep"; with two it is mostly a brand, "JavaScript").
     """
-    if not any(character.isdigit() or character == "_" for character in text):
+    if not any(character.isdigit() or character == "_" for character in text) and not _HUMPS.search(text):
         return frozenset()
     words = (match[0] for match in _JOINED.finditer(text))
     return frozenset(word.casefold() for word in words if len(word) <= _MOST_CHARACTERS and _is_code(word))
@@ -200,7 +207,7 @@ def _is_code(word: str) -> bool:
     digits = sum(character.isdigit() for character in word)
     if word[0].isdigit():
         return digits >= LEAST_DIGITS_FIRST and _is_numbered(word)
-    if "_" in word:
+    if "_" in word or _HUMPS.search(word):
         return True
     if digits < LEAST_DIGITS:
         return False

@@ -1,8 +1,9 @@
 """Searching a workspace's documents.
 
-`Search.search` returns the ranked hits, for people; `Search.passages` the passages for a prompt: what reaches the
-relevance floor, with its neighbours, packed into the prompt's room. `Vocabulary` asks how relevant the best document is
-to a message, for the strategy. `ContextField` searches one conversation's context document.
+`Search.search` returns the ranked hits, for people. `Search.look` finds what a prompt may show for a message, and how
+relevant it is: the strategy decides by that whether the message gets documents at all. `Search.pack` then packs what is
+relevant enough, with its neighbours, into the prompt's room. `ContextField` searches one conversation's context
+document.
 
 The score (`grounding.retrieval.ranking`) orders hits. Of the first ``top_k * CANDIDATES_PER_PASSAGE``, the relevance
 (`grounding.retrieval.relevance`) decides which a prompt shows.
@@ -14,7 +15,7 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import structlog
 
@@ -31,23 +32,49 @@ from grounding.retrieval.embedding import (
     Vector,
 )
 from grounding.retrieval.index import Hit, IndexEntry, Kind, Passage, PassageIndex, PassageQuery, Source
-from grounding.retrieval.packing import Room, Run, choose, neighbours_wanted, pack
+from grounding.retrieval.languages import UNTRANSLATED, QueryTranslation
+from grounding.retrieval.packing import Room, choose, neighbours_wanted, pack
 from grounding.retrieval.query import (
     deep_query_vector,
-    encode_question,
     query_vectors,
     shorten,
     spell_out,
     used_turns,
 )
 from grounding.retrieval.ranking import Reranker, RerankUnavailable, rerank
-from grounding.retrieval.relevance import Floor, floor_for, floor_for_hits, question_terms
+from grounding.retrieval.relevance import Relevance, question_terms, relevance_for
 from grounding.retrieval.stored import searched
 
 _log = structlog.get_logger()
 
 CANDIDATES_PER_PASSAGE = 3
 """So many hits are searched for each passage of a prompt: some are duplicates, some join into one."""
+NEAREST = 5
+"""So many passages tell in which language documents are."""
+NOTHING = -math.inf
+"""The relevance of nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found for ``query``, best first, each hit with its relevance (log-odds), among ``passages`` passages.
+
+    ``earlier`` is what people said before. ``lost`` names the parts that could not be searched. ``translation`` says
+    how the message was translated.
+    """
+
+    query: str
+    earlier: tuple[str, ...] = ()
+    hits: tuple[Hit, ...] = ()
+    relevances: tuple[float, ...] = ()
+    passages: int = 0
+    lost: tuple[DegradedBlock, ...] = ()
+    translation: QueryTranslation = UNTRANSLATED
+
+    @property
+    def relevance(self) -> float:
+        """That of the most relevant hit; `NOTHING` if there is none."""
+        return max(self.relevances, default=NOTHING)
 
 
 class Search:
@@ -62,7 +89,7 @@ class Search:
         index: PassageIndex,
         embedder: Embedder,
         *,
-        floor: Floor | None = None,
+        relevance: Relevance | None = None,
         count: Callable[[str], int] | None = None,
         reranker: Reranker | None = None,
         words_alone: str = "",
@@ -77,7 +104,7 @@ class Search:
         """
         self._index = index
         self._embedder = embedder
-        self._floor = floor or floor_for(embedder.name)
+        self._relevance = relevance or relevance_for(embedder.name, deep.name if deep else None)
         self._count = count
         self._reranker = reranker
         self._words_alone = words_alone
@@ -97,25 +124,68 @@ class Search:
     ) -> list[Hit]:
         """Return the best *top_k* chunks, best first, without any floor.
 
-        With *explain* hits have each arm's rank and raw score, with *scores* the raw scores alone. *earlier* is what
-        people said before *query* in the same conversation, the oldest first.
+        With *explain* hits have each arm's rank and raw score, and their relevance; with *scores* the raw scores alone.
+        *earlier* is what people said before *query* in the same conversation, the oldest first.
 
         Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
-        query = shorten(query)
+        query, wanted = shorten(query), self._offered(top_k)
+        hits = await self._rank(scope, query, wanted, explain=explain, scores=scores, lost=lost, earlier=earlier)
+        if explain:
+            _, relevances = await self._judge(scope, query, hits, earlier)
+            hits = [hit._replace(relevance=value) for hit, value in zip(hits, relevances, strict=True)]
+        return (await self._reranked(scope, query, hits, lost, earlier))[:top_k]
+
+    async def look(self, scope: Scope, query: str, top_k: int, *, earlier: Sequence[str] = ()) -> Found:
+        """Return what a prompt of *top_k* passages may show for *query*, and how relevant that is. *earlier* as in
+        `search`. Nothing is reranked, because most messages need no documents.
+
+        Raises `IndexUnavailable` and `EmbedderUnavailable`.
+        """
+        query, lost = shorten(query), list[DegradedBlock]()
+        wanted = self._offered(top_k * CANDIDATES_PER_PASSAGE)
+        hits = await self._rank(scope, query, wanted, scores=True, lost=lost, earlier=earlier)
+        size, relevances = await self._judge(scope, query, hits, earlier)
+        return Found(query, tuple(earlier), tuple(hits), tuple(relevances), size, tuple(lost))
+
+    async def _judge(
+        self, scope: Scope, query: str, hits: Sequence[Hit], earlier: Sequence[str]
+    ) -> tuple[int, list[float]]:
+        """Return the approximate number of passages that were searched, and the relevance of each of *hits*."""
+        owners = searched(scope, self._kind)
+        size = sum([await self._index.count(owner, self._kind, exact=False) for owner in owners])
+        # In a thread: the words of many passages take milliseconds.
+        return size, await asyncio.to_thread(self._relevance.of, query, hits, size, used_turns(query, earlier))
+
+    async def nearest(self, scope: Scope, query: str) -> list[Hit]:
+        """Return some of the passages that are nearest to *query*. Raises `IndexUnavailable` and
+        `EmbedderUnavailable`."""
+        return await self._rank(scope, shorten(query), NEAREST, lost=None, earlier=())
+
+    def _offered(self, top_k: int) -> int:
+        """Return how many hits are ranked if *top_k* are wanted: a reranker reads more."""
+        return max(top_k, self._reranker.candidates) if self._reranker else top_k
+
+    async def _rank(
+        self,
+        scope: Scope,
+        query: str,
+        top_k: int,
+        *,
+        explain: bool = False,
+        scores: bool = False,
+        lost: list[DegradedBlock] | None,
+        earlier: Sequence[str],
+    ) -> list[Hit]:
         if not query.strip():
             return []
         dense, sparse = await query_vectors(self._embedder, query, earlier, words_alone=bool(self._words_alone))
         if dense is None and lost is not None:
             lost.append(DegradedBlock(block="retrieved", why=self._words_alone))
         deep = await self._deep_vector(query, earlier, lost) if dense is not None and sparse.indices else None
-        wanted = max(top_k, self._reranker.candidates) if self._reranker else top_k
-        hits = await self._index.search(
-            PassageQuery(scope, self._kind, dense, sparse, wanted, explain=explain, scores=scores, deep=deep)
+        return await self._index.search(
+            PassageQuery(scope, self._kind, dense, sparse, top_k, explain=explain, scores=scores, deep=deep)
         )
-        if self._reranker is not None:
-            hits = await self._rerank(self._reranker, scope, _spelled_out(query, earlier) or query, hits, lost)
-        return hits[:top_k]
 
     async def _deep_vector(self, query: str, earlier: Sequence[str], lost: list[DegradedBlock] | None) -> Vector | None:
         """Return the question's deeper vector; None if there is no second look, or if the vector is not there in
@@ -131,16 +201,57 @@ class Search:
                 lost.append(DegradedBlock(block="deep", why=DEEP_VECTOR_LATE))
             return None
 
-    async def _rerank(
-        self, reranker: Reranker, scope: Scope, query: str, hits: list[Hit], lost: list[DegradedBlock] | None
+    async def _reranked(
+        self, scope: Scope, query: str, hits: list[Hit], lost: list[DegradedBlock] | None, earlier: Sequence[str]
     ) -> list[Hit]:
+        if self._reranker is None:
+            return hits
         try:
-            return await rerank(reranker, scope, query, hits)
+            return await rerank(self._reranker, scope, _spelled_out(query, earlier), hits)
         except RerankUnavailable as error:
-            _log.warning("rerank.failed", workspace_id=scope.workspace_id, model=reranker.name, why=error.why)
+            _log.warning("rerank.failed", workspace_id=scope.workspace_id, model=self._reranker.name, why=error.why)
             if lost is not None:
                 lost.append(DegradedBlock(block="rerank", why=error.why))
             return hits
+
+    async def pack(
+        self,
+        scope: Scope,
+        found: Found,
+        top_k: int,
+        max_bytes: int,
+        max_tokens: int | None = None,
+        *,
+        lost: list[DegradedBlock] | None = None,
+    ) -> list[PromptPassage]:
+        """Return the relevant ones of *found*, best first, as at most *top_k* passages of at most *max_bytes* bytes
+        each, which with their labels have at most *max_tokens* tokens together. Empty if nothing is relevant.
+
+        Raises `IndexUnavailable`: an outage never poses as "no such document".
+        """
+        query, hits = found.query, list(found.hits)
+        if lost is not None:
+            lost += found.lost
+        if not hits:
+            return []
+        relevance_of = dict(zip((_name(hit) for hit in hits), found.relevances, strict=True))
+        hits = (await self._reranked(scope, query, hits, lost, found.earlier))[: top_k * CANDIDATES_PER_PASSAGE]
+        relevances = [relevance_of[_name(hit)] for hit in hits]
+        # In a thread: the words of many passages take milliseconds.
+        relevant = await asyncio.to_thread(self._relevance.shown, query, hits, relevances)
+        runs = await asyncio.to_thread(choose, relevant, top_k)
+        if not runs:
+            return []
+        wanted: dict[str, set[int]] = defaultdict(set)
+        for run in runs:
+            wanted[run.source].update(neighbours_wanted(run))
+        around: dict[str, dict[int, Passage]] = defaultdict(dict)
+        for owner in searched(scope, self._kind):  # no two owners have a source of one name
+            for source, read in (await self._index.read(owner, self._kind, wanted)).items():
+                around[source].update({passage.ordinal: passage for passage in read})
+        room = Room(top_k, max_bytes, max_tokens if self._count else None, self._count or len)
+        # In a thread: counting tokens and cutting long passages takes milliseconds.
+        return await asyncio.to_thread(pack, runs, around, query, room)
 
     async def passages(
         self,
@@ -153,98 +264,19 @@ class Search:
         lost: list[DegradedBlock] | None = None,
         earlier: Sequence[str] = (),
     ) -> list[PromptPassage]:
-        """Return at most *top_k* passages of at most *max_bytes* bytes each, best first, which with their labels have
-        at most *max_tokens* tokens together. The list is empty if nothing is relevant. *earlier* as in `search`.
+        """Return what `pack` makes of what `look` finds. Raises `IndexUnavailable` and `EmbedderUnavailable`."""
+        found = await self.look(scope, query, top_k, earlier=earlier)
+        return await self.pack(scope, found, top_k, max_bytes, max_tokens, lost=lost)
 
-        Raises `IndexUnavailable` and `EmbedderUnavailable`: an outage never poses as "no such document".
-        """
-        query = shorten(query)
-        hits = await self.search(scope, query, top_k * CANDIDATES_PER_PASSAGE, scores=True, lost=lost, earlier=earlier)
-        if not hits:
-            return []
-        owners = searched(scope, self._kind)
-        size = sum([await self._index.count(owner, self._kind, exact=False) for owner in owners])
-        # In a thread: the words of many passages take milliseconds.
-        runs = await asyncio.to_thread(self._choose, query, _spelled_out(query, earlier), hits, size, top_k)
-        if not runs:
-            return []
-        wanted: dict[str, set[int]] = defaultdict(set)
-        for run in runs:
-            wanted[run.source].update(neighbours_wanted(run))
-        around: dict[str, dict[int, Passage]] = defaultdict(dict)
-        for owner in owners:  # no two owners have a source of one name
-            for source, found in (await self._index.read(owner, self._kind, wanted)).items():
-                around[source].update({passage.ordinal: passage for passage in found})
-        room = Room(top_k, max_bytes, max_tokens if self._count else None, self._count or len)
-        # In a thread: counting tokens and cutting long passages takes milliseconds.
-        return await asyncio.to_thread(pack, runs, around, query, room)
 
-    def _choose(self, query: str, spelled_out: str, hits: Sequence[Hit], size: int, top_k: int) -> list[Run]:
-        """Return at most *top_k* runs of the hits that reach the floor; if none does, of those that reach it for the
-        query *spelled_out* with earlier turns."""
-        floor = floor_for_hits(self._floor, hits)
-        relevant = floor.keep(query, hits, size)
-        if not relevant and spelled_out:
-            relevant = floor.keep(spelled_out, hits, size)
-        return choose(relevant, top_k)
+def _name(hit: Hit) -> tuple[str, str]:
+    return hit.passage.source, hit.passage.id
 
 
 def _spelled_out(query: str, earlier: Sequence[str]) -> str:
-    """Return *query* after *earlier* turns if it says too little by itself; else an empty text."""
+    """Return *query*, after *earlier* turns if it says too little by itself."""
     turns = used_turns(query, earlier)
-    spelled_out = spell_out(query, turns, len(question_terms(query))) if turns else query
-    return spelled_out if spelled_out != query else ""
-
-
-# The vocabulary of a workspace: whether its documents speak of what a message says. It is the search itself, for a few
-# passages: nothing has to be kept in step with the documents, and a match in other words counts too.
-
-
-JUDGED = 5
-"""So many passages are judged; with ten the relevance changes for hardly any message."""
-VOCABULARY_NOTHING = -math.inf
-"""The relevance if there is no passage at all."""
-
-
-class Match(NamedTuple):
-    """The log-odds that the best passage found answers a message, or `VOCABULARY_NOTHING`, and the approximate number
-    of passages that were searched."""
-
-    relevance: float
-    passages: int
-
-
-class Vocabulary:
-    """Finds the document that matches a message best."""
-
-    def __init__(self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None) -> None:
-        self._index = index
-        self._embedder = embedder
-        self._floor = floor or floor_for(embedder.name)
-
-    async def awake(self, scope: Scope) -> None:
-        """Return at once: it is always ready."""
-
-    async def best_match(self, scope: Scope, text: str) -> Match:
-        """Return how relevant the best passage of the scope's workspace is to *text*.
-
-        If the floor does not weigh cosines, nothing is embedded: with a paid model every message would cost a call.
-        Raises `IndexUnavailable` and `EmbedderUnavailable`.
-        """
-        text = shorten(text)
-        size = await self._index.count(scope, Kind.DOCUMENT, exact=False)
-        hits = await self.hits(scope, text)
-        if not hits:
-            return Match(VOCABULARY_NOTHING, size)
-        return Match(max(await asyncio.to_thread(self._floor.relevances, text, hits, size)), size)
-
-    async def hits(self, scope: Scope, text: str) -> list[Hit]:
-        """Return the passages that are judged, with their raw scores."""
-        sparse = await encode_question(text)
-        if not sparse.indices:
-            return []
-        dense = await self._embedder.embed_query(text) if self._floor.dense_weight else None
-        return await self._index.search(PassageQuery(scope, Kind.DOCUMENT, dense, sparse, JUDGED, scores=True))
+    return spell_out(query, turns, len(question_terms(query))) if turns else query
 
 
 # The context document of each conversation: one passage that can be searched from inside its own context only. Only the
@@ -260,12 +292,12 @@ class ContextField:
     """Puts context documents into the index and finds them. Scopes must name a context."""
 
     def __init__(
-        self, index: PassageIndex, embedder: Embedder, *, floor: Floor | None = None, words_alone: bool = False
+        self, index: PassageIndex, embedder: Embedder, *, relevance: Relevance | None = None, words_alone: bool = False
     ) -> None:
         """If *words_alone*, a question that cannot be embedded is searched by its words."""
         self._index = index
         self._embedder = embedder
-        self._floor = floor or floor_for(embedder.name)
+        self._relevance = relevance or relevance_for(embedder.name)
         self._words_alone = words_alone
 
     async def put(self, key: ConversationKey, text: str, at: str) -> None:
@@ -287,9 +319,9 @@ class ContextField:
     async def among(self, scope: Scope, query: str, hits: Sequence[Hit], top_k: int, *, explain: bool) -> list[Hit]:
         """Return *hits*, documents of the workspace for *query*, with the scope's context document at its place.
 
-        The document is added if it holds a word of the query, or is above the relevance floor. Scores of two searches
+        The document is added if it holds a word of the query, or is relevant enough to be shown. Scores of two searches
         cannot be compared: each is on the scale of its own candidates, and this search has one candidate. So the
-        document stands before the first hit that is less relevant by `Floor.relevance`, with that hit's score. Hits
+        document stands before the first hit that is less relevant (`Relevance.of`), with that hit's score. Hits
         need their arms. Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
         query = shorten(query)
@@ -297,16 +329,16 @@ class ContextField:
         found = await self._index.search(
             PassageQuery(scope, Kind.CONTEXT, dense, sparse, 1, explain=explain, scores=True)
         )
-        floor = floor_for_hits(self._floor, found)
-        if not found or not (found[0].sparse or floor.keep(query, found, 1)):
+        (relevance,) = self._relevance.of(query, found, 1) or (NOTHING,)
+        if not found or not (found[0].sparse or self._relevance.shown(query, found, [relevance])):
             return list(hits)
         corpus_size = await self._index.count(scope, Kind.DOCUMENT, exact=False)
-        return await asyncio.to_thread(_insert, floor, found[0], query, hits, top_k, corpus_size)
+        relevances = await asyncio.to_thread(self._relevance.of, query, hits, corpus_size)
+        return _insert(found[0], relevance, hits, relevances, top_k)
 
 
-def _insert(floor: Floor, own: Hit, query: str, hits: Sequence[Hit], top_k: int, corpus_size: int) -> list[Hit]:
-    relevance = floor.relevance(query, own, 1)
-    lower = (place for place, hit in enumerate(hits) if floor.relevance(query, hit, corpus_size) < relevance)
+def _insert(own: Hit, relevance: float, hits: Sequence[Hit], relevances: Sequence[float], top_k: int) -> list[Hit]:
+    lower = (place for place, other in enumerate(relevances) if other < relevance)
     before = next(lower, len(hits))
     neighbour = hits[min(before, len(hits) - 1)] if hits else own
     return [*hits[:before], own._replace(score=neighbour.score), *hits[before:]][:top_k]

@@ -1,6 +1,8 @@
 """Decide what a message needs: nothing, its conversation, or the workspace's documents. Pure.
 
-`choose` decides by cues, which `cues_of` reads from a workspace's files; `choose_by_relevance` by its documents.
+`choose` decides by cues, which `cues_of` reads from a workspace's files. For what they leave open,
+`choose_by_relevance` decides by the workspace's documents, and by whether the message leans on the conversation
+(`leaning`).
 """
 
 from grounding.strategy.cues import Cues, FoldedText, Text, fold, matches, phrases, word_set, words_of
@@ -14,6 +16,7 @@ from grounding.strategy.languages import (
     phrase_problem,
     problem_in,
 )
+from grounding.strategy.leaning import earlier_for, leaning, leans_on
 from grounding.strategy.strategy import (
     ASSISTANT,
     Choice,
@@ -23,7 +26,6 @@ from grounding.strategy.strategy import (
     choose,
     choose_by_relevance,
     earlier_questions,
-    is_follow_up,
     is_question,
     is_small_talk,
     search_text,
@@ -46,12 +48,14 @@ __all__ = [
     "choose",
     "choose_by_relevance",
     "cues_of",
+    "earlier_for",
     "earlier_questions",
     "fold",
-    "is_follow_up",
     "is_question",
     "is_small_talk",
     "joined_cues",
+    "leaning",
+    "leans_on",
     "matches",
     "phrase_problem",
     "phrases",

@@ -130,6 +130,13 @@ class Cues:
     """Asks to go on, if nothing else but politeness is said."""
     follow_ups: tuple[str, ...]
     """A short message that begins with one is a follow-up: the messages before name its subject."""
+    anaphora: tuple[str, ...]
+    """Words that stand for something said before ("it", "those"). Not enough by themselves: see
+    `grounding.strategy.leaning`."""
+    openers: tuple[str, ...]
+    """A message that begins with one mostly answers or continues the one before."""
+    continuing: tuple[str, ...]
+    """Words by which something is added to what was said ("else", "another", "instead")."""
     documents: tuple[str, ...]
     """Each is enough to want documents."""
     search: tuple[str, ...]
@@ -188,3 +195,15 @@ KINDS = tuple(field.name for field in fields(Cues))
 def phrases(text: str) -> tuple[str, ...]:
     """Return the phrases of *text*, separated by commas and line ends."""
     return tuple(phrase.strip() for phrase in text.replace("\n", ",").split(",") if phrase.strip())
+
+
+def has_cue(words: tuple[str, ...], phrases: tuple[str, ...], cues: Cues, but: tuple[str, ...] = ()) -> bool:
+    """Say whether one of *phrases* is in *words*, and not inside a longer idiom or a longer phrase of *but*."""
+    found = list(matches(words, phrases))
+    if not found:
+        return False
+    masks = [*matches(words, cues.idioms), *matches(words, but)]
+    return any(
+        not any(mask <= start and start + length <= mask + longer and longer > length for mask, longer in masks)
+        for start, length in found
+    )

@@ -17,11 +17,12 @@ from itertools import groupby, islice
 from typing import Literal
 
 from grounding.prompt_input import TailEntry
-from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, MEASURED_CHUNKS, question_terms
+from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, MEASURED_CHUNKS
 from grounding.strategy.cues import (
     Cues,
     FoldedText,
     Text,
+    has_cue,
     matches,
     phrase_at,
     phrase_set,
@@ -36,21 +37,20 @@ SHORT_WORDS = 4
 """Up to this many words "what changed?" is about this conversation."""
 MIN_QUESTION_WORDS = 5
 """A shorter question is too thin to search for only because it names an anchor."""
-MATCH_LOG_ODDS = 1.7
+MATCH_LOG_ODDS = 0.7
 """How relevant the best passage must be to a message without cues, so that documents are wanted. Which passages a
-prompt then shows is decided on the same scale by a lower limit, `grounding.retrieval.relevance.Floor.minimum` (-1.0).
+prompt then shows is decided on the same scale by a lower limit, `grounding.retrieval.relevance.SHOWN_LOG_ODDS` (-2.5).
 Figures: docs/decisions/08."""
 SMALL_LOG_ODDS = 0.65
 """How much lower that limit is, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages
 match something by chance, and a question whose document is missed has no other one."""
+SMALL_LEANING_LOG_ODDS = 0.16
+"""The same for a message that leans on the conversation: what was asked before finds something, whatever is said now
+("and who won the world cup?" after a question about holidays)."""
 SMALLEST_CHUNKS = 24
 """Smaller workspaces count as if they had so many passages: smaller ones match more by chance."""
 ASSISTANT_LOG_ODDS = 1.5
 """How much higher the limit is if the message speaks of the assistant itself ("what is your favourite book?")."""
-FOLLOW_UP_TERMS = 2
-"""A message that begins like a follow-up ("and for students?") is one up to so many terms; a question without such a
-beginning up to half as many ("how do I get it?")."""
-
 _URL = re.compile(r"\bhttps?://\S", re.IGNORECASE)
 _DOTTED = re.compile(r"(?<![\w@.\-])((?:[\w\-]+\.)+)([a-z]{2,10})(?![\w@(])(?=(/?))", re.IGNORECASE)
 """The labels before the ending, the ending, and a slash if a path follows; ``r.json()`` is a call, not a file."""
@@ -68,6 +68,7 @@ Reason = Literal[
     "empty",
     "small_talk",
     "chat_memory_cue",
+    "leans_on_conversation",
     "workspace_retrieval_cue",
     "implicit_workspace_question",
     "workspace_match",
@@ -101,9 +102,9 @@ def choose(text: Text, cues: Cues = ENGLISH) -> Choice:
     if not message.text.strip():
         return Choice(Strategy.NONE, "empty")
     documents = _names_documents(message, cues)
-    refers = _has(words, cues.refers_to_history, cues)
-    asks = _has(words, cues.asks_history, cues, but=cues.refers_to_history)
-    weakly_asks = _has(words, cues.weakly_asks_history, cues) and (len(words) <= SHORT_WORDS or "since" in words)
+    refers = has_cue(words, cues.refers_to_history, cues)
+    asks = has_cue(words, cues.asks_history, cues, but=cues.refers_to_history)
+    weakly_asks = has_cue(words, cues.weakly_asks_history, cues) and (len(words) <= SHORT_WORDS or "since" in words)
     implied = _implies_documents(message, cues)
     history = asks or refers or (weakly_asks and not documents) or _only_continues(words, cues)
     if not (documents or history or implied) and _is_small_talk(message, cues):
@@ -120,30 +121,29 @@ def choose(text: Text, cues: Cues = ENGLISH) -> Choice:
 
 def choose_by_relevance(
     choice: Choice,
-    alone: float,
-    with_history: float | None,
+    relevance: float = -math.inf,
     *,
-    passages: int,
+    leans: bool,
+    passages: int = 0,
     addresses_assistant: bool = False,
-    is_follow_up: bool = False,
 ) -> Choice:
-    """Return *choice*, which is open, changed if a search among *passages* passages found something relevant.
+    """Return *choice*, which is open, for a message that *leans* on the conversation, or does not.
 
-    *alone* is the relevance (log-odds, see `grounding.retrieval.relevance`) of the best passage to the message by
-    itself, *with_history* that to the message together with the one before. A follow-up needs only the latter. For any
-    other message the mean of both must reach the limit of a large workspace, because it may be small talk after a
-    question about documents.
+    *relevance* (log-odds, see `grounding.retrieval.relevance`) is that of the best one of *passages* passages. If it
+    reaches the limit, the message gets documents.
     """
-    in_large = MATCH_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
+    large = MATCH_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
     size = min(max(passages, SMALLEST_CHUNKS), MEASURED_CHUNKS)
-    needed = in_large - SMALL_LOG_ODDS * math.log(MEASURED_CHUNKS / size)
-    matched = replace(choice, strategy=Strategy.QMD, reason="workspace_match", wants_documents=True)
-    if alone >= needed:
-        return matched
-    if with_history is not None and (
-        (is_follow_up and with_history >= needed) or (alone + with_history) / 2 >= in_large
-    ):
-        return replace(matched, wants_history=True)
+    less = SMALL_LEANING_LOG_ODDS if leans else SMALL_LOG_ODDS
+    matches_documents = relevance >= large - less * math.log(MEASURED_CHUNKS / size)
+    if choice.strategy is Strategy.TAIL:
+        return replace(choice, wants_documents=matches_documents)
+    if leans:
+        return Choice(
+            Strategy.TAIL, "leans_on_conversation", wants_history=True, wants_documents=matches_documents, open=True
+        )
+    if matches_documents:
+        return replace(choice, strategy=Strategy.QMD, reason="workspace_match", wants_documents=True)
     return choice
 
 
@@ -156,20 +156,6 @@ def is_question(text: Text, cues: Cues = ENGLISH) -> bool:
     """Say whether *text* has a question mark or begins with a question word."""
     message = FoldedText.of(text)
     return "?" in message.text or "？" in message.text or bool(phrase_at(message.words, 0, cues.question_words))
-
-
-def is_follow_up(text: Text, cues: Cues = ENGLISH) -> bool:
-    """Say whether only the messages before can name the subject of *text*: "and for students?", "why?".
-
-    A message about the assistant itself ("who made you?") is no follow-up.
-    """
-    message = FoldedText.of(text)
-    if addresses_assistant(message, cues):
-        return False
-    terms = len(question_terms(message.text))
-    if phrase_at(message.words, 0, cues.follow_ups):
-        return terms <= FOLLOW_UP_TERMS
-    return terms <= FOLLOW_UP_TERMS // 2 and is_question(message, cues)
 
 
 def addresses_assistant(text: Text, cues: Cues = ENGLISH) -> bool:
@@ -300,8 +286,8 @@ def _names_documents(message: FoldedText, cues: Cues) -> bool:
     words = message.words
     if _URL.search(message.text) or any(_is_address(match, cues) for match in _DOTTED.finditer(message.text)):
         return True
-    return _has(words, cues.documents, cues) or (
-        _has(words, cues.search, cues) and (_has(words, cues.anchors, cues) or _has(words, cues.parts, cues))
+    return has_cue(words, cues.documents, cues) or (
+        has_cue(words, cues.search, cues) and (has_cue(words, cues.anchors, cues) or has_cue(words, cues.parts, cues))
     )
 
 
@@ -320,7 +306,7 @@ def _is_address(match: re.Match[str], cues: Cues) -> bool:
 
 def _implies_documents(message: FoldedText, cues: Cues) -> bool:
     words = message.words
-    return len(words) >= MIN_QUESTION_WORDS and is_question(message, cues) and _has(words, cues.anchors, cues)
+    return len(words) >= MIN_QUESTION_WORDS and is_question(message, cues) and has_cue(words, cues.anchors, cues)
 
 
 def _only_continues(words: tuple[str, ...], cues: Cues) -> bool:
@@ -357,15 +343,3 @@ def _marked_small_talk(words: tuple[str, ...], cues: Cues) -> list[tuple[bool, s
     """Return each of *words* with whether it belongs to small talk."""
     polite = {index for start, length in matches(words, cues.small_talk) for index in range(start, start + length)}
     return [(index in polite, word) for index, word in enumerate(words)]
-
-
-def _has(words: tuple[str, ...], phrases: tuple[str, ...], cues: Cues, but: tuple[str, ...] = ()) -> bool:
-    """Say whether one of *phrases* is in *words*, and not inside a longer idiom or a longer phrase of *but*."""
-    found = list(matches(words, phrases))
-    if not found:
-        return False
-    masks = [*matches(words, cues.idioms), *matches(words, but)]
-    return any(
-        not any(mask <= start and start + length <= mask + longer and longer > length for mask, longer in masks)
-        for start, length in found
-    )

@@ -25,7 +25,9 @@ from grounding.evaluation import (
     Evaluation,
     MemoryAnswer,
     Message,
+    PromptRoom,
     QuestionSet,
+    SearchedDocuments,
     StrategyScores,
     evaluate_retrieval,
     evaluate_strategy,
@@ -43,7 +45,7 @@ from grounding.memory.selection import (
     as_selected,
     floor_for,
 )
-from grounding.pipeline import Pipeline, StrategyChooser
+from grounding.pipeline import Decision, Pipeline, StrategyChooser
 from grounding.prompt import PrefixPolicy, SessionContinuity, build_prompt, record_line
 from grounding.prompt_input import (
     Block,
@@ -60,12 +62,12 @@ from grounding.prompt_input import (
 from grounding.retrieval import (
     DeepEmbedder,
     Embedder,
+    Found,
     PassageIndex,
-    QueryTranslation,
     Reranker,
+    Search,
     TurnFloor,
     TurnIndex,
-    Vocabulary,
 )
 from grounding.strategy import Choice, Cues, Strategy
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
@@ -142,8 +144,14 @@ async def run_retrieval(settings: Settings, questions: QuestionSet, folder: Path
         lambda: evaluation_index(settings, embedder, folder, deep.dimensions if deep else None),
         reranker=reranker,
         deep=deep,
+        room=_room(settings),
         progress=show,
     )
+
+
+def _room(settings: Settings) -> PromptRoom:
+    limits = PromptLimits.from_settings(settings, WINDOW_TOKENS)
+    return PromptRoom(limits.top_k, limits.excerpt_bytes, limits.retrieved_tokens)
 
 
 def _deep_embedder(settings: Settings) -> DeepEmbedder | None:
@@ -213,21 +221,23 @@ def _entry(message: ConversationMessage, turn_id: str) -> TranscriptEntry:
 class _NoDocuments:
     """A workspace without documents."""
 
-    async def passages(
+    async def awake(self, scope: Scope) -> None:
+        return
+
+    async def look(self, scope: Scope, query: str, top_k: int, *, earlier: Sequence[str] = ()) -> Found:
+        return Found(query)
+
+    async def pack(
         self,
         scope: Scope,
-        query: str,
+        found: Found,
         top_k: int,
         excerpt_bytes: int,
         max_tokens: int,
         *,
         lost: list[DegradedBlock],
-        earlier: Sequence[str],
     ) -> Sequence[Passage]:
         return []
-
-    def translation(self, scope: Scope, query: str) -> QueryTranslation:
-        return QueryTranslation()
 
 
 @dataclass(frozen=True)
@@ -337,7 +347,7 @@ class _MemoryTrial:
         person = self._people.get(key, "")
         gathering = self._pipeline.begin(trip, key, self._budgets, audience=person or None, asker=person)
         await trip.send()
-        grounds = await gathering.gather(question.text, ASKING, await gathering.last_messages())
+        grounds = await gathering.gather(question.text, Decision(ASKING), await gathering.last_messages())
         took_ms = (time.perf_counter() - began) * 1000
         rules = grounds.remembered.records
         taken = self._block(self._context(key, question, (), rules, MEMORY_TOKENS)).tokens
@@ -397,31 +407,26 @@ async def run_strategy(
         status.show(f"deciding {done}/{total} messages …")
 
     if documents is None:
-        deciding = StrategyChooser(_NoVocabulary(), timeout_seconds, vocabulary=False)
+        deciding = StrategyChooser(_NoDocuments(), timeout_seconds, vocabulary=False)
         return await evaluate_strategy(messages, deciding, cues, key, show)
-    embedder = await open_embedder(settings)
-    async with _open_index(settings, embedder, folder) as index:
-        await _index_documents(index, key.scope, documents, embedder, status)
-        deciding = StrategyChooser(Vocabulary(index, embedder), timeout_seconds)
+    embedder, deep = await open_embedder(settings), _deep_embedder(settings)
+    async with _open_index(settings, embedder, folder, deep) as index:
+        await _index_documents(index, key.scope, documents, embedder, deep, status)
+        deciding = StrategyChooser(SearchedDocuments(Search(index, embedder, deep=deep)), timeout_seconds)
         return await evaluate_strategy(messages, deciding, cues, key, show)
 
 
 async def _index_documents(
-    index: PassageIndex, scope: Scope, path: Path, embedder: Embedder, status: StatusLine
+    index: PassageIndex,
+    scope: Scope,
+    path: Path,
+    embedder: Embedder,
+    deep: DeepEmbedder | None,
+    status: StatusLine,
 ) -> None:
     def show(done: int, total: int) -> None:
         status.show(f"indexing {done}/{total} documents …")
 
     documents = await asyncio.to_thread(load_documents, path)
     tokens = await asyncio.to_thread(load_tokens)
-    await fill(index, scope, documents, embedder, tokens.count, show)
-
-
-class _NoVocabulary:
-    """A workspace of which nothing is known."""
-
-    async def awake(self, scope: Scope) -> None:
-        return
-
-    async def best_match(self, scope: Scope, text: str) -> None:
-        return None
+    await fill(index, scope, documents, embedder, tokens.count, show, deep=deep)

@@ -431,7 +431,9 @@ class Runtime:
             karma,
             rules,
         )
-        deciding = StrategyChooser(self.knowledge.finding, vocabulary=settings.strategy_vocabulary)
+        deciding = StrategyChooser(
+            self.knowledge.finding, asked_seconds=layer_timeout, vocabulary=settings.strategy_vocabulary
+        )
         self.materials = Materials(settings, self.knowledge.material, self.knowledge, tokens, self.hub)
         toolbox = build_tools(
             settings, self.contexts, self.global_contexts, self.knowledge, tokens, self.records, self.materials

@@ -34,7 +34,6 @@ from grounding.retrieval import (
     Search,
     TurnIndex,
     TurnText,
-    Vocabulary,
 )
 from runtime.embedded.index_client import IndexProcess, RemoteIndex
 from runtime.llm import LiteLLMEmbedder, bundled_embedders, open_embedder
@@ -56,7 +55,6 @@ class Collection:
     index: PassageIndex
     embedder: Embedder
     search: Search
-    vocabulary: Vocabulary
     turns: TurnIndex
     contexts: ContextField
     records: RecordIndex
@@ -157,7 +155,6 @@ class CollectionFactory:
             index,
             embedder,
             search(Kind.DOCUMENT),
-            Vocabulary(index, embedder),
             TurnIndex(index, embedder, words_alone=words_alone, deep=deep),
             ContextField(index, embedder, words_alone=is_former),
             RecordIndex(index, embedder, RecordStore(self.redis), is_former=is_former, deep=deep),

@@ -33,7 +33,16 @@ from grounding.documents import (
 )
 from grounding.memory.records import RecordHit, Type
 from grounding.prompt_input import DegradedBlock, Passage, RecalledTurn, Tokens
-from grounding.retrieval import DeepEmbedder, Embedder, Hit, IndexUnavailable, Match, QueryTranslation, Reranker
+from grounding.retrieval import (
+    UNTRANSLATED,
+    DeepEmbedder,
+    Embedder,
+    Found,
+    Hit,
+    IndexUnavailable,
+    QueryTranslation,
+    Reranker,
+)
 from promptpolicy.file_sync import FileSyncPublisher
 from runtime.embedded.index_client import IndexProcess
 from runtime.search.collections import Collection as PassageCollection
@@ -79,42 +88,49 @@ class Searcher:
         self._is_shared = is_shared
         self._is_awake = False
 
-    async def passages(
-        self,
-        scope: Scope,
-        query: str,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int,
-        *,
-        lost: list[DegradedBlock],
-        earlier: Sequence[str] = (),
-    ) -> Sequence[Passage]:
-        """See `grounding.pipeline.FindsPassages`. Waits for an index that is being opened or filled.
+    async def look(self, scope: Scope, query: str, top_k: int, *, earlier: Sequence[str] = ()) -> Found:
+        """See `grounding.pipeline.SearchesDocuments`. Waits a moment for an index that is being opened or filled.
 
-        Raises `IndexUnavailable` too if nothing was found and the documents are still being indexed.
+        Raises `IndexUnavailable` and `EmbedderUnavailable`.
         """
         collection = await self._collections.answering(scope)
         if self._collections.target is not None:  # else no process follows the files yet
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FILLING_SECONDS):
                     await self._follower.until_looked_at(scope)
-        noted: list[DegradedBlock] = []
-        query = await self._in_documents_language(scope, collection, query)
-        earlier = [self.translation(scope, question).text or question for question in earlier]
-        found, reason = await asyncio.gather(
-            collection.search.passages(scope, query, top_k, excerpt_bytes, max_tokens, lost=noted, earlier=earlier),
+        translation = await self._translate(scope, collection, query)
+        said = [self._as_searched(scope, question) for question in earlier]
+        found = await collection.search.look(scope, translation.text or query, top_k, earlier=said)
+        return replace(found, translation=translation)
+
+    async def pack(
+        self,
+        scope: Scope,
+        found: Found,
+        top_k: int,
+        excerpt_bytes: int,
+        max_tokens: int,
+        *,
+        lost: list[DegradedBlock],
+    ) -> Sequence[Passage]:
+        """See `grounding.pipeline.SearchesDocuments`.
+
+        Raises `IndexUnavailable` too if nothing is relevant and the documents are still being indexed.
+        """
+        collection, noted = await self._collections.answering(scope), list[DegradedBlock]()
+        passages, reason = await asyncio.gather(
+            collection.search.pack(scope, found, top_k, excerpt_bytes, max_tokens, lost=noted),
             self._check_staleness(scope, collection),
         )
         noted = with_reason(noted, reason)
         is_filling = any(part.block == "retrieved" and part.why == REBUILDING for part in noted)
-        if not found and (self._follower.is_behind(scope) or is_filling):
+        if not passages and (self._follower.is_behind(scope) or is_filling):
             raise IndexUnavailable("the documents are still being indexed")
         lost += noted
-        return found
+        return passages
 
     async def awake(self, scope: Scope) -> None:
-        """See `grounding.pipeline.MatchesDocuments`. Waits for the index, so that the first message is not judged by
+        """See `grounding.pipeline.SearchesDocuments`. Waits for the index, so that the first message is not judged by
         cues
         alone."""
         if self._is_awake and not self._follower.is_behind(scope):
@@ -127,17 +143,6 @@ class Searcher:
                 await self._collections.warm()
                 self._is_awake = True
                 await self._follower.until_looked_at(scope)
-
-    async def best_match(self, scope: Scope, text: str) -> Match | None:
-        """See `grounding.pipeline.MatchesDocuments`. Returns None while the index is being opened."""
-        if self._collections.target is None:
-            return None
-        collection = await self._collections.answering(scope)
-        return await collection.vocabulary.best_match(scope, await self._in_documents_language(scope, collection, text))
-
-    def translation(self, scope: Scope, query: str) -> QueryTranslation:
-        """See `grounding.pipeline.FindsPassages`."""
-        return (self._translator.last(scope, query) if self._translator else None) or QueryTranslation()
 
     async def recall(
         self,
@@ -172,16 +177,19 @@ class Searcher:
         *,
         explain: bool = False,
         lost: list[DegradedBlock] | None = None,
+        earlier: Sequence[str] = (),
     ) -> list[Hit]:
         """See `grounding.retrieval.search.Search.search`; if the scope has a context, its document is searched too."""
         noted: list[DegradedBlock] = []
         inside = scope.context_id is not None
         collection = await self._collections.answering(scope)
-        searched = await self._in_documents_language(scope, collection, query)
-        if why := self.translation(scope, query).why:
-            noted.append(DegradedBlock(block="translation", why=why))
+        translation = await self._translate(scope, collection, query)
+        if translation.why:
+            noted.append(DegradedBlock(block="translation", why=translation.why))
         found, reason = await asyncio.gather(
-            collection.search.search(scope, searched, top_k, explain=explain, scores=inside, lost=noted),
+            collection.search.search(
+                scope, translation.text or query, top_k, explain=explain, scores=inside, lost=noted, earlier=earlier
+            ),
             self._check_staleness(scope, collection),
         )
         if inside:
@@ -206,12 +214,16 @@ class Searcher:
             return STALE
         return self._staleness.reason(scope)
 
-    async def _in_documents_language(self, scope: Scope, collection: PassageCollection, query: str) -> str:
-        """Return *query*, or its translation if the documents are in another language and it could be translated."""
-        if self._translator is not None:
-            done = await self._translator.translate(scope, query, collection.vocabulary)
-            return (done.text if done else "") or query
-        return query
+    async def _translate(self, scope: Scope, collection: PassageCollection, query: str) -> QueryTranslation:
+        """Return how *query* is searched for, if the documents are in another language."""
+        if self._translator is None:
+            return UNTRANSLATED
+        return await self._translator.translate(scope, query, collection.search) or UNTRANSLATED
+
+    def _as_searched(self, scope: Scope, question: str) -> str:
+        """Return an earlier *question* as it was searched for then."""
+        done = self._translator.last(scope, question) if self._translator else None
+        return (done.text if done else "") or question
 
     async def _check_staleness(self, scope: Scope, collection: PassageCollection) -> str:
         await self._staleness.check(scope)

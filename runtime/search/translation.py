@@ -56,9 +56,9 @@ class AsksModel(Protocol):
 
 
 class FindsNearest(Protocol):
-    """See `grounding.retrieval.Vocabulary`."""
+    """See `grounding.retrieval.Search`."""
 
-    async def hits(self, scope: Scope, text: str) -> Sequence[Hit]: ...
+    async def nearest(self, scope: Scope, query: str) -> Sequence[Hit]: ...
 
 
 class QueryTranslator:
@@ -87,7 +87,7 @@ class QueryTranslator:
         if (known := self.last(scope, query)) is not None:
             return known
         try:
-            hits = await documents.hits(scope, query)
+            hits = await documents.nearest(scope, query)
         except EmbedderUnavailable:  # the search goes without vectors, or says so
             return None
         wanted = _language_of_all(hits, language)

@@ -449,6 +449,7 @@ REASONS = {
     "empty": "the message has no text",
     "small_talk": "a greeting, thanks or the like: nothing needs to be looked up",
     "chat_memory_cue": "the message refers to what was said before",
+    "leans_on_conversation": "only what was said before tells what the message is about",
     "workspace_retrieval_cue": "the message asks for the workspace's documents",
     "implicit_workspace_question": "a question that the workspace's documents may answer",
     "workspace_match": "the workspace's documents have passages that are relevant to the message",

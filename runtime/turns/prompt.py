@@ -139,8 +139,9 @@ class PromptBuilder:
                 cues, frames = cues_in(directives), frames_in(directives)
                 messages = await gathering.last_messages()
                 said = FoldedText.of(question.text)
-                choice = await self._deciding.choose(key, said, cues, messages or ())
-                grounds = await gathering.gather(said, choice, messages, cues=cues, frames=frames, today=today)
+                decision = await self._deciding.choose(key, said, cues, messages or (), top_k=budgets.top_k)
+                choice = decision.choice
+                grounds = await gathering.gather(said, decision, messages, cues=cues, frames=frames, today=today)
         except BaseExceptionGroup as several:
             raise first_error(several) from several
         if grounds.censors is None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 
 import click
 
 from grounding.evaluation import (
     Evaluation,
+    Figures,
+    Interval,
     MemoryResult,
     MemoryScores,
     QuestionSet,
     Scores,
     Share,
     StrategyScores,
+    bootstrap_intervals,
+    figures,
     load,
     load_conversations,
     load_messages,
@@ -53,6 +58,7 @@ def retrieval(invocation: Invocation, path: Path) -> None:
         questions = load(path)
         evaluation = run(run_retrieval(settings, questions, folder, status))
     scores = {arm: score(list(rankings.values())) for arm, rankings in evaluation.arms.items()}
+    in_prompt, first = evaluation.in_prompt()
     result = {
         "documents": len(questions.documents),
         "passages": evaluation.chunks,
@@ -60,6 +66,9 @@ def retrieval(invocation: Invocation, path: Path) -> None:
         "absent": len(questions.absent),
         "main": evaluation.main,
         "arms": {arm: asdict(of_arm) for arm, of_arm in scores.items()},
+        "intervals": _intervals(evaluation),
+        "in_prompt": in_prompt,
+        "first_of_ranking": first,
         "lost": [{"block": block, "why": why, "questions": times} for (block, why), times in evaluation.lost.items()],
     }
     emit(invocation, result, lambda _: _show_retrieval(path.resolve().name, questions, evaluation, scores))
@@ -73,11 +82,29 @@ def _show_retrieval(name: str, questions: QuestionSet, evaluation: Evaluation, s
     if any(of_arm.recall_at_1000_tokens != of_arm.recall_at_1000_tokens_of_passages for of_arm in scores.values()):
         line("Within 1,000 tokens of passages, which is what a prompt pays for:")
         line(", ".join(f"{arm} {of_arm.recall_at_1000_tokens_of_passages:.3f}" for arm, of_arm in scores.items()))
+    intervals = _intervals(evaluation)
+    shown = {"recall@5": "recall_at_5", "recall@10": "recall_at_10", "nDCG@10": "ndcg_at_10"}
+    line(f"95 % intervals by bootstrap over the questions ({evaluation.main}):")
+    line(", ".join(f"{name} {_ends(intervals[figure])}" for name, figure in shown.items()))
+    in_prompt, first = evaluation.in_prompt()
+    line(f"In the prompt, as the strategy decides: {in_prompt:.3f} ({_ends(intervals['in_prompt'])}) of the expected")
+    line(f"documents; among the first {evaluation.room.top_k} of the ranking: {first:.3f}.")
     for (block, why), times in evaluation.lost.items():
         note(f"{block} failed for {count(times, 'question')} ({why}): there the fused order stands")
     if questions.absent:
         missing = count(len(questions.absent), "expected document")
         note(f"the corpus lacks {missing}, which nothing can find, e.g. {min(questions.absent)}")
+
+
+def _intervals(evaluation: Evaluation) -> dict[str, Interval]:
+    """Return the 95 % intervals of the main arm, over the questions, and that of the gold in the prompt."""
+    rankings = evaluation.arms[evaluation.main]
+    sample = [(figures(one), evaluation.share_in_prompt(name)) for name, one in rankings.items()]
+    names = (*Figures._fields, "in_prompt")
+    found = bootstrap_intervals(
+        sample, lambda drawn: [fmean(column) for column in zip(*((*row, share) for row, share in drawn), strict=True)]
+    )
+    return dict(zip(names, found, strict=True))
 
 
 def _score_cells(scores: Scores) -> list[str]:
@@ -90,6 +117,10 @@ def _score_cells(scores: Scores) -> list[str]:
     )
     times = (scores.p50_ms, scores.p95_ms)
     return [*(f"{share:.3f}" for share in shares), *("–" if time is None else f"{time:.1f}" for time in times)]
+
+
+def _ends(interval: Interval) -> str:
+    return f"{interval.low:.3f} to {interval.high:.3f}"
 
 
 # ---- Strategy ----
@@ -139,7 +170,8 @@ def _read_cues(file: Path | None) -> Cues:
 def _show_strategy(scores: StrategyScores) -> None:
     line(count(scores.messages, "message"))
     if scores.accuracy is not None and scores.macro_f1 is not None:
-        line(f"strategy: accuracy {scores.accuracy:.3f}, macro-F1 {scores.macro_f1:.3f}")
+        ends = _ends(scores.intervals["macro_f1"])
+        line(f"strategy: accuracy {scores.accuracy:.3f}, macro-F1 {scores.macro_f1:.3f} ({ends})")
         headers = ["label", "messages", "precision", "recall", "F1", "as none", "as tail", "as qmd"]
         rows = [
             [label, share.count, *_share_cells(share), *scores.confusion[label].values()]
@@ -152,6 +184,12 @@ def _show_strategy(scores: StrategyScores) -> None:
         if share is not None:
             precision, recall, f1 = _share_cells(share)
             line(f"{name}: precision {precision}, recall {recall}, F1 {f1} ({share.count} do)")
+    for area, name, others in (
+        (scores.needless_auc, "needless_auc", "messages that need no document"),
+        (scores.unanswered_auc, "unanswered_auc", "questions that no document answers"),
+    ):
+        if area is not None:
+            line(f"relevance: AUC {area:.3f} ({_ends(scores.intervals[name])}) against {others}")
     line(f"decisions that differ from the label: {len(scores.wrong)}")
 
 

@@ -35,7 +35,7 @@ def command(invocation: Invocation, query: str, workspace: str, top_k: int, expl
     --explain adds the rank and score of each passage: by words (bm25), by meaning (dense), by the larger embedding
     model (deep), by all together (fused), and by the reranker if one is set. The scores by words and by meaning are
     raw: fused is not their sum, because each is put on a common scale first. The score orders passages; whether a
-    prompt shows one is decided by its relevance, which this command does not apply.
+    prompt shows one is decided by its relevance, which is shown, too: the log-odds that the passage answers.
     """
     with status_line("opening the stores …") as status:
 
@@ -70,8 +70,10 @@ def _show_result(rank: int, result: dict[str, Any]) -> None:
 def explained(rank: int, result: dict[str, Any]) -> list[str]:
     """Return a line for each part of the search: the rank of *result* there, and the score. Pure."""
     result = {"fused": {"rank": rank, "score": result["score"]}, **result}  # without a reranker the last word
+    relevance = result.get("relevance")
+    judged = [] if relevance is None else [f"relevance {relevance:.2f}"]
     parts = {"bm25": "sparse", "dense": "dense", "deep": "deep", "fused": "fused", "rerank": "rerank"}
-    return [f"{name:<7}{_place_in(result[part])}" for name, part in parts.items() if part in result]
+    return [*(f"{name:<7}{_place_in(result[part])}" for name, part in parts.items() if part in result), *judged]
 
 
 def _place_in(found: dict[str, Any] | None) -> str:

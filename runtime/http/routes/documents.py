@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import structlog
 from fastapi import Query
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +23,7 @@ from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import DegradedBlock, Participant
 from grounding.prompt_input import Query as Asked
 from grounding.retrieval import Hit, IndexUnavailable
+from grounding.strategy import earlier_for
 from runtime.background import migration_status
 from runtime.http.auth import Routes, Workspace, caller_of, require_reader, require_role
 from runtime.http.errors import (
@@ -35,6 +36,7 @@ from runtime.http.errors import (
     reply,
     text_reply,
 )
+from runtime.http.histories import EarlierMessage, tail_of
 from runtime.http.sse import Report, progress_response
 from runtime.turns import Question
 
@@ -62,6 +64,16 @@ class NewDocument(Body):
     text: str
 
 
+class SearchQuery(Body):
+    """A message to search for, and what was said before it."""
+
+    q: str
+    top_k: int = Field(default=DEFAULT_TOP_K, ge=1, le=MAX_TOP_K)
+    history: list[EarlierMessage] = Field(default=[], description="What was said before, the oldest first.")
+    context: str = Field(default="", max_length=600, description="Search from inside this context.")
+    explain: bool = False
+
+
 class IndexRun(Body):
     paths: list[str] | None = None
     fresh: bool = False
@@ -86,6 +98,14 @@ class DocumentRoutes(Routes):
             "POST", f"{here}/index", self.index, Role.ADMIN, body=IndexRun, answers="Events: progress, done, error"
         )
         self.add("GET", f"{here}/search", self.search, Role.VIEWER, answers="Passages, the best first")
+        self.add(
+            "POST",
+            f"{here}/search",
+            self.search_after,
+            Role.VIEWER,
+            body=SearchQuery,
+            answers="Passages, the best first",
+        )
 
     async def listing(self, scope: Workspace) -> Response:
         files, _ = await self._shelf.look_through(scope)
@@ -196,8 +216,6 @@ class DocumentRoutes(Routes):
         connector: str = "",
         external_id: str = "",
     ) -> Response:
-        if not q.strip():
-            raise ApiError(400, "empty", "q is empty; there is nothing to search for")
         if bool(connector) != bool(external_id):
             raise ApiError(400, "bad_request", "connector and external_id belong together")
         if context and connector:
@@ -208,8 +226,27 @@ class DocumentRoutes(Routes):
             key = ConversationKey(scope.workspace_id, connector, external_id)
             require_reader(caller_of(request), key)
             scope = key.scope
+        return await self._found(scope, q, top_k, explain)
+
+    async def search_after(self, request: Request, scope: Workspace) -> Response:
+        """Search for a message that may lean on what was said before it."""
+        body = await self.read(request, SearchQuery)
+        if body.context:
+            key = ConversationKey(scope.workspace_id, *_parts(body.context))
+            require_reader(caller_of(request), key)
+            scope = key.scope
+        earlier = earlier_for(body.q, tail_of(body.history))
+        return await self._found(scope, body.q, body.top_k, body.explain, earlier)
+
+    async def _found(
+        self, scope: Scope, query: str, top_k: int, explain: bool, earlier: Sequence[str] = ()
+    ) -> Response:
+        if not query.strip():
+            raise ApiError(400, "empty", "q is empty; there is nothing to search for")
         lost: list[DegradedBlock] = []
-        hits = await self._runtime.knowledge.finding.search(scope, q, top_k, explain=explain, lost=lost)
+        hits = await self._runtime.knowledge.finding.search(
+            scope, query, top_k, explain=explain, lost=lost, earlier=earlier
+        )
         degraded = [{"block": part.block, "why": part.why} for part in lost]
         has_deep = any(hit.deep for hit in hits)
         return reply({"results": [_row(hit, explain, has_deep) for hit in hits], "degraded": degraded})
@@ -225,6 +262,7 @@ def _row(hit: Hit, explain: bool, has_deep: bool) -> dict[str, Any]:
         "chunk_id": passage.id,
     }
     if explain:
+        row["relevance"] = hit.relevance
         row["dense"] = hit.dense._asdict() if hit.dense else None
         row["sparse"] = hit.sparse._asdict() if hit.sparse else None
         if has_deep:

@@ -27,11 +27,12 @@ from connectors.message import (
 )
 from grounding.memory.karma import Marked
 from grounding.prompt import build_prompt
-from grounding.prompt_input import TailEntry, audience_of
+from grounding.prompt_input import audience_of
 from runtime.access import Caller
 from runtime.background import Marker
 from runtime.http.auth import OWN_CONNECTOR, Routes, User, Workspace, caller_of, may_read
 from runtime.http.errors import ApiError, Body, reply
+from runtime.http.histories import EarlierMessage, tail_of
 from runtime.ingress import reply_hint_of
 from runtime.turns import (
     Batch,
@@ -243,13 +244,6 @@ class Person(Body):
     name: str = Field(default="", max_length=200)
 
 
-class EarlierMessage(Body):
-    """A message that stands in for one of the stored conversation."""
-
-    role: Literal["user", "assistant"]
-    text: str
-
-
 class Ground(Body):
     """The message of a dry run, and the place that it is sent from."""
 
@@ -274,7 +268,7 @@ class GroundRoutes(Routes):
     async def ground(self, request: Request, scope: Workspace) -> Response:
         body = await self.read(request, Ground)
         question = await self._question(body, scope.workspace_id, caller_of(request))
-        history = None if body.history is None else [_tail_entry(message) for message in body.history]
+        history = None if body.history is None else tail_of(body.history)
         return reply(_prompt_row(await self._runtime.prompting.build(question, "", history)))
 
     async def _question(self, body: Ground, workspace_id: str, caller: Caller) -> Question:
@@ -334,10 +328,6 @@ def _author(body: Ground, caller: Caller) -> Author:
     if person.id.startswith(CALLER_PREFIX):
         raise ApiError(400, "bad_request", f'no "author" may begin with {CALLER_PREFIX!r}')
     return Author(person.id, " ".join(person.name.split()))
-
-
-def _tail_entry(message: EarlierMessage) -> TailEntry:
-    return TailEntry(speaker=message.role, text=message.text, turn_id="")
 
 
 def _prompt_row(built: BuiltPrompt) -> dict[str, object]:

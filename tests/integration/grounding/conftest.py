@@ -13,11 +13,11 @@ from connectors.message import Scope
 from grounding.documents import FileShelf, Indexer, Library
 from grounding.retrieval import PassageIndex, Search, Sizes
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
-from grounding.retrieval.relevance import Floor
+from grounding.retrieval.relevance import SHOWN_LOG_ODDS, Relevance, Weights
 from tests.emulators.embedder import HashedWords
 
 ACME = Scope("acme")
-FLOOR = Floor(0.3, 1.0, 0.3, 0.1)
+RELEVANCE = Relevance(Weights(constant=SHOWN_LOG_ODDS - 0.3, dense=1.0, coverage=0.3, rarity=0.1))
 """What passages must reach by the vectors of `HashedWords`."""
 
 
@@ -48,7 +48,7 @@ class House:
 async def house(redis: Redis, index: EmbeddedIndex, embedder: HashedWords, tmp_path: Path) -> House:
     library = Library(tmp_path, max_bytes=300_000)
     indexer = Indexer(FileShelf(library), index, embedder, redis, words, sizes=Sizes(30, 0))
-    return House(tmp_path, library, embedder, index, indexer, Search(index, embedder, floor=FLOOR), redis)
+    return House(tmp_path, library, embedder, index, indexer, Search(index, embedder, relevance=RELEVANCE), redis)
 
 
 @pytest_asyncio.fixture

@@ -31,7 +31,7 @@ from grounding.documents.sync import STATE_NAME, CatalogueTooNew, DiskState, Ver
 from grounding.retrieval import Search, Sizes
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from tests.emulators.embedder import HashedWords
-from tests.integration.grounding.conftest import ACME, FLOOR, words
+from tests.integration.grounding.conftest import ACME, RELEVANCE, words
 
 
 @dataclass
@@ -90,7 +90,7 @@ def machines(redis: Redis, index: EmbeddedIndex, embedder: HashedWords, tmp_path
         indexer = Indexer(shelf, index, embedder, redis, words, sizes=Sizes(30, 0), is_shared=True)
         return Machine(library, shelf, DiskCopy(library, shelf), indexer, Backlog(redis))
 
-    return Machines(machine("one"), machine("two"), Search(index, embedder, floor=FLOOR), embedder, redis)
+    return Machines(machine("one"), machine("two"), Search(index, embedder, relevance=RELEVANCE), embedder, redis)
 
 
 async def test_what_one_puts_another_reads_finds_lists_and_deletes(machines: Machines) -> None:

@@ -11,7 +11,7 @@ from connectors.message import ConversationKey, Scope
 from connectors.redis_calls import RoundTrip, ask
 from grounding.memory.context_document import ContextDocument, ContextDocuments
 from grounding.memory.global_context import Editor, EditOrigin, GlobalContexts
-from grounding.pipeline import Pipeline, TurnLayers
+from grounding.pipeline import Decision, Pipeline, StrategyChooser, TurnLayers
 from grounding.prompt import PrefixPolicy, SessionContinuity, Sessions, Shown
 from grounding.prompt_input import (
     BlockFingerprint,
@@ -23,7 +23,7 @@ from grounding.prompt_input import (
     TailEntry,
     load_tokens,
 )
-from grounding.retrieval import QueryTranslation
+from grounding.retrieval import Found
 from grounding.strategy import ENGLISH, Choice, Cues, choose, cues_of
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.stores import connect
@@ -43,26 +43,27 @@ class Shelf:
         self.unasked: list[str] = []
         self.surely: list[RecalledTurn] = []
         self.hangs = False
-        self.translated = QueryTranslation()
 
-    def translation(self, scope: Scope, query: str) -> QueryTranslation:
-        return self.translated
+    async def awake(self, scope: Scope) -> None:
+        return
 
-    async def passages(
+    async def look(self, scope: Scope, query: str, top_k: int, *, earlier: Sequence[str] = ()) -> Found:
+        self.searched.append(query)
+        self.earlier.append(tuple(earlier))
+        if self.hangs:
+            await asyncio.Event().wait()
+        return Found(query)
+
+    async def pack(
         self,
         scope: Scope,
-        query: str,
+        found: Found,
         top_k: int,
         excerpt_bytes: int,
         max_tokens: int,
         *,
         lost: list[DegradedBlock],
-        earlier: Sequence[str],
     ) -> Sequence[Passage]:
-        self.searched.append(query)
-        self.earlier.append(tuple(earlier))
-        if self.hangs:
-            await asyncio.Event().wait()
         return [Passage(source="a.md", heading="", text="blue", score=1.0)]
 
     async def recall(
@@ -118,7 +119,12 @@ async def ground(
     trip = RoundTrip(redis)
     gathering = layers.begin(trip, key, budgets, turn_id, history, audience)
     await trip.send()
-    return await gathering.gather(text, choice, await gathering.last_messages(), cues=cues, today=today)
+    messages = await gathering.last_messages()
+    decision = Decision(choice)
+    if choice.wants_documents:
+        seconds = layers.timeout_seconds
+        decision = await StrategyChooser(layers.documents, seconds, seconds).choose(key, text, cues, messages or ())
+    return await gathering.gather(text, decision, messages, cues=cues, today=today)
 
 
 async def record(redis: Redis, turn_id: str, text: str) -> None:

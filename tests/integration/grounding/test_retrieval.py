@@ -18,7 +18,6 @@ from grounding.retrieval import (
     TurnIndex,
     TurnText,
     Vector,
-    Vocabulary,
     WordLlamaEmbedder,
 )
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
@@ -79,19 +78,28 @@ async def test_a_message_that_changes_the_subject_finds_what_it_would_find_alone
     assert first.passage.source == "parcels.md"
 
 
-async def test_a_model_whose_cosines_nobody_measured_is_not_asked_what_the_documents_speak_of(house: House) -> None:
-    """Words alone tell it; those of other workspaces have no say."""
+async def test_what_is_found_says_how_relevant_it_is_and_among_how_many(house: House) -> None:
+    """The documents of other workspaces have no say in it."""
     await windows(house)
-    house.embedder.fails = True
-    vocabulary = Vocabulary(house.index, house.embedder)
 
-    known = await vocabulary.best_match(ACME, "when do parcels leave the harbour?")
-    strange = await vocabulary.best_match(ACME, "who won the world cup in 1990?")
+    known = await house.search.look(ACME, "when do parcels leave the harbour?", 3)
+    strange = await house.search.look(ACME, "who won the world cup in 1990?", 3)
 
-    assert known > strange
+    assert known.relevance > strange.relevance
     assert known.passages == strange.passages == 3
-    assert (await vocabulary.best_match(ACME, "?!")).relevance <= strange.relevance
-    assert (await vocabulary.best_match(Scope("other"), "parcels")).passages == 0
+    assert (await house.search.look(ACME, "?!", 3)).relevance <= strange.relevance
+    assert (await house.search.look(Scope("other"), "parcels", 3)).passages == 0
+
+
+async def test_a_follow_up_is_judged_with_what_was_said_before_it(house: House) -> None:
+    await windows(house)
+    before = ["When do parcels leave the harbour?"]
+
+    alone = await house.search.look(ACME, "and on Sundays?", 3)
+    after = await house.search.look(ACME, "and on Sundays?", 3, earlier=before)
+
+    assert after.hits[0].passage.source == "parcels.md"
+    assert after.relevance > alone.relevance
 
 
 async def test_turns_are_recalled_in_their_own_conversation_only(index: EmbeddedIndex, embedder: HashedWords) -> None:

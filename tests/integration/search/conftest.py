@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 
 from config.settings import Settings
+from connectors.message import Scope
 from grounding.documents import Identity
-from grounding.prompt_input import load_tokens
+from grounding.prompt_input import DegradedBlock, Passage, load_tokens
 from grounding.retrieval import Embedder, PassageIndex
 from grounding.retrieval.qdrant_server import ServerIndex
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
 from promptpolicy.file_tree import DirectiveTree
 from runtime.search import CollectionFactory, Knowledge
+from runtime.search.knowledge import Searcher
 from runtime.workspaces import Workspaces
 from tests.emulators.qdrant import SharedQdrant
 
@@ -48,3 +50,18 @@ async def make_knowledge(
     directives = Directives(redis, settings.redis_timeout_seconds)
     publisher = FileSyncPublisher(directives, tokens.count, 3000, DirectiveTree(settings.data_dir))
     return Knowledge(settings, redis, tokens, workspaces, publisher, **options), workspaces
+
+
+async def passages_for(
+    finding: Searcher,
+    scope: Scope,
+    query: str,
+    top_k: int,
+    excerpt_bytes: int,
+    max_tokens: int,
+    *,
+    lost: list[DegradedBlock],
+) -> Sequence[Passage]:
+    """The passages that a prompt shows for *query*."""
+    found = await finding.look(scope, query, top_k)
+    return await finding.pack(scope, found, top_k, excerpt_bytes, max_tokens, lost=lost)

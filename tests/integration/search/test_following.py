@@ -30,7 +30,7 @@ from runtime.search import APART, STALE, Knowledge, Staleness, Timing, sync
 from runtime.workspaces import Workspaces
 from tests.conftest import MakeSettings
 from tests.emulators.embedder import HashedWords
-from tests.integration.search.conftest import factory_with, make_knowledge
+from tests.integration.search.conftest import factory_with, make_knowledge, passages_for
 
 ACME = Scope("acme")
 CHAT = Scope("acme", "http:one")
@@ -298,7 +298,7 @@ async def test_nothing_found_while_documents_are_behind_is_no_answer(here: Machi
     here.knowledge.will_follow()
     async with opened(here, follows=False):
         with pytest.raises((IndexUnavailable, EmbedderUnavailable)):
-            await here.knowledge.finding.passages(ACME, "refunds", 3, 1000, 900, lost=[])
+            await passages_for(here.knowledge.finding, ACME, "refunds", 3, 1000, 900, lost=[])
         assert here.knowledge.finding.doubt(ACME) == STALE
 
 
@@ -309,7 +309,7 @@ async def test_what_is_found_while_a_change_waits_too_long_is_named_degraded(her
         await here.knowledge.index(ACME)
         await here.backlog.add(ACME, ["b.md"], time.time() - 60)
         for_prompt: list[DegradedBlock] = []
-        found = await here.knowledge.finding.passages(ACME, "refunds thirty days", 3, 1000, 900, lost=for_prompt)
+        found = await passages_for(here.knowledge.finding, ACME, "refunds thirty days", 3, 1000, 900, lost=for_prompt)
         assert [passage.source for passage in found] == ["a.md"]
         for_people: list[DegradedBlock] = []
         await here.knowledge.finding.search(ACME, "refunds", 3, lost=for_people)
@@ -323,14 +323,14 @@ async def test_nothing_found_in_a_collection_that_is_being_filled_is_no_answer(r
     await here.knowledge.shelf.put(ACME, "a.md", "# Refunds\n\nRefunds take thirty days.")
     async with opened(here, follows=False):
         await here.knowledge.index(ACME)
-        assert await here.knowledge.finding.passages(*asked, lost=[])
+        assert await passages_for(here.knowledge.finding, *asked, lost=[])
     await asyncio.to_thread(shutil.rmtree, here.settings.data_dir / "qdrant")
     other = await machine(here.settings, redis, HashedWords(name="another-model"))
     async with opened(other, follows=False):
         with pytest.raises(IndexUnavailable):
-            await other.knowledge.finding.passages(*asked, lost=[])
+            await passages_for(other.knowledge.finding, *asked, lost=[])
         await other.knowledge.index(ACME)
-        assert await other.knowledge.finding.passages(*asked, lost=[])
+        assert await passages_for(other.knowledge.finding, *asked, lost=[])
 
 
 async def test_a_document_that_came_and_went_before_it_was_indexed_is_waited_for_no_more(here: Machine) -> None:

@@ -36,7 +36,7 @@ from tests.emulators.crew import ADMIN, Crew
 from tests.emulators.embedder import HashedWords
 from tests.emulators.openai import FakeOpenAI
 from tests.emulators.qdrant import SharedQdrant
-from tests.integration.search.conftest import factory_with, make_knowledge
+from tests.integration.search.conftest import factory_with, make_knowledge, passages_for
 
 # Local mode keeps no payload indexes, and says so each time that one is made.
 pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
@@ -220,7 +220,7 @@ async def test_who_does_not_fill_a_collection_that_was_missing_says_until_it_is_
             await one.knowledge.catalogue.lose((await one.knowledge.ready()).name, [ACME, OTHER])
         assert (await other.found("refunds"), other.lost) == ([], REBUILDING)
         with pytest.raises(IndexUnavailable, match="being indexed"):
-            await other.knowledge.finding.passages(ACME, "refunds", 3, 1200, 800, lost=[])
+            await passages_for(other.knowledge.finding, ACME, "refunds", 3, 1200, 800, lost=[])
         assert (await other.recalled("where is the deploy key"), other.lost) == ([], LACKS_TURNS)
         await leader.fill()
         assert (await other.found("refunds"), other.lost) == (["refunds.md"], [])
@@ -268,7 +268,7 @@ async def test_a_former_model_that_is_gone_leaves_the_words(house: House) -> Non
         assert (await new.found("refunds"), new.lost) == (["refunds.md"], REBUILDING)
         assert (await new.recalled("where is the deploy key in Lockbox"), new.lost) == (["t1"], LACKS_TURNS)
         with pytest.raises(IndexUnavailable):
-            await new.knowledge.finding.passages(ACME, "volcanoes", 3, 1000, 900, lost=[])
+            await passages_for(new.knowledge.finding, ACME, "volcanoes", 3, 1000, 900, lost=[])
 
 
 async def test_context_documents_and_records_are_forgotten_in_former_collections_too(house: House) -> None:
@@ -304,7 +304,9 @@ async def test_the_former_index_answers_while_the_new_model_cannot_even_be_asked
             await asyncio.sleep(0.01)
         assert await new.found("refunds") == ["refunds.md"]
         lost: list[DegradedBlock] = []
-        (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
+        (passage,) = await passages_for(
+            new.knowledge.finding, ACME, "refunds take thirty days", 3, 1000, 900, lost=lost
+        )
         assert (passage.source, lost) == ("refunds.md", REBUILDING)
         assert await new.recalled("where is the deploy key") == ["t1"]
         with pytest.raises(IndexUnavailable, match="no such model"):
@@ -339,7 +341,9 @@ async def test_the_former_index_answers_at_once_while_the_new_one_is_still_being
         new.knowledge.will_follow()
         assert await new.found("refunds") == ["refunds.md"]
         lost: list[DegradedBlock] = []
-        (passage,) = await new.knowledge.finding.passages(ACME, "refunds take thirty days", 3, 1000, 900, lost=lost)
+        (passage,) = await passages_for(
+            new.knowledge.finding, ACME, "refunds take thirty days", 3, 1000, 900, lost=lost
+        )
         assert (passage.source, lost) == ("refunds.md", REBUILDING)
         assert await new.recalled("where is the deploy key") == ["t1"]
 

@@ -31,10 +31,11 @@ from grounding.evaluation import (
     score_memory,
 )
 from grounding.evaluation.memory import stands_in
-from grounding.evaluation.metrics import Ranking
+from grounding.evaluation.metrics import Ranking, area_under_curve
 from grounding.evaluation.retrieval import BM25, DENSE, FUSED, RERANKED
 from grounding.evaluation.strategy import score_strategy
-from grounding.retrieval import RerankUnavailable
+from grounding.pipeline import Decision
+from grounding.retrieval import Found, Hit, Kind, Passage, RerankUnavailable
 from grounding.retrieval.qdrant_edge import EmbeddedIndex
 from grounding.strategy import Choice, Strategy, choose
 from tests.emulators.embedder import HashedWords
@@ -253,7 +254,30 @@ async def test_a_question_is_asked_with_what_was_said_before_it(
     assert list(found.arms) == [BM25, DENSE, FUSED, RERANKED]
     first = {arm: rankings["q"].found[0] for arm, rankings in found.arms.items()}
     assert (first[BM25], first[FUSED]) == ("office", "refunds")
-    assert reranker.asked == ["how do refunds work?\nthe window?"]
+    # Once for the ranking, and once for the prompt.
+    assert reranker.asked == ["how do refunds work?\nthe window?"] * 2
+
+
+async def test_what_stands_in_the_prompt_is_what_the_strategy_lets_in(
+    tmp_path: Path, open_index: Callable[[], EmbeddedIndex]
+) -> None:
+    """One question leads to its document; a greeting leads to none, however well it is found."""
+    texts = {"office": "the window of the office", "hello": "hello and welcome", "pool": "the pool opens at noon"}
+    questions = beir_folder(
+        tmp_path, texts, {"q": ("when does the pool open at noon?", "pool"), "h": ("hello", "hello")}
+    )
+
+    found = await evaluate_retrieval(questions, HashedWords(), words, open_index)
+
+    assert found.prompts == {"q": frozenset({"pool"}), "h": frozenset()}
+    assert found.in_prompt() == (0.5, 1.0)
+
+
+def test_the_area_under_the_curve_is_the_chance_of_a_right_order() -> None:
+    assert area_under_curve([2.0, 3.0], [1.0, 2.5]) == 0.75
+    assert area_under_curve([1.0], [1.0]) == 0.5
+    with pytest.raises(ValueError, match="both kinds"):
+        area_under_curve([], [1.0])
 
 
 async def test_a_question_is_put_to_its_own_workspace_only(
@@ -413,8 +437,14 @@ def test_an_interval_narrows_with_more_samples_and_is_the_same_each_time() -> No
 
 # Labelled messages for the strategy
 
-QMD = Choice(Strategy.QMD, "workspace_retrieval_cue", wants_documents=True)
-NONE = Choice(Strategy.NONE, "no_retrieval_cue")
+QMD = Decision(Choice(Strategy.QMD, "workspace_retrieval_cue", wants_documents=True))
+NONE = Decision(Choice(Strategy.NONE, "no_retrieval_cue"))
+
+
+def relevant(decision: Decision, relevance: float) -> Decision:
+    """*decision* after a search whose best passage has this *relevance*."""
+    hit = Hit(Passage("1", Kind.DOCUMENT, "a.md", "…"), 1.0)
+    return decision._replace(found=Found("a", (), (hit,), (relevance,), 1))
 
 
 def test_a_file_says_what_it_says_and_the_rest_is_not_scored(tmp_path: Path) -> None:
@@ -425,7 +455,7 @@ def test_a_file_says_what_it_says_and_the_rest_is_not_scored(tmp_path: Path) -> 
         )
     )
     messages = load_messages(tmp_path / "m.jsonl")
-    scores = score_strategy(messages, [choose(message.text) for message in messages])
+    scores = score_strategy(messages, [Decision(choose(message.text)) for message in messages])
 
     assert (scores.accuracy, scores.reason_accuracy, scores.needs_documents) == (1.0, 1.0, None)
     assert messages[1].history[0].text == "what is it?"
@@ -454,6 +484,17 @@ def test_a_folder_labels_in_metadata_and_unanswerable_questions_do_not_count(tmp
         "qmd": {"none": 1, "tail": 0, "qmd": 1},
     }
     assert scores.macro_f1 == pytest.approx((2 / 3 + 2 / 3) / 2)
+
+
+def test_relevance_is_measured_against_what_needs_no_document_and_what_none_answers() -> None:
+    answered, needless = Message("a", needs_documents=True), Message("c", needs_documents=False)
+    unanswered = Message("b", needs_documents=True, counts_documents=False)
+    decided = [relevant(QMD, 2.0), relevant(NONE, -1.0), relevant(NONE, 1.0), relevant(QMD, 3.0), QMD]
+    scores = score_strategy([answered, answered, needless, unanswered, needless], decided)
+
+    assert (scores.needless_auc, scores.unanswered_auc) == (0.5, 0.0)
+    assert scores.intervals["needless_auc"].low == 0.0
+    assert score_strategy([answered], [QMD]).needless_auc is None
 
 
 def test_what_was_decided_otherwise_is_listed_with_what_was_decided() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from itertools import count
 from random import Random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +25,7 @@ from grounding.retrieval.packing import (
     pack,
     without_bare_headings,
 )
-from grounding.retrieval.relevance import NAMED_LOG_ODDS, Floor, floor_for
+from grounding.retrieval.relevance import NAMED_LOG_ODDS, SHOWN_LOG_ODDS, Relevance, Weights, relevance_for
 
 TOKENS = load_tokens()
 
@@ -239,44 +237,62 @@ def test_nothing_is_said_twice_and_everything_in_reading_order(
     assert said == sorted(set(said))
 
 
-def test_the_floor_keeps_what_the_question_is_about_and_drops_the_best_of_nothing() -> None:
-    floor = Floor(0.45, dense_weight=1.0, coverage_weight=0.3, sparse_weight=0.1)
+def test_what_the_question_is_about_is_shown_and_the_best_of_nothing_is_not() -> None:
+    judge = Relevance(Weights(constant=SHOWN_LOG_ODDS - 0.45, dense=1.0, coverage=0.3, rarity=0.1))
     about = Hit(passage("Refunds take thirty days."), 1.0, Arm(1, 0.5), Arm(1, 5.0))
     nothing = Hit(passage("Rest of the world"), 1.0, Arm(1, 0.09), Arm(1, 4.5))
-    assert floor.keep("refund days", [about], 70) == [about]
-    assert floor.keep("who won the world cup in 1998", [nothing], 70) == []
+    for query, hit, shown in (("refund days", about, [about]), ("who won the world cup in 1998", nothing, [])):
+        assert judge.shown(query, [hit], judge.of(query, [hit], 70)) == shown
 
 
 def test_what_a_passage_of_few_reaches_counts_for_more_up_to_the_size_that_was_measured() -> None:
-    floor = floor_for("wordllama-l2-supercat")
+    judge = relevance_for("wordllama-l2-supercat")
     hit = Hit(passage("Refunds take thirty days."), 1.0, Arm(1, 0.3), None)
-    few, measured, many = (floor.relevance("refund", hit, size) for size in (0, MEASURED_CHUNKS, 10 * MEASURED_CHUNKS))
-    assert few > measured == many
-    assert floor.relevance("refund", hit, 74) == pytest.approx(measured + 0.5 * math.log(MEASURED_CHUNKS / 74))
+    sizes = (0, 74, MEASURED_CHUNKS, 10 * MEASURED_CHUNKS)
+    few, some, measured, many = (judge.of("refund", [hit], size)[0] for size in sizes)
+    assert few > some > measured == many
 
 
 def test_a_passage_with_the_code_that_was_asked_for_is_relevant_whatever_its_meaning() -> None:
-    floor = floor_for("wordllama-l2-supercat")
+    judge = relevance_for("wordllama-l2-supercat")
     said = passage("E4711: the pump is dry. E47110 is another one.")
     hit = Hit(said, 1.0, Arm(1, -0.1), Arm(1, 5.0))
-    assert floor.relevance("E4711?", hit, 5000) == NAMED_LOG_ODDS
-    assert floor.relevance("E471?", hit, 5000) < floor.minimum
+    assert judge.of("E4711?", [hit], 5000) == [NAMED_LOG_ODDS]
+    assert judge.of("E471?", [hit], 5000)[0] < SHOWN_LOG_ODDS
 
 
 def test_across_languages_a_model_that_knows_both_is_judged_by_its_cosine_alone() -> None:
     """That no word of a German question is in an English passage says nothing."""
     german, english = "Wie lange ist die Frist für eine Erstattung?", "How long is the window for a refund?"
     hit = Hit(passage("A refund is paid for thirty days after the delivery."), 1.0, Arm(1, 0.45))
-    both, one = floor_for("use-multilingual-v3"), floor_for("wordllama-l2-supercat")
-    assert both.relevance(german, hit, 70) > both.minimum > both.relevance("Frist", hit, 70)
-    assert both.relevance(english, hit, 70) > both.minimum
-    assert one.relevance(german, hit, 70) < one.minimum < one.relevance(english, hit, 70)
+    both, one = relevance_for("use-multilingual-v3"), relevance_for("wordllama-l2-supercat")
+    assert both.of(german, [hit], 70)[0] > SHOWN_LOG_ODDS > both.of("Frist", [hit], 70)[0]
+    assert both.of(english, [hit], 70)[0] > SHOWN_LOG_ODDS
+    assert one.of(german, [hit], 70)[0] < SHOWN_LOG_ODDS < one.of(english, [hit], 70)[0]
     unlike = hit._replace(dense=Arm(1, 0.1))
-    assert both.relevance(german, unlike, 70) < both.minimum
+    assert both.of(german, [unlike], 70)[0] < SHOWN_LOG_ODDS
 
 
 def test_a_model_whose_cosines_nobody_measured_is_judged_by_words_alone() -> None:
-    floor = floor_for("some/model")
+    judge = relevance_for("some/model")
     likely, unlikely = (Hit(passage("Refunds"), 1.0, Arm(1, cosine), None) for cosine in (0.99, 0.0))
-    assert floor.relevance("refund", likely, 10) == floor.relevance("refund", unlikely, 10)
-    assert floor.keep("refund", [Hit(passage("unrelated"), 1.0, Arm(1, 0.99), None)], 10) == []
+    assert judge.of("refund", [likely], 10) == judge.of("refund", [unlikely], 10)
+    unrelated = Hit(passage("unrelated"), 1.0, Arm(1, 0.99), None)
+    assert judge.of("refund", [unrelated], 10)[0] < SHOWN_LOG_ODDS
+
+
+def test_the_deeper_cosine_decides_where_there_is_one() -> None:
+    judge = relevance_for("wordllama-l2-supercat", "all-minilm-l6-v2-8bit")
+    said = passage("Money comes back within a month.")
+    near, far = (Hit(said, 1.0, Arm(1, 0.3), None, deep=Arm(1, cosine)) for cosine in (0.7, 0.1))
+    by_near, by_far, quick = judge.of("when is a refund paid?", [near, far, near._replace(deep=None)], 3000)
+    assert by_near > by_far
+    assert quick == relevance_for("wordllama-l2-supercat").of("when is a refund paid?", [near], 3000)[0]
+
+
+def test_a_passage_that_speaks_of_what_was_asked_before_is_more_relevant_to_a_follow_up() -> None:
+    judge = relevance_for("wordllama-l2-supercat", "all-minilm-l6-v2-8bit")
+    hit = Hit(passage("Students get the harbour ticket for half."), 1.0, Arm(1, 0.3), Arm(1, 3.0), deep=Arm(1, 0.3))
+    (same,) = judge.of("and for students?", [hit], 3000, ["What does the harbour ticket cost?"])
+    (other,) = judge.of("and for students?", [hit], 3000, ["Who repairs the printer?"])
+    assert same > other

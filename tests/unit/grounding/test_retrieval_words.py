@@ -97,6 +97,8 @@ def test_a_word_that_is_far_too_long_is_cut() -> None:
     ("text", "found"),
     [
         ("What does E4711 mean?", {"e4711"}),
+        ("IngestQueueDeep fired, what now?", {"ingestqueuedeep"}),
+        ("JavaScript on GitHub, by McDonald", set()),
         ("is INC-2041 (or CVE-2024-3094) fixed", {"inc-2041", "cve-2024-3094"}),
         ("set redis_url, then go", {"redis_url"}),
         ("upgrade to v2.13.1.", {"v2.13.1"}),

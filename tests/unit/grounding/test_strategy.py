@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.evaluation import Message
+from grounding.evaluation.datasets import tail_of
 from grounding.evaluation.strategy import load_messages
 from grounding.retrieval import MEASURED_CHUNKS
 from grounding.strategy import (
@@ -20,9 +22,10 @@ from grounding.strategy import (
     choose,
     choose_by_relevance,
     cues_of,
-    is_follow_up,
     is_small_talk,
     joined_cues,
+    leaning,
+    leans_on,
     problem_in,
     search_text,
     without_courtesy,
@@ -146,6 +149,7 @@ def test_an_empty_message_has_a_reason_of_its_own(text: str) -> None:
     assert choose(text).reason == "empty"
 
 
+LEANING = Path(__file__).parents[2] / "data" / "leaning.jsonl"
 EXPLICIT = load_messages(Path(__file__).parents[2] / "data" / "explicit_cues.jsonl")
 
 
@@ -169,51 +173,43 @@ def test_cues_of_other_languages_cost_english_nothing() -> None:
 UNDECIDED = choose("is the moon made of cheese?")
 
 
-@pytest.mark.parametrize(
-    ("alone", "with_history", "assistant", "history", "documents"),
-    [
-        (MATCH_LOG_ODDS, None, False, False, True),
-        (MATCH_LOG_ODDS - 0.1, None, False, False, False),
-        (MATCH_LOG_ODDS, None, True, False, False),
-        (MATCH_LOG_ODDS + ASSISTANT_LOG_ODDS, None, True, False, True),
-        (0.0, 2 * MATCH_LOG_ODDS, False, True, True),
-        (0.0, 2 * MATCH_LOG_ODDS - 0.1, False, False, False),
-        (MATCH_LOG_ODDS, -9.0, False, False, True),
-        (-math.inf, 9.0, False, False, False),
-    ],
-)
+@pytest.mark.parametrize(("assistant", "more"), [(False, 0.0), (True, ASSISTANT_LOG_ODDS)])
+@pytest.mark.parametrize("leans", [False, True])
+@pytest.mark.parametrize(("above", "documents"), [(0.01, True), (-0.01, False), (-math.inf, False)])
 def test_a_message_without_cues_wants_documents_that_speak_of_it(
-    alone: float, with_history: float | None, assistant: bool, history: bool, documents: bool
+    assistant: bool, more: float, leans: bool, above: float, documents: bool
 ) -> None:
     choice = choose_by_relevance(
-        UNDECIDED, alone, with_history, passages=MEASURED_CHUNKS, addresses_assistant=assistant
+        UNDECIDED,
+        MATCH_LOG_ODDS + more + above,
+        leans=leans,
+        passages=MEASURED_CHUNKS,
+        addresses_assistant=assistant,
     )
 
-    assert (choice.wants_history, choice.wants_documents) == (history, documents)
-    assert choice.reason == ("workspace_match" if documents else "no_retrieval_cue")
+    assert (choice.wants_history, choice.wants_documents) == (leans, documents)
+    if leans:
+        assert (choice.strategy, choice.reason) == (Strategy.TAIL, "leans_on_conversation")
+    else:
+        assert choice.reason == ("workspace_match" if documents else "no_retrieval_cue")
 
 
-@pytest.mark.parametrize(
-    ("text", "follows"),
-    [
-        ("And for students?", True),
-        ("and to Iceland", True),
-        ("what about mothers", True),
-        ("why?", True),
-        ("how do I get it?", True),
-        ("And what is the weather like in Rome?", False),
-        ("what is the capital of France?", False),
-        ("interesting", False),
-        ("who made you?", False),
-    ],
-)
-def test_a_follow_up_names_little_and_asks(text: str, follows: bool) -> None:
-    assert is_follow_up(text) is follows
+def test_a_message_without_cues_leans_on_what_was_said_before_it() -> None:
+    """Its words decide, the history has a say, and without a history nothing leans."""
+    messages = [
+        (bool(line["needs_history"]), line["text"], tail_of((turn["role"], turn["text"]) for turn in line["history"]))
+        for line in map(json.loads, LEANING.read_text(encoding="utf-8").splitlines())
+    ]
+    right = [leans_on(text, before) is leans for leans, text, before in messages]
+
+    assert sum(right) >= 0.85 * len(right)
+    assert all(leaning(text, ()) == -math.inf for _, text, _ in messages)
 
 
 @pytest.mark.parametrize("text", ["und für Studenten?", "et pour les étudiants", "¿y para estudiantes?"])
-def test_a_follow_up_is_known_in_the_languages_that_a_workspace_speaks(text: str) -> None:
-    assert is_follow_up(text, joined_cues(("german", "french", "spanish")))
+def test_a_message_leans_in_the_languages_that_a_workspace_speaks(text: str) -> None:
+    before = tail_of([("user", "Was kostet das Museum?"), ("assistant", "Acht Euro.")])
+    assert leans_on(text, before, joined_cues(("german", "french", "spanish")))
 
 
 @given(st.text(max_size=400))

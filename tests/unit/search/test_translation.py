@@ -44,7 +44,7 @@ class Documents:
         ]
         self.searches = 0
 
-    async def hits(self, scope: Scope, text: str) -> Sequence[Hit]:
+    async def nearest(self, scope: Scope, query: str) -> Sequence[Hit]:
         self.searches += 1
         return self.hits_found
 

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from config.settings import EXTRACTIVE, Settings
 from connectors.message import Author, ConversationKey, Fence, InboundMessage, Role, Scope, Source, StoreUnavailable
 from connectors.redis_calls import RedisCall
-from grounding.pipeline import StrategyChooser, TurnLayers
+from grounding.pipeline import Decision, StrategyChooser, TurnLayers
 from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import Censor, Passage, TailEntry, load_tokens
-from grounding.strategy import Choice
+from grounding.retrieval import Found
 from grounding.tools import Toolbox
 from promptpolicy.policy import EVERYWHERE, Directive, Kind, Place, Slot
 from promptpolicy.sigils import Sigil
@@ -74,8 +74,9 @@ class Layers:
     async def last_messages(self) -> tuple[TailEntry, ...]:
         return ()
 
-    async def gather(self, text: str, choice: Choice, *_: object, **more: object) -> TurnLayers:
-        return TurnLayers(passages=self.passages if choice.wants_documents else (), censors=self.censors)
+    async def gather(self, text: str, decision: Decision, *_: object, **more: object) -> TurnLayers:
+        passages = self.passages if decision.choice.wants_documents else ()
+        return TurnLayers(passages=passages, censors=self.censors)
 
 
 class Pipelines:
@@ -110,6 +111,15 @@ class NoTools:
         return Sigil("nobody", ())
 
 
+class NoDocuments:
+    """Documents among which nothing is found."""
+
+    async def awake(self, scope: Scope) -> None: ...
+
+    async def look(self, scope: Scope, query: str, top_k: int, *, earlier: Sequence[str] = ()) -> Found:
+        return Found(query)
+
+
 class NoMaterial:
     """Nothing is attached."""
 
@@ -123,7 +133,7 @@ def prompting(rules: Rules | None = None, layers: Layers | None = None) -> Promp
     return PromptBuilder(
         Settings(),
         cast("Any", Pipelines()),
-        deciding=StrategyChooser(cast("Any", None), 1.0, vocabulary=False),  # by cues alone
+        deciding=StrategyChooser(cast("Any", NoDocuments()), 1.0, vocabulary=False),  # by cues alone
         pipeline=cast("Any", layers or Layers()),
         directives=cast("Any", rules or Rules()),
         model=cast("Any", Window()),
