@@ -77,8 +77,8 @@ class ModelSettings(BaseModel):
     """Mark the stable beginning of prompts for the provider's cache: by cache marks for Anthropic's models (keeping
     costs a quarter more once, reading a tenth), by a key per conversation for OpenAI's."""
     llm_tools: Literal["auto", "always", "never"] = "auto"
-    """Whether models are offered tools: auto (where LiteLLM knows that the model calls functions), always (also where
-    it does not know: an own server) or never. The bundled models are offered none."""
+    """Whether models are offered tools: auto (where LiteLLM or the model's Ollama server says that the model calls
+    functions), always (also where nobody says so: an own server) or never. The bundled models are offered none."""
     embedding_model: EmbeddingModel | None = None
     """A LiteLLM embedding id, or bundled/wordllama, bundled/minilm (English; finds more, indexes slowly) or
     bundled/multilingual (finds English documents for a German question, say). Unset: bundled/wordllama. Another model
