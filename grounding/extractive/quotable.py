@@ -28,7 +28,7 @@ _RULE = re.compile(r"^\s*\|?[\s:|-]*-[\s:|-]*\|?\s*$")
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
 _LINE_NUMBER = re.compile(r"^\d+-(?:\*-)?")
 _RECORD = re.compile(
-    r"^- (?:decision|fact|procedure|episode|item|rule)(?: \S+)?(?: \((?P<about>[^()\n]*)\))?:(?: |$)", re.MULTILINE
+    r"^- (?:decision|fact|procedure|episode|item)(?: \S+)?(?: \((?P<about>[^()\n]*)\))?:(?: |$)", re.MULTILINE
 )
 """What stands before a record: its type, perhaps its id, day and state."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -111,7 +111,9 @@ def _sources(tag: str, body: str, order: Sequence[str]) -> Iterator[tuple[int, t
                 lines.append(line)
         if label:
             yield rank, (label, "\n".join(lines))
-    elif tag in ("memory_records", "standing_rules"):
+    elif tag == "standing_rules":
+        yield rank, ("(memory)", body.partition("\n")[2])
+    elif tag == "memory_records":
         yield from ((rank, record) for record in _records(body))
     elif tag == "global-context":
         known = [_LINE_NUMBER.sub("- ", line) for line in body.splitlines() if _LINE_NUMBER.match(line)]

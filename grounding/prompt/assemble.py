@@ -285,7 +285,7 @@ def _records(context: RunContext) -> Draft:
         layers.records_section(others, with_ids=with_ids),
         context.budgets.records_tokens,
         floor=layers.records_section([record for record in others if record.verbatim], with_ids=with_ids),
-        before=layers.rules_section(rules, with_ids=with_ids),
+        before=layers.rules_section(rules),
     )
     budget = context.budgets.records_tokens + (selection.budget if selection else 0)
     budget += sum(record.tokens for record in rules)

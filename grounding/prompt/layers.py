@@ -449,10 +449,7 @@ def _calibration_note(calibration: Calibration) -> str:
 
 # Standing rules and records that are relevant to the message, one on a line
 
-RULES_HEAD = (
-    "<standing_rules>\nWhat this person asked for earlier, for all answers that it applies to. Follow it, unless the "
-    "message says otherwise; of two that disagree the later one counts."
-)
+RULES_HEAD = "<standing_rules>\nThis person's lasting wishes: follow those that apply. If two differ, the last counts."
 RULES_FOOT = "</standing_rules>"
 RULE = "rule"
 
@@ -465,9 +462,9 @@ SHOWN_STATES = ("superseded", "ineffective", "done", "cancelled")
 """States that change a record's worth to the reader."""
 
 
-def rules_section(records: Sequence[SelectedRecord], *, with_ids: bool) -> Section:
+def rules_section(records: Sequence[SelectedRecord]) -> Section:
     """Return the standing rules *records*, in their order."""
-    pieces = tuple(record_line(one, with_id=with_ids) for one in records)
+    pieces = tuple(record_line(one, with_id=False) for one in records)
     return Section(RULES_HEAD, pieces, RULES_FOOT, cut="never")
 
 
@@ -483,7 +480,10 @@ def records_section(records: Sequence[SelectedRecord], *, with_ids: bool) -> Sec
 
 
 def record_line(record: SelectedRecord, *, with_id: bool) -> str:
-    """Return the record as one line: type, date, status, text. A verbatim record keeps its spaces and line breaks."""
+    """Return the record as one line: type, date, status, text. A verbatim record keeps its spaces and line breaks, and
+    of a standing rule only the text is shown."""
+    if record.type == RULE:
+        return f"- {' '.join(as_excerpt(record.text).split())}"
     details = (record.made_on, record.due and f"due {record.due}", record.state if record.state in SHOWN_STATES else "")
     about = ", ".join(detail for detail in details if detail)
     head = f"- {record.type}{f' {record.id}' if with_id else ''}{f' ({about})' if about else ''}:"

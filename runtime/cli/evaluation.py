@@ -36,7 +36,8 @@ from grounding.evaluation import (
 )
 from grounding.memory.context_document import ContextDocuments
 from grounding.memory.global_context import GlobalContexts
-from grounding.memory.records import Record, RecordIndex, Records, RecordStore, Type, Window, extraction
+from grounding.memory.records import Record, RecordIndex, Records, RecordStore, Type, Window
+from grounding.memory.records import found_in as records_in
 from grounding.memory.selection import (
     LastSelections,
     Level,
@@ -320,7 +321,7 @@ class _MemoryTrial:
         scope = Scope(key.workspace_id, key.context_id, person or None)
         said = tuple(replace(entry, user=person or f"{key.connector}:{entry.author}") for entry in entries)
         known = await self._records.list(scope, (Type.RULE,))
-        for found in extraction.found_in(Window(key.context_id, said, person, {}), known):
+        for found in records_in(Window(key.context_id, said, person, {}), known):
             if found.new.type is Type.RULE:
                 await self._records.add(scope, found.new, found.by.model_copy(update={"context_id": key.context_id}))
 

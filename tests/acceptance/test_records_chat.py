@@ -152,9 +152,9 @@ async def test_a_standing_rule_is_followed_where_it_applies_and_belongs_to_who_s
         bot.runtime.model.complete = answer  # type: ignore[method-assign]
 
         async def say(text: str, **where: Any) -> str:
-            reply = (await bot.say(text, **where))["text"]
+            reply = await bot.say(text, **where)
             await bot.settle()
-            return reply
+            return str(reply["text"])
 
         dm: dict[str, Any] = {"context": "dm", "direct": True}
         other_dm: dict[str, Any] = {"context": "another dm", "direct": True}

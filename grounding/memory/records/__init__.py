@@ -5,7 +5,7 @@
 
 from grounding.memory.records.abstract import accept_abstract, plan_abstract
 from grounding.memory.records.dates import days_meant, in_words
-from grounding.memory.records.extraction import Candidate, Window
+from grounding.memory.records.extraction import Candidate, Window, found_in
 from grounding.memory.records.index import RecordIndex
 from grounding.memory.records.lifecycle import Rules
 from grounding.memory.records.model import (
@@ -67,6 +67,7 @@ __all__ = [
     "delete_item",
     "digest",
     "expand",
+    "found_in",
     "in_words",
     "is_general",
     "place",

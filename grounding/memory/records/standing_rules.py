@@ -197,7 +197,7 @@ def _instruction(sentence: str) -> str:
     rest, condition = _without_condition(rest)
     rest = _COURTESY.sub("", rest).strip(" ,")
     lasts = is_dated or condition or _ALWAYS.match(rest) or _IN_GENERAL.match(rest)
-    if not lasts or not (_IMPERATIVE.match(rest) or _IN_GENERAL.match(rest) or (lasts and _WISH.match(rest))):
+    if not lasts or not (_IMPERATIVE.match(rest) or _IN_GENERAL.match(rest) or _WISH.match(rest)):
         return ""
     if condition and _ASKS_HOW.search(rest):
         return ""

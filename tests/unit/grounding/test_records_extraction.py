@@ -432,7 +432,8 @@ def test_of_a_models_wording_and_the_persons_own_words_of_a_rule_the_own_words_a
 def test_a_models_rule_from_a_turn_with_documents_is_only_a_fact_unless_the_person_said_so_in_plain_words() -> None:
     said = "Lena> The unit of all lengths has to be metres for me"
     told = answered({"type": "rule", "text": "The unit of all lengths has to be metres", "personal": True})
-    plain, shown = (Window("http:default", tuple(talk(said)), LENA, origins) for origins in ({}, {"t001": "retrieved"}))
+    plain = window(said, owner=LENA)
+    shown = replace(plain, origins={"t001": "retrieved"})
     assert [one.new.type for one in kept(told, plain)] == [Type.RULE]
     assert [one.new.type for one in kept(told, shown)] == [Type.FACT]
 
