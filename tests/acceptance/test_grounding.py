@@ -10,7 +10,7 @@ from config.settings import Settings
 from connectors.message import ConversationKey, Scope
 from grounding.prompt import build_prompt, source_tree
 from runtime.http.doctor import run_checks
-from tests.emulators.bot import Bot, running_bot
+from tests.emulators.bot import Bot, bot_on, running_bot
 from tests.emulators.openai import FakeOpenAI
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -168,6 +168,20 @@ async def test_an_earlier_turn_beyond_the_tail_is_recalled(bot: Bot) -> None:
     await bot.say("do you remember where the spare key hangs?")
 
     assert "behind the green barometer" in bot.sent["user"].split("<earlier_turns>")[1]
+
+
+async def test_what_was_said_is_recalled_in_other_words_though_the_question_does_not_say_so() -> None:
+    async with bot_on(deep_embedding_model="bundled/minilm") as bot:
+        await bot.say("we named the puppy Biscuit", context="dogs")
+        for number in range(30):
+            await bot.say(f"what about topic {number}?", context="dogs")
+        await bot.settle()
+
+        await bot.say("what is my dog called?", context="dogs")
+
+        assert "we named the puppy Biscuit" in bot.sent["user"].split("<earlier_turns>")[1]
+        await bot.say("how do I tie a bowline?", context="dogs")
+        assert "<earlier_turns>" not in bot.sent["user"]
 
 
 async def test_workspaces_connectors_and_look_alike_places_are_apart(bot: Bot) -> None:
