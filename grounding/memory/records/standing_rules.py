@@ -124,7 +124,8 @@ _ALWAYS = re.compile(
     re.IGNORECASE,
 )
 _FROM_NOW = re.compile(
-    r"(?:^|\s)(?:from (?:now|here|today) on(?:wards?)?|going forward|henceforth|in (?:the )?future|for future \w+|"
+    r"(?:^|\s)(?:from (?:now|here|today) on(?:wards?)?|going forward|henceforth|in (?:the )?future|"
+    r"for (?:all )?future \w+|"
     r"ab (?:jetzt|sofort|heute)|von (?:jetzt|nun) an|künftig|in zukunft|"
     r"désormais|dorénavant|à partir de maintenant|à l['’]avenir|"
     r"a partir de (?:ahora|hoy)|de ahora en adelante|en adelante|en el futuro|any ?more|any longer)(?:,?\s+|$)",
@@ -133,8 +134,9 @@ _FROM_NOW = re.compile(
 _ASKS_ABOUT = r"(?:asks?|asking|inquire|mention|request|bring up|speak|talk|talking|discuss|have (?:a )?questions?)"
 _CONDITION = re.compile(
     r"\b(?:when(?:ever)?|if|every time|each time|any ?time)\s+"
-    rf"(?:I(?:['’]m)?\s+(?:\w+ly\s+)?{_ASKS_ABOUT}|you\s+(?:\w+ly\s+)?(?:answer|are asked|explain|give|list|"
-    r"recommend|reply|respond|show|suggest|summari[sz]e|talk|translate|use|write))\b"
+    rf"(?:I(?:['’]m)?\s+(?:\w+ly\s+)?{_ASKS_ABOUT}|you\s+(?:\w+ly\s+)?(?:answer|are asked|explain|recommend|reply|"
+    r"respond|suggest|summari[sz]e))\b"
+    r"|\b(?:when(?:ever)?|every time|each time)\s+you\s+(?:give|list|show|talk|translate|use|write)\b"
     r"|\b(?:immer wenn|wenn|falls|sobald)\s+(?:ich|du)\b[^,]{0,80}?"
     r"\b(?:frage|erwähne|spreche|bitte|antwortest|schreibst)\b"
     r"|\b(?:quand|lorsque|si|chaque fois que)\s+(?:je|tu)\s+(?:t['’e]|te\s)?\s*"
@@ -149,6 +151,7 @@ _ANSWERS = (
     r"résumés|respuestas|explicaciones|resúmenes)"
 )
 _IN_GENERAL = re.compile(
+    r"^(?:answer|reply to) all (?:of )?my questions\b|"
     rf"^(?:keep|make|halte) (?:all )?(?:of )?(?:your|the|my|deine) {_ANSWERS}\s|^(?:all )?(?:of )?your {_ANSWERS} "
     r"(?:should|must|need to|have to)\s|^stop \w+ing\s|^(?-i:[Cc]all me [A-Z][\w'’-]+(?: [A-Z][\w'’-]+)?$)",
     re.IGNORECASE,
@@ -244,8 +247,8 @@ _LIKES_ANSWERS = re.compile(
     re.IGNORECASE,
 )
 _ANOTHERS = re.compile(
-    r"[\"“„«‘]\s*$|^(?:(?:please|can you|could you),? )*(?:correct|draft|proofread|quote|rephrase|reply|rewrite|"
-    r"send|tell|translate|write)\b"
+    r"[\"“„«‘]\s*$|^(?:(?:please|can you|could you),? )*(?:check|correct|draft|paraphrase|proofread|quote|"
+    r"rephrase|reply|rewrite|send|summari[sz]e|tell|translate|write)\b"
     r"|(?<!\bI )(?<!\bI['’]ve )(?<!\bI['’]d )\b(?:said|says|saying|told|tells|wrote|writes|asked|asks|repl(?:ied|ies)|"
     r"claim(?:s|ed))\b"
     r"|\b(?:they|people|who|you|some|others) say\b|\b(?:do|did|does|should|would|could|can)\s*$"
@@ -283,7 +286,7 @@ def _preference(sentence: str) -> str:
         clause = _PURPOSE.sub("", clause)
     if _REFERENCES.search(clause) or _ONLY_NOW.search(clause) or len(clause) > MAX_RULE_CHARACTERS:
         return ""
-    return clause if len(terms(clause)) >= 3 else ""
+    return clause if len(terms(clause)) >= 2 else ""
 
 
 # Contradictions

@@ -51,6 +51,12 @@ from grounding.memory.records.standing_rules import stated_rules
         "Cuando te pregunte por distancias, usa kilómetros.",
         "Prefiero respuestas cortas y claras.",
         "No uses nunca emojis en tus respuestas.",
+        "Please answer all my questions in British English.",
+        "For all future answers, put the conclusion first.",
+        "Whenever you give me code, use type hints.",
+        "Remember that I prefer Celsius.",
+        "never suggest meat dishes, I'm vegetarian",
+        "Siempre dame ejemplos, por favor.",
     ],
 )
 def test_a_sentence_that_states_a_rule_is_found(said: str) -> None:
@@ -100,6 +106,10 @@ def test_a_sentence_that_states_a_rule_is_found(said: str) -> None:
         "Siempre quise aprender a nadar.",
         "¿Siempre respondes en español?",
         "Nunca llueve en julio.",
+        "Summarise this: I prefer tea.",
+        "If you write to Bo, give him my best.",
+        "I never prefer one over the other.",
+        "What would you recommend when I ask for a pay rise?",
         "Proofread this:\nAlways include the date.",
         "Translate the following text.\nI prefer red wine with fish.",
         "> Always answer in German",
