@@ -142,7 +142,8 @@ class PassageQuery:
     deeper cosine instead, and the last places have those nearest to *deep* that were not found otherwise.
 
     Records of the workspace and of the scope's user are both searched if the scope names a user; material of the
-    workspace and of the scope's context likewise. If *only_sources* names any, no other source is searched.
+    workspace and of the scope's context likewise. If *only_sources* names any, no other source is searched. With both
+    vectors each arm offers at least *offered* passages.
     """
 
     scope: Scope
@@ -155,6 +156,7 @@ class PassageQuery:
     compared: int = 0
     only_sources: Sequence[str] = ()
     deep: Vector | None = None
+    offered: int = CANDIDATES
 
     @property
     def has_both_arms(self) -> bool:
@@ -187,7 +189,7 @@ class PassageQuery:
     @property
     def candidates(self) -> int:
         """The number of points that each arm offers."""
-        return max(self.limit, CANDIDATES) if self.has_both_arms else self.limit
+        return max(self.limit, self.offered) if self.has_both_arms else self.limit
 
     @property
     def wants_cosines(self) -> bool:

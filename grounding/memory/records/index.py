@@ -38,6 +38,8 @@ from grounding.retrieval import (
 
 EMBEDDED_CHARACTERS = 8000
 """How many characters of a record are embedded: models read some thousand tokens. All its words are indexed."""
+OFFERED_PER_RECORD = 3
+"""So many records are ranked for each one wanted. Several searches run at once, so that more of them would cost."""
 _ATTEMPTS = 5
 """How often a record may change while it is being indexed. After that it is indexed later."""
 _BATCH = 64
@@ -79,7 +81,16 @@ class RecordIndex:
     ) -> list[RecordHit]:
         dense, sparse = await query_vectors(self._embedder, query, words_alone=self._is_former)
         queries = [
-            PassageQuery(scope, Kind.RECORD, dense, sparse, top_k, scores=True, only_sources=sorted(set(types)))
+            PassageQuery(
+                scope,
+                Kind.RECORD,
+                dense,
+                sparse,
+                top_k,
+                scores=True,
+                only_sources=sorted(set(types)),
+                offered=OFFERED_PER_RECORD * top_k,
+            )
             for top_k, types in searches
         ]
         found = await asyncio.gather(*map(self._index.search, queries))

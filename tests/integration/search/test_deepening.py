@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from connectors.message import Scope
 from grounding.codex import Size
 from grounding.documents import indexed_text_of, passage_of_chunk
+from grounding.memory.records import NewRecord, Provenance, Records, RecordStore, Type
 from grounding.prompt_input import DegradedBlock, load_tokens
 from grounding.retrieval import EmbedderUnavailable, Kind, ModelLoading, Vector, chunk_document
 from runtime.embedded import background_task
@@ -139,6 +140,25 @@ async def test_what_can_be_found_gets_its_deeper_vectors_and_is_searched_by_them
     with capture_logs() as events:
         await deepening.look()
     assert events == []
+
+
+async def test_records_that_were_stored_without_a_deeper_vector_get_it_at_the_next_start(house: House) -> None:
+    """As those of earlier versions, or of a time when the model was away. Records are stored without waiting for it."""
+    mine, store = Scope("acme", audience="http:u1"), RecordStore(house.redis)
+    async with house.process() as (knowledge, _):
+        records = Records(store, load_tokens(), (await knowledge.ready()).records)
+        house.deep.fails = EmbedderUnavailable("the child ended", retryable=True)
+        for scope in (ACME, mine):
+            await records.add(scope, NewRecord(Type.FACT, f"refunds of {scope.audience}"), Provenance())
+        house.deep.fails = None
+        before = await records.search_by_type(mine, "refunds", {Type.FACT: 5})
+        assert [one.deep for one in before] == [None, None]
+
+    async with house.process() as (knowledge, deepening):
+        records = Records(store, load_tokens(), (await knowledge.ready()).records)
+        await deepening.look()
+        after = await records.search_by_type(mine, "refunds", {Type.FACT: 5})
+        assert [one.deep is not None and len(one.vector) == house.deep.dimensions for one in after] == [True, True]
 
 
 async def test_a_large_workspace_keeps_no_other_waiting(house: House, opened: tuple[Knowledge, Deepening]) -> None:
