@@ -23,6 +23,8 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from grounding.retrieval.index import ANSWERING, CONTINUED
+
 CHUNKER_VERSION = 4
 """A part of every document's fingerprint: with a new version all documents are cut and their words weighed again; a
 chunk that stays the same is not embedded again. 2: the first terms of a chunk count for more. 3: no word has the stem
@@ -339,7 +341,6 @@ def _overlap(group: Sequence[_Piece], sizes: Sizes, following: _Piece) -> list[_
 CHAT_SHARE = 0.5
 """A chat's chunks have this share of the size of others: a message says more by itself than a paragraph does, and what
 is around it is often about something else."""
-CONTINUED = "… "
 LEAST_MESSAGES = 6
 """Fewer lines such as "Note: …" do not make a text a chat."""
 MOST_SPEAKERS = 1 / 3
@@ -356,7 +357,6 @@ _SPOKEN = re.compile(
 MOST_ABOVE = 1000
 """So many characters may stand above the first message: a title, who takes part. Below more than that somebody only
 quotes a chat."""
-ANSWERING = frozenset(("assistant", "ai", "bot"))
 ROLES = ANSWERING | {"user", "human", "system"}
 """If two of them speak, nobody else does: "Example: …" is a line of an answer then."""
 _FENCES = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)

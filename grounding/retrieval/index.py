@@ -39,6 +39,12 @@ class Kind(StrEnum):
     CODEX = "codex"
 
 
+ANSWERING = frozenset(("assistant", "ai", "bot"))
+"""The speakers of answers in a chat, in lower case."""
+CONTINUED = "… "
+"""Stands behind a speaker's name where a part of a message begins in its middle."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A piece of text that can be found.

@@ -33,7 +33,7 @@ from grounding.retrieval.ranking import (
     subtract_centre,
     with_deepest,
 )
-from grounding.retrieval.stored import DEEP, PLACE_FIELDS, Where, place_of
+from grounding.retrieval.stored import DEEP, PLACE_FIELDS, Where, continues_answer, place_of
 
 T = TypeVar("T")
 
@@ -197,7 +197,8 @@ class QdrantIndex(ABC):
         if query.explain:
             arms[DEEP] = scores_of(await self._compare(DEEP, vector, points))
         cosines = blend_neighbours(scores_of(compared), {one.id: place_of(one.payload) for one in compared})
-        return second_look(ranking, arms["near"], arms["sparse"], cosines, LOOKED_AGAIN)
+        answers = {one.id for one in compared if continues_answer(one.payload)}
+        return second_look(ranking, arms["near"], arms["sparse"], cosines, LOOKED_AGAIN, answers)
 
     async def _compare(
         self, name: str, vector: Vector, points: Sequence[Any], *, fields: bool | list[str] = False

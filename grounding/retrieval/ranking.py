@@ -209,6 +209,9 @@ NEIGHBOUR_WEIGHT = 0.5
 """The weight of the mean of the neighbours' deeper cosines beside a passage's own: a single passage of a long text
 about something else may come near to a question by chance; the one that answers it mostly stands among others about
 it."""
+ANSWER_COST = 0.5
+"""The later parts of an assistant's long answer in a chat have so much less: it speaks of much, and what is asked for
+was mostly said by a person, or at the beginning of an answer. Bounded, so that they can be found all the same."""
 LEAST_COSINES = 10
 """Fewer cosines do not show where their scale lies."""
 
@@ -244,12 +247,14 @@ def second_look(
     worded: Mapping[Id, float],
     cosines: Mapping[Id, float],
     most: int,
+    answers: Collection[Id] = (),
 ) -> list[tuple[Id, float]]:
     """Return *fused* with its first *most* points in the order of words, quick and deeper vectors together.
 
     *near* and *worded* are the raw scores of all candidates of each arm, *cosines* those of the deeper vectors. A point
     among the first without a deeper vector keeps its place: it gets the mean score of a point of its fused score. If
     some have none, and fewer than `LEAST_COSINES` have one, all stay as they are. The other points stay behind.
+    *answers* are later parts of long answers (`ANSWER_COST`).
     """
     first, behind = fused[:most], fused[most:]
     if not cosines or len(cosines) < min(LEAST_COSINES, len(first)):
@@ -260,7 +265,8 @@ def second_look(
     def score_of(point: Id) -> float:
         by_words = words.of(worded[point]) if point in worded else without
         by_meaning = QUICK_WEIGHT * near_scale.of(near[point]) if point in near else 0.0
-        return by_words + by_meaning + DEEP_WEIGHT * deep_scale.of(cosines[point])
+        score = by_words + by_meaning + DEEP_WEIGHT * deep_scale.of(cosines[point])
+        return score - ANSWER_COST if point in answers else score
 
     known = {point: score_of(point) for point, _ in first if point in cosines}
     if len(known) == len(first):

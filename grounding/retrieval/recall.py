@@ -22,7 +22,7 @@ from grounding.retrieval.embedding import (
     ModelLoading,
     Vector,
 )
-from grounding.retrieval.index import Hit, IndexEntry, Kind, Passage, PassageIndex, PassageQuery, Source
+from grounding.retrieval.index import CONTINUED, Hit, IndexEntry, Kind, Passage, PassageIndex, PassageQuery, Source
 from grounding.retrieval.query import SHORT_QUERY_CHARACTERS, deep_query_vector, encode_question, spell_out
 from grounding.retrieval.turn_ranking import (
     RankedPart,
@@ -36,7 +36,6 @@ from grounding.retrieval.turn_ranking import (
 
 PART_MAX_CHARACTERS = 1500
 """Longer turns are stored in parts; each is found by itself, and recalled with its turn's id."""
-CONTINUED = "… "
 TURN_MAX_PARTS = 40
 """Beyond 60,000 characters a turn's end is not searchable: nobody said that, somebody pasted it."""
 TURN_INDEX_VERSION = "2"

@@ -15,13 +15,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from connectors.message import Scope
-from grounding.retrieval.index import IndexUnavailable, Kind, Passage, Source
+from grounding.retrieval.index import ANSWERING, CONTINUED, IndexUnavailable, Kind, Passage, Source
 
 PAYLOAD_VERSION = 2
 DEEP = "deep"
 """The name of the deeper vector, beside ``dense`` and ``sparse``."""
-PLACE_FIELDS = ("source", "ordinal")
-"""The payload fields that `place_of` needs."""
+PLACE_FIELDS = ("source", "ordinal", "lead")
+"""The payload fields that `place_of` and `continues_answer` need."""
 
 
 @cache  # there are few models, and a turn asks several times
@@ -207,3 +207,10 @@ class Place(NamedTuple):
 def place_of(stored: Mapping[str, Any]) -> Place:
     """Return the place of the passage whose payload *stored* has at least `PLACE_FIELDS`."""
     return Place(sys.intern(stored["source"]), stored["ordinal"])  # a source has many passages: keep its name once
+
+
+def continues_answer(stored: Mapping[str, Any]) -> bool:
+    """Return whether the passage whose payload *stored* has at least `PLACE_FIELDS` is a later part of a long answer
+    of the assistant in a chat."""
+    speaker, mark, _ = stored["lead"].partition(f": {CONTINUED}")
+    return bool(mark) and speaker.lower() in ANSWERING

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,8 @@ async def test_the_best_are_put_in_order_by_the_deeper_vectors_too(index: Passag
 
     again = await hits_of(index, "refund windows", "steamer", scores=True)
     assert again[0].passage == last
-    assert again[0].deep is None
+    assert again[0].deep is not None
+    assert again[0].deep.score == pytest.approx(1, abs=1e-5)
     arms = {hit.passage.id: (hit.dense, hit.sparse) for hit in before}
     assert {hit.passage.id: (hit.dense, hit.sparse) for hit in again} == arms
     assert [one.passage for one in await hits_of(index, "refund windows", scores=True)] == [
@@ -137,6 +139,22 @@ async def test_the_best_are_put_in_order_by_the_deeper_vectors_too(index: Passag
     assert explained[0].deep.score == pytest.approx(1, abs=1e-5)
     (only,) = await hits_of(index, "refund windows", "steamer", 1)
     assert only.passage == last
+
+
+async def test_later_parts_of_an_assistants_long_answer_stand_behind_what_is_as_near(index: PassageIndex) -> None:
+    def part(number: int, lead: str, deep: str) -> IndexEntry:
+        one = entry("refund windows", number, deep=deep)
+        return replace(one, passage=replace(one.passage, lead=lead))
+
+    leads = {3: "assistant: … ", 4: "Anna: … ", 5: "| a table |"}
+    near = [part(number, leads.get(number, ""), "steamer") for number in range(3, 7)]
+    far = [part(number, "", "other words") for number in range(10, 30)]
+    await index.upsert(ACME, [*near, *far])
+
+    found = [hit.passage.ordinal for hit in await hits_of(index, "refund windows", "steamer", 5)]
+
+    assert set(found[:3]) == {4, 5, 6}
+    assert found[3] == 3  # nearer than the rest all the same
 
 
 async def test_what_is_only_compared_keeps_its_order_and_shows_its_deeper_cosines(index: PassageIndex) -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.retrieval import Hit, Kind, Passage, TurnFloor
-from grounding.retrieval.index import Arm
-from grounding.retrieval.recall import CONTINUED, PART_MAX_CHARACTERS, split_turn
+from grounding.retrieval.index import CONTINUED, Arm
+from grounding.retrieval.recall import PART_MAX_CHARACTERS, split_turn
 from grounding.retrieval.turn_ranking import rank_turns, with_adjacent
 
 
