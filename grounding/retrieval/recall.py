@@ -55,6 +55,9 @@ SHOWN_MOSTLY = 24
 `TURN_MAX_PARTS` parts: then the search is repeated with more."""
 DEEPENED = 32
 """So many parts get their deeper vectors at once: about a second of a processor, if all are long."""
+DEEP_SECONDS = 0.3
+"""The longest wait for the deeper vector of a message that does not ask for earlier turns: it has half a second for all
+of its recall, which must not be lost with that vector."""
 LOOKED_BESIDE = 16
 """So many of the best have the turns around them read, which may not say the words themselves."""
 
@@ -81,13 +84,15 @@ class TurnIndex:
         floor: TurnFloor | None = None,
         words_alone: str = "",
         deep: DeepEmbedder | None = None,
+        deep_seconds: float = DEEP_SECONDS,
     ) -> None:
-        """*words_alone* and *deep* as in `grounding.retrieval.search.Search`."""
+        """*words_alone* and *deep* as in `grounding.retrieval.search.Search`; *deep_seconds* as `DEEP_SECONDS`."""
         self._index = index
         self._embedder = embedder
         self._floor = floor or turn_floor_for(embedder.name)
         self._words_alone = words_alone
         self._deep = deep
+        self._deep_seconds = deep_seconds
 
     async def remember(self, memories: Sequence[TurnText]) -> None:
         """Make *memories* findable; the same turn again replaces the former.
@@ -157,7 +162,8 @@ class TurnIndex:
         if not sparse.indices:
             return []
         dense = await self._vector(query, lost)
-        deep = await self._deep_vector(query, lost) if dense is not None else None
+        wait = None if asked_for else self._deep_seconds
+        deep = await self._deep_vector(query, wait, lost) if dense is not None else None
         floor, excluded = self._floor if dense is not None else turn_floor_for(""), frozenset(exclude)
         hits = await self._search(scope, dense, sparse, deep, excluded, POOL if asked_for else UNASKED_POOL)
         # In threads: the words of many turns take milliseconds.
@@ -218,15 +224,16 @@ class TurnIndex:
             lost.append(DegradedBlock(block="records", why=self._words_alone))
         return None
 
-    async def _deep_vector(self, query: str, lost: list[DegradedBlock] | None) -> Vector | None:
+    async def _deep_vector(self, query: str, seconds: float | None, lost: list[DegradedBlock] | None) -> Vector | None:
         """Return the question's deeper vector; None if turns have none, or if it is not there in time."""
         if self._deep is None or not self._index.deepens:
             return None
         try:
-            return await deep_query_vector(self._deep, query, ())
+            async with asyncio.timeout(seconds):
+                return await deep_query_vector(self._deep, query, ())
         except ModelLoading:
             return None
-        except EmbedderUnavailable:
+        except (EmbedderUnavailable, TimeoutError):
             if lost is not None:
                 lost.append(DegradedBlock(block="deep", why=DEEP_VECTOR_LATE))
             return None

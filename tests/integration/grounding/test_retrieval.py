@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -228,6 +229,30 @@ async def test_what_was_said_in_other_words_is_recalled_by_its_deeper_vector(
     deep.fails = True
     lost: list[DegradedBlock] = []
     assert await turns.recall(here, "which city?", 5, lost=lost) == []
+    assert lost == [DegradedBlock(block="deep", why="late")]
+    await index.close()
+
+
+async def test_turns_are_recalled_by_words_if_the_deeper_vector_of_the_question_does_not_come(
+    tmp_path: Path, embedder: HashedWords
+) -> None:
+    class Hanging(HashedWords):
+        """Embeds documents, and never a question."""
+
+        async def embed_queries(self, texts: Sequence[str]) -> list[Vector]:
+            await asyncio.Event().wait()
+            return []
+
+    index = EmbeddedIndex(tmp_path, embedder.name, embedder.dimensions, timeout_seconds=20, deep_dimensions=64)
+    floor = TurnFloor(9.0, 0.3, unasked=0.3, deeper=TurnFloor(9.0, 9.0))
+    turns = TurnIndex(index, embedder, floor=floor, deep=Hanging(64, "deeper"), deep_seconds=0.01)
+    here = Scope("acme", "http:here")
+    await turns.remember([TurnText(here, "t1", "Ann: The boat is red.", datetime(2026, 11, 1, tzinfo=UTC))])
+    assert await turns.deepen(here) == 1
+    lost: list[DegradedBlock] = []
+
+    found = await turns.recall(here, "is the boat red?", 5, lost=lost, asked_for=False)
+    assert [one.turn_id for one in found] == ["t1"]
     assert lost == [DegradedBlock(block="deep", why="late")]
     await index.close()
 
