@@ -24,6 +24,7 @@ from grounding.retrieval.embedding import (
 )
 from grounding.retrieval.index import CONTINUED, Hit, IndexEntry, Kind, Passage, PassageIndex, PassageQuery, Source
 from grounding.retrieval.query import SHORT_QUERY_CHARACTERS, deep_query_vector, encode_question, spell_out
+from grounding.retrieval.ranking import DEEPEST
 from grounding.retrieval.turn_ranking import (
     RankedPart,
     TurnFloor,
@@ -191,8 +192,7 @@ class TurnIndex:
         excluded: frozenset[str],
         most: int,
     ) -> list[Hit]:
-        """Return the best hits without the excluded turns, however many parts these have among the best: *most*, or
-        some more if fewer turns than usual are excluded."""
+        """Return the best *most* hits without the excluded turns, however many parts these have among the best."""
         shown = SHOWN_MOSTLY
         while True:
             compared = COMPARED + shown
@@ -204,6 +204,8 @@ class TurnIndex:
                 break
             shown *= 4
         hits = [hit for hit in found if hit.passage.source not in excluded]
+        if len(hits) > most:  # the last are those that only deeper vectors found
+            hits = [*hits[: most - DEEPEST], *hits[-DEEPEST:]] if deep is not None else hits[:most]
         # The floor judges the first by their plain cosines, all others by their words, and all by deeper cosines.
         return [*hits[:COMPARED], *(hit._replace(dense=None) for hit in hits[COMPARED:])]
 

@@ -93,7 +93,8 @@ class TurnFloor:
         for hit in hits:
             floor = self.deeper if self.deeper is not None and hit.deep is not None else self
             needed = floor._needed(asked, of_own, asked_for)
-            relevance = floor._relevance_of(asked, of_own, hit, least=min(needed, floor.minimum))
+            most_wanted = floor.minimum if is_sure else max(needed, floor.minimum)
+            relevance = floor._relevance_of(asked, of_own, hit, least=min(needed, floor.minimum), most=most_wanted)
             is_sure = is_sure or relevance >= needed
             if relevance >= floor.minimum:
                 turns.add(hit.passage.source)
@@ -101,15 +102,19 @@ class TurnFloor:
 
     def relevance_of(self, query: str, hit: Hit) -> float:
         """Return how the turn of *hit* bears on *query*, by this floor whether or not it has a deeper vector."""
-        return self._relevance_of(term_set(query), _OWN.search(query) is not None, hit, least=-math.inf)
+        return self._relevance_of(term_set(query), _OWN.search(query) is not None, hit, least=-math.inf, most=math.inf)
 
-    def _relevance_of(self, asked: frozenset[str], of_own: bool, hit: Hit, *, least: float) -> float:
+    def _relevance_of(self, asked: frozenset[str], of_own: bool, hit: Hit, *, least: float, most: float) -> float:
+        """Return the relevance of *hit*; roughly, if it is below *least* or above *most* whatever the turn's words are,
+        which take longer to read."""
         cosine = hit.dense.score if hit.dense is not None else 0.0
         relevance = self.deep_weight * max(hit.deep.score, 0.0) if hit.deep is not None else 0.0
         if self.own_weight and of_own and _tells_of_own(hit.passage.text):
             relevance += self.own_weight
         if relevance + self.relevance(asked, asked, cosine) < least:
-            return -math.inf  # whatever its words are, which take longer to read
+            return -math.inf
+        if relevance + self.relevance(asked, frozenset(), cosine) >= most:
+            return math.inf
         return relevance + self.relevance(asked, term_set(searched_text(hit.passage)), cosine)
 
     def relevance(self, asked: frozenset[str], said: frozenset[str], cosine: float) -> float:
