@@ -61,7 +61,7 @@ FIGURES = ("dense", "deep", "coverage", "rarity", "earlier", "conversation")
 WORDS = ("coverage", "rarity", "earlier", "conversation")
 FIRST = {"dense": 7.0, "deep": 7.0, "coverage": 3.0, "rarity": 1.5, "earlier": 3.0, "conversation": -1.0}
 """Where the fit begins."""
-SIZE_WEIGHT, SIZE_WEIGHT_QUICK, SIZE_WEIGHT_OF_WORDS = 0.5, 0.7, 0.2
+SIZE_WEIGHT, SIZE_WEIGHT_QUICK, SIZE_WEIGHT_OF_WORDS = 0.5, 0.9, 0.2
 """The weight of the corpus size, which is not fitted but checked with ``--sizes``."""
 PASSAGES = 3
 """Passages of a prompt by default."""

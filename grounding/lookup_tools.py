@@ -53,6 +53,7 @@ def search_documents(
     async def run(call: Call, arguments: SearchQuery) -> Evidence:
         check_query(arguments.query)
         lost: list[DegradedBlock] = []
+        await documents.awake(call.scope)
         looked = await documents.look(call.scope, arguments.query, top_k)
         room = passages_room(max_tokens)
         found = await documents.pack(call.scope, looked, top_k, excerpt_bytes, room, lost=lost)

@@ -392,6 +392,8 @@ class Gathering:
         translation = found.translation if found else UNTRANSLATED
         if why:
             self.degraded.append(DegradedBlock(block="retrieved", why=why))
+        elif found and passages is None:
+            self.degraded.extend(found.lost)
         if translation.why:
             self.degraded.append(DegradedBlock(block="translation", why=translation.why))
         return TurnLayers(

@@ -303,10 +303,10 @@ def _retrieved(context: RunContext, tokens: Tokens) -> Draft:
             is_incomplete=failed is not None,
         )
         why = f"{len(section.pieces)} passages{f', degraded: {failed}' if failed else ''}"
+    elif failed and not context.small_talk:
+        section, why = Section(pieces=(layers.NOT_SEARCHED,), cut="never"), f"degraded: {failed}"
     elif not context.wants_documents:
         section, why = Section(), "not wanted"
-    elif failed:
-        section, why = Section(pieces=(layers.NOT_SEARCHED,), cut="never"), f"degraded: {failed}"
     elif reasons:
         section, why = Section(), f"degraded: {CONDENSED}"
     else:

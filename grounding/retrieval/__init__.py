@@ -60,6 +60,7 @@ from grounding.retrieval.packing import NEGATIONS
 from grounding.retrieval.query import (
     EARLIER_MAX_CHARACTERS,
     EARLIER_TURNS,
+    SHORT_QUERY_CHARACTERS,
     encode_question,
     query_vectors,
     shorten,
@@ -67,7 +68,7 @@ from grounding.retrieval.query import (
 )
 from grounding.retrieval.ranking import Reranker, RerankUnavailable
 from grounding.retrieval.recall import TURN_INDEX_VERSION, TurnIndex, TurnText
-from grounding.retrieval.relevance import ASKING, MEASURED_CHUNKS, largest_idf, question_terms
+from grounding.retrieval.relevance import ASKING, MEASURED_CHUNKS, SMALLEST_CHUNKS, largest_idf, question_terms
 from grounding.retrieval.search import NOTHING, ContextField, Found, Search
 from grounding.retrieval.stored import PAYLOAD_VERSION, collection_name
 from grounding.retrieval.turn_ranking import TurnFloor, turn_floor_for
@@ -86,6 +87,8 @@ __all__ = [
     "NEGATIONS",
     "NOTHING",
     "PAYLOAD_VERSION",
+    "SHORT_QUERY_CHARACTERS",
+    "SMALLEST_CHUNKS",
     "STOP_WORDS",
     "TURN_AVERAGE_TERMS",
     "TURN_INDEX_VERSION",

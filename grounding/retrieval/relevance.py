@@ -27,6 +27,9 @@ from grounding.retrieval.languages import language_of
 MEASURED_CHUNKS = 2416
 """The passages of the larger collection by which the constants below were fitted."""
 
+SMALLEST_CHUNKS = 24
+"""Smaller collections count as if they had so many passages: smaller ones match more by chance."""
+
 ASKING = term_set("""
     much many long often quickly may must get cheapest longest shortest largest biggest smallest highest lowest fastest
     slowest
@@ -36,6 +39,7 @@ ASKING = term_set("""
     les un une du et dans avec au aux ce cette
     cuánto cuántos cuánta cuántas cómo cuándo dónde qué cuál es hay tenemos puedo debo el los las una del y para por
     con en se
+    de d l j m n s t qu c a au y o e hat die du sie mir mich uns sich wird werden kann können
 """)
 """Words by which something is asked in English, German, French and Spanish. Whether a passage has them tells nothing;
 `grounding.retrieval.bm25.STOP_WORDS` stay out anyway."""
@@ -43,7 +47,7 @@ ASKING = term_set("""
 NAMED_LOG_ODDS = 4.0
 """The relevance of a passage with a code of the question: about 50 to 1. Assumed, not measured: no question set here
 has codes."""
-SHOWN_LOG_ODDS = -2.5
+SHOWN_LOG_ODDS = -1.5
 """A prompt that wants documents shows passages that are at least so relevant.
 `grounding.strategy.strategy.MATCH_LOG_ODDS` is stricter: it decides whether documents are wanted at all."""
 WEIGHTS_FILE = Path(__file__).with_name("relevance.toml")
@@ -82,7 +86,7 @@ class Relevance:
         """
         query_codes, language = codes(query), language_of(query) if self._across else ""
         has_cosines = any(hit.dense is not None for hit in hits)
-        smaller = math.log(MEASURED_CHUNKS / min(max(corpus_size, 1), MEASURED_CHUNKS))
+        smaller = math.log(MEASURED_CHUNKS / min(max(corpus_size, SMALLEST_CHUNKS), MEASURED_CHUNKS))
 
         def weights_for(hit: Hit, text: str) -> Weights:
             if not has_cosines:

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from grounding.prompt_input import TailEntry
-from grounding.retrieval import question_terms, term_set
+from grounding.retrieval import SHORT_QUERY_CHARACTERS, question_terms, term_set
 from grounding.strategy.cues import Cues, FoldedText, Text, has_cue, phrase_at
 from grounding.strategy.languages import ENGLISH
 from grounding.strategy.strategy import ASSISTANT, addresses_assistant, earlier_questions
 
-LEANS_LOG_ODDS = -0.5
+LEANS_LOG_ODDS = -0.25
 """A message with so much leans. Below even odds, because both mistakes cost little and one costs more: a message that
 leans without being seen loses the turns that it speaks of; one that does not gets some that it does not need."""
 WEIGHTS_FILE = Path(__file__).with_name("leaning.toml")
@@ -36,10 +36,14 @@ def leaning(text: Text, before: Sequence[TailEntry], cues: Cues = ENGLISH) -> fl
 
 def leans_on(text: Text, before: Sequence[TailEntry], cues: Cues = ENGLISH) -> bool:
     """Say whether *text* leans on the messages *before* it: because it says so ("as we discussed"), or by its
-    `leaning`."""
+    `leaning`.
+
+    Nothing leans on a greeting, and a long message says itself what it is about.
+    """
     message = FoldedText.of(text)
-    says_so = bool(before) and has_cue(message.words, cues.refers_to_history, cues)
-    return says_so or leaning(message, before, cues) >= LEANS_LOG_ODDS
+    if len(message.text) > SHORT_QUERY_CHARACTERS or not earlier_questions(before, cues):
+        return False
+    return has_cue(message.words, cues.refers_to_history, cues) or leaning(message, before, cues) >= LEANS_LOG_ODDS
 
 
 def earlier_for(text: Text, before: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[str, ...]:

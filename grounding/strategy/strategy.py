@@ -17,7 +17,7 @@ from itertools import groupby, islice
 from typing import Literal
 
 from grounding.prompt_input import TailEntry
-from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, MEASURED_CHUNKS
+from grounding.retrieval import EARLIER_MAX_CHARACTERS, EARLIER_TURNS, MEASURED_CHUNKS, SMALLEST_CHUNKS
 from grounding.strategy.cues import (
     Cues,
     FoldedText,
@@ -39,16 +39,14 @@ MIN_QUESTION_WORDS = 5
 """A shorter question is too thin to search for only because it names an anchor."""
 MATCH_LOG_ODDS = 0.7
 """How relevant the best passage must be to a message without cues, so that documents are wanted. Which passages a
-prompt then shows is decided on the same scale by a lower limit, `grounding.retrieval.relevance.SHOWN_LOG_ODDS` (-2.5).
+prompt then shows is decided on the same scale by a lower limit, `grounding.retrieval.relevance.SHOWN_LOG_ODDS` (-1.5).
 Figures: docs/decisions/08."""
-SMALL_LOG_ODDS = 0.65
+SMALL_LOG_ODDS = 0.45
 """How much lower that limit is, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages
 match something by chance, and a question whose document is missed has no other one."""
 SMALL_LEANING_LOG_ODDS = 0.16
 """The same for a message that leans on the conversation: what was asked before finds something, whatever is said now
 ("and who won the world cup?" after a question about holidays)."""
-SMALLEST_CHUNKS = 24
-"""Smaller workspaces count as if they had so many passages: smaller ones match more by chance."""
 ASSISTANT_LOG_ODDS = 1.5
 """How much higher the limit is if the message speaks of the assistant itself ("what is your favourite book?")."""
 _URL = re.compile(r"\bhttps?://\S", re.IGNORECASE)

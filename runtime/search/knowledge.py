@@ -89,18 +89,17 @@ class Searcher:
         self._is_awake = False
 
     async def look(self, scope: Scope, query: str, top_k: int, *, earlier: Sequence[str] = ()) -> Found:
-        """See `grounding.pipeline.SearchesDocuments`. Waits a moment for an index that is being opened or filled.
+        """See `grounding.pipeline.SearchesDocuments`.
 
-        Raises `IndexUnavailable` and `EmbedderUnavailable`.
+        Raises `EmbedderUnavailable`, and `IndexUnavailable` too if nothing was found and the documents are still being
+        indexed.
         """
         collection = await self._collections.answering(scope)
-        if self._collections.target is not None:  # else no process follows the files yet
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_FILLING_SECONDS):
-                    await self._follower.until_looked_at(scope)
         translation = await self._translate(scope, collection, query)
         said = [self._as_searched(scope, question) for question in earlier]
         found = await collection.search.look(scope, translation.text or query, top_k, earlier=said)
+        if not found.passages and self._follower.is_behind(scope):
+            raise IndexUnavailable("the documents are still being indexed")
         return replace(found, translation=translation)
 
     async def pack(
@@ -130,9 +129,8 @@ class Searcher:
         return passages
 
     async def awake(self, scope: Scope) -> None:
-        """See `grounding.pipeline.SearchesDocuments`. Waits for the index, so that the first message is not judged by
-        cues
-        alone."""
+        """See `grounding.pipeline.SearchesDocuments`. Waits for the index, so that the first message is not judged
+        without it."""
         if self._is_awake and not self._follower.is_behind(scope):
             return
         if self._collections.target is None and self._collections.why:
@@ -184,11 +182,12 @@ class Searcher:
         inside = scope.context_id is not None
         collection = await self._collections.answering(scope)
         translation = await self._translate(scope, collection, query)
+        said = [self._as_searched(scope, question) for question in earlier]
         if translation.why:
             noted.append(DegradedBlock(block="translation", why=translation.why))
         found, reason = await asyncio.gather(
             collection.search.search(
-                scope, translation.text or query, top_k, explain=explain, scores=inside, lost=noted, earlier=earlier
+                scope, translation.text or query, top_k, explain=explain, scores=inside, lost=noted, earlier=said
             ),
             self._check_staleness(scope, collection),
         )

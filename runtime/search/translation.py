@@ -91,7 +91,7 @@ class QueryTranslator:
         except EmbedderUnavailable:  # the search goes without vectors, or says so
             return None
         wanted = _language_of_all(hits, language)
-        if wanted == language or not hits:
+        if wanted == language:
             self._languages[scope.workspace_id, language] = now
         if wanted in ("", language):
             return None

@@ -38,7 +38,7 @@ from runtime.http.errors import (
 )
 from runtime.http.histories import EarlierMessage, tail_of
 from runtime.http.sse import Report, progress_response
-from runtime.turns import Question
+from runtime.turns import Question, cues_in
 
 if TYPE_CHECKING:
     from runtime.process import Runtime
@@ -235,7 +235,8 @@ class DocumentRoutes(Routes):
             key = ConversationKey(scope.workspace_id, *_parts(body.context))
             require_reader(caller_of(request), key)
             scope = key.scope
-        earlier = earlier_for(body.q, tail_of(body.history))
+        cues = cues_in(await self._runtime.directives.load(scope))
+        earlier = earlier_for(body.q, tail_of(body.history), cues)
         return await self._found(scope, body.q, body.top_k, body.explain, earlier)
 
     async def _found(

@@ -63,5 +63,6 @@ async def passages_for(
     lost: list[DegradedBlock],
 ) -> Sequence[Passage]:
     """The passages that a prompt shows for *query*."""
+    await finding.awake(scope)
     found = await finding.look(scope, query, top_k)
     return await finding.pack(scope, found, top_k, excerpt_bytes, max_tokens, lost=lost)
