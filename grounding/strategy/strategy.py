@@ -41,6 +41,8 @@ MATCH_LOG_ODDS = 0.7
 """How relevant the best passage must be to a message without cues, so that documents are wanted. Which passages a
 prompt then shows is decided on the same scale by a lower limit, `grounding.retrieval.relevance.SHOWN_LOG_ODDS` (-1.5).
 Figures: docs/decisions/08."""
+LEANING_LOG_ODDS = 0.3
+"""How much lower that limit is for a message that leans on the conversation: fewer of those need no document."""
 SMALL_LOG_ODDS = 0.45
 """How much lower that limit is, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages
 match something by chance, and a question whose document is missed has no other one."""
@@ -130,7 +132,9 @@ def choose_by_relevance(
     *relevance* (log-odds, see `grounding.retrieval.relevance`) is that of the best one of *passages* passages. If it
     reaches the limit, the message gets documents.
     """
-    large = MATCH_LOG_ODDS + (ASSISTANT_LOG_ODDS if addresses_assistant else 0.0)
+    large = MATCH_LOG_ODDS - (LEANING_LOG_ODDS if leans else 0.0)
+    if addresses_assistant:
+        large += ASSISTANT_LOG_ODDS
     size = min(max(passages, SMALLEST_CHUNKS), MEASURED_CHUNKS)
     less = SMALL_LEANING_LOG_ODDS if leans else SMALL_LOG_ODDS
     matches_documents = relevance >= large - less * math.log(MEASURED_CHUNKS / size)

@@ -33,7 +33,7 @@ from grounding.strategy import (
 )
 from grounding.strategy.cues import KINDS
 from grounding.strategy.languages import MAX_PHRASES
-from grounding.strategy.strategy import ASSISTANT_LOG_ODDS, MATCH_LOG_ODDS
+from grounding.strategy.strategy import ASSISTANT_LOG_ODDS, LEANING_LOG_ODDS, MATCH_LOG_ODDS
 
 SMALL_TALK = """
 hi|Hello!|hey there|Good morning|good evening, bot|Hello Lena!|hi team|hello again|yo|sup
@@ -174,14 +174,14 @@ UNDECIDED = choose("is the moon made of cheese?")
 
 
 @pytest.mark.parametrize(("assistant", "more"), [(False, 0.0), (True, ASSISTANT_LOG_ODDS)])
-@pytest.mark.parametrize("leans", [False, True])
+@pytest.mark.parametrize(("leans", "less"), [(False, 0.0), (True, LEANING_LOG_ODDS)])
 @pytest.mark.parametrize(("above", "documents"), [(0.01, True), (-0.01, False), (-math.inf, False)])
 def test_a_message_without_cues_wants_documents_that_speak_of_it(
-    assistant: bool, more: float, leans: bool, above: float, documents: bool
+    assistant: bool, more: float, leans: bool, less: float, above: float, documents: bool
 ) -> None:
     choice = choose_by_relevance(
         UNDECIDED,
-        MATCH_LOG_ODDS + more + above,
+        MATCH_LOG_ODDS + more - less + above,
         leans=leans,
         passages=MEASURED_CHUNKS,
         addresses_assistant=assistant,
