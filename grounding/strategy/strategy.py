@@ -43,7 +43,7 @@ prompt then shows is decided on the same scale by a lower limit, `grounding.retr
 Figures: docs/decisions/08."""
 LEANING_LOG_ODDS = 0.3
 """How much lower that limit is for a message that leans on the conversation: fewer of those need no document."""
-SMALL_LOG_ODDS = 0.45
+SMALL_LOG_ODDS = 0.47
 """How much lower that limit is, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages
 match something by chance, and a question whose document is missed has no other one."""
 SMALL_LEANING_LOG_ODDS = 0.16
