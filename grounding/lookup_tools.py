@@ -11,6 +11,7 @@ from grounding.memory.context_document import SECTIONS, ContextDocuments, bodies
 from grounding.pipeline import SearchesDocuments
 from grounding.prompt import INCOMPLETE, passages_room, retrieval_section
 from grounding.prompt_input import DegradedBlock, Passage, Tokens
+from grounding.retrieval import PassageRoom
 from grounding.tools import Arguments, Call, Evidence, Tool, ToolRefused
 
 MAX_QUERY_CHARACTERS = 400
@@ -55,8 +56,8 @@ def search_documents(
         lost: list[DegradedBlock] = []
         await documents.awake(call.scope)
         looked = await documents.look(call.scope, arguments.query, top_k)
-        room = passages_room(max_tokens)
-        found = await documents.pack(call.scope, looked, top_k, excerpt_bytes, room, lost=lost)
+        room = PassageRoom(top_k, excerpt_bytes, passages_room(max_tokens))
+        found = await documents.pack(call.scope, looked, room, lost=lost)
         missing = INCOMPLETE if any(one.block == "retrieved" for one in lost) else ""
         return found_passages(found, tokens, excerpt_bytes, nothing=NOTHING_FOUND, missing=missing)
 

@@ -54,7 +54,7 @@ from grounding.prompt_input import (
     Trace,
     utf8_length,
 )
-from grounding.retrieval import NOTHING, UNTRANSLATED, Found
+from grounding.retrieval import NOTHING, UNTRANSLATED, Found, PassageRoom
 from grounding.strategy import (
     ENGLISH,
     Choice,
@@ -103,20 +103,10 @@ class SearchesDocuments(Protocol):
         """
 
     async def pack(
-        self,
-        scope: Scope,
-        found: Found,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int,
-        *,
-        lost: list[DegradedBlock],
+        self, scope: Scope, found: Found, room: PassageRoom, *, lost: list[DegradedBlock]
     ) -> Sequence[Passage]:
-        """Return the relevant ones of *found* as at most *top_k* passages, the best first; none if nothing is relevant.
-
-        Each has at most *excerpt_bytes* bytes, all together with their labels *max_tokens* tokens. Parts that could not
-        be searched while others answered are added to *lost*.
-        """
+        """Return the relevant ones of *found* as passages that fit into *room*, the best first; none if nothing is
+        relevant. Parts that could not be searched while others answered are added to *lost*."""
 
 
 class RecallsTurns(Protocol):
@@ -505,10 +495,10 @@ class Gathering:
     async def _passages(self, found: Found) -> tuple[Passage, ...]:
         """Pack what was *found* in the documents."""
         documents, scope, budgets = self.sources.documents, self.key.scope, self.budgets
-        room = passages_room(budgets.retrieved_tokens)
+        room = PassageRoom(budgets.top_k, budgets.excerpt_bytes, passages_room(budgets.retrieved_tokens))
         packed = await self._read(
             "retrieved",
-            lambda: documents.pack(scope, found, budgets.top_k, budgets.excerpt_bytes, room, lost=self.degraded),
+            lambda: documents.pack(scope, found, room, lost=self.degraded),
         )
         return tuple(packed or ())
 

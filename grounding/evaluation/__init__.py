@@ -13,7 +13,7 @@ from grounding.evaluation.datasets import (
 )
 from grounding.evaluation.memory import MEMORY_TOKENS, MemoryAnswer, MemoryResult, MemoryScores, score_memory
 from grounding.evaluation.metrics import Figures, Interval, Scores, bootstrap_intervals, figures, score
-from grounding.evaluation.retrieval import Evaluation, PromptRoom, SearchedDocuments, evaluate_retrieval, fill
+from grounding.evaluation.retrieval import Evaluation, SearchedDocuments, evaluate_retrieval, fill
 from grounding.evaluation.strategy import Message, Share, StrategyScores, evaluate_strategy, load_messages
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "MemoryResult",
     "MemoryScores",
     "Message",
-    "PromptRoom",
     "QuestionSet",
     "Scores",
     "SearchedDocuments",

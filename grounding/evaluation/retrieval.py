@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import NamedTuple
 
 from connectors.message import ConversationKey, Scope
 from grounding.documents import passage_of_chunk
@@ -39,6 +38,7 @@ from grounding.retrieval import (
     Passage,
     PassageIndex,
     PassageQuery,
+    PassageRoom,
     Reranker,
     Search,
     SparseVector,
@@ -71,15 +71,7 @@ SearchTo = Callable[[int], Awaitable[list[Hit]]]
 """Searches for the best so many hits."""
 
 
-class PromptRoom(NamedTuple):
-    """The room of a prompt for passages: their number, the bytes of each, and the tokens of all."""
-
-    top_k: int
-    excerpt_bytes: int
-    tokens: int
-
-
-DEFAULT_ROOM = PromptRoom(3, 1200, 900)
+DEFAULT_ROOM = PassageRoom(3, 1200, passages_room(900))
 
 
 class SearchedDocuments:
@@ -96,17 +88,10 @@ class SearchedDocuments:
         return await self._search.look(scope, query, top_k, earlier=earlier)
 
     async def pack(
-        self,
-        scope: Scope,
-        found: Found,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int,
-        *,
-        lost: list[DegradedBlock],
+        self, scope: Scope, found: Found, room: PassageRoom, *, lost: list[DegradedBlock]
     ) -> Sequence[PromptPassage]:
         """See `grounding.pipeline.SearchesDocuments`."""
-        return await self._search.pack(scope, found, top_k, excerpt_bytes, max_tokens, lost=lost)
+        return await self._search.pack(scope, found, room, lost=lost)
 
 
 @dataclass(slots=True)
@@ -119,7 +104,7 @@ class Evaluation:
     prompts: dict[str, frozenset[str]] = field(default_factory=dict)
     """The documents of which a passage stands in the prompt, for each question by its id."""
     lost: Counter[tuple[str, str]] = field(default_factory=Counter)
-    room: PromptRoom = DEFAULT_ROOM
+    room: PassageRoom = DEFAULT_ROOM
 
     def in_prompt(self) -> tuple[float, float]:
         """Return the mean share of expected documents of which a passage stands in the prompt, and, to compare, the
@@ -149,7 +134,7 @@ async def evaluate_retrieval(
     *,
     reranker: Reranker | None = None,
     deep: DeepEmbedder | None = None,
-    room: PromptRoom = DEFAULT_ROOM,
+    room: PassageRoom = DEFAULT_ROOM,
     progress: Progress = lambda step, done, total: None,
 ) -> Evaluation:
     """Index the set in the empty index of *open_index*, with deeper vectors by *deep*, put each question to each arm,
@@ -190,7 +175,7 @@ class _Run:
         count: CountTokens,
         reranker: Reranker | None,
         deep: DeepEmbedder | None,
-        room: PromptRoom,
+        room: PassageRoom,
     ) -> None:
         self._index = index
         self._documents = {text.path: text for text in questions.documents}
@@ -227,8 +212,7 @@ class _Run:
         choice, found, _ = await self._deciding.choose(key, question.text, ENGLISH, history, top_k=room.top_k)
         if not choice.wants_documents or found is None:
             return frozenset()
-        tokens = passages_room(room.tokens)
-        passages = await self._shown.pack(key.scope, found, room.top_k, room.excerpt_bytes, tokens, lost=[])
+        passages = await self._shown.pack(key.scope, found, room, lost=[])
         return frozenset(self._documents[passage.source].id for passage in passages)
 
     async def _rank(self, arm: str, question: Question, timed: SearchTo, deeper: SearchTo) -> None:

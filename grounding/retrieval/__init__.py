@@ -69,7 +69,7 @@ from grounding.retrieval.query import (
 from grounding.retrieval.ranking import Reranker, RerankUnavailable
 from grounding.retrieval.recall import TURN_INDEX_VERSION, TurnIndex, TurnText
 from grounding.retrieval.relevance import ASKING, MEASURED_CHUNKS, SMALLEST_CHUNKS, largest_idf, question_terms
-from grounding.retrieval.search import NOTHING, ContextField, Found, Search
+from grounding.retrieval.search import NOTHING, ContextField, Found, PassageRoom, Search
 from grounding.retrieval.stored import PAYLOAD_VERSION, collection_name
 from grounding.retrieval.turn_ranking import TurnFloor, turn_floor_for
 
@@ -110,6 +110,7 @@ __all__ = [
     "Passage",
     "PassageIndex",
     "PassageQuery",
+    "PassageRoom",
     "QueryTranslation",
     "RerankUnavailable",
     "Reranker",

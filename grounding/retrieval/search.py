@@ -16,6 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 
@@ -53,6 +54,15 @@ NEAREST = 5
 """So many passages tell in which language documents are."""
 NOTHING = -math.inf
 """The relevance of nothing."""
+
+
+class PassageRoom(NamedTuple):
+    """The room of a prompt for passages: their number, the bytes of each, and the tokens of all with their labels; None
+    if only bytes bind them."""
+
+    top_k: int
+    excerpt_bytes: int
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,17 +225,10 @@ class Search:
             return hits
 
     async def pack(
-        self,
-        scope: Scope,
-        found: Found,
-        top_k: int,
-        max_bytes: int,
-        max_tokens: int | None = None,
-        *,
-        lost: list[DegradedBlock] | None = None,
+        self, scope: Scope, found: Found, room: PassageRoom, *, lost: list[DegradedBlock] | None = None
     ) -> list[PromptPassage]:
-        """Return the relevant ones of *found*, best first, as at most *top_k* passages of at most *max_bytes* bytes
-        each, which with their labels have at most *max_tokens* tokens together. Empty if nothing is relevant.
+        """Return the relevant ones of *found*, best first, as passages that fit into *room*; none if nothing is
+        relevant.
 
         Raises `IndexUnavailable`: an outage never poses as "no such document".
         """
@@ -235,11 +238,11 @@ class Search:
         if not hits:
             return []
         relevance_of = dict(zip((_name(hit) for hit in hits), found.relevances, strict=True))
-        hits = (await self._reranked(scope, query, hits, lost, found.earlier))[: top_k * CANDIDATES_PER_PASSAGE]
+        hits = (await self._reranked(scope, query, hits, lost, found.earlier))[: room.top_k * CANDIDATES_PER_PASSAGE]
         relevances = [relevance_of[_name(hit)] for hit in hits]
         # In a thread: the words of many passages take milliseconds.
         relevant = await asyncio.to_thread(self._relevance.shown, query, hits, relevances)
-        runs = await asyncio.to_thread(choose, relevant, top_k)
+        runs = await asyncio.to_thread(choose, relevant, room.top_k)
         if not runs:
             return []
         wanted: dict[str, set[int]] = defaultdict(set)
@@ -249,9 +252,9 @@ class Search:
         for owner in searched(scope, self._kind):  # no two owners have a source of one name
             for source, read in (await self._index.read(owner, self._kind, wanted)).items():
                 around[source].update({passage.ordinal: passage for passage in read})
-        room = Room(top_k, max_bytes, max_tokens if self._count else None, self._count or len)
+        limits = Room(room.top_k, room.excerpt_bytes, room.tokens if self._count else None, self._count or len)
         # In a thread: counting tokens and cutting long passages takes milliseconds.
-        return await asyncio.to_thread(pack, runs, around, query, room)
+        return await asyncio.to_thread(pack, runs, around, query, limits)
 
     async def passages(
         self,
@@ -266,7 +269,7 @@ class Search:
     ) -> list[PromptPassage]:
         """Return what `pack` makes of what `look` finds. Raises `IndexUnavailable` and `EmbedderUnavailable`."""
         found = await self.look(scope, query, top_k, earlier=earlier)
-        return await self.pack(scope, found, top_k, max_bytes, max_tokens, lost=lost)
+        return await self.pack(scope, found, PassageRoom(top_k, max_bytes, max_tokens), lost=lost)
 
 
 def _name(hit: Hit) -> tuple[str, str]:

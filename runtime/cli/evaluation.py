@@ -25,7 +25,6 @@ from grounding.evaluation import (
     Evaluation,
     MemoryAnswer,
     Message,
-    PromptRoom,
     QuestionSet,
     SearchedDocuments,
     StrategyScores,
@@ -47,7 +46,7 @@ from grounding.memory.selection import (
     floor_for,
 )
 from grounding.pipeline import Decision, Pipeline, StrategyChooser
-from grounding.prompt import PrefixPolicy, SessionContinuity, build_prompt, record_line
+from grounding.prompt import PrefixPolicy, SessionContinuity, build_prompt, passages_room, record_line
 from grounding.prompt_input import (
     Block,
     DegradedBlock,
@@ -65,6 +64,7 @@ from grounding.retrieval import (
     Embedder,
     Found,
     PassageIndex,
+    PassageRoom,
     Reranker,
     Search,
     TurnFloor,
@@ -150,9 +150,9 @@ async def run_retrieval(settings: Settings, questions: QuestionSet, folder: Path
     )
 
 
-def _room(settings: Settings) -> PromptRoom:
+def _room(settings: Settings) -> PassageRoom:
     limits = PromptLimits.from_settings(settings, WINDOW_TOKENS)
-    return PromptRoom(limits.top_k, limits.excerpt_bytes, limits.retrieved_tokens)
+    return PassageRoom(limits.top_k, limits.excerpt_bytes, passages_room(limits.retrieved_tokens))
 
 
 def _deep_embedder(settings: Settings) -> DeepEmbedder | None:
@@ -229,14 +229,7 @@ class _NoDocuments:
         return Found(query)
 
     async def pack(
-        self,
-        scope: Scope,
-        found: Found,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int,
-        *,
-        lost: list[DegradedBlock],
+        self, scope: Scope, found: Found, room: PassageRoom, *, lost: list[DegradedBlock]
     ) -> Sequence[Passage]:
         return []
 

@@ -40,6 +40,7 @@ from grounding.retrieval import (
     Found,
     Hit,
     IndexUnavailable,
+    PassageRoom,
     QueryTranslation,
     Reranker,
 )
@@ -103,14 +104,7 @@ class Searcher:
         return replace(found, translation=translation)
 
     async def pack(
-        self,
-        scope: Scope,
-        found: Found,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int,
-        *,
-        lost: list[DegradedBlock],
+        self, scope: Scope, found: Found, room: PassageRoom, *, lost: list[DegradedBlock]
     ) -> Sequence[Passage]:
         """See `grounding.pipeline.SearchesDocuments`.
 
@@ -118,7 +112,7 @@ class Searcher:
         """
         collection, noted = await self._collections.answering(scope), list[DegradedBlock]()
         passages, reason = await asyncio.gather(
-            collection.search.pack(scope, found, top_k, excerpt_bytes, max_tokens, lost=noted),
+            collection.search.pack(scope, found, room, lost=noted),
             self._check_staleness(scope, collection),
         )
         noted = with_reason(noted, reason)

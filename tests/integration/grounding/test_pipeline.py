@@ -23,7 +23,7 @@ from grounding.prompt_input import (
     TailEntry,
     load_tokens,
 )
-from grounding.retrieval import Found
+from grounding.retrieval import Found, PassageRoom
 from grounding.strategy import ENGLISH, Choice, Cues, choose, cues_of
 from grounding.transcript import EntryRole, Transcript, TranscriptEntry
 from runtime.stores import connect
@@ -55,14 +55,7 @@ class Shelf:
         return Found(query)
 
     async def pack(
-        self,
-        scope: Scope,
-        found: Found,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int,
-        *,
-        lost: list[DegradedBlock],
+        self, scope: Scope, found: Found, room: PassageRoom, *, lost: list[DegradedBlock]
     ) -> Sequence[Passage]:
         return [Passage(source="a.md", heading="", text="blue", score=1.0)]
 

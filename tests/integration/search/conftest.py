@@ -11,7 +11,7 @@ from config.settings import Settings
 from connectors.message import Scope
 from grounding.documents import Identity
 from grounding.prompt_input import DegradedBlock, Passage, load_tokens
-from grounding.retrieval import Embedder, PassageIndex
+from grounding.retrieval import Embedder, PassageIndex, PassageRoom
 from grounding.retrieval.qdrant_server import ServerIndex
 from promptpolicy.directives import Directives
 from promptpolicy.file_sync import FileSyncPublisher
@@ -65,4 +65,4 @@ async def passages_for(
     """The passages that a prompt shows for *query*."""
     await finding.awake(scope)
     found = await finding.look(scope, query, top_k)
-    return await finding.pack(scope, found, top_k, excerpt_bytes, max_tokens, lost=lost)
+    return await finding.pack(scope, found, PassageRoom(top_k, excerpt_bytes, max_tokens), lost=lost)

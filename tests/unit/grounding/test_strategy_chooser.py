@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from connectors.message import ConversationKey, Scope
 from grounding.pipeline import StrategyChooser
 from grounding.prompt_input import DegradedBlock, Passage, TailEntry
-from grounding.retrieval import MEASURED_CHUNKS, Found, Hit, IndexUnavailable, Kind
+from grounding.retrieval import MEASURED_CHUNKS, Found, Hit, IndexUnavailable, Kind, PassageRoom
 from grounding.retrieval import Passage as Stored
 from grounding.strategy import ENGLISH, Choice
 
@@ -46,14 +46,7 @@ class Shelf:
         return Found(query, tuple(earlier), (hit,), (self.known.get(self.asked[-1], self.otherwise),), LARGE)
 
     async def pack(
-        self,
-        scope: Scope,
-        found: Found,
-        top_k: int,
-        excerpt_bytes: int,
-        max_tokens: int,
-        *,
-        lost: list[DegradedBlock],
+        self, scope: Scope, found: Found, room: PassageRoom, *, lost: list[DegradedBlock]
     ) -> Sequence[Passage]:
         raise AssertionError("deciding packs nothing")
 
