@@ -6,6 +6,7 @@ So it does where Redis has lost everything, as after FLUSHALL or a fail-over to 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,9 +132,9 @@ async def test_what_is_said_on_platforms_meanwhile_is_answered_afterwards(
 
 
 def questions(bot: Bot) -> list[str]:
-    """What the model was asked, message by message, without what was said before."""
+    """What the model was asked, message by message, without what was said before, and without the hint."""
     asked = [str(body["messages"][-1]["content"]).rpartition("</now>")[2] for body in bot.replies_asked]
-    return [line for text in asked for line in text.splitlines() if line]
+    return [line for text in asked for line in text.splitlines() if re.fullmatch(r"[a-z]+ \d", line)]
 
 
 ROOMS = ("here", "there", "elsewhere")
