@@ -7,8 +7,9 @@ neither alone nor behind the history of one of the collection's questions.
 
 Fits the weights of `grounding.retrieval.relevance` by logistic regression on the best passage of each message, every
 group of messages weighing the same, and prints how well they part the answerable from each group: by the area under
-the ROC curve, also where that group had no part in the fit. With ``--write`` the weights go into the data file; by
-``--model M`` another embedding model is measured, with ``--deep D`` a deeper one beside it.
+the ROC curve, also where that group had no part in the fit. With ``--write`` the weights go into the data file; with
+``--model M`` another embedding model is measured, with ``--deep`` bundled/minilm beside it. ``--across`` measures the
+cosine alone, too: across languages a passage cannot have the words of a question.
 
 With ``--sizes`` it checks the weight of the corpus size instead. From each collection corpora of some documents are
 drawn (the same in every run), a part of which answer questions, and each is asked these questions and messages that
@@ -44,12 +45,13 @@ from grounding.retrieval.relevance import (
     WEIGHTS_FILE,
     Relevance,
     Weights,
+    across_languages,
     features,
     pair,
     weights_of,
 )
 from grounding.retrieval.search import CANDIDATES_PER_PASSAGE
-from grounding.strategy import ASSISTANT, earlier_for, search_text
+from grounding.strategy import earlier_for, search_text, tail_of
 from grounding.strategy.strategy import MATCH_LOG_ODDS
 from runtime.llm import open_embedder
 
@@ -107,13 +109,7 @@ def judged(folder: Path) -> dict[str, list[str]]:
 def message_of(record: Mapping[str, Any]) -> Message:
     """The message of a line of ``queries.jsonl``, with its history."""
     history = record.get("metadata", {}).get("history") or ()
-    return Message(
-        record["text"],
-        tuple(
-            TailEntry(speaker="user" if turn["role"] == "user" else ASSISTANT, text=turn["text"], turn_id="")
-            for turn in history
-        ),
-    )
+    return Message(record["text"], tail_of((turn["role"], turn["text"]) for turn in history))
 
 
 def answerable(folder: Path) -> list[Message]:
@@ -374,6 +370,7 @@ def main() -> None:
     parser.add_argument("--messages", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--model", default=BUNDLED_EMBEDDING_MODELS[0], metavar="EMBEDDING_MODEL")
     parser.add_argument("--deep", action="store_true", help="with bundled/minilm beside it")
+    parser.add_argument("--across", action="store_true", help="by the cosine alone, too, as across languages")
     parser.add_argument("--sizes", action="store_true", help="check the weight of the corpus size")
     parser.add_argument("--write", action="store_true", help="write the data file")
     given = parser.parse_args()
@@ -397,6 +394,9 @@ async def run(given: argparse.Namespace) -> None:
     if deep is None:
         print("\nwords alone")
         fitted["words"] = report(found, WORDS, SIZE_WEIGHT_OF_WORDS)
+    if given.across:
+        print("\nacross languages")
+        fitted[across_languages(embedder.name)] = report(found, ["dense"], 0.0)
     if given.write:
         write(fitted)
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from bench.calibrate import Floats, area, records, regression
 from grounding.prompt_input import TailEntry
-from grounding.strategy import ASSISTANT
+from grounding.strategy import tail_of
 from grounding.strategy.leaning import LEANS_LOG_ODDS, WEIGHTS_FILE, features
 
 OWN = Path("tests/data/leaning.jsonl")
@@ -46,30 +46,27 @@ class Example:
     conversation: int
 
 
-def tail(history: Sequence[Mapping[str, str]]) -> tuple[TailEntry, ...]:
+def turns(history: Sequence[Mapping[str, str]]) -> tuple[TailEntry, ...]:
     """The entries of *history*."""
-    return tuple(
-        TailEntry(speaker="user" if turn["role"] == "user" else ASSISTANT, text=turn["text"], turn_id="")
-        for turn in history
-    )
+    return tail_of((turn["role"], turn["text"]) for turn in history)
 
 
 def examples(messages: Path) -> list[Example]:
     """All messages, in an order that is the same each time."""
     chance = random.Random(7)
     rows = records(messages / "queries.jsonl")
-    histories = [tail(row["metadata"]["history"]) for row in rows if row["metadata"]["history"]]
+    histories = [turns(row["metadata"]["history"]) for row in rows if row["metadata"]["history"]]
     found = []
     for number, row in enumerate(rows):
         facts: dict[str, Any] = row["metadata"]
         if facts["label"] == "tail":
-            found.append(Example("follow-ups", True, row["text"], tail(facts["history"]), number))
+            found.append(Example("follow-ups", True, row["text"], turns(facts["history"]), number))
         elif not facts["needs_documents"]:
             found.append(Example("put behind others", False, row["text"], chance.choice(histories), number))
     for line in OWN.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         group = "own, leaning" if row["needs_history"] else "own, standing"
-        found.append(Example(group, row["needs_history"], row["text"], tail(row["history"]), row["conversation"]))
+        found.append(Example(group, row["needs_history"], row["text"], turns(row["history"]), row["conversation"]))
     return found
 
 

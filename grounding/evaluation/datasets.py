@@ -17,7 +17,7 @@ speaker's name and a colon at the beginning of a text are removed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,8 +25,6 @@ from typing import Any
 
 from connectors.message import AgentRuntimeError
 from grounding.documents import is_document_path
-from grounding.prompt_input import TailEntry
-from grounding.strategy import ASSISTANT
 
 CHARACTERS_PER_TOKEN = 4
 """A rule of thumb that needs no tokenizer, so that figures of different machines and models can be compared."""
@@ -73,14 +71,6 @@ class QuestionSet:
     documents: tuple[Text, ...]
     questions: tuple[Question, ...]
     absent: frozenset[str] = frozenset()
-
-
-def tail_of(history: Iterable[tuple[str, str]]) -> tuple[TailEntry, ...]:
-    """Return *history* (role, text) as the last messages of a conversation."""
-    return tuple(
-        TailEntry(speaker=ASSISTANT if role in (ASSISTANT, "agent") else role, text=text, turn_id="")
-        for role, text in history
-    )
 
 
 def load(path: Path) -> QuestionSet:

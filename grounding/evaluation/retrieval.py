@@ -20,7 +20,7 @@ from statistics import fmean
 
 from connectors.message import ConversationKey, Scope
 from grounding.documents import passage_of_chunk
-from grounding.evaluation.datasets import BadQuestionSet, Question, QuestionSet, Text, rough_tokens, tail_of
+from grounding.evaluation.datasets import BadQuestionSet, Question, QuestionSet, Text, rough_tokens
 from grounding.evaluation.metrics import Ranking, recall_at
 from grounding.pipeline import StrategyChooser
 from grounding.prompt import passages_room
@@ -48,7 +48,7 @@ from grounding.retrieval import (
     encode_question,
     shorten,
 )
-from grounding.strategy import ENGLISH, earlier_for
+from grounding.strategy import ENGLISH, earlier_for, tail_of
 
 BM25 = "bm25"
 DENSE = "dense"

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from connectors.message import ConversationKey
-from grounding.evaluation.datasets import BadQuestionSet, history_of, metadata_of, records, string_of, tail_of
+from grounding.evaluation.datasets import BadQuestionSet, history_of, metadata_of, records, string_of
 from grounding.evaluation.metrics import Interval, area_under_curve, bootstrap_intervals
 from grounding.pipeline import Decision, StrategyChooser
 from grounding.prompt_input import TailEntry
-from grounding.strategy import LANGUAGES, Choice, Cues, Reason, Strategy, joined_cues
+from grounding.strategy import LANGUAGES, Choice, Cues, Reason, Strategy, joined_cues, tail_of
 
 LABELS = ("strategy", "reason", "needs_history", "needs_documents")
 """The labels of a message."""

@@ -59,8 +59,8 @@ class Weights:
     of few unrelated passages reaches less than the best of many."""
 
     constant: float
-    coverage: float
-    rarity: float
+    coverage: float = 0.0
+    rarity: float = 0.0
     dense: float = 0.0
     deep: float = 0.0
     earlier: float = 0.0
@@ -161,6 +161,11 @@ _FITTED = {name: Weights(**table) for name, table in tomllib.loads(WEIGHTS_FILE.
 _BY_WORDS = _FITTED["words"]
 
 
+def across_languages(model: str) -> str:
+    """Return the name of the table of a *model* for passages in another language than the question."""
+    return f"{model}, across languages"
+
+
 def weights_of(model: str, deep: str | None = None) -> Weights:
     """Return the fitted weights for *model*, with *deep* beside it; those of words alone if nobody measured it."""
     return _FITTED.get(pair(model, deep), _BY_WORDS)
@@ -170,7 +175,7 @@ def relevance_for(model: str, deep: str | None = None) -> Relevance:
     """Return the judge of passages that were embedded with *model*, and with *deep* if that is given. By a model that
     nobody measured the words alone decide."""
     both = _FITTED.get(pair(model, deep)) if deep else None
-    return Relevance(weights_of(model), both, _FITTED.get(f"{model}, across languages"))
+    return Relevance(weights_of(model), both, _FITTED.get(across_languages(model)))
 
 
 # Codes: part numbers, error codes, tickets, names of variables
@@ -190,7 +195,7 @@ _WORD_AND_NUMBER = re.compile(r"[^\W\d_]{3,}[-.]?\d{1,2}")
 _TICKET = re.compile(r"[A-Z]{3,4}-\d{1,2}")
 """In capitals, so that it is no word: "INC-12"."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_HUMPS = re.compile(r"[A-Za-z]*[a-z][A-Z][a-z]+[A-Z][a-z]")
+_HUMPS = re.compile(r"[a-z][A-Z][a-z]+[A-Z][a-z]")
 _MOST_CHARACTERS = 64
 
 

@@ -29,6 +29,7 @@ from grounding.strategy.strategy import (
     is_question,
     is_small_talk,
     search_text,
+    tail_of,
     without_courtesy,
 )
 
@@ -61,6 +62,7 @@ __all__ = [
     "phrases",
     "problem_in",
     "search_text",
+    "tail_of",
     "without_courtesy",
     "word_set",
     "words_of",

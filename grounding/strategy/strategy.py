@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby, islice
@@ -195,6 +195,15 @@ def search_text(text: Text, cues: Cues = ENGLISH) -> str:
         pieces.append(message.text[at : spans[index][0]])
         at = spans[index][1]
     return " ".join("".join([*pieces, message.text[at:]]).split())
+
+
+def tail_of(history: Iterable[tuple[str, str]]) -> tuple[TailEntry, ...]:
+    """Return *history* (role and text, the oldest first) as the last messages of a conversation. The roles `ASSISTANT`
+    and ``agent`` are the bot's."""
+    return tuple(
+        TailEntry(speaker=ASSISTANT if role in (ASSISTANT, "agent") else role, text=text, turn_id="")
+        for role, text in history
+    )
 
 
 def earlier_questions(tail: Sequence[TailEntry], cues: Cues = ENGLISH) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import structlog
 from fastapi.exceptions import RequestValidationError
@@ -184,6 +184,13 @@ class Body(BaseModel):
     """Base of JSON bodies. An unknown field is an error: a misspelt one would be ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EarlierMessage(Body):
+    """A message that was said before, in a history. ``agent`` is another word for ``assistant``."""
+
+    role: Literal["user", "assistant", "agent"]
+    text: str
 
 
 async def read_body(request: Request, limit: int, variable: str) -> bytes:

@@ -1,7 +1,7 @@
 """The key figures of the memory, of all processes together, over the last days.
 
-They are those of research note 009 (context management). What they are made of are sums, which each process adds to a
-hash of the day when it writes its events (`runtime.observability.stream`), so that no restart loses them.
+docs/selection.md says what each means and what is aimed at. They are made of sums, which each process adds to a hash of
+the day when it writes its events (`runtime.observability.stream`), so that no restart loses them.
 
 Keys (owner ``events``): ``ar:events:{events}:memory:<day>``, each of which expires after `DAYS`.
 """

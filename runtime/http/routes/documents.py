@@ -23,12 +23,13 @@ from grounding.prompt import ContextTooLarge
 from grounding.prompt_input import DegradedBlock, Participant
 from grounding.prompt_input import Query as Asked
 from grounding.retrieval import Hit, IndexUnavailable
-from grounding.strategy import earlier_for
+from grounding.strategy import earlier_for, tail_of
 from runtime.background import migration_status
 from runtime.http.auth import Routes, Workspace, caller_of, require_reader, require_role
 from runtime.http.errors import (
     ApiError,
     Body,
+    EarlierMessage,
     as_api_error,
     body_lines,
     describe_mistakes,
@@ -36,7 +37,6 @@ from runtime.http.errors import (
     reply,
     text_reply,
 )
-from runtime.http.histories import EarlierMessage, tail_of
 from runtime.http.sse import Report, progress_response
 from runtime.turns import Question, cues_in
 
@@ -236,7 +236,7 @@ class DocumentRoutes(Routes):
             require_reader(caller_of(request), key)
             scope = key.scope
         cues = cues_in(await self._runtime.directives.load(scope))
-        earlier = earlier_for(body.q, tail_of(body.history), cues)
+        earlier = earlier_for(body.q, tail_of((said.role, said.text) for said in body.history), cues)
         return await self._found(scope, body.q, body.top_k, body.explain, earlier)
 
     async def _found(

@@ -28,11 +28,11 @@ from connectors.message import (
 from grounding.memory.karma import Marked
 from grounding.prompt import build_prompt
 from grounding.prompt_input import audience_of
+from grounding.strategy import tail_of
 from runtime.access import Caller
 from runtime.background import Marker
 from runtime.http.auth import OWN_CONNECTOR, Routes, User, Workspace, caller_of, may_read
-from runtime.http.errors import ApiError, Body, reply
-from runtime.http.histories import EarlierMessage, tail_of
+from runtime.http.errors import ApiError, Body, EarlierMessage, reply
 from runtime.ingress import reply_hint_of
 from runtime.turns import (
     Batch,
@@ -268,7 +268,7 @@ class GroundRoutes(Routes):
     async def ground(self, request: Request, scope: Workspace) -> Response:
         body = await self.read(request, Ground)
         question = await self._question(body, scope.workspace_id, caller_of(request))
-        history = None if body.history is None else tail_of(body.history)
+        history = None if body.history is None else tail_of((said.role, said.text) for said in body.history)
         return reply(_prompt_row(await self._runtime.prompting.build(question, "", history)))
 
     async def _question(self, body: Ground, workspace_id: str, caller: Caller) -> Question:

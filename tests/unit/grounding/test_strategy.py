@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grounding.evaluation import Message
-from grounding.evaluation.datasets import tail_of
 from grounding.evaluation.strategy import load_messages
 from grounding.retrieval import MEASURED_CHUNKS
 from grounding.strategy import (
@@ -28,6 +27,7 @@ from grounding.strategy import (
     leans_on,
     problem_in,
     search_text,
+    tail_of,
     without_courtesy,
     words_of,
 )
