@@ -60,11 +60,12 @@ ROUNDS = 8
 RIDGE = 0.3
 LIMITS = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0)
 FIGURES = ("dense", "deep", "coverage", "rarity", "earlier", "conversation")
-WORDS = ("coverage", "rarity", "earlier", "conversation")
+WORDS = ["coverage", "rarity", "earlier", "conversation"]
 FIRST = {"dense": 7.0, "deep": 7.0, "coverage": 3.0, "rarity": 1.5, "earlier": 3.0, "conversation": -1.0}
 """Where the fit begins."""
-SIZE_WEIGHT, SIZE_WEIGHT_QUICK, SIZE_WEIGHT_OF_WORDS = 0.5, 0.9, 0.2
-"""The weight of the corpus size, which is not fitted but checked with ``--sizes``."""
+SIZE_WEIGHTS = {"words": 0.2, "wordllama-l2-supercat": 0.8}
+SIZE_WEIGHT = 0.5
+"""The weight of the corpus size, of these tables and of all others, is not fitted but checked with ``--sizes``."""
 PASSAGES = 3
 """Passages of a prompt by default."""
 DRAWS = {20: 6, 60: 4, 200: 2, 600: 2}
@@ -387,16 +388,15 @@ async def run(given: argparse.Namespace) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         found = await groups(given.collections, given.messages, Path(folder), embedder, deep)
-    name = pair(embedder.name, deep.name if deep else None)
-    print(name)
-    figures = [one for one in FIGURES if deep or one != "deep"]
-    fitted = {name: report(found, figures, SIZE_WEIGHT if deep else SIZE_WEIGHT_QUICK)}
-    if deep is None:
-        print("\nwords alone")
-        fitted["words"] = report(found, WORDS, SIZE_WEIGHT_OF_WORDS)
+    tables = {pair(embedder.name, deep.name if deep else None): [one for one in FIGURES if deep or one != "deep"]}
+    if deep is None and given.model == BUNDLED_EMBEDDING_MODELS[0]:
+        tables["words"] = WORDS
     if given.across:
-        print("\nacross languages")
-        fitted[across_languages(embedder.name)] = report(found, ["dense"], 0.0)
+        tables[across_languages(embedder.name)] = ["dense"]
+    fitted = {}
+    for name, figures in tables.items():
+        print(f"\n{name}")
+        fitted[name] = report(found, figures, SIZE_WEIGHTS.get(name, SIZE_WEIGHT))
     if given.write:
         write(fitted)
 

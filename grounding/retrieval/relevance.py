@@ -47,7 +47,7 @@ ASKING = term_set("""
 NAMED_LOG_ODDS = 4.0
 """The relevance of a passage with a code of the question: about 50 to 1. Assumed, not measured: no question set here
 has codes."""
-SHOWN_LOG_ODDS = -1.5
+SHOWN_LOG_ODDS = -2.1
 """A prompt that wants documents shows passages that are at least so relevant.
 `grounding.strategy.strategy.MATCH_LOG_ODDS` is stricter: it decides whether documents are wanted at all."""
 WEIGHTS_FILE = Path(__file__).with_name("relevance.toml")

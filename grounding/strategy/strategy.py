@@ -39,11 +39,11 @@ MIN_QUESTION_WORDS = 5
 """A shorter question is too thin to search for only because it names an anchor."""
 MATCH_LOG_ODDS = 0.7
 """How relevant the best passage must be to a message without cues, so that documents are wanted. Which passages a
-prompt then shows is decided on the same scale by a lower limit, `grounding.retrieval.relevance.SHOWN_LOG_ODDS` (-1.5).
+prompt then shows is decided on the same scale by a lower limit, `grounding.retrieval.relevance.SHOWN_LOG_ODDS` (-2.1).
 Figures: docs/decisions/08."""
 LEANING_LOG_ODDS = 0.3
 """How much lower that limit is for a message that leans on the conversation: fewer of those need no document."""
-SMALL_LOG_ODDS = 0.47
+SMALL_LOG_ODDS = 0.6
 """How much lower that limit is, for each unit of ln(`MEASURED_CHUNKS` / passages): in a small workspace few messages
 match something by chance, and a question whose document is missed has no other one."""
 SMALL_LEANING_LOG_ODDS = 0.16
